@@ -1,0 +1,171 @@
+//! The contract behind which Redis, the in-process backend and a quorum stand.
+//!
+//! A backend supplies primitives; waiting, renewal, re-entry and loss are the engine's. Every primitive is named by
+//! an owner or a token, so that sending it twice is doing it once.
+
+use std::{fmt, future::Future, pin::Pin, time::Duration};
+
+use crate::{
+    fencing::FencingToken,
+    key::LockName,
+    lease::{Grant, LeaseTerms, Moment},
+    owner::OwnerId,
+};
+
+/// A future that a backend returns.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What an acquisition asks for.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The lock.
+    pub name: LockName,
+    /// The acquisition's identity.
+    pub owner: OwnerId,
+    /// What is asked of the lease.
+    pub lease: LeaseTerms,
+    /// How long to queue; zero is one attempt that never queues.
+    pub wait: Duration,
+}
+
+/// What an attempt came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Inside.
+    Granted(Grant),
+    /// Not free, and the request may not queue.
+    Busy,
+}
+
+/// What leaving the queue found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaving {
+    /// The owner was queued, or was unknown: it is neither any more.
+    Left,
+    /// The owner had been granted meanwhile, and is inside.
+    Granted(Grant),
+}
+
+/// What a renewal or a check found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewed {
+    /// The grant stands, at least until this moment.
+    Until(Moment),
+    /// The key is not held under this token any more.
+    NotHeld,
+}
+
+/// What a release found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Released {
+    /// The lock was held under this token, and is not any more.
+    Released,
+    /// The lease had ended before; nothing was touched.
+    NotHeld,
+}
+
+/// What is seen of a lock from outside. It may be stale when it is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The holder, if the lock is held.
+    pub holder: Option<Holder>,
+    /// How many wait.
+    pub waiters: usize,
+}
+
+/// Who holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The acquisition that was granted.
+    pub owner: OwnerId,
+    /// Its fencing token.
+    pub token: FencingToken,
+    /// What is left of its lease; `None` while the backend itself keeps it.
+    pub remaining: Option<Duration>,
+}
+
+/// Why a backend could not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// No answer: the server is down, cut off or too slow. Worth another try.
+    Unreachable(String),
+    /// The server answers, and refuses: out of memory, read-only, missing rights, foreign data under the key.
+    Refused(String),
+    /// The client was shut down.
+    ShutDown,
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(detail) => write!(f, "the lock server cannot be reached: {detail}"),
+            Self::Refused(detail) => write!(f, "the lock server refused: {detail}"),
+            Self::ShutDown => f.write_str("the lock client was shut down"),
+        }
+    }
+}
+
+impl std::error::Error for BackendError {}
+
+/// One acquisition under way. Dropped before it was settled by an answer, it gives back whatever it may have got, in
+/// the background: neither a hold nor a place in the queue stays behind.
+pub trait Attempt: Send {
+    /// Tries, and queues if the request may wait; ends with the grant, in queue order, however long that takes.
+    fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>>;
+
+    /// Leaves the queue, unless the grant came first. An answer settles the attempt.
+    fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>>;
+}
+
+/// A place where locks live. All methods may be called from any thread; none but those that return a future waits.
+pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// The local clock, on which all deadlines count.
+    fn now(&self) -> Moment;
+
+    /// Ends at `deadline` by the local clock.
+    fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()>;
+
+    /// Whether the backend keeps the leases of living holders by itself, so that nothing has to be renewed or checked.
+    fn keeps_leases(&self) -> bool;
+
+    /// Begins an acquisition. Nothing is sent before [`Attempt::enter`] is polled.
+    fn attempt(&self, request: Request) -> Box<dyn Attempt>;
+
+    /// Gives the lock to the next waiter, or frees it.
+    fn release<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+    ) -> BoxFuture<'a, Result<Released, BackendError>>;
+
+    /// The same without being awaited, tried again until `until`.
+    fn release_in_background(&self, name: &LockName, token: FencingToken, until: Option<Moment>);
+
+    /// Extends the lease to `lease` from now; a longer one stays as it is.
+    fn renew<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+        lease: Duration,
+    ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
+
+    /// Reads whether the grant stands, and changes nothing.
+    fn check<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+    ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
+
+    /// What kept the newest unanswered command from being answered, for the error message of a caller that gave up.
+    fn trouble(&self) -> Option<String>;
+
+    /// Reads who holds the lock.
+    fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
+
+    /// From now on every attempt ends with [`BackendError::ShutDown`], also one that is waiting.
+    fn refuse(&self);
+
+    /// Ends when everything that runs in the background has ended, and closes.
+    fn close(&self) -> BoxFuture<'_, ()>;
+}

@@ -1,0 +1,199 @@
+//! What a caller is told when a call did not run to its end under the lock.
+
+use std::{error::Error, fmt, time::Duration};
+
+use crate::{
+    backend::BackendError,
+    fencing::FencingToken,
+    key::{KeyError, LockKey},
+    options::OptionsError,
+};
+
+/// Who stood in the way of a [`LockError::Busy`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BusyWith {
+    /// Another process, as far as this one knows.
+    AnotherProcess,
+    /// A call of this very process.
+    ThisProcess,
+    /// A sibling under the call that encloses this one.
+    Sibling,
+}
+
+/// How a lease was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The local deadline passed: a fixed lease ended, or the renewals were not answered in time.
+    Expired,
+    /// The server says that the key is not held under this token any more: it expired there, or was deleted.
+    NotHeld,
+}
+
+/// Why a guarded call ended without its body's own result.
+///
+/// In every variant but [`Lost`](Self::Lost) the body was not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LockError {
+    /// The lock was not free within `wait`. The call may be repeated.
+    Busy {
+        /// The lock.
+        key: LockKey,
+        /// How long the call waited.
+        waited: Duration,
+        /// Who stood in the way.
+        with: BusyWith,
+    },
+    /// The lease was lost while the body ran, and the body was dropped. What it had done stays done: let the guarded
+    /// resource refuse `token` once a higher one has been there.
+    Lost {
+        /// The lock.
+        key: LockKey,
+        /// The fencing token of the lost hold.
+        token: FencingToken,
+        /// How it was lost.
+        reason: LossReason,
+    },
+    /// The lock server did not answer within `wait`.
+    Unreachable {
+        /// The lock.
+        key: LockKey,
+        /// How long the call tried.
+        waited: Duration,
+        /// The last failure seen.
+        detail: String,
+    },
+    /// The lock server answers, and refuses.
+    Refused {
+        /// The lock.
+        key: LockKey,
+        /// The server's reason.
+        detail: String,
+    },
+    /// The key cannot name a lock.
+    InvalidKey(KeyError),
+    /// The options are out of range or contradict each other.
+    InvalidOptions(OptionsError),
+    /// No client is installed, scoped or named.
+    NoClient,
+    /// The client was shut down.
+    ShutDown,
+}
+
+impl LockError {
+    /// Translates a backend's failure for the caller of `key`.
+    #[must_use]
+    pub fn from_backend(error: BackendError, key: &LockKey, waited: Duration) -> Self {
+        match error {
+            BackendError::Unreachable(detail) => Self::Unreachable {
+                key: key.clone(),
+                waited,
+                detail,
+            },
+            BackendError::Refused(detail) => Self::Refused {
+                key: key.clone(),
+                detail,
+            },
+            BackendError::ShutDown => Self::ShutDown,
+        }
+    }
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy { key, waited, with } => {
+                write!(f, "lock `{key}` is busy: not granted within {waited:?}")?;
+                match with {
+                    BusyWith::AnotherProcess => f.write_str("; try again later or raise `wait`"),
+                    BusyWith::ThisProcess => f.write_str(
+                        "; this process holds it: if the caller runs inside that hold, as a spawned task does, wrap its future in `.in_current_hold()`",
+                    ),
+                    BusyWith::Sibling => f.write_str(
+                        "; a sibling under the same enclosing call is inside, and siblings take turns: if the caller runs inside that sibling, wrap its future in `.in_current_hold()`",
+                    ),
+                }
+            }
+            Self::Lost { key, token, reason } => {
+                write!(f, "the lease of lock `{key}` (token {token}) was lost while the body ran: ")?;
+                f.write_str(match reason {
+                    LossReason::Expired => "its time ran out before it was released or renewed",
+                    LossReason::NotHeld => "the server no longer holds the key under this token",
+                })?;
+                f.write_str("; the body was dropped, check what it had already done")
+            }
+            Self::Unreachable { key, waited, detail } => write!(
+                f,
+                "lock `{key}` could not be decided within {waited:?}, the lock server did not answer ({detail}); check the server and the network"
+            ),
+            Self::Refused { key, detail } => {
+                write!(f, "the lock server refused lock `{key}`: {detail}")
+            }
+            Self::InvalidKey(error) => write!(f, "invalid lock key: {error}"),
+            Self::InvalidOptions(error) => write!(f, "invalid lock options: {error}"),
+            Self::NoClient => f.write_str(
+                "no lock client: call `LockClient::connect(url).await?.install()?` at start-up, scope one with `client.scope(..)`, or name one with `client = ..`",
+            ),
+            Self::ShutDown => f.write_str("the lock client was shut down: no lock can be acquired"),
+        }
+    }
+}
+
+impl Error for LockError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::InvalidKey(error) => Some(error),
+            Self::InvalidOptions(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<KeyError> for LockError {
+    fn from(error: KeyError) -> Self {
+        Self::InvalidKey(error)
+    }
+}
+
+impl From<OptionsError> for LockError {
+    fn from(error: OptionsError) -> Self {
+        Self::InvalidOptions(error)
+    }
+}
+
+/// An error type into which a [`LockError`] turns: anything that is `From<LockError>`.
+#[diagnostic::on_unimplemented(
+    message = "#[distributed_lock] the error type `{Self}` cannot carry a lock's failure",
+    label = "this error type needs `From<LockError>`",
+    note = "write `impl From<lock_runtime::LockError> for {Self}`, with thiserror a variant `#[error(transparent)] Lock(#[from] lock_runtime::LockError)`"
+)]
+pub trait FromLockError {
+    /// Wraps the failure.
+    fn from_lock_error(error: LockError) -> Self;
+}
+
+#[diagnostic::do_not_recommend]
+impl<E: From<LockError>> FromLockError for E {
+    fn from_lock_error(error: LockError) -> Self {
+        error.into()
+    }
+}
+
+/// What a guarded function returns: a `Result` whose error type is [`FromLockError`].
+#[diagnostic::on_unimplemented(
+    message = "#[distributed_lock] a guarded function returns a `Result` that can carry a lock's failure, not `{Self}`",
+    label = "not a `Result<T, E>` with `E: From<LockError>`",
+    note = "return `Result<{Self}, E>` where `E` implements `From<lock_runtime::LockError>`, or `Result<{Self}, lock_runtime::LockError>`"
+)]
+pub trait LockResult {
+    /// The result of a call that failed to lock.
+    fn from_lock_error(error: LockError) -> Self;
+}
+
+impl<T, E: FromLockError> LockResult for Result<T, E> {
+    fn from_lock_error(error: LockError) -> Self {
+        Err(E::from_lock_error(error))
+    }
+}

@@ -1,0 +1,398 @@
+//! What a lock is called, and how values become part of the name.
+
+use std::{
+    fmt::{self, Display, Write as _},
+    sync::Arc,
+};
+
+/// The longest key, in bytes, that a backend is asked to hold: namespace and hash tag included.
+pub const MAX_KEY_BYTES: usize = 1024;
+
+/// A value that can stand in a placeholder of a key: anything that is [`Display`], so `u64`, `&str`, `Uuid` and a
+/// user's `OrderId` all do. `Option` and `()` are not: absent values would share one lock.
+///
+/// The text must tell different values apart; a `Display` that prints two of them alike gives them one lock.
+#[diagnostic::on_unimplemented(
+    message = "#[distributed_lock] `{Self}` cannot be part of a lock's key",
+    label = "this value stands in the key and must implement `Display`",
+    note = "a key part is any `Display` type; write `<arg.field>` to use a field of the value, or implement `std::fmt::Display` for it",
+    note = "an `Option` is refused because absent values would all share one lock: unwrap it before the call"
+)]
+pub trait KeyPart {
+    /// Writes the value's text, unescaped.
+    ///
+    /// # Errors
+    /// What the writer answers.
+    fn write_part(&self, out: &mut dyn fmt::Write) -> fmt::Result;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Display + ?Sized> KeyPart for T {
+    fn write_part(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        write!(out, "{self}")
+    }
+}
+
+/// Why a key is refused. Nothing was sent, the body was not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The key, or the namespace, is the empty text.
+    Empty,
+    /// The value of this placeholder is the empty text: absent values would share one lock.
+    EmptyPart {
+        /// The placeholder as written, without its brackets.
+        placeholder: &'static str,
+    },
+    /// The key is longer than [`MAX_KEY_BYTES`].
+    TooLong {
+        /// Its length in bytes.
+        bytes: usize,
+    },
+    /// The key has a control character.
+    ControlCharacter,
+    /// A brace stands outside a Redis Cluster hash tag, so the states of the lock could not share one slot.
+    StrayBrace,
+    /// The key ends with a suffix that names a lock's own state.
+    ReservedSuffix {
+        /// The suffix.
+        suffix: &'static str,
+    },
+    /// The `Display` of this placeholder's value failed.
+    Unprintable {
+        /// The placeholder as written, without its brackets.
+        placeholder: &'static str,
+    },
+}
+
+impl Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the key is empty: give the lock a name"),
+            Self::EmptyPart { placeholder } => write!(
+                f,
+                "the value of `<{placeholder}>` is empty, and all empty values would share one lock: check it before the call"
+            ),
+            Self::TooLong { bytes } => write!(
+                f,
+                "the key has {bytes} bytes, more than the {MAX_KEY_BYTES} allowed: use an identifier or a digest instead of the whole value"
+            ),
+            Self::ControlCharacter => f.write_str("the key has a control character: remove it"),
+            Self::StrayBrace => f.write_str(
+                "the key has a brace outside a `{hash tag}`: write one non-empty pair of braces, or none",
+            ),
+            Self::ReservedSuffix { suffix } => write!(
+                f,
+                "the key ends with `{suffix}`, which names a lock's own state: choose another ending"
+            ),
+            Self::Unprintable { placeholder } => {
+                write!(f, "the `Display` of the value of `<{placeholder}>` failed")
+            }
+        }
+    }
+}
+
+impl std::error::Error for KeyError {}
+
+/// The name of a lock, rendered and checked, without its namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockKey(Arc<str>);
+
+impl LockKey {
+    /// Takes a rendered text as it is.
+    ///
+    /// # Errors
+    /// [`KeyError`] for a text that is empty, has control characters or is longer than [`MAX_KEY_BYTES`].
+    pub fn new(text: impl Into<String>) -> Result<Self, KeyError> {
+        let text = text.into();
+        if text.is_empty() {
+            Err(KeyError::Empty)
+        } else if text.len() > MAX_KEY_BYTES {
+            Err(KeyError::TooLong { bytes: text.len() })
+        } else if text.chars().any(char::is_control) {
+            Err(KeyError::ControlCharacter)
+        } else {
+            Ok(Self(text.into()))
+        }
+    }
+
+    /// The rendered text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Display for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The suffixes that name a lock's own state. They are refused on keys with a hash tag, which are stored as they are.
+const RESERVED_SUFFIXES: [&str; 2] = [":queue", ":fence"];
+
+/// The name under which a backend stores a lock: escaped namespace and key, with exactly one Redis Cluster hash tag,
+/// so that all states of one lock share a slot. A key that has a hash tag keeps it, any other is wrapped in braces.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockName(Arc<str>);
+
+impl LockName {
+    /// Joins a namespace and a key. The namespace is escaped, so no two pairs give one name.
+    ///
+    /// # Errors
+    /// [`KeyError::Empty`] for an empty namespace, [`KeyError::StrayBrace`] and [`KeyError::ReservedSuffix`] for a key
+    /// that cannot be stored beside its own state.
+    ///
+    /// ```
+    /// # use lock_core::key::{LockKey, LockName};
+    /// let name = |key: &str| LockName::new("shop", &LockKey::new(key).unwrap()).unwrap().to_string();
+    /// assert_eq!(name("order:42"), "{shop:order:42}");
+    /// assert_eq!(name("{order:42}:pay"), "shop:{order:42}:pay");
+    /// ```
+    pub fn new(namespace: &str, key: &LockKey) -> Result<Self, KeyError> {
+        if namespace.is_empty() {
+            return Err(KeyError::Empty);
+        }
+        let namespace = escape(namespace);
+        let key = key.as_str();
+        if !key.contains(['{', '}']) {
+            return Ok(Self(format!("{{{namespace}:{key}}}").into()));
+        }
+        let tagged = key
+            .split_once('{')
+            .and_then(|(before, rest)| {
+                rest.split_once('}')
+                    .map(|(tag, after)| (before, tag, after))
+            })
+            .is_some_and(|(before, tag, after)| {
+                !tag.is_empty()
+                    && ![before, tag, after]
+                        .iter()
+                        .any(|part| part.contains(['{', '}']))
+            });
+        if !tagged {
+            return Err(KeyError::StrayBrace);
+        }
+        match RESERVED_SUFFIXES
+            .iter()
+            .find(|suffix| key.ends_with(*suffix))
+        {
+            Some(suffix) => Err(KeyError::ReservedSuffix { suffix }),
+            None => Ok(Self(format!("{namespace}:{key}").into())),
+        }
+    }
+
+    /// The stored form.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Renders a key template: literal text as it stands, values escaped.
+#[derive(Debug)]
+pub struct KeyBuilder {
+    text: String,
+    error: Option<KeyError>,
+}
+
+impl KeyBuilder {
+    /// An empty key.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            text: String::with_capacity(48),
+            error: None,
+        }
+    }
+
+    /// Adds literal text of the template.
+    #[must_use]
+    pub fn text(mut self, literal: &str) -> Self {
+        self.text.push_str(literal);
+        self
+    }
+
+    /// Adds a value, percent-escaped to `[A-Za-z0-9._~-]`.
+    #[must_use]
+    pub fn part<T: KeyPart + ?Sized>(self, placeholder: &'static str, value: &T) -> Self {
+        self.value(placeholder, value, true)
+    }
+
+    /// Adds a value as it prints: `<arg:raw>`.
+    #[must_use]
+    pub fn raw<T: KeyPart + ?Sized>(self, placeholder: &'static str, value: &T) -> Self {
+        self.value(placeholder, value, false)
+    }
+
+    fn value<T: KeyPart + ?Sized>(
+        mut self,
+        placeholder: &'static str,
+        value: &T,
+        escape: bool,
+    ) -> Self {
+        let start = self.text.len();
+        let mut escaping = Escaping {
+            out: &mut self.text,
+            escape,
+        };
+        let written = value.write_part(&mut escaping);
+        if written.is_err() {
+            self.error
+                .get_or_insert(KeyError::Unprintable { placeholder });
+        } else if self.text.len() == start {
+            self.error
+                .get_or_insert(KeyError::EmptyPart { placeholder });
+        }
+        self
+    }
+
+    /// The finished key.
+    ///
+    /// # Errors
+    /// The first [`KeyError`] of any part, or of the whole.
+    pub fn build(self) -> Result<LockKey, KeyError> {
+        match self.error {
+            Some(error) => Err(error),
+            None => LockKey::new(self.text),
+        }
+    }
+}
+
+impl Default for KeyBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+struct Escaping<'a> {
+    out: &'a mut String,
+    escape: bool,
+}
+
+impl fmt::Write for Escaping<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // A `Display` may print without end; a little more than the limit is enough to refuse it.
+        if self.out.len() > 4 * MAX_KEY_BYTES {
+            self.out.push('~');
+            return Ok(());
+        }
+        if !self.escape {
+            self.out.push_str(text);
+            return Ok(());
+        }
+        for byte in text.bytes() {
+            if is_unreserved(byte) {
+                self.out.push(char::from(byte));
+            } else {
+                write!(self.out, "%{byte:02X}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether escaping leaves this byte as it is. Any other byte, and so each separator of a template that is none of
+/// these and no `%`, never comes out of an escaped value.
+#[must_use]
+pub const fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-')
+}
+
+/// The percent-escaped form of a text, as it stands in a key.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    // Writing to a `String` cannot fail.
+    let _ = Escaping {
+        out: &mut out,
+        escape: true,
+    }
+    .write_str(text);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(value: &str) -> Result<LockKey, KeyError> {
+        KeyBuilder::new().text("order:").part("id", value).build()
+    }
+
+    #[test]
+    fn values_are_escaped_and_literals_are_not() {
+        let key = KeyBuilder::new()
+            .text("{a}:")
+            .part("x", "a:b/c%d é")
+            .text("|")
+            .raw("y", "r:w")
+            .build();
+        assert_eq!(key.unwrap().as_str(), "{a}:a%3Ab%2Fc%25d%20%C3%A9|r:w");
+    }
+
+    #[test]
+    fn an_empty_part_is_named() {
+        assert_eq!(key(""), Err(KeyError::EmptyPart { placeholder: "id" }));
+        assert_eq!(LockKey::new(""), Err(KeyError::Empty));
+    }
+
+    #[test]
+    fn a_key_is_bounded_and_printable() {
+        assert!(LockKey::new("k".repeat(MAX_KEY_BYTES)).is_ok());
+        assert_eq!(
+            LockKey::new("k".repeat(MAX_KEY_BYTES + 1)),
+            Err(KeyError::TooLong {
+                bytes: MAX_KEY_BYTES + 1
+            })
+        );
+        assert!(matches!(
+            key(&"x".repeat(100_000)),
+            Err(KeyError::TooLong { .. })
+        ));
+        assert_eq!(LockKey::new("a\nb"), Err(KeyError::ControlCharacter));
+    }
+
+    #[test]
+    fn a_failing_display_is_an_error() {
+        struct Broken;
+        impl Display for Broken {
+            fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+                Err(fmt::Error)
+            }
+        }
+        let key = KeyBuilder::new().text("k:").part("b", &Broken).build();
+        assert_eq!(key, Err(KeyError::Unprintable { placeholder: "b" }));
+    }
+
+    #[test]
+    fn names_have_exactly_one_hash_tag() {
+        let name = |key: &str| {
+            LockName::new("n:s", &LockKey::new(key).unwrap()).map(|name| name.as_str().to_owned())
+        };
+        assert_eq!(name("a:queue"), Ok("{n%3As:a:queue}".into()));
+        assert_eq!(name("x{a}y"), Ok("n%3As:x{a}y".into()));
+        for stray in ["a}b", "a{b", "{}", "{a}}", "{a}{b}", "{{a}", "}a{"] {
+            assert_eq!(name(stray), Err(KeyError::StrayBrace), "{stray}");
+        }
+        assert_eq!(
+            name("{a}:queue"),
+            Err(KeyError::ReservedSuffix { suffix: ":queue" })
+        );
+        assert_eq!(
+            name("{a}:fence"),
+            Err(KeyError::ReservedSuffix { suffix: ":fence" })
+        );
+        assert_eq!(
+            LockName::new("", &LockKey::new("a").unwrap()),
+            Err(KeyError::Empty)
+        );
+    }
+}

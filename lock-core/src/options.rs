@@ -1,0 +1,218 @@
+//! What a caller may choose, and which choices make no sense.
+
+use std::{fmt, time::Duration};
+
+use crate::lease::{LeaseTerms, MAX_LEASE, MIN_LEASE, MIN_RENEWED_LEASE, Renewal};
+
+/// The longest `wait`.
+pub const MAX_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What becomes of a body whose lease is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnLost {
+    /// It is dropped at its next `.await`, and the call returns a `Lost` error.
+    #[default]
+    Cancel,
+    /// It runs on, unprotected; the loss is logged, counted and visible in the hold.
+    Continue,
+}
+
+/// The choices of one call; what is `None` comes from the client's defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LockOptions {
+    /// How long the acquisition may take, end to end; zero is one attempt.
+    pub wait: Option<Duration>,
+    /// The lease time. Given without `renew`, the lease is fixed.
+    pub lease: Option<Duration>,
+    /// Whether the lease is renewed while the body runs. `None`: only if `lease` is `None` too.
+    pub renew: Option<bool>,
+    /// How long a body may run before its renewal stops.
+    pub max_hold: Option<Duration>,
+    /// What becomes of the body at a loss.
+    pub on_lost: OnLost,
+}
+
+/// The values for what a call leaves open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Defaults {
+    /// How long an acquisition may take: 3 s.
+    pub wait: Duration,
+    /// The lease time, renewed every third: 30 s.
+    pub lease: Duration,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            wait: Duration::from_secs(3),
+            lease: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Choices that were checked and completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// How long the acquisition may take.
+    pub wait: Duration,
+    /// What is asked of the lease.
+    pub lease: LeaseTerms,
+    /// What becomes of the body at a loss.
+    pub on_lost: OnLost,
+}
+
+/// Why choices are refused. Nothing was sent, the body was not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OptionsError {
+    /// The lease is shorter than [`MIN_LEASE`].
+    LeaseTooShort,
+    /// A lease that is to be renewed is shorter than [`MIN_RENEWED_LEASE`].
+    RenewedLeaseTooShort,
+    /// The lease is longer than [`MAX_LEASE`].
+    LeaseTooLong,
+    /// The wait is longer than [`MAX_WAIT`].
+    WaitTooLong,
+    /// `max_hold` ends a renewal, and a fixed lease has none.
+    MaxHoldWithoutRenewal,
+}
+
+impl fmt::Display for OptionsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LeaseTooShort => write!(f, "a lease is at least {MIN_LEASE:?}: choose a longer one"),
+            Self::RenewedLeaseTooShort => write!(
+                f,
+                "a renewed lease is at least {MIN_RENEWED_LEASE:?}: choose a longer one, or a fixed lease"
+            ),
+            Self::LeaseTooLong => write!(
+                f,
+                "a lease is at most {} hours, for a crashed holder blocks its key that long: choose a shorter one and let it be renewed",
+                MAX_LEASE.as_secs() / 3600
+            ),
+            Self::WaitTooLong => write!(f, "a wait is at most {} hours", MAX_WAIT.as_secs() / 3600),
+            Self::MaxHoldWithoutRenewal => f.write_str(
+                "`max_hold` ends the renewal, and a fixed lease is not renewed: remove `max_hold`, or set `renew`",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for OptionsError {}
+
+impl LockOptions {
+    /// Completes the choices from the client's defaults.
+    ///
+    /// # Errors
+    /// [`OptionsError`] where choices are out of range or contradict each other.
+    pub fn complete(&self, defaults: &Defaults) -> Result<Terms, OptionsError> {
+        let wait = self.wait.unwrap_or(defaults.wait);
+        let time = self.lease.unwrap_or(defaults.lease);
+        let renewed = self.renew.unwrap_or(self.lease.is_none());
+        if wait > MAX_WAIT {
+            return Err(OptionsError::WaitTooLong);
+        }
+        if time < MIN_LEASE {
+            return Err(OptionsError::LeaseTooShort);
+        }
+        if time > MAX_LEASE {
+            return Err(OptionsError::LeaseTooLong);
+        }
+        let renewal = match (renewed, self.max_hold) {
+            (true, _) if time < MIN_RENEWED_LEASE => {
+                return Err(OptionsError::RenewedLeaseTooShort);
+            }
+            (true, max_hold) => Renewal::WhileHeld { max_hold },
+            (false, Some(_)) => return Err(OptionsError::MaxHoldWithoutRenewal),
+            (false, None) => Renewal::Fixed,
+        };
+        Ok(Terms {
+            wait,
+            lease: LeaseTerms { time, renewal },
+            on_lost: self.on_lost,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn complete(options: LockOptions) -> Result<Terms, OptionsError> {
+        options.complete(&Defaults::default())
+    }
+
+    #[test]
+    fn an_absent_lease_is_renewed_and_an_explicit_one_fixed() {
+        let renewed = complete(LockOptions::default()).unwrap();
+        assert_eq!(renewed.wait, 3 * SECOND);
+        assert_eq!(renewed.lease.time, 30 * SECOND);
+        assert_eq!(renewed.lease.renewal, Renewal::WhileHeld { max_hold: None });
+        let fixed = complete(LockOptions {
+            lease: Some(SECOND),
+            ..Default::default()
+        })
+        .unwrap();
+        assert_eq!(fixed.lease.renewal, Renewal::Fixed);
+        let both = LockOptions {
+            lease: Some(SECOND),
+            renew: Some(true),
+            max_hold: Some(SECOND),
+            ..Default::default()
+        };
+        assert_eq!(
+            complete(both).unwrap().lease.renewal,
+            Renewal::WhileHeld {
+                max_hold: Some(SECOND)
+            }
+        );
+    }
+
+    #[test]
+    fn each_senseless_choice_is_named() {
+        let lease = |lease| LockOptions {
+            lease: Some(lease),
+            ..Default::default()
+        };
+        let renewed = |time| LockOptions {
+            renew: Some(true),
+            ..lease(time)
+        };
+        for (options, error) in [
+            (lease(Duration::ZERO), OptionsError::LeaseTooShort),
+            (
+                lease(MIN_LEASE - Duration::from_nanos(1)),
+                OptionsError::LeaseTooShort,
+            ),
+            (
+                lease(MAX_LEASE + Duration::from_nanos(1)),
+                OptionsError::LeaseTooLong,
+            ),
+            (
+                renewed(SECOND - Duration::from_nanos(1)),
+                OptionsError::RenewedLeaseTooShort,
+            ),
+            (
+                LockOptions {
+                    wait: Some(MAX_WAIT + SECOND),
+                    ..Default::default()
+                },
+                OptionsError::WaitTooLong,
+            ),
+            (
+                LockOptions {
+                    max_hold: Some(SECOND),
+                    ..lease(SECOND)
+                },
+                OptionsError::MaxHoldWithoutRenewal,
+            ),
+        ] {
+            assert_eq!(complete(options), Err(error));
+        }
+        for edge in [lease(MIN_LEASE), lease(MAX_LEASE), renewed(SECOND)] {
+            assert!(complete(edge).is_ok());
+        }
+    }
+}

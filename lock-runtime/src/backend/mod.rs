@@ -1,0 +1,4 @@
+//! Where locks live.
+
+pub(crate) mod memory;
+pub(crate) mod redis;

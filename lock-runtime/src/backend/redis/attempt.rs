@@ -1,0 +1,392 @@
+//! One acquisition on a Redis server, from its first request to its grant.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::{
+    backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Renewed, Request},
+    fencing::FencingToken,
+    lease::{CLAIM, Grant, Moment, less_drift},
+    owner::OwnerId,
+};
+use redis::{FromRedisValue, Value};
+use tokio::sync::oneshot;
+
+use super::{
+    FENCE, Names, Server, claim_ms,
+    connection::{CallError, Connection},
+    link::{Link, claimed},
+    script,
+};
+use crate::{clock::boot as clock, engine};
+
+/// Between two tries while the server cannot answer for the moment.
+pub(super) const NOT_NOW_PAUSE: Duration = Duration::from_millis(50);
+/// How long a clean-up trusts the connection that carried the request.
+const SAME_CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
+/// How long one try of a clean-up over the home link may take.
+const HOME_PATIENCE: Duration = Duration::from_secs(2);
+/// How long after a request's own end the server's clock may lag before the request counts as refused.
+const LATE_SLACK: Duration = Duration::from_secs(1);
+
+/// What every request of one acquisition says, the same bytes for life: a retry with other bytes would queue twice.
+#[derive(Debug)]
+pub(super) struct Args {
+    pub(super) names: Names,
+    pub(super) owner: OwnerId,
+    pub(super) lease: Duration,
+    wait: Duration,
+    owner_text: String,
+    inbox: String,
+    lease_ms: String,
+    wait_ms: String,
+}
+
+/// The server's answer to a request.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Granted(Grant),
+    Busy,
+    Queued(String),
+    /// The request came after its own end: nothing was changed.
+    Late,
+}
+
+/// Milliseconds, rounded up: no lease is shorter on the server than it is here, and no wait.
+pub(super) fn millis(time: Duration) -> String {
+    time.as_nanos().div_ceil(1_000_000).to_string()
+}
+
+fn decode<T: FromRedisValue>(value: Value) -> Result<T, CallError> {
+    T::from_redis_value(value)
+        .map_err(|error| CallError::Refused(format!("an answer that is not understood: {error}")))
+}
+
+impl Args {
+    fn new(request: &Request, inbox: &str) -> Self {
+        Self {
+            names: Names::new(request.name.clone()),
+            owner: request.owner,
+            lease: request.lease.time,
+            wait: request.wait,
+            owner_text: request.owner.to_string(),
+            inbox: inbox.to_owned(),
+            lease_ms: millis(request.lease.time),
+            wait_ms: millis(request.wait),
+        }
+    }
+
+    fn member(&self) -> String {
+        format!(
+            "{}|{}|{}|{}",
+            self.owner_text, self.inbox, self.lease_ms, self.wait_ms
+        )
+    }
+
+    /// A grant that a reply names, valid from the sending of its request.
+    fn held(&self, token: u64, left: u64, sent: Moment) -> Grant {
+        let left = Duration::from_millis(left);
+        Grant {
+            queued: false,
+            ..claimed(token, left.min(self.lease), sent)
+        }
+    }
+
+    /// Sends the request over `connection`.
+    pub(super) async fn acquire(
+        &self,
+        connection: &Connection,
+        place: Option<&str>,
+    ) -> Result<Reply, CallError> {
+        // Where late requests cannot be stopped by closing the connection they were sent on, they stop themselves.
+        let not_after = if connection.may_kill {
+            String::new()
+        } else {
+            let end = clock::now() + self.wait + LATE_SLACK;
+            connection.server_micros(end).to_string()
+        };
+        let keys = [self.names.grant(), self.names.queue(), FENCE];
+        let args = [
+            self.owner_text.as_str(),
+            &self.inbox,
+            &self.lease_ms,
+            &self.wait_ms,
+            &connection.floor,
+            claim_ms(),
+            place.unwrap_or_default(),
+            &not_after,
+        ];
+        let (reply, sent) = connection.run(&script::ACQUIRE, &keys, &args).await?;
+        let reply = match reply {
+            Value::Int(token) => {
+                let token = u64::try_from(token).unwrap_or_default();
+                return Ok(Reply::Granted(Grant {
+                    token: FencingToken::new(token),
+                    valid_until: Some(sent + less_drift(self.lease)),
+                    validity: self.lease,
+                    queued: place.is_some(),
+                }));
+            }
+            reply => reply,
+        };
+        let reply: Vec<Value> = decode(reply)?;
+        let mut fields = reply.into_iter();
+        let mut next = || fields.next().unwrap_or(Value::Nil);
+        let state: String = decode(next())?;
+        Ok(match state.as_str() {
+            "held" => Reply::Granted(self.held(decode(next())?, decode(next())?, sent)),
+            "queued" => Reply::Queued(decode(next())?),
+            "busy" => Reply::Busy,
+            _ => Reply::Late,
+        })
+    }
+
+    /// Takes the owner out of the queue; out of the lock, too, if it is to be given up.
+    async fn leave(&self, connection: &Connection, give_up: bool) -> Result<Leaving, CallError> {
+        let keys = [self.names.grant(), self.names.queue(), FENCE];
+        let member = self.member();
+        let args = [
+            self.owner_text.as_str(),
+            &member,
+            &connection.floor,
+            claim_ms(),
+            if give_up { "abandon" } else { "enter" },
+        ];
+        let (reply, sent) = connection.run(&script::LEAVE, &keys, &args).await?;
+        let reply: Vec<Value> = decode(reply)?;
+        let mut fields = reply.into_iter().skip(1);
+        Ok(match (fields.next(), fields.next()) {
+            (Some(token), Some(left)) => {
+                Leaving::Granted(self.held(decode(token)?, decode(left)?, sent))
+            }
+            _ => Leaving::Left,
+        })
+    }
+}
+
+/// What has been sent so far.
+struct Sent {
+    link: Arc<Link>,
+    args: Arc<Args>,
+    /// The connection that carried the newest request.
+    connection: Arc<Connection>,
+}
+
+/// An acquisition under way.
+pub(super) struct RedisAttempt {
+    server: Arc<Server>,
+    request: Request,
+    /// `None` until the first request.
+    sent: Option<Sent>,
+    /// Where the grant arrives while the owner is queued.
+    granted: Option<oneshot::Receiver<Grant>>,
+    place: Option<String>,
+    settled: bool,
+}
+
+impl RedisAttempt {
+    pub(super) fn new(server: Arc<Server>, request: Request) -> Self {
+        Self {
+            server,
+            request,
+            sent: None,
+            granted: None,
+            place: None,
+            settled: false,
+        }
+    }
+
+    fn settle<T>(&mut self, answer: T) -> T {
+        if let Some(sent) = &self.sent {
+            sent.link.forget(sent.args.owner);
+        }
+        self.settled = true;
+        answer
+    }
+
+    /// One request, and what came of it. `None`: it has to be sent again.
+    async fn request(&mut self) -> Result<Option<Answer>, BackendError> {
+        let link = match &self.sent {
+            Some(sent) if !sent.link.has_ended() => sent.link.clone(),
+            _ => self.server.link(),
+        };
+        let moved = match &self.sent {
+            Some(sent) => !Arc::ptr_eq(&sent.link, &link),
+            None => false,
+        };
+        if moved && let Some(old) = self.sent.take() {
+            // The old link's runtime has ended. Its place is taken along, under the new inbox.
+            let leaving = clean_up(self.server.clone(), old);
+            leaving.await;
+            self.granted = None;
+        }
+        let connection = link.connection().await?;
+        let args = match &self.sent {
+            Some(sent) => sent.args.clone(),
+            None => Arc::new(Args::new(&self.request, &link.inbox)),
+        };
+        if self.granted.is_none() {
+            self.granted = Some(link.expect(args.clone()));
+        }
+        self.sent = Some(Sent {
+            link: link.clone(),
+            args: args.clone(),
+            connection: connection.clone(),
+        });
+        link.watch();
+        match args.acquire(&connection, self.place.as_deref()).await {
+            Ok(Reply::Granted(grant)) => Ok(Some(Answer::Granted(grant))),
+            Ok(Reply::Busy) => Ok(Some(Answer::Busy)),
+            Ok(Reply::Queued(place)) => {
+                link.queued(args.owner, &place);
+                self.place = Some(place);
+                let granted = self
+                    .granted
+                    .as_mut()
+                    .expect("a queued owner expects its grant");
+                let grant = granted.await;
+                self.granted = None;
+                match grant {
+                    Ok(grant) => Ok(Some(Answer::Granted(grant))),
+                    Err(_) if self.server.is_refusing() => Err(BackendError::ShutDown),
+                    Err(_) => Ok(None),
+                }
+            }
+            Ok(Reply::Late) => {
+                // The server's clock was set forward, or the request lay about: a new connection knows its clock.
+                connection.health.mark_broken();
+                Ok(None)
+            }
+            Err(CallError::Broken(detail)) => {
+                self.server.note(detail);
+                Ok(None)
+            }
+            Err(CallError::NotNow(detail)) => {
+                self.server.note(detail);
+                clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+                Ok(None)
+            }
+            Err(CallError::Refused(detail)) => Err(BackendError::Refused(detail)),
+        }
+    }
+
+    /// Makes sure that a claim is young enough to start on: with less than two thirds left of its validity, it has to
+    /// be renewed first. False if it is not held any more.
+    async fn confirm(&self, grant: &mut Grant) -> Result<bool, BackendError> {
+        let validity = grant.validity;
+        let left = grant.remaining(clock::now()).unwrap_or(validity);
+        if !grant.queued || left >= validity * 2 / 3 {
+            return Ok(true);
+        }
+        let lease = self.request.lease.time;
+        match self
+            .server
+            .renew(&self.request.name, grant.token, lease)
+            .await?
+        {
+            Renewed::Until(until) => {
+                grant.valid_until = Some(until);
+                grant.validity = lease;
+                Ok(true)
+            }
+            Renewed::NotHeld => Ok(false),
+        }
+    }
+}
+
+impl Attempt for RedisAttempt {
+    fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>> {
+        Box::pin(async move {
+            loop {
+                if self.server.is_refusing() {
+                    return Err(BackendError::ShutDown);
+                }
+                match self.request().await? {
+                    Some(Answer::Granted(mut grant)) => {
+                        if self.confirm(&mut grant).await? {
+                            return Ok(self.settle(Answer::Granted(grant)));
+                        }
+                    }
+                    Some(Answer::Busy) => return Ok(self.settle(Answer::Busy)),
+                    None => {}
+                }
+            }
+        })
+    }
+
+    fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
+        Box::pin(async move {
+            loop {
+                let Some(sent) = &self.sent else {
+                    let detail = self
+                        .server
+                        .trouble()
+                        .unwrap_or_else(|| "not connected".into());
+                    return Err(BackendError::Unreachable(detail));
+                };
+                let connection = sent.link.connection().await?;
+                match sent.args.leave(&connection, false).await {
+                    Ok(leaving) => return Ok(self.settle(leaving)),
+                    Err(CallError::Refused(detail)) => return Err(BackendError::Refused(detail)),
+                    Err(CallError::Broken(detail)) => self.server.note(detail),
+                    Err(CallError::NotNow(detail)) => {
+                        self.server.note(detail);
+                        clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+                    }
+                }
+            }
+        })
+    }
+}
+
+impl Drop for RedisAttempt {
+    fn drop(&mut self) {
+        if !self.settled
+            && let Some(sent) = self.sent.take()
+        {
+            let server = self.server.clone();
+            let duty = server.begin_duty();
+            engine::spawn(async move {
+                clean_up(server, sent).await;
+                drop(duty);
+            });
+        }
+    }
+}
+
+/// Makes sure that nothing of an acquisition stays behind: the same connection keeps the order of request and leaving;
+/// where it does not answer, it is closed on the server before the home link leaves.
+async fn clean_up(server: Arc<Server>, sent: Sent) {
+    let Sent {
+        link,
+        args,
+        connection,
+    } = sent;
+    link.forget(args.owner);
+    if !connection.health.is_broken() {
+        let patience = clock::now() + SAME_CONNECTION_PATIENCE;
+        if let Some(Ok(_)) = clock::timeout_at(patience, args.leave(&connection, true)).await {
+            return;
+        }
+    }
+    // Whatever was sent has its effect until then at the longest.
+    let until = clock::now() + args.wait + args.lease.max(CLAIM) + LATE_SLACK;
+    let mut backoff = NOT_NOW_PAUSE;
+    while clock::now() < until {
+        let leaving = async {
+            let home = server.home().connection().await.ok()?;
+            if home.may_kill {
+                home.kill(&connection.identity).await.ok()?;
+            }
+            args.leave(&home, true).await.ok()?;
+            // A late request that cannot be stopped may still come, until it refuses itself.
+            home.may_kill.then_some(())
+        };
+        let patience = clock::now() + HOME_PATIENCE;
+        if let Some(Some(())) = clock::timeout_at(patience, leaving).await {
+            return;
+        }
+        clock::sleep_until(clock::now() + backoff).await;
+        backoff = (backoff * 2).min(Duration::from_secs(1));
+    }
+    tracing::warn!(lock = %args.names.lock, "an abandoned acquisition could not be cleaned up; it has run out by itself");
+}

@@ -1,0 +1,371 @@
+//! One connection to the server: its identity there, its floor for tokens, and what is known of its health.
+
+use std::{
+    fmt,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_core::lease::Moment;
+use redis::{
+    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
+    ServerErrorKind, Value, aio::MultiplexedConnection,
+};
+use tokio::sync::Notify;
+
+use super::script::Script;
+use crate::{
+    clock::boot as clock,
+    stats::{Counters, count},
+};
+
+/// How long making a connection may take.
+const OPEN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Whom `CLIENT KILL` has to name to close a connection that is ours no more, and no other: the server counts IDs
+/// from one again after a restart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    id: String,
+    address: String,
+}
+
+/// Why a command has no answer that counts.
+#[derive(Debug, Clone)]
+pub(super) enum CallError {
+    /// The connection is gone, or has to go; it is not known whether the command was carried out.
+    Broken(String),
+    /// The server cannot answer for the moment, and has not carried out the command.
+    NotNow(String),
+    /// The server refuses.
+    Refused(String),
+}
+
+impl CallError {
+    fn of(error: &RedisError) -> Self {
+        let text = error.to_string();
+        match error.kind() {
+            ErrorKind::Server(kind) => match kind {
+                ServerErrorKind::BusyLoading
+                | ServerErrorKind::TryAgain
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::MasterDown => Self::NotNow(text),
+                // Another server leads now: a new connection, and with it a new floor.
+                ServerErrorKind::ReadOnly | ServerErrorKind::Moved | ServerErrorKind::Ask => {
+                    Self::Broken(text)
+                }
+                _ => Self::Refused(text),
+            },
+            ErrorKind::Extension if error.code() == Some("BUSY") => Self::NotNow(text),
+            ErrorKind::Extension => Self::Refused(text),
+            _ => Self::Broken(text),
+        }
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broken(text) | Self::NotNow(text) | Self::Refused(text) => f.write_str(text),
+        }
+    }
+}
+
+/// What both ends of a connection's life share: what it has seen, and whether it has ended.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    /// When the newest command was sent whose reply has come, in ns of the local clock.
+    answered: AtomicU64,
+    /// When something was last heard, or the first unanswered command was sent.
+    progress: AtomicU64,
+    in_flight: AtomicUsize,
+    broken: AtomicBool,
+    broke: Notify,
+}
+
+fn nanos(moment: Moment) -> u64 {
+    u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Health {
+    /// A moment known to lie before everything that the server says from now on.
+    pub(super) fn stamp(&self) -> Moment {
+        Moment::new(Duration::from_nanos(self.answered.load(Ordering::Acquire)))
+    }
+
+    fn sent(&self, at: Moment) {
+        if self.in_flight.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.progress.fetch_max(nanos(at), Ordering::AcqRel);
+        }
+    }
+
+    fn heard(&self, sent: Moment) {
+        self.answered.fetch_max(nanos(sent), Ordering::AcqRel);
+        self.progress
+            .fetch_max(nanos(clock::now()), Ordering::AcqRel);
+    }
+
+    /// How long commands have been unanswered.
+    pub(super) fn silent_for(&self, now: Moment) -> Duration {
+        if self.in_flight.load(Ordering::Acquire) == 0 {
+            return Duration::ZERO;
+        }
+        let progress = self.progress.load(Ordering::Acquire);
+        now.since(Moment::new(Duration::from_nanos(progress)))
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::Acquire) == 0
+    }
+
+    /// Gives the connection up.
+    pub(super) fn mark_broken(&self) {
+        self.broken.store(true, Ordering::Release);
+        self.broke.notify_waiters();
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    /// Ends when the connection is given up.
+    pub(super) async fn until_broken(&self) {
+        let mut broke = pin!(self.broke.notified());
+        broke.as_mut().enable();
+        if !self.is_broken() {
+            broke.await;
+        }
+    }
+}
+
+/// Counts a command in flight, as long as somebody waits for it.
+struct InFlight<'a>(&'a Health);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One connection, ready for use: subscribed to its inbox, its floor read.
+pub(super) struct Connection {
+    pub(super) identity: Identity,
+    /// The server's time when the connection was made, in µs.
+    pub(super) floor: String,
+    /// Whether the server lets us close connections that are ours no more.
+    pub(super) may_kill: bool,
+    pub(super) health: Arc<Health>,
+    /// Server time less local time, in µs, to a round trip.
+    clock_offset: i128,
+    redis: MultiplexedConnection,
+    counters: Arc<Counters>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("identity", &self.identity)
+            .field("health", &self.health)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the server pushed to the inbox.
+pub(super) struct Pushed {
+    pub(super) payload: String,
+    /// A moment known to lie before the push.
+    pub(super) after: Moment,
+}
+
+impl Connection {
+    /// Connects, closes what is left of `previous` on the server, and only then subscribes and reads the floor.
+    pub(super) async fn open(
+        client: &redis::Client,
+        inbox: &str,
+        previous: Option<Identity>,
+        counters: Arc<Counters>,
+        on_push: impl Fn(Pushed) + Send + Sync + 'static,
+    ) -> Result<Self, RedisError> {
+        let opening = Self::open_unbounded(client, inbox, previous, counters, on_push);
+        match clock::timeout_at(clock::now() + OPEN_PATIENCE, opening).await {
+            Some(opened) => opened,
+            None => Err(RedisError::from(std::io::Error::new(
+                std::io::ErrorKind::TimedOut,
+                "the server did not answer the handshake",
+            ))),
+        }
+    }
+
+    async fn open_unbounded(
+        client: &redis::Client,
+        inbox: &str,
+        previous: Option<Identity>,
+        counters: Arc<Counters>,
+        on_push: impl Fn(Pushed) + Send + Sync + 'static,
+    ) -> Result<Self, RedisError> {
+        let health = Arc::new(Health::default());
+        let seen = health.clone();
+        let push_sender = move |push: PushInfo| {
+            match push.kind {
+                PushKind::Message => {
+                    if let Some(Ok(payload)) =
+                        push.data.into_iter().nth(1).map(String::from_redis_value)
+                    {
+                        on_push(Pushed {
+                            payload,
+                            after: seen.stamp(),
+                        });
+                    }
+                }
+                PushKind::Disconnection => seen.mark_broken(),
+                _ => {}
+            }
+            Ok::<(), ()>(())
+        };
+        // Timeouts are ours: those of the crate run on the caller's clock, which may be paused or blocked.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(1024)
+            .set_push_sender(push_sender);
+        let mut redis = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
+        if let Some(previous) = previous {
+            kill(&mut redis, &previous).await?;
+        }
+        let probe = Identity {
+            id: i64::MAX.to_string(),
+            address: "127.0.0.1:0".into(),
+        };
+        let may_kill = match kill(&mut redis, &probe).await {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => false,
+            Err(error) => return Err(error),
+        };
+        let info: String = redis::cmd("CLIENT")
+            .arg("INFO")
+            .query_async(&mut redis)
+            .await?;
+        let field = |name: &str| {
+            info.split_ascii_whitespace()
+                .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+                .unwrap_or_default()
+                .to_owned()
+        };
+        redis.subscribe(inbox).await?;
+        let sent = clock::now();
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut redis).await?;
+        health.heard(sent);
+        count(&counters.connections);
+        let server_micros = seconds * 1_000_000 + micros;
+        let local_micros = sent.since_origin().as_micros();
+        Ok(Self {
+            identity: Identity {
+                id: field("id"),
+                address: field("addr"),
+            },
+            floor: server_micros.to_string(),
+            may_kill,
+            health,
+            clock_offset: i128::from(server_micros)
+                - i128::try_from(local_micros).unwrap_or_default(),
+            redis,
+            counters,
+        })
+    }
+
+    /// The server's time at a local moment, in µs, to a round trip.
+    pub(super) fn server_micros(&self, at: Moment) -> i128 {
+        i128::try_from(at.since_origin().as_micros()).unwrap_or(i128::MAX) + self.clock_offset
+    }
+
+    /// Runs a script, and returns its answer and the moment of its sending.
+    pub(super) async fn run(
+        &self,
+        script: &Script,
+        keys: &[&str],
+        args: &[&str],
+    ) -> Result<(Value, Moment), CallError> {
+        let answer = self.send(&script.by_hash(keys, args)).await;
+        let answer = match answer {
+            // The server has forgotten its scripts, and has not run this one.
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.send(&script.by_source(keys, args)).await
+            }
+            answer => answer,
+        };
+        answer.map_err(|error| {
+            let error = CallError::of(&error);
+            if matches!(error, CallError::Broken(_)) {
+                self.health.mark_broken();
+            }
+            error
+        })
+    }
+
+    async fn send(&self, command: &Cmd) -> Result<(Value, Moment), RedisError> {
+        let sent = clock::now();
+        let health = &*self.health;
+        health.sent(sent);
+        let _in_flight = InFlight(health);
+        count(&self.counters.commands);
+        let mut redis = self.redis.clone();
+        let reply = {
+            let mut reply = pin!(redis.send_packed_command(command));
+            tokio::select! {
+                biased;
+                reply = &mut reply => reply,
+                () = health.until_broken() => Err(RedisError::from(std::io::Error::new(
+                    std::io::ErrorKind::ConnectionReset,
+                    "the connection was given up",
+                ))),
+            }
+        };
+        let reply = reply.and_then(Value::extract_error);
+        if reply.as_ref().is_ok()
+            || reply.as_ref().is_err_and(|error| {
+                matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+            })
+        {
+            health.heard(sent);
+        }
+        reply.map(|reply| (reply, sent))
+    }
+
+    /// Closes another connection of ours on the server, so that nothing sent on it is carried out any more.
+    pub(super) async fn kill(&self, other: &Identity) -> Result<(), CallError> {
+        count(&self.counters.commands);
+        kill(&mut self.redis.clone(), other)
+            .await
+            .map_err(|error| CallError::of(&error))
+    }
+
+    /// What the server evicts when its memory is full; `None` if it does not say.
+    pub(super) async fn eviction_policy(&self) -> Option<String> {
+        let info: String = redis::cmd("INFO")
+            .arg("memory")
+            .query_async(&mut self.redis.clone())
+            .await
+            .ok()?;
+        info.lines()
+            .find_map(|line| line.strip_prefix("maxmemory_policy:"))
+            .map(|policy| policy.trim().to_owned())
+    }
+}
+
+async fn kill(redis: &mut MultiplexedConnection, whom: &Identity) -> Result<(), RedisError> {
+    let mut command = redis::cmd("CLIENT");
+    command
+        .arg("KILL")
+        .arg("ID")
+        .arg(&whom.id)
+        .arg("ADDR")
+        .arg(&whom.address);
+    let _closed: i64 = command.query_async(redis).await?;
+    Ok(())
+}

@@ -1,0 +1,430 @@
+//! A link: one inbox, and the connection behind it, made anew whenever it breaks.
+//!
+//! A link lives on the runtime of those who call, so that a command costs no hop between threads. The engine has one
+//! of its own, the home link, for everything that has to outlive a runtime.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_core::{
+    backend::BackendError,
+    fencing::FencingToken,
+    key::LockName,
+    lease::{CLAIM, Grant, Moment, less_drift},
+    owner::OwnerId,
+};
+use redis::Value;
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, oneshot, watch},
+};
+use uuid::Uuid;
+
+use super::{
+    Names, Server,
+    attempt::{Args, Reply},
+    connection::{Connection, Identity, Pushed},
+    script,
+};
+use crate::{clock::boot as clock, engine, sync::lock};
+
+/// While somebody waits here, the keys are looked at this often.
+const HEARTBEAT: Duration = Duration::from_millis(200);
+/// A connection that leaves commands unanswered for so long is given up.
+const SILENCE: Duration = Duration::from_secs(2);
+/// Between two tries to connect: at first, and at most.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
+/// How many locks one look covers.
+const LOOK_AT_MOST: usize = 200;
+
+#[derive(Debug, Clone)]
+enum State {
+    Connecting,
+    Up(Arc<Connection>),
+    /// Its runtime has ended, or the client was shut down.
+    Ended,
+}
+
+/// A waiter that the server knows, or is being told of.
+struct Waiting {
+    args: Arc<Args>,
+    /// Its place in the queue, once the server has given one.
+    place: Option<String>,
+    granted: oneshot::Sender<Grant>,
+}
+
+pub(super) struct Link {
+    pub(super) inbox: String,
+    state: watch::Sender<State>,
+    waiting: Mutex<HashMap<OwnerId, Waiting>>,
+    /// Whether the heartbeat sleeps until there is something to watch.
+    parked: AtomicBool,
+    active: Arc<Notify>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("inbox", &self.inbox)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// A link on `runtime`.
+    pub(super) fn start(server: &Arc<Server>, runtime: &Handle) -> Arc<Self> {
+        let link = Arc::new(Self {
+            inbox: format!("lock:inbox:{}", Uuid::new_v4().simple()),
+            state: watch::Sender::new(State::Connecting),
+            waiting: Mutex::default(),
+            parked: AtomicBool::new(false),
+            active: Arc::default(),
+        });
+        let ending = Ending {
+            link: link.clone(),
+            server: Arc::downgrade(server),
+        };
+        runtime.spawn(ending.supervise());
+        engine::spawn(beat(
+            Arc::downgrade(&link),
+            link.active.clone(),
+            Arc::downgrade(server),
+        ));
+        link
+    }
+
+    /// The connection, as soon as there is one.
+    pub(super) async fn connection(&self) -> Result<Arc<Connection>, BackendError> {
+        if let State::Up(connection) = &*self.state.borrow()
+            && !connection.health.is_broken()
+        {
+            return Ok(connection.clone());
+        }
+        let mut state = self.state.subscribe();
+        loop {
+            match &*state.borrow_and_update() {
+                State::Up(connection) if !connection.health.is_broken() => {
+                    return Ok(connection.clone());
+                }
+                State::Ended => return Err(BackendError::ShutDown),
+                _ => {}
+            }
+            if state.changed().await.is_err() {
+                return Err(BackendError::ShutDown);
+            }
+        }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Ended)
+    }
+
+    /// Ends the link: nobody can connect or wait any more.
+    pub(super) fn end(&self) {
+        let last = self.state.send_replace(State::Ended);
+        if let State::Up(connection) = last {
+            connection.health.mark_broken();
+        }
+        lock(&self.waiting).clear();
+        self.active.notify_one();
+    }
+
+    /// Ends the waiting of all who wait here.
+    pub(super) fn dismiss_waiters(&self) {
+        lock(&self.waiting).clear();
+    }
+
+    /// Lets the heartbeat know that there is something to watch.
+    pub(super) fn watch(&self) {
+        if self.parked.load(Ordering::Relaxed) && self.parked.swap(false, Ordering::AcqRel) {
+            self.active.notify_one();
+        }
+    }
+
+    /// Expects a push for this owner; before its request is sent, for the push may be as quick as the reply.
+    pub(super) fn expect(&self, args: Arc<Args>) -> oneshot::Receiver<Grant> {
+        let (granted, receiver) = oneshot::channel();
+        let owner = args.owner;
+        let waiting = Waiting {
+            args,
+            place: None,
+            granted,
+        };
+        lock(&self.waiting).insert(owner, waiting);
+        receiver
+    }
+
+    /// Notes an owner's place, for the resending after a reconnect.
+    pub(super) fn queued(&self, owner: OwnerId, place: &str) {
+        if let Some(waiting) = lock(&self.waiting).get_mut(&owner) {
+            waiting.place = Some(place.to_owned());
+        }
+        self.watch();
+    }
+
+    /// Expects nothing for this owner any more.
+    pub(super) fn forget(&self, owner: OwnerId) {
+        lock(&self.waiting).remove(&owner);
+    }
+
+    /// Hands a grant to its waiter, if it still waits.
+    fn deliver(&self, owner: OwnerId, grant: impl FnOnce(&Args) -> Grant) {
+        let Some(waiting) = lock(&self.waiting).remove(&owner) else {
+            return;
+        };
+        let grant = grant(&waiting.args);
+        // An owner that has gone meanwhile gives the grant back by itself.
+        let _ = waiting.granted.send(grant);
+    }
+
+    /// `token|lease|owner owner …|name`: the owners hold now, under the token and those after it.
+    fn pushed(&self, push: &Pushed) {
+        let mut fields = push.payload.splitn(4, '|');
+        let (Some(Ok(token)), Some(_lease), Some(owners)) = (
+            fields.next().map(str::parse::<u64>),
+            fields.next(),
+            fields.next(),
+        ) else {
+            tracing::warn!(payload = %push.payload, "not understood: a push to the inbox");
+            return;
+        };
+        for (token, owner) in (token..).zip(owners.split(' ')) {
+            if let Ok(owner) = owner.parse() {
+                self.deliver(owner, |args| {
+                    claimed(token, args.lease.min(CLAIM), push.after)
+                });
+            }
+        }
+    }
+
+    /// The locks that are waited for here, a part of them if they are many.
+    fn awaited(&self, server: &Server) -> Vec<Names> {
+        let waiting = lock(&self.waiting);
+        let mut names: Vec<&Names> = waiting
+            .values()
+            .filter(|waiting| waiting.place.is_some())
+            .map(|waiting| &waiting.args.names)
+            .filter(|names| !server.held.contains(&names.lock))
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names.into_iter().cloned().collect()
+    }
+
+    fn is_waited_for(&self) -> bool {
+        !lock(&self.waiting).is_empty()
+    }
+
+    /// Sends the requests of all who were queued over a new connection, with their old places.
+    fn resend(self: &Arc<Self>, connection: &Arc<Connection>) {
+        let queued: Vec<_> = lock(&self.waiting)
+            .values()
+            .filter_map(|waiting| Some((waiting.args.clone(), waiting.place.clone()?)))
+            .collect();
+        for (args, place) in queued {
+            let (link, connection) = (self.clone(), connection.clone());
+            engine::spawn(async move {
+                match args.acquire(&connection, Some(&place)).await {
+                    Ok(Reply::Granted(grant)) => link.deliver(args.owner, |_| Grant {
+                        queued: true,
+                        ..grant
+                    }),
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::debug!(%error, "not rejoined, trying again with the next connection");
+                    }
+                }
+            });
+        }
+    }
+
+    /// Frees what expired, and finds grants whose push was lost.
+    async fn look(&self, connection: &Connection, names: &[Names]) {
+        for names in names.chunks(LOOK_AT_MOST) {
+            let mut keys = vec![super::FENCE];
+            for names in names {
+                keys.extend([names.grant(), names.queue()]);
+            }
+            let args = [&self.inbox, connection.floor.as_str(), super::claim_ms()];
+            let looked = connection.run(&script::LOOK, &keys, &args).await;
+            let Ok((Value::Array(found), sent)) = looked else {
+                return;
+            };
+            for grant in found {
+                let Ok((owner, token, left)) = redis::from_redis_value::<(String, u64, u64)>(grant)
+                else {
+                    continue;
+                };
+                if let Ok(owner) = owner.parse() {
+                    self.deliver(owner, |_| {
+                        tracing::debug!(token, "a look found a grant whose push was lost");
+                        claimed(token, Duration::from_millis(left), sent)
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// A grant that a waiter was given, valid from a moment before it.
+pub(super) fn claimed(token: u64, validity: Duration, after: Moment) -> Grant {
+    Grant {
+        token: FencingToken::new(token),
+        valid_until: Some(after + less_drift(validity)),
+        validity,
+        queued: true,
+    }
+}
+
+/// Ends a link when its supervisor ends, be it by the end of the runtime that it runs on.
+struct Ending {
+    link: Arc<Link>,
+    server: Weak<Server>,
+}
+
+impl Ending {
+    /// Connects, again and again, until the link has ended.
+    async fn supervise(self) {
+        let mut previous: Option<Identity> = None;
+        let mut backoff = BACKOFF.0;
+        let mut state = self.link.state.subscribe();
+        loop {
+            let Some(server) = self.server.upgrade() else {
+                return;
+            };
+            let weak = Arc::downgrade(&self.link);
+            let on_push = move |push| {
+                if let Some(link) = weak.upgrade() {
+                    link.pushed(&push);
+                }
+            };
+            let opened = Connection::open(
+                &server.client,
+                &self.link.inbox,
+                previous.clone(),
+                server.counters.clone(),
+                on_push,
+            )
+            .await;
+            match opened {
+                Ok(connection) => {
+                    let connection = Arc::new(connection);
+                    tracing::debug!(inbox = %self.link.inbox, "connected");
+                    server.opened();
+                    drop(server);
+                    backoff = BACKOFF.0;
+                    previous = Some(connection.identity.clone());
+                    let up = self.link.state.send_if_modified(|state| {
+                        let connecting = matches!(state, State::Connecting);
+                        if connecting {
+                            *state = State::Up(connection.clone());
+                        }
+                        connecting
+                    });
+                    if !up {
+                        return;
+                    }
+                    self.link.resend(&connection);
+                    connection.health.until_broken().await;
+                    drop(connection);
+                    tracing::debug!(inbox = %self.link.inbox, "connection lost");
+                    self.link.state.send_if_modified(|state| {
+                        let up = matches!(state, State::Up(_));
+                        if up {
+                            *state = State::Connecting;
+                        }
+                        up
+                    });
+                }
+                Err(error) => {
+                    server.failed(&error);
+                    drop(server);
+                    let pause = clock::sleep_until(clock::now() + backoff);
+                    backoff = (backoff * 2).min(BACKOFF.1);
+                    tokio::select! {
+                        () = pause => {}
+                        _ = state.wait_for(|state| matches!(state, State::Ended)) => {}
+                    }
+                }
+            }
+            if self.link.has_ended() {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.link.end();
+        if let Some(server) = self.server.upgrade() {
+            server.remove(&self.link);
+        }
+    }
+}
+
+/// The heartbeat of a link, on the engine's thread: it looks while somebody waits, and notices silence.
+async fn beat(link: Weak<Link>, active: Arc<Notify>, server: Weak<Server>) {
+    loop {
+        {
+            let (Some(link), Some(server)) = (link.upgrade(), server.upgrade()) else {
+                return;
+            };
+            let state = link.state.borrow().clone();
+            match state {
+                State::Ended => return,
+                State::Up(connection) => {
+                    if connection.health.silent_for(clock::now()) > SILENCE {
+                        tracing::warn!(inbox = %link.inbox, "the lock server does not answer, connecting anew");
+                        connection.health.mark_broken();
+                    }
+                    let names = link.awaited(&server);
+                    if !names.is_empty() {
+                        let look = link.look(&connection, &names);
+                        if clock::timeout_at(clock::now() + SILENCE, look)
+                            .await
+                            .is_none()
+                        {
+                            connection.health.mark_broken();
+                        }
+                    }
+                    if !link.is_waited_for() && connection.health.is_idle() {
+                        link.parked.store(true, Ordering::Release);
+                    }
+                }
+                State::Connecting => {}
+            }
+        }
+        let parked = link
+            .upgrade()
+            .is_some_and(|link| link.parked.load(Ordering::Acquire));
+        if parked {
+            active.notified().await;
+        }
+        clock::sleep_until(clock::now() + HEARTBEAT).await;
+    }
+}
+
+/// Names in the server of one lock's states.
+impl Names {
+    pub(super) fn new(lock: LockName) -> Self {
+        let queue = format!("{lock}:queue").into();
+        Self { lock, queue }
+    }
+
+    pub(super) fn grant(&self) -> &str {
+        self.lock.as_str()
+    }
+
+    pub(super) fn queue(&self) -> &str {
+        &self.queue
+    }
+}

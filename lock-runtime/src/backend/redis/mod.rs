@@ -1,0 +1,496 @@
+//! Locks on one Redis server, 6.2 or later, or on what speaks its protocol.
+//!
+//! All promises hold on a server that keeps its state. A server that loses it (killed without persistence, evicting,
+//! a promoted replica that lacks the newest write) can admit a second holder until the first one is told, at its next
+//! renewal or check; fencing tokens rise all the same.
+
+mod attempt;
+mod connection;
+mod link;
+mod script;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    pin::pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_core::{
+    backend::{
+        Attempt, Backend, BackendError, BoxFuture, Holder, Released, Renewed, Request, Status,
+    },
+    fencing::FencingToken,
+    key::LockName,
+    lease::{CLAIM, Moment, less_drift},
+};
+use once_cell::sync::{Lazy, OnceCell};
+use redis::{ErrorKind, ProtocolVersion, RedisError, ServerErrorKind, Value};
+use tokio::{
+    runtime::{self, Handle},
+    sync::Notify,
+};
+
+use self::{
+    attempt::{NOT_NOW_PAUSE, RedisAttempt, millis},
+    connection::{CallError, Connection},
+    link::Link,
+    script::Script,
+};
+use crate::{
+    clock::boot as clock,
+    connect::ConnectError,
+    engine,
+    hold::HeldHere,
+    stats::{Counters, count},
+    sync::lock,
+};
+
+/// The counter that all tokens of the server come from.
+const FENCE: &str = "lock:fence";
+
+/// The time a pushed grant stands unconfirmed, as the scripts take it.
+fn claim_ms() -> &'static str {
+    static CLAIM_MS: Lazy<String> = Lazy::new(|| millis(CLAIM));
+    &CLAIM_MS
+}
+
+/// The names of one lock's states on the server.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Names {
+    lock: LockName,
+    queue: Arc<str>,
+}
+
+/// How to reach the server.
+pub(crate) struct RedisConfig {
+    pub(crate) info: redis::ConnectionInfo,
+    pub(crate) allow_eviction: bool,
+    pub(crate) patience: Duration,
+}
+
+/// One server, as all links see it.
+struct Server {
+    client: redis::Client,
+    counters: Arc<Counters>,
+    held: Arc<HeldHere>,
+    home: OnceCell<Arc<Link>>,
+    links: Mutex<HashMap<runtime::Id, Arc<Link>>>,
+    trouble: Mutex<Option<String>>,
+    refusing: AtomicBool,
+    duties: AtomicUsize,
+    no_duties: Notify,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field(
+                "address",
+                &self.client.get_connection_info().addr().to_string(),
+            )
+            .finish_non_exhaustive()
+    }
+}
+
+/// Something that runs in the background; shutting down waits for it.
+struct Duty(Arc<Server>);
+
+impl Drop for Duty {
+    fn drop(&mut self) {
+        if self.0.duties.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.no_duties.notify_waiters();
+        }
+    }
+}
+
+impl Server {
+    /// The link of the runtime that calls, or the home link outside any.
+    fn link(self: &Arc<Self>) -> Arc<Link> {
+        let home = self.home();
+        let Ok(runtime) = Handle::try_current() else {
+            return home.clone();
+        };
+        if runtime.id() == engine::handle().id() {
+            return home.clone();
+        }
+        lock(&self.links)
+            .entry(runtime.id())
+            .or_insert_with(|| Link::start(self, &runtime))
+            .clone()
+    }
+
+    /// The engine's own link.
+    fn home(self: &Arc<Self>) -> &Arc<Link> {
+        self.home
+            .get_or_init(|| Link::start(self, engine::handle()))
+    }
+
+    fn remove(&self, link: &Arc<Link>) {
+        lock(&self.links).retain(|_, other| !Arc::ptr_eq(other, link));
+    }
+
+    fn opened(&self) {
+        *lock(&self.trouble) = None;
+    }
+
+    fn failed(&self, error: &RedisError) {
+        tracing::debug!(%error, "cannot connect to the lock server");
+        self.note(error.to_string());
+    }
+
+    fn note(&self, trouble: String) {
+        *lock(&self.trouble) = Some(trouble);
+    }
+
+    fn trouble(&self) -> Option<String> {
+        lock(&self.trouble).clone()
+    }
+
+    fn is_refusing(&self) -> bool {
+        self.refusing.load(Ordering::Acquire)
+    }
+
+    fn begin_duty(self: &Arc<Self>) -> Duty {
+        self.duties.fetch_add(1, Ordering::AcqRel);
+        Duty(self.clone())
+    }
+
+    /// Runs a script on the caller's link, over as many connections as it takes; the caller bounds it.
+    async fn run(
+        self: &Arc<Self>,
+        script: &Script,
+        keys: &[&str],
+        args: impl Fn(&Connection) -> Vec<String>,
+    ) -> Result<(Value, Moment), BackendError> {
+        loop {
+            let link = self.link();
+            let connection = match link.connection().await {
+                Ok(connection) => connection,
+                // The runtime of that link has just ended; the next look finds another.
+                Err(_) if !self.is_closed() => continue,
+                Err(error) => return Err(error),
+            };
+            link.watch();
+            let args = args(&connection);
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            match connection.run(script, keys, &args).await {
+                Ok(answer) => return Ok(answer),
+                Err(CallError::Refused(detail)) => return Err(BackendError::Refused(detail)),
+                Err(CallError::Broken(detail)) => self.note(detail),
+                Err(CallError::NotNow(detail)) => {
+                    self.note(detail);
+                    clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.home.get().is_some_and(|home| home.has_ended())
+    }
+
+    async fn release(
+        self: &Arc<Self>,
+        name: &LockName,
+        token: FencingToken,
+    ) -> Result<Released, BackendError> {
+        let names = Names::new(name.clone());
+        let keys = [names.grant(), names.queue(), FENCE];
+        let args = |connection: &Connection| {
+            vec![
+                token.to_string(),
+                connection.floor.clone(),
+                claim_ms().to_owned(),
+            ]
+        };
+        match self.run(&script::RELEASE, &keys, args).await? {
+            (Value::Int(1), _) => Ok(Released::Released),
+            _ => Ok(Released::NotHeld),
+        }
+    }
+
+    async fn renew(
+        self: &Arc<Self>,
+        name: &LockName,
+        token: FencingToken,
+        lease: Duration,
+    ) -> Result<Renewed, BackendError> {
+        let lease = millis(lease);
+        let args = |_: &Connection| vec![token.to_string(), lease.clone()];
+        match self.run(&script::RENEW, &[name.as_str()], args).await? {
+            (Value::Int(left), sent) if left >= 0 => {
+                let left = Duration::from_millis(u64::try_from(left).unwrap_or_default());
+                Ok(Renewed::Until(sent + less_drift(left)))
+            }
+            _ => Ok(Renewed::NotHeld),
+        }
+    }
+
+    async fn status(self: &Arc<Self>, name: &LockName) -> Result<Status, BackendError> {
+        let names = Names::new(name.clone());
+        let keys = [names.grant(), names.queue()];
+        let (status, _) = self.run(&script::STATUS, &keys, |_| Vec::new()).await?;
+        let (waiters, token, owner, left): (usize, Option<u64>, Option<String>, i64) =
+            redis::from_redis_value(status).map_err(|error| {
+                BackendError::Refused(format!("an answer that is not understood: {error}"))
+            })?;
+        let owner = owner.and_then(|owner| owner.parse().ok());
+        Ok(Status {
+            holder: token.zip(owner).map(|(token, owner)| Holder {
+                owner,
+                token: FencingToken::new(token),
+                remaining: u64::try_from(left).ok().map(Duration::from_millis),
+            }),
+            waiters,
+        })
+    }
+
+    /// Ends when nothing runs in the background any more, and closes all connections.
+    async fn close(&self) {
+        loop {
+            let mut no_duties = pin!(self.no_duties.notified());
+            no_duties.as_mut().enable();
+            if self.duties.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            no_duties.await;
+        }
+        let links: Vec<_> = lock(&self.links).drain().map(|(_, link)| link).collect();
+        for link in links.iter().chain(self.home.get()) {
+            link.end();
+        }
+    }
+
+    /// Releases in the background, tried again until the lease has ended by itself.
+    async fn release_until(
+        self: Arc<Self>,
+        name: LockName,
+        token: FencingToken,
+        until: Option<Moment>,
+    ) {
+        let until = until.unwrap_or_else(|| clock::now() + CLAIM);
+        match clock::timeout_at(until, self.release(&name, token)).await {
+            Some(Ok(Released::Released)) => {
+                count(&self.counters.released);
+                tracing::debug!(lock = %name, %token, "released in the background");
+            }
+            Some(Ok(Released::NotHeld)) => {}
+            Some(Err(error)) => {
+                count(&self.counters.release_failed);
+                tracing::warn!(lock = %name, %token, %error, "release failed, the lease ends by itself");
+            }
+            None => {
+                count(&self.counters.release_failed);
+                tracing::warn!(lock = %name, %token, "release not answered, the lease has ended by itself");
+            }
+        }
+    }
+}
+
+/// Locks on one Redis server.
+#[derive(Debug)]
+pub(crate) struct RedisBackend {
+    server: Arc<Server>,
+}
+
+impl RedisBackend {
+    /// Connects once, to tell at the start what is wrong with the server.
+    pub(crate) async fn connect(
+        config: RedisConfig,
+        counters: Arc<Counters>,
+        held: Arc<HeldHere>,
+    ) -> Result<Self, ConnectError> {
+        #[cfg(feature = "tls")]
+        crate::connect::install_tls();
+        let address = config.info.addr().to_string();
+        // Grants are pushed on the connection that carries the commands.
+        let settings = config
+            .info
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP3);
+        let info = config.info.set_redis_settings(settings);
+        let info = crate::connect::with_tcp_settings(info);
+        let client = redis::Client::open(info).map_err(|error| ConnectError::InvalidUrl {
+            detail: error.category().to_owned(),
+        })?;
+        let server = Arc::new(Server {
+            client,
+            counters,
+            held,
+            home: OnceCell::new(),
+            links: Mutex::default(),
+            trouble: Mutex::default(),
+            refusing: AtomicBool::new(false),
+            duties: AtomicUsize::new(0),
+            no_duties: Notify::new(),
+        });
+        let started = clock::now();
+        let checked = engine::spawn(check(server.clone(), config.allow_eviction));
+        let failure = match clock::timeout_at(started + config.patience, checked).await {
+            Some(Ok(Ok(()))) => {
+                server.home();
+                return Ok(Self { server });
+            }
+            Some(Ok(Err(failure))) => failure,
+            Some(Err(panic)) => Failure::Refused(panic.to_string()),
+            None => Failure::Unreachable("no answer".into()),
+        };
+        Err(failure.at(address, clock::now().since(started)))
+    }
+}
+
+/// What a first connection may find.
+enum Failure {
+    Unreachable(String),
+    Authentication(String),
+    Permission(String),
+    NotRedis(String),
+    Eviction(String),
+    Refused(String),
+}
+
+impl Failure {
+    fn of(error: &RedisError) -> Self {
+        let text = error.to_string();
+        match error.kind() {
+            ErrorKind::AuthenticationFailed => Self::Authentication(text),
+            ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(text),
+            ErrorKind::Server(ServerErrorKind::ResponseError)
+                if text.contains("unknown command") || text.contains("subcommand") =>
+            {
+                Self::NotRedis(text)
+            }
+            ErrorKind::Extension if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
+                Self::Authentication(text)
+            }
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::RESP3NotSupported => {
+                Self::NotRedis(text)
+            }
+            ErrorKind::Extension | ErrorKind::Server(_) => Self::Refused(text),
+            _ => Self::Unreachable(text),
+        }
+    }
+
+    fn at(self, server: String, waited: Duration) -> ConnectError {
+        match self {
+            Self::Unreachable(detail) => ConnectError::Unreachable {
+                server,
+                waited,
+                detail,
+            },
+            Self::Authentication(detail) => ConnectError::Authentication { server, detail },
+            Self::Permission(detail) => ConnectError::Permission { server, detail },
+            Self::NotRedis(detail) => ConnectError::NotRedis { server, detail },
+            Self::Eviction(policy) => ConnectError::Eviction { server, policy },
+            Self::Refused(detail) => ConnectError::Refused { server, detail },
+        }
+    }
+}
+
+/// Makes a first connection, and asks whether the server may drop keys.
+async fn check(server: Arc<Server>, allow_eviction: bool) -> Result<(), Failure> {
+    let connection = Connection::open(
+        &server.client,
+        "lock:inbox:check",
+        None,
+        server.counters.clone(),
+        |_| {},
+    )
+    .await
+    .map_err(|error| Failure::of(&error))?;
+    match connection.eviction_policy().await {
+        Some(policy) if policy != "noeviction" && !allow_eviction => Err(Failure::Eviction(policy)),
+        _ => Ok(()),
+    }
+}
+
+impl Backend for RedisBackend {
+    fn now(&self) -> Moment {
+        clock::now()
+    }
+
+    fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
+        clock::sleep_until(deadline)
+    }
+
+    fn keeps_leases(&self) -> bool {
+        false
+    }
+
+    fn attempt(&self, request: Request) -> Box<dyn Attempt> {
+        Box::new(RedisAttempt::new(self.server.clone(), request))
+    }
+
+    fn release<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+    ) -> BoxFuture<'a, Result<Released, BackendError>> {
+        Box::pin(self.server.release(name, token))
+    }
+
+    fn release_in_background(&self, name: &LockName, token: FencingToken, until: Option<Moment>) {
+        let duty = self.server.begin_duty();
+        let releasing = self
+            .server
+            .clone()
+            .release_until(name.clone(), token, until);
+        engine::spawn(async move {
+            releasing.await;
+            drop(duty);
+        });
+    }
+
+    fn renew<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+        lease: Duration,
+    ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
+        Box::pin(self.server.renew(name, token, lease))
+    }
+
+    fn check<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+    ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
+        Box::pin(self.server.renew(name, token, Duration::ZERO))
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.server.trouble()
+    }
+
+    fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>> {
+        Box::pin(self.server.status(name))
+    }
+
+    fn refuse(&self) {
+        self.server.refusing.store(true, Ordering::Release);
+        for link in lock(&self.server.links)
+            .values()
+            .chain(self.server.home.get())
+        {
+            link.dismiss_waiters();
+        }
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.server.close())
+    }
+}
+
+impl Drop for RedisBackend {
+    fn drop(&mut self) {
+        // What still runs in the background keeps the server, and with it the home link, until it is done.
+        let server = self.server.clone();
+        engine::spawn(async move { server.close().await });
+    }
+}

@@ -1,0 +1,62 @@
+//! The scripts, and how they are asked for.
+
+use std::fmt;
+
+use once_cell::sync::Lazy;
+use redis::Cmd;
+
+/// A Lua script that the server runs as one.
+pub(super) struct Script {
+    source: String,
+    hash: String,
+}
+
+impl fmt::Debug for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Script")
+            .field("hash", &self.hash)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Script {
+    fn new(parts: &[&str]) -> Self {
+        let source = parts.concat();
+        let hash = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, hash }
+    }
+
+    /// The command that runs the script by its hash, which the server may not know yet.
+    pub(super) fn by_hash(&self, keys: &[&str], args: &[&str]) -> Cmd {
+        Self::command("EVALSHA", &self.hash, keys, args)
+    }
+
+    /// The command that runs the script by its source, which the server then knows.
+    pub(super) fn by_source(&self, keys: &[&str], args: &[&str]) -> Cmd {
+        Self::command("EVAL", &self.source, keys, args)
+    }
+
+    fn command(verb: &str, script: &str, keys: &[&str], args: &[&str]) -> Cmd {
+        let mut command = redis::cmd(verb);
+        command.arg(script).arg(keys.len()).arg(keys).arg(args);
+        command
+    }
+}
+
+/// The state of a lock, and how it is given away.
+const HAND_ON: &str = include_str!("scripts/hand_on.lua");
+
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $name:ident = $($part:expr),+;)*) => {
+        $($(#[$doc])* pub(super) static $name: Lazy<Script> = Lazy::new(|| Script::new(&[$($part),+]));)*
+    };
+}
+
+scripts! {
+    ACQUIRE = HAND_ON, include_str!("scripts/acquire.lua");
+    RELEASE = HAND_ON, include_str!("scripts/release.lua");
+    LEAVE = HAND_ON, include_str!("scripts/leave.lua");
+    LOOK = HAND_ON, include_str!("scripts/look.lua");
+    RENEW = include_str!("scripts/renew.lua");
+    STATUS = include_str!("scripts/status.lua");
+}

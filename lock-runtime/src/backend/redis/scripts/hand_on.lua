@@ -1,0 +1,47 @@
+-- Shared by the scripts that give a lock away; it stands before each of them.
+--
+-- State of a lock, all in one slot:
+--   grant  string  token|lease|inbox|owner owner …   expires with the lease
+--   queue  zset    owner|inbox|lease|wait            score: microseconds at which it was queued, never repeated
+--   fence  string  the newest token of the slot
+
+-- The next token. A counter below `floor` (the server's time when the caller's connection was made) was lost with the
+-- server's state: the time now is ahead of every token given before, for tokens rise slower than one a microsecond.
+local function next_token(fence, floor)
+  local token = redis.call('INCR', fence)
+  if token < tonumber(floor) then
+    local time = redis.call('TIME')
+    token = time[1] * 1000000 + time[2]
+    redis.call('SET', fence, string.format('%.0f', token))
+  end
+  return token
+end
+
+-- Gives the lock to the first waiter that is alive and can be told, or deletes it. Returns the owner it gave it to.
+-- The first write is ZPOPMIN or DEL: after it, Redis lets a script grow even when it is out of memory.
+local function hand_on(grant, queue, fence, floor, claim)
+  local now
+  while true do
+    local head = redis.call('ZPOPMIN', queue)
+    if not head[1] then
+      redis.call('DEL', grant)
+      return nil
+    end
+    if not now then
+      local time = redis.call('TIME')
+      now = time[1] * 1000000 + time[2]
+    end
+    local owner, inbox, lease, wait = string.match(head[1], '^(%x+)|([^|]+)|(%d+)|(%d+)$')
+    if head[2] + wait * 1000 > now then
+      local token = string.format('%.0f', next_token(fence, floor))
+      redis.call('SET', grant, token .. '|' .. lease .. '|' .. inbox .. '|' .. owner,
+        'PX', math.min(tonumber(lease), tonumber(claim)))
+      -- Nobody may be left behind holding a lock it was not told of: not heard is not given.
+      local heard = redis.pcall('PUBLISH', inbox, token .. '|' .. lease .. '|' .. owner .. '|' .. grant)
+      if type(heard) == 'number' and heard > 0 then
+        return owner
+      end
+    end
+  end
+end
+

@@ -1,0 +1,17 @@
+-- One heartbeat of a process that waits: it frees what expired and heals pushes that got lost.
+--
+-- KEYS: fence, then grant and queue of each lock
+-- ARGV: 1 inbox, 2 floor, 3 claim in ms
+local found = {}
+for i = 2, #KEYS, 2 do
+  local held = redis.call('GET', KEYS[i])
+  if not held and redis.call('EXISTS', KEYS[i + 1]) == 1 then
+    hand_on(KEYS[i], KEYS[i + 1], KEYS[1], ARGV[2], ARGV[3]) -- tells the head, which may be one of ours
+    held = redis.call('GET', KEYS[i])
+  end
+  local token, stored, inbox, owner = string.match(held or '', '^(%d+)|(%d+)|([^|]+)|(%x+)')
+  if inbox == ARGV[1] then
+    found[#found + 1] = { owner, token, math.min(redis.call('PTTL', KEYS[i]), tonumber(stored)) }
+  end
+end
+return found -- owner, token and what is left in ms, for each grant of the caller's inbox

@@ -1,0 +1,390 @@
+//! A client: one set of locks, the defaults of its calls, and how code finds it.
+
+use std::{
+    fmt,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_core::{
+    backend::Backend,
+    error::LockError,
+    key::LockKey,
+    options::{Defaults, LockOptions},
+};
+use once_cell::sync::OnceCell;
+use tokio::task::futures::TaskLocalFuture;
+
+use crate::{
+    backend::{
+        memory::MemoryBackend,
+        redis::{RedisBackend, RedisConfig},
+    },
+    connect::{self, ConnectError},
+    engine,
+    hold::HeldHere,
+    lock::Lock,
+    renewal::Keeper,
+    stats::{Counters, Stats},
+};
+
+/// The variable that [`LockClient::from_env`] reads.
+pub const URL_VARIABLE: &str = "LOCK_URL";
+
+/// The URLs of the in-process backend; what follows names the locks of this process that clients share.
+const MEMORY_SCHEME: &str = "memory:";
+
+static INSTALLED: OnceCell<LockClient> = OnceCell::new();
+
+tokio::task_local! {
+    static SCOPED: LockClient;
+}
+
+/// What all clones of a client share.
+pub(crate) struct Shared {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) held: Arc<HeldHere>,
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) closed: AtomicBool,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("backend", &self.backend)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where locks live, and the defaults of the calls that use it. Cheap to clone; all clones are one client.
+///
+/// Code finds its client in this order: the one an attribute names with `client = ..`, the one scoped to the task by
+/// [`scope`](Self::scope), the one installed for the process by [`install`](Self::install).
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError, distributed_lock};
+///
+/// #[distributed_lock(key = "order:<id>", wait = "5s", lease = "30s")]
+/// async fn pay(id: u64) -> Result<&'static str, LockError> {
+///     Ok("paid")
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     LockClient::connect("memory:").await?.install()?;
+///     assert_eq!(pay(42).await?, "paid");
+///     Ok(())
+/// }
+/// ```
+#[derive(Debug, Clone)]
+pub struct LockClient {
+    shared: Arc<Shared>,
+    namespace: Arc<str>,
+    defaults: Defaults,
+}
+
+impl LockClient {
+    /// Connects to the locks that a URL names, with the default settings of [`builder`](Self::builder).
+    ///
+    /// | URL | locks |
+    /// |---|---|
+    /// | `memory:` | of this client, in this process: for a first run and for unit tests |
+    /// | `memory:name` | of all clients of this process that name it |
+    /// | `redis://[user:password@]host[:port][/db]` | on one Redis server, 6.2 or later, or what speaks its protocol |
+    /// | `rediss://…` | the same over TLS (feature `tls`, on by default) |
+    /// | `redis+unix:///path/to.sock[?db=1]`, `unix://…` | the same over a unix socket |
+    ///
+    /// # Errors
+    /// [`ConnectError`] says what is wrong and what to do; a password is never part of it.
+    pub async fn connect(url: impl Into<String>) -> Result<Self, ConnectError> {
+        Self::builder().url(url).connect().await
+    }
+
+    /// [`connect`](Self::connect) for code outside async.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Panics
+    /// In an async context, where it would block the runtime.
+    pub fn blocking_connect(url: impl Into<String>) -> Result<Self, ConnectError> {
+        Self::builder().url(url).blocking_connect()
+    }
+
+    /// Connects to the URL in the environment variable `LOCK_URL`.
+    ///
+    /// # Errors
+    /// [`ConnectError::MissingVariable`] if it is not set or empty: an unset variable never means in-process locks, for
+    /// two processes that forgot it would not exclude each other. Else as [`connect`](Self::connect).
+    pub async fn from_env() -> Result<Self, ConnectError> {
+        match std::env::var(URL_VARIABLE) {
+            Ok(url) if !url.is_empty() => Self::connect(url).await,
+            _ => Err(ConnectError::MissingVariable),
+        }
+    }
+
+    /// Settings of a client before it connects.
+    pub fn builder() -> LockClientBuilder {
+        LockClientBuilder::new()
+    }
+
+    /// Makes this client the process's own, used wherever none is scoped or named.
+    ///
+    /// # Errors
+    /// [`AlreadyInstalled`] if the process has one.
+    pub fn install(self) -> Result<(), AlreadyInstalled> {
+        INSTALLED.set(self).map_err(|_| AlreadyInstalled(()))
+    }
+
+    /// Runs `future` with this client as its own, so that tests run side by side in one process. A task that it spawns
+    /// does not inherit it: scope the spawned future too.
+    ///
+    /// ```
+    /// # use lock_runtime::{LockClient, LockError};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::connect("memory:").await?;
+    /// client.scope(async {
+    ///     LockClient::current()?.lock("x").run(async { /* alone */ }).await
+    /// }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn scope<F: Future>(&self, future: F) -> TaskLocalFuture<Self, F> {
+        SCOPED.scope(self.clone(), future)
+    }
+
+    /// The client that calls without one of their own use here.
+    ///
+    /// # Errors
+    /// [`LockError::NoClient`] if none is scoped and none installed.
+    pub fn current() -> Result<Self, LockError> {
+        SCOPED
+            .try_with(Clone::clone)
+            .ok()
+            .or_else(|| INSTALLED.get().cloned())
+            .ok_or(LockError::NoClient)
+    }
+
+    /// One lock. The key is taken as it stands: escape what comes from outside with [`escape`](crate::escape).
+    pub fn lock(&self, key: impl Into<String>) -> Lock {
+        Lock::new(self.clone(), LockKey::new(key))
+    }
+
+    /// What this client has done so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared.counters.snapshot()
+    }
+
+    /// Ends the client: new acquisitions and those that wait are refused with [`LockError::ShutDown`], then waits until
+    /// every hold has ended and every release is confirmed. Bound it with a timeout if a body may hang.
+    ///
+    /// # Cancel safety
+    /// Dropped, the client stays closed; call it again to go on waiting.
+    pub async fn shutdown(&self) {
+        self.shared.closed.store(true, Ordering::Release);
+        self.shared.backend.refuse();
+        self.shared.held.drained().await;
+        self.shared.backend.close().await;
+        tracing::debug!("lock client shut down");
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    pub(crate) fn defaults(&self) -> &Defaults {
+        &self.defaults
+    }
+}
+
+/// The process has an installed client already.
+#[derive(Debug)]
+pub struct AlreadyInstalled(());
+
+impl fmt::Display for AlreadyInstalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "a lock client is installed already: install one at start-up, and give others to a task with `client.scope(..)`",
+        )
+    }
+}
+
+impl std::error::Error for AlreadyInstalled {}
+
+/// Settings of a [`LockClient`] before it connects.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use lock_runtime::LockClient;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = LockClient::builder()
+///     .url("memory:")
+///     .namespace("shop")
+///     .wait(Duration::from_secs(1))
+///     .lease(Duration::from_secs(10))
+///     .connect()
+///     .await?;
+/// # let _ = client;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct LockClientBuilder {
+    target: Option<Target>,
+    namespace: String,
+    defaults: Defaults,
+    allow_eviction: bool,
+}
+
+enum Target {
+    Url(String),
+    Redis(Box<redis::ConnectionInfo>),
+}
+
+impl fmt::Debug for Target {
+    // Both forms may carry a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Url(_) => "Url(..)",
+            Self::Redis(_) => "Redis(..)",
+        })
+    }
+}
+
+impl Target {
+    async fn connect(
+        self,
+        allow_eviction: bool,
+        patience: Duration,
+        counters: &Arc<Counters>,
+        held: &Arc<HeldHere>,
+    ) -> Result<Arc<dyn Backend>, ConnectError> {
+        let info = match self {
+            Self::Redis(info) => *info,
+            Self::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
+                Some(world) => return Ok(Arc::new(MemoryBackend::named(world))),
+                None => connect::parse_url(&url)?,
+            },
+        };
+        let config = RedisConfig {
+            info,
+            allow_eviction,
+            patience,
+        };
+        let backend = RedisBackend::connect(config, counters.clone(), held.clone()).await?;
+        Ok(Arc::new(backend))
+    }
+}
+
+impl LockClientBuilder {
+    fn new() -> Self {
+        Self {
+            target: None,
+            namespace: "lock".into(),
+            defaults: Defaults::default(),
+            allow_eviction: false,
+        }
+    }
+
+    /// Where the locks live, see [`LockClient::connect`].
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.target = Some(Target::Url(url.into()));
+        self
+    }
+
+    /// The server of an existing client of the redis crate.
+    pub fn redis(self, client: &redis::Client) -> Self {
+        self.connection_info(client.get_connection_info().clone())
+    }
+
+    /// The server that the redis crate's connection info names.
+    pub fn connection_info(mut self, info: redis::ConnectionInfo) -> Self {
+        self.target = Some(Target::Redis(Box::new(info)));
+        self
+    }
+
+    /// What separates this application's keys from those of others on the same server: `"lock"` by default.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// How long an acquisition may take that does not say so itself: 3 s by default. It also bounds the connecting.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.defaults.wait = wait;
+        self
+    }
+
+    /// The renewed lease of calls that name none: 30 s by default.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.defaults.lease = lease;
+        self
+    }
+
+    /// Accepts a server whose `maxmemory-policy` evicts keys. Such a server can drop a lock that is held, under memory
+    /// pressure; the holder is told at its next renewal or check, and until then two may be inside.
+    pub fn allow_eviction(mut self, allow: bool) -> Self {
+        self.allow_eviction = allow;
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// As [`LockClient::connect`].
+    pub async fn connect(self) -> Result<LockClient, ConnectError> {
+        let Self {
+            target,
+            namespace,
+            defaults,
+            allow_eviction,
+        } = self;
+        LockOptions::default()
+            .complete(&defaults)
+            .map_err(ConnectError::InvalidDefaults)?;
+        if namespace.is_empty() {
+            return Err(ConnectError::EmptyNamespace);
+        }
+        let counters = Arc::new(Counters::default());
+        let held = Arc::new(HeldHere::default());
+        let backend = target
+            .ok_or(ConnectError::MissingUrl)?
+            .connect(allow_eviction, defaults.wait, &counters, &held)
+            .await?;
+        Ok(LockClient {
+            shared: Arc::new(Shared {
+                backend,
+                counters,
+                held,
+                keeper: Arc::new(Keeper::default()),
+                closed: AtomicBool::new(false),
+            }),
+            namespace: namespace.into(),
+            defaults,
+        })
+    }
+
+    /// [`connect`](Self::connect) for code outside async.
+    ///
+    /// # Errors
+    /// As [`LockClient::connect`].
+    ///
+    /// # Panics
+    /// In an async context, where it would block the runtime.
+    pub fn blocking_connect(self) -> Result<LockClient, ConnectError> {
+        engine::handle().block_on(self.connect())
+    }
+}

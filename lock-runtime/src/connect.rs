@@ -1,0 +1,199 @@
+//! What can be wrong with a server, told at the start.
+
+use std::{fmt, time::Duration};
+
+use lock_core::options::OptionsError;
+use redis::IntoConnectionInfo;
+
+use crate::client::URL_VARIABLE;
+
+/// Why no client could be made. The server is named by its address; a password is never part of the message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The builder was given neither a URL nor a redis client.
+    MissingUrl,
+    /// The environment variable `LOCK_URL` is not set.
+    MissingVariable,
+    /// The URL cannot be read.
+    InvalidUrl {
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The client's defaults are out of range.
+    InvalidDefaults(OptionsError),
+    /// The namespace is empty.
+    EmptyNamespace,
+    /// Nothing answers at the address.
+    Unreachable {
+        /// The server's address.
+        server: String,
+        /// How long it was tried.
+        waited: Duration,
+        /// What was seen.
+        detail: String,
+    },
+    /// The server wants another user or password.
+    Authentication {
+        /// The server's address.
+        server: String,
+        /// What the server said.
+        detail: String,
+    },
+    /// The server's ACL does not let this user do what locks need.
+    Permission {
+        /// The server's address.
+        server: String,
+        /// What the server said, which names the command or the channel.
+        detail: String,
+    },
+    /// Something answers that does not speak Redis's protocol, or an old version of it.
+    NotRedis {
+        /// The server's address.
+        server: String,
+        /// What was seen.
+        detail: String,
+    },
+    /// The server evicts keys when its memory is full, and so would drop locks that are held.
+    Eviction {
+        /// The server's address.
+        server: String,
+        /// Its `maxmemory-policy`.
+        policy: String,
+    },
+    /// The server refuses for another reason.
+    Refused {
+        /// The server's address.
+        server: String,
+        /// What the server said.
+        detail: String,
+    },
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MissingUrl => f.write_str(
+                "no lock server named: give the builder a `url`, for instance \"redis://127.0.0.1/\" or \"memory:\"",
+            ),
+            Self::MissingVariable => write!(
+                f,
+                "the environment variable {URL_VARIABLE} is not set: set it to the lock server's URL, for instance redis://127.0.0.1/ (in-process locks have to be asked for by name, with memory:)"
+            ),
+            Self::InvalidUrl { detail } => write!(
+                f,
+                "the lock server's URL is not valid ({detail}): write redis://[user:password@]host[:port][/db], rediss://.., unix:///path or memory:"
+            ),
+            Self::InvalidDefaults(error) => write!(f, "the client's defaults are not valid: {error}"),
+            Self::EmptyNamespace => f.write_str("the client's namespace is empty: name the application"),
+            Self::Unreachable { server, waited, detail } => write!(
+                f,
+                "no lock server answers at {server} within {waited:?} ({detail}): check the address, and that it runs"
+            ),
+            Self::Authentication { server, detail } => write!(
+                f,
+                "the lock server at {server} refuses the user or the password ({detail}): check the credentials in the URL"
+            ),
+            Self::Permission { server, detail } => write!(
+                f,
+                "the lock server at {server} does not permit what locks need ({detail}): grant the user the commands and the channel named, see the README"
+            ),
+            Self::NotRedis { server, detail } => write!(
+                f,
+                "what answers at {server} is no Redis 6.2 or later ({detail}): check the address and the version"
+            ),
+            Self::Eviction { server, policy } => write!(
+                f,
+                "the lock server at {server} evicts keys when its memory is full (maxmemory-policy {policy}), also locks that are held: set maxmemory-policy to noeviction, or call `allow_eviction(true)` on the builder"
+            ),
+            Self::Refused { server, detail } => {
+                write!(f, "the lock server at {server} refuses: {detail}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::InvalidDefaults(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Reads the URL of a Redis server.
+pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError> {
+    let invalid = |detail: &str| ConnectError::InvalidUrl {
+        detail: detail.to_owned(),
+    };
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    match scheme {
+        "redis" | "redis+unix" | "unix" | "valkey" | "valkey+unix" => {}
+        "rediss" | "valkeys" if cfg!(feature = "tls") => {}
+        "rediss" | "valkeys" => return Err(invalid("TLS needs the feature `tls` of lock-runtime")),
+        _ => return Err(invalid("unknown scheme")),
+    }
+    // The crate's message may quote the URL, and with it a password; its kind says enough.
+    url.into_connection_info().map_err(|error| {
+        invalid(
+            error
+                .detail()
+                .filter(|detail| !detail.contains(url))
+                .unwrap_or("malformed"),
+        )
+    })
+}
+
+/// Lets the operating system notice a peer that has gone without a word.
+pub(crate) fn with_tcp_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
+    let settings = info.tcp_settings().clone().set_nodelay(true).set_keepalive(
+        redis::io::tcp::socket2::TcpKeepalive::new()
+            .with_time(Duration::from_secs(5))
+            .with_interval(Duration::from_secs(2)),
+    );
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    let settings = settings.set_user_timeout(Duration::from_secs(10));
+    info.set_tcp_settings(settings)
+}
+
+/// rustls wants to be told which implementation of TLS to use, once a process; one that is set already stands.
+#[cfg(feature = "tls")]
+pub(crate) fn install_tls() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_documented_form_is_read() {
+        for url in [
+            "redis://localhost",
+            "redis://user:secret@127.0.0.1:7000/3",
+            "redis+unix:///tmp/redis.sock",
+            "unix:///tmp/redis.sock",
+        ] {
+            assert!(parse_url(url).is_ok(), "{url}");
+        }
+        #[cfg(feature = "tls")]
+        assert!(parse_url("rediss://localhost").is_ok());
+    }
+
+    #[test]
+    fn a_wrong_url_is_refused_without_its_password() {
+        for url in [
+            "",
+            "localhost",
+            "http://:secret@localhost",
+            "redis://:secret@",
+            "redis://:secret@host:port/",
+            "redis://:secret@host/not-a-number",
+        ] {
+            let message = parse_url(url).expect_err(url).to_string();
+            assert!(!message.contains("secret"), "{message}");
+            assert!(message.contains("redis://"), "{message}");
+        }
+    }
+}

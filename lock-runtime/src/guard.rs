@@ -1,0 +1,315 @@
+//! What is held while a lock is held: the guard, the hold inside a body, and the future that runs a body.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use lock_core::{
+    backend::{BoxFuture, Renewed},
+    error::{LockError, LossReason},
+    fencing::FencingToken,
+    key::LockKey,
+    options::OnLost,
+};
+use pin_project_lite::pin_project;
+
+use crate::{
+    engine,
+    hold::HoldState,
+    reentry,
+    wait::{self, Entry, Wanted},
+};
+
+/// The hold that a body runs in: its fencing token, what is left of its lease, and word of its loss.
+///
+/// A handle: it keeps nothing locked, and may outlive the hold. In an annotated function `guard = ident` binds it.
+#[derive(Debug, Clone)]
+pub struct Hold {
+    state: Arc<HoldState>,
+}
+
+impl Hold {
+    /// The hold that encloses the code which runs right now, the innermost if there are several.
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        reentry::enclosing().map(|frame| Self {
+            state: frame.hold.clone(),
+        })
+    }
+
+    /// The key, without its namespace.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        &self.state.key
+    }
+
+    /// The fencing token: send it with every write to the guarded resource.
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.state.token
+    }
+
+    /// What is left of the lease by the local deadline, zero once it is lost. A lease that the backend itself keeps
+    /// always has its whole time left.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.state.remaining()
+    }
+
+    /// Whether the lease is lost by now, and how.
+    #[must_use]
+    pub fn loss(&self) -> Option<LossReason> {
+        self.state.loss()
+    }
+
+    /// Ends when the lease is lost; never, if the hold is released before.
+    ///
+    /// # Cancel safety
+    /// May be dropped and called again.
+    pub async fn lost(&self) -> LossReason {
+        self.state.wait_for_loss().await
+    }
+
+    /// Adds `by` to what is left of the lease, in one round trip, and returns what is left then.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`] if the lease is lost, also if that is noticed just now; [`LockError::Unreachable`] or
+    /// [`LockError::Refused`] if the server could not extend it, in which case the old deadline stands;
+    /// [`LockError::InvalidOptions`] if the lease would become longer than a lease may be.
+    ///
+    /// # Cancel safety
+    /// Dropped, the server may have extended the lease or not; the local deadline stays the earlier one.
+    pub async fn extend(&self, by: Duration) -> Result<Duration, LockError> {
+        let state = &self.state;
+        let lost = |reason| LockError::Lost {
+            key: state.key.clone(),
+            token: state.token,
+            reason,
+        };
+        if let Some(reason) = state.loss() {
+            return Err(lost(reason));
+        }
+        let Some(deadline) = state.deadline() else {
+            return Ok(self.remaining());
+        };
+        let backend = state.backend();
+        let started = backend.now();
+        let lease = deadline.since(started).saturating_add(by);
+        if lease > lock_core::lease::MAX_LEASE {
+            return Err(lock_core::options::OptionsError::LeaseTooLong.into());
+        }
+        let renewed = wait::bounded(
+            backend,
+            deadline,
+            backend.renew(&state.name, state.token, lease),
+        );
+        match renewed.await {
+            Some(Ok(Renewed::Until(until))) => {
+                state.extend_deadline(until);
+                Ok(self.remaining())
+            }
+            Some(Ok(Renewed::NotHeld)) => Err(lost(state.lose(LossReason::NotHeld))),
+            Some(Err(error)) => Err(LockError::from_backend(
+                error,
+                &state.key,
+                backend.now().since(started),
+            )),
+            None => Err(lost(state.lose(LossReason::Expired))),
+        }
+    }
+}
+
+/// Holds a lock until it is released or dropped.
+///
+/// All that a [`Hold`] tells is on the guard too. A guard does not stop anybody at a loss: watch
+/// [`lost`](Hold::lost), or run the work in [`run`](Self::run). Nor does it enclose the code after it: only what runs
+/// in `run` re-enters the key.
+///
+/// # Drop
+/// Dropping the guard releases the lock in the background. Prefer [`release`](Self::release), which waits until the
+/// server has said that the lock is free.
+#[derive(Debug)]
+#[must_use = "a dropped guard releases its lock"]
+pub struct LockGuard {
+    hold: Hold,
+    entry: Entry,
+}
+
+impl LockGuard {
+    pub(crate) fn new(entry: Entry) -> Self {
+        Self {
+            hold: Hold {
+                state: entry.hold().clone(),
+            },
+            entry,
+        }
+    }
+
+    /// Runs `body` inside the hold: calls nested in it re-enter the key, and at a loss it is dropped at its next
+    /// `.await`.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`] if the lease was lost before the body had ended.
+    ///
+    /// # Cancel safety
+    /// Dropping the call drops the body; the guard goes on holding.
+    pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, LockError> {
+        let mut body = pin!(body);
+        let mut watch = None;
+        std::future::poll_fn(|cx| {
+            poll_inside(&self.entry, OnLost::Cancel, &mut watch, body.as_mut(), cx)
+        })
+        .await
+    }
+
+    /// Releases the lock and waits until the server has confirmed that, a second at most; after it, and if the call is
+    /// dropped, the release goes on in the background.
+    pub async fn release(self) {
+        self.entry.leave().await;
+    }
+
+    /// [`release`](Self::release) for code outside async.
+    ///
+    /// # Panics
+    /// In an async context, where it would block the runtime.
+    pub fn blocking_release(self) {
+        engine::handle().block_on(self.release());
+    }
+}
+
+impl std::ops::Deref for LockGuard {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
+    }
+}
+
+/// Word of a lease's loss, made when a body first has to wait.
+type Watch = Option<BoxFuture<'static, LossReason>>;
+
+/// Polls a body inside its hold, the deadline checked before.
+fn poll_inside<F: Future>(
+    entry: &Entry,
+    on_lost: OnLost,
+    watch: &mut Watch,
+    body: Pin<&mut F>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<F::Output, LockError>> {
+    let hold = entry.hold();
+    let lost = |reason| {
+        Poll::Ready(Err(LockError::Lost {
+            key: hold.key.clone(),
+            token: hold.token,
+            reason,
+        }))
+    };
+    if let (OnLost::Cancel, Some(reason)) = (on_lost, hold.loss()) {
+        return lost(reason);
+    }
+    if let Poll::Ready(output) = reentry::inside(Some(entry.frame().clone()), || body.poll(cx)) {
+        // The result is the body's, whatever became of the lease; a loss is logged and counted.
+        hold.loss();
+        return Poll::Ready(Ok(output));
+    }
+    let watching = watch.get_or_insert_with(|| Box::pin(hold.clone().watch()));
+    match (watching.as_mut().poll(cx), on_lost) {
+        (Poll::Ready(reason), OnLost::Cancel) => lost(reason),
+        (Poll::Ready(_), OnLost::Continue) => {
+            *watch = Some(Box::pin(std::future::pending()));
+            Poll::Pending
+        }
+        (Poll::Pending, _) => Poll::Pending,
+    }
+}
+
+enum Stage {
+    Entering(BoxFuture<'static, Result<Entry, LockError>>),
+    Inside { entry: Entry, watch: Watch },
+    Leaving(BoxFuture<'static, ()>),
+    Ended,
+}
+
+pin_project! {
+    /// A body under its lock: acquires, runs, releases.
+    ///
+    /// # Cancel safety
+    /// Dropped at any point it drops the body, then gives back in the background whatever it has of the lock.
+    #[must_use = "futures do nothing unless they are awaited"]
+    pub struct Run<F: Future> {
+        // Before the stage: what the body owns is dropped while the lock is still held.
+        #[pin]
+        body: Option<F>,
+        result: Option<Result<F::Output, LockError>>,
+        stage: Stage,
+        on_lost: OnLost,
+    }
+}
+
+impl<F: Future> Run<F> {
+    pub(crate) fn new(wanted: Result<Wanted, LockError>, body: F) -> Self {
+        let on_lost = wanted
+            .as_ref()
+            .map_or(OnLost::Cancel, |wanted| wanted.terms.on_lost);
+        Self {
+            body: Some(body),
+            result: None,
+            stage: Stage::Entering(Box::pin(async { wait::enter(wanted?).await })),
+            on_lost,
+        }
+    }
+}
+
+impl<F: Future> fmt::Debug for Run<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").finish_non_exhaustive()
+    }
+}
+
+impl<F: Future> Future for Run<F> {
+    type Output = Result<F::Output, LockError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            match this.stage {
+                Stage::Entering(entering) => match ready!(entering.as_mut().poll(cx)) {
+                    Ok(entry) => *this.stage = Stage::Inside { entry, watch: None },
+                    Err(error) => {
+                        this.body.set(None);
+                        *this.stage = Stage::Ended;
+                        return Poll::Ready(Err(error));
+                    }
+                },
+                Stage::Inside { entry, watch } => {
+                    let body = this
+                        .body
+                        .as_mut()
+                        .as_pin_mut()
+                        .expect("a body is there until it has ended");
+                    let result = ready!(poll_inside(entry, *this.on_lost, watch, body, cx));
+                    *this.result = Some(result);
+                    // The key is released only after the body is gone.
+                    this.body.set(None);
+                    if let Stage::Inside { entry, .. } = std::mem::replace(this.stage, Stage::Ended)
+                    {
+                        *this.stage = Stage::Leaving(Box::pin(entry.leave()));
+                    }
+                }
+                Stage::Leaving(leaving) => {
+                    ready!(leaving.as_mut().poll(cx));
+                    *this.stage = Stage::Ended;
+                }
+                Stage::Ended => {
+                    let result = this.result.take();
+                    return Poll::Ready(result.expect("a finished call is not polled again"));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! One hold: an entered critical section, from its grant to its release.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use lock_core::{
+    backend::{Backend, BackendError, Released, Renewed},
+    error::LossReason,
+    fencing::FencingToken,
+    key::{LockKey, LockName},
+    lease::{Grant, LeaseTerms, Moment, Renewal},
+};
+use tokio::sync::Notify;
+
+use crate::{
+    client::Shared,
+    clock,
+    stats::{Counters, count},
+    sync::lock,
+};
+
+/// How long a caller waits for its release to be confirmed before that goes on in the background.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A moment that threads share, or none.
+#[derive(Debug)]
+struct AtomicMoment(AtomicU64);
+
+impl AtomicMoment {
+    const NONE: u64 = u64::MAX;
+
+    fn new(moment: Option<Moment>) -> Self {
+        Self(AtomicU64::new(moment.map_or(Self::NONE, Self::nanos)))
+    }
+
+    fn nanos(moment: Moment) -> u64 {
+        u64::try_from(moment.since_origin().as_nanos()).unwrap_or(Self::NONE - 1)
+    }
+
+    fn moment(nanos: u64) -> Option<Moment> {
+        (nanos != Self::NONE).then(|| Moment::new(Duration::from_nanos(nanos)))
+    }
+
+    fn get(&self) -> Option<Moment> {
+        Self::moment(self.0.load(Ordering::Acquire))
+    }
+}
+
+/// When a hold is due with its keeper. Changed under the keeper's lock.
+#[derive(Debug)]
+pub(crate) struct KeptAt(AtomicMoment, AtomicUsize);
+
+impl KeptAt {
+    fn new() -> Self {
+        Self(AtomicMoment::new(None), AtomicUsize::new(0))
+    }
+
+    /// Notes the next due moment; false once the keeping has ended.
+    pub(crate) fn move_to(&self, due: Moment) -> bool {
+        self.0.0.store(AtomicMoment::nanos(due), Ordering::Release);
+        self.is_kept()
+    }
+
+    /// Ends the keeping, and returns the moment that was due.
+    pub(crate) fn end(&self) -> Option<Moment> {
+        self.1.store(1, Ordering::Release);
+        self.0.get()
+    }
+
+    pub(crate) fn due(&self) -> Option<Moment> {
+        self.0.get()
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.1.load(Ordering::Acquire) == 0
+    }
+}
+
+/// How a hold is renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The lease of each renewal.
+    pub(crate) lease: Duration,
+    /// Renewal stops here; `None` is never.
+    pub(crate) until: Option<Moment>,
+}
+
+impl Plan {
+    fn of(terms: LeaseTerms, now: Moment) -> Option<Self> {
+        match terms.renewal {
+            Renewal::Fixed => None,
+            Renewal::WhileHeld { max_hold } => Some(Self {
+                lease: terms.time,
+                until: max_hold.map(|max_hold| now + max_hold),
+            }),
+        }
+    }
+
+    /// Whether this plan does at least what the other asks for.
+    fn covers(&self, other: &Self) -> bool {
+        self.lease >= other.lease
+            && match (self.until, other.until) {
+                (None, _) => true,
+                (Some(_), None) => false,
+                (Some(mine), Some(theirs)) => mine >= theirs,
+            }
+    }
+}
+
+/// What the engine knows of one hold.
+pub(crate) struct HoldState {
+    pub(crate) key: LockKey,
+    pub(crate) name: LockName,
+    pub(crate) token: FencingToken,
+    pub(crate) terms: LeaseTerms,
+    pub(crate) entered: Moment,
+    pub(crate) kept_at: KeptAt,
+    shared: Arc<Shared>,
+    /// The local deadline, which only moves on; none while the backend itself keeps the lease.
+    deadline: AtomicMoment,
+    lost: OnceLock<LossReason>,
+    lost_now: Notify,
+    /// Whether somebody was warned that a fixed lease runs out.
+    warned: AtomicBool,
+    /// How many entered calls are inside; the last one out releases.
+    entries: AtomicUsize,
+    /// The renewals that those inside ask for.
+    plans: Mutex<Vec<Plan>>,
+}
+
+impl fmt::Debug for HoldState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("key", &self.key)
+            .field("token", &self.token)
+            .field("lost", &self.lost.get())
+            .finish_non_exhaustive()
+    }
+}
+
+impl HoldState {
+    /// A hold just granted, with one entry inside.
+    pub(crate) fn begin(
+        shared: Arc<Shared>,
+        key: LockKey,
+        name: LockName,
+        terms: LeaseTerms,
+        grant: Grant,
+    ) -> EntryDuty {
+        let entered = shared.backend.now();
+        shared.held.add(&name);
+        let hold = Arc::new(Self {
+            key,
+            name,
+            token: grant.token,
+            terms,
+            entered,
+            kept_at: KeptAt::new(),
+            shared,
+            deadline: AtomicMoment::new(grant.valid_until),
+            lost: OnceLock::new(),
+            lost_now: Notify::new(),
+            warned: AtomicBool::new(false),
+            entries: AtomicUsize::new(1),
+            plans: Mutex::new(Plan::of(terms, entered).into_iter().collect()),
+        });
+        let claim = grant.validity + Duration::from_millis(1) < terms.time;
+        if !hold.backend().keeps_leases() {
+            hold.shared.keeper.keep(&hold, claim);
+        }
+        EntryDuty { hold: Some(hold) }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
+        &self.shared.backend
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        self.deadline.get()
+    }
+
+    pub(crate) fn extend_deadline(&self, until: Moment) {
+        self.deadline
+            .0
+            .fetch_max(AtomicMoment::nanos(until), Ordering::AcqRel);
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        match (self.loss(), self.deadline()) {
+            (Some(_), _) => Duration::ZERO,
+            (None, Some(until)) => until.since(self.backend().now()),
+            (None, None) => self.terms.time,
+        }
+    }
+
+    /// Whether the lease is lost by now, and how.
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        if let Some(reason) = self.lost.get() {
+            return Some(*reason);
+        }
+        let passed = self
+            .deadline()
+            .is_some_and(|until| self.backend().now() >= until);
+        passed.then(|| self.lose(LossReason::Expired))
+    }
+
+    /// Marks the lease as lost. The first reason stands, is logged and counted.
+    pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
+        let mut first = false;
+        let reason = *self.lost.get_or_init(|| {
+            first = true;
+            reason
+        });
+        if first {
+            count(&self.counters().lost);
+            tracing::warn!(key = %self.key, token = %self.token, ?reason, "lease lost while held");
+            self.lost_now.notify_waiters();
+        }
+        reason
+    }
+
+    /// Ends when the lease is lost.
+    pub(crate) async fn wait_for_loss(&self) -> LossReason {
+        loop {
+            let mut told = pin!(self.lost_now.notified());
+            told.as_mut().enable();
+            if let Some(reason) = self.loss() {
+                return reason;
+            }
+            match self.deadline() {
+                Some(until) => tokio::select! {
+                    () = told => {}
+                    () = self.backend().sleep_until(until) => {}
+                },
+                None => told.await,
+            }
+        }
+    }
+
+    /// Ends when the lease is lost, after a warning when a body has used 80 % of a fixed lease.
+    pub(crate) async fn watch(self: Arc<Self>) -> LossReason {
+        let late = self.entered + self.terms.time * 4 / 5;
+        if self.terms.renewal == Renewal::Fixed && !self.warned.load(Ordering::Acquire) {
+            let loss = pin!(self.wait_for_loss());
+            tokio::select! {
+                reason = loss => return reason,
+                () = self.backend().sleep_until(late) => {}
+            }
+            if self.plan().is_none() && !self.warned.swap(true, Ordering::AcqRel) {
+                tracing::warn!(
+                    key = %self.key,
+                    token = %self.token,
+                    lease = ?self.terms.time,
+                    remaining = ?self.remaining(),
+                    "the body has used 80 % of its fixed lease, at whose end it will be dropped"
+                );
+            }
+        }
+        self.wait_for_loss().await
+    }
+
+    /// One more entry, unless the hold has ended already.
+    pub(crate) fn enter_again(self: &Arc<Self>) -> Option<EntryDuty> {
+        self.entries
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |entries| {
+                (entries > 0).then_some(entries + 1)
+            })
+            .is_ok()
+            .then(|| EntryDuty {
+                hold: Some(self.clone()),
+            })
+    }
+
+    /// How the hold is renewed, `None` if its lease is fixed. The most demanding of those inside decides.
+    pub(crate) fn plan(&self) -> Option<Plan> {
+        lock(&self.plans).iter().copied().reduce(|a, b| Plan {
+            lease: a.lease.max(b.lease),
+            until: a.until.zip(b.until).map(|(a, b)| a.max(b)),
+        })
+    }
+
+    /// Makes the lease last as long as a nested entry asks for: one round trip, or none if a renewal covers it
+    /// already.
+    pub(crate) async fn cover(
+        self: &Arc<Self>,
+        terms: LeaseTerms,
+    ) -> Result<Option<Cover>, BackendError> {
+        let Some(until) = self.deadline() else {
+            return Ok(None);
+        };
+        let now = self.backend().now();
+        let wanted = Plan::of(terms, now);
+        let end = wanted.unwrap_or(Plan {
+            lease: terms.time,
+            until: Some(now + terms.time),
+        });
+        let covered = match self.plan() {
+            Some(plan) => plan.covers(&end),
+            None => until >= now + terms.time,
+        };
+        if !covered {
+            let lease = match wanted {
+                // A backend that keeps leases is told the whole of it, for nobody will renew.
+                Some(plan) if self.backend().keeps_leases() => plan
+                    .until
+                    .map_or(Duration::MAX, |until| until.since(now) + plan.lease),
+                _ => terms.time,
+            };
+            match self.backend().renew(&self.name, self.token, lease).await? {
+                Renewed::Until(until) => self.extend_deadline(until),
+                Renewed::NotHeld => {
+                    self.lose(LossReason::NotHeld);
+                }
+            }
+        }
+        Ok(wanted.map(|plan| {
+            lock(&self.plans).push(plan);
+            if !self.backend().keeps_leases() {
+                self.shared.keeper.hurry(self, plan.lease);
+            }
+            Cover {
+                hold: self.clone(),
+                plan,
+            }
+        }))
+    }
+}
+
+/// A nested entry's demand for renewal; dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Cover {
+    hold: Arc<HoldState>,
+    plan: Plan,
+}
+
+impl Drop for Cover {
+    fn drop(&mut self) {
+        let mut plans = lock(&self.hold.plans);
+        if let Some(index) = plans.iter().position(|plan| *plan == self.plan) {
+            plans.swap_remove(index);
+        }
+    }
+}
+
+/// One entry's duty to leave. Dropped, it leaves in the background.
+#[derive(Debug)]
+pub(crate) struct EntryDuty {
+    /// `None` once it has left.
+    hold: Option<Arc<HoldState>>,
+}
+
+impl EntryDuty {
+    pub(crate) fn hold(&self) -> &Arc<HoldState> {
+        self.hold
+            .as_ref()
+            .expect("an entry has a hold until it leaves")
+    }
+
+    /// Leaves; the last one out releases, and waits for the confirmation, a second at most.
+    pub(crate) async fn leave(mut self) {
+        let Some(releasing) = self.go() else { return };
+        let answer = {
+            let hold = &releasing.hold;
+            let mut release = pin!(hold.backend().release(&hold.name, hold.token));
+            // In process the answer is there at once: no timer, and no thread of the engine's.
+            match std::future::poll_fn(|cx| Poll::Ready(release.as_mut().poll(cx))).await {
+                Poll::Ready(answer) => Some(answer),
+                Poll::Pending => {
+                    let patience = clock::boot::now() + RELEASE_PATIENCE;
+                    clock::boot::timeout_at(patience, release).await
+                }
+            }
+        };
+        if let Some(Ok(released)) = answer {
+            releasing.confirm(released);
+        }
+    }
+
+    /// Counts this entry out. The last one has to release.
+    fn go(&mut self) -> Option<Releasing> {
+        let hold = self.hold.take()?;
+        if hold.entries.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return None;
+        }
+        hold.shared.keeper.forget(&hold);
+        hold.shared.held.remove(&hold.name);
+        Some(Releasing {
+            hold,
+            confirmed: false,
+        })
+    }
+}
+
+impl Drop for EntryDuty {
+    fn drop(&mut self) {
+        drop(self.go());
+    }
+}
+
+/// A release under way. Dropped before it was confirmed, it goes on in the background.
+struct Releasing {
+    hold: Arc<HoldState>,
+    confirmed: bool,
+}
+
+impl Releasing {
+    fn confirm(mut self, released: Released) {
+        self.confirmed = true;
+        let hold = &self.hold;
+        match released {
+            Released::Released => {
+                count(&hold.counters().released);
+                tracing::debug!(key = %hold.key, token = %hold.token, "released");
+            }
+            Released::NotHeld => {
+                hold.lose(LossReason::NotHeld);
+            }
+        }
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        if !self.confirmed {
+            let hold = &self.hold;
+            tracing::debug!(key = %hold.key, token = %hold.token, "releasing in the background");
+            hold.backend()
+                .release_in_background(&hold.name, hold.token, hold.deadline());
+        }
+    }
+}
+
+/// The names that this process holds, so that a caller can be told that it waits for its own process, and so that
+/// nobody asks a server whether this very process has released.
+#[derive(Debug, Default)]
+pub(crate) struct HeldHere {
+    names: Mutex<HashMap<LockName, usize>>,
+    none_left: Notify,
+}
+
+impl HeldHere {
+    fn add(&self, name: &LockName) {
+        *lock(&self.names).entry(name.clone()).or_default() += 1;
+    }
+
+    fn remove(&self, name: &LockName) {
+        let mut names = lock(&self.names);
+        if let Some(holds) = names.get_mut(name) {
+            *holds -= 1;
+            if *holds == 0 {
+                names.remove(name);
+            }
+        }
+        if names.is_empty() {
+            self.none_left.notify_waiters();
+        }
+    }
+
+    pub(crate) fn contains(&self, name: &LockName) -> bool {
+        lock(&self.names).contains_key(name)
+    }
+
+    /// Ends when nothing is held.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let mut none_left = pin!(self.none_left.notified());
+            none_left.as_mut().enable();
+            if lock(&self.names).is_empty() {
+                return;
+            }
+            none_left.await;
+        }
+    }
+}

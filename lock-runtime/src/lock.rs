@@ -1,0 +1,219 @@
+//! The explicit API: one lock, asked for step by step.
+
+use std::{future::Future, time::Duration};
+
+use lock_core::{
+    backend::Status,
+    error::LockError,
+    key::{KeyError, LockKey, LockName},
+    options::{LockOptions, OnLost},
+};
+
+use crate::{
+    client::LockClient,
+    engine,
+    guard::{LockGuard, Run},
+    reentry,
+    wait::{self, Wanted},
+};
+
+/// One lock of a client, with the options of the acquisition to come.
+///
+/// What is not set comes from the client's defaults.
+///
+/// # Fairness
+/// Waiters of one key enter in the order in which they queued, over all processes.
+///
+/// # Cancel safety
+/// Dropping any of the futures, at any await, leaves no key and no place in the queue behind.
+///
+/// ```
+/// use std::time::Duration;
+/// use lock_runtime::{LockClient, LockError};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = LockClient::connect("memory:").await?;
+/// let lock = client.lock("order:42").wait(Duration::from_secs(5)).lease(Duration::from_secs(30));
+///
+/// let guard = lock.acquire().await?;
+/// assert!(matches!(client.lock("order:42").try_acquire().await, Err(LockError::Busy { .. })));
+/// println!("inside with fencing token {}, {:?} left", guard.token(), guard.remaining());
+/// guard.release().await;
+///
+/// let seven = lock.run(async { 3 + 4 }).await?;
+/// assert_eq!(seven, 7);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a lock does nothing until it is acquired"]
+pub struct Lock {
+    client: LockClient,
+    key: Result<LockKey, KeyError>,
+    namespace: Option<String>,
+    options: LockOptions,
+}
+
+impl Lock {
+    pub(crate) fn new(client: LockClient, key: Result<LockKey, KeyError>) -> Self {
+        Self {
+            client,
+            key,
+            namespace: None,
+            options: LockOptions::default(),
+        }
+    }
+
+    /// The lock of an annotated call.
+    pub(crate) fn called(
+        client: LockClient,
+        key: Result<LockKey, KeyError>,
+        namespace: Option<&'static str>,
+        options: LockOptions,
+    ) -> Self {
+        Self {
+            namespace: namespace.map(Into::into),
+            options,
+            ..Self::new(client, key)
+        }
+    }
+
+    /// How long the acquisition may take, end to end; zero is one attempt that never queues.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.options.wait = Some(wait);
+        self
+    }
+
+    /// The lease time. It is fixed, unless [`renew`](Self::renew) is set too; 10 ms to 24 h.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = Some(lease);
+        self
+    }
+
+    /// Whether the lease is renewed every third of its time while it is held.
+    pub fn renew(mut self, renew: bool) -> Self {
+        self.options.renew = Some(renew);
+        self
+    }
+
+    /// How long a renewed lease is renewed at most.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.options.max_hold = Some(max_hold);
+        self
+    }
+
+    /// What becomes of the body of [`run`](Self::run) when the lease is lost.
+    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+        self.options.on_lost = on_lost;
+        self
+    }
+
+    /// Another namespace than the client's.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = Some(namespace.into());
+        self
+    }
+
+    fn name(&self) -> Result<(LockKey, LockName), LockError> {
+        let key = self.key.clone()?;
+        let namespace = self.namespace.as_deref().unwrap_or(self.client.namespace());
+        let name = LockName::new(namespace, &key)?;
+        Ok((key, name))
+    }
+
+    pub(crate) fn wanted(&self) -> Result<Wanted, LockError> {
+        let (key, name) = self.name()?;
+        let terms = self.options.complete(self.client.defaults())?;
+        Ok(Wanted {
+            shared: self.client.shared().clone(),
+            key,
+            name,
+            terms,
+        })
+    }
+
+    /// Waits for the lock, `wait` at most.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`] if others were inside all that time, [`LockError::Unreachable`] or [`LockError::Refused`] if
+    /// the server did not grant, [`LockError::InvalidKey`] and [`LockError::InvalidOptions`] before anything is sent,
+    /// [`LockError::Lost`] inside a hold of this key that was lost.
+    pub async fn acquire(&self) -> Result<LockGuard, LockError> {
+        Ok(LockGuard::new(wait::enter(self.wanted()?).await?))
+    }
+
+    /// Takes the lock if it is free and nobody waits for it, in one attempt: [`acquire`](Self::acquire) with a `wait`
+    /// of zero.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(&self) -> Result<LockGuard, LockError> {
+        self.clone().wait(Duration::ZERO).acquire().await
+    }
+
+    /// Runs `body` under the lock: acquires, runs, releases. The body is not polled before the grant.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
+    pub fn run<F: Future>(&self, body: F) -> Run<F> {
+        Run::new(self.wanted(), body)
+    }
+
+    /// Reads who holds the lock, for how long, and how many wait. The answer may be stale when it arrives.
+    ///
+    /// # Errors
+    /// [`LockError::Unreachable`], [`LockError::Refused`], [`LockError::InvalidKey`].
+    pub async fn status(&self) -> Result<Status, LockError> {
+        let (key, name) = self.name()?;
+        let backend = &self.client.shared().backend;
+        let started = backend.now();
+        let deadline = started + self.options.wait.unwrap_or(self.client.defaults().wait);
+        match wait::bounded(backend, deadline, backend.status(&name)).await {
+            Some(status) => status.map_err(|error| {
+                LockError::from_backend(error, &key, backend.now().since(started))
+            }),
+            None => Err(LockError::Unreachable {
+                key,
+                waited: backend.now().since(started),
+                detail: backend.trouble().unwrap_or_else(|| "no answer".into()),
+            }),
+        }
+    }
+
+    /// Whether a call that encloses this one holds the lock, and its lease stands: another call of the process does
+    /// not count.
+    #[must_use]
+    pub fn is_held_here(&self) -> bool {
+        let Ok((_, name)) = self.name() else {
+            return false;
+        };
+        reentry::enclosing().is_some_and(|frame| {
+            frame
+                .find(self.client.shared(), &name)
+                .is_some_and(|frame| frame.hold.loss().is_none())
+        })
+    }
+
+    /// [`acquire`](Self::acquire) for code outside async.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Panics
+    /// In an async context, where it would block the runtime.
+    pub fn blocking_acquire(&self) -> Result<LockGuard, LockError> {
+        engine::handle().block_on(self.acquire())
+    }
+
+    /// [`try_acquire`](Self::try_acquire) for code outside async.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Panics
+    /// In an async context, where it would block the runtime.
+    pub fn blocking_try_acquire(&self) -> Result<LockGuard, LockError> {
+        engine::handle().block_on(self.try_acquire())
+    }
+}

@@ -1,0 +1,167 @@
+//! Re-entry along the call stack: which hold encloses the code that runs right now.
+//!
+//! The engine sets the innermost frame around every poll of a guarded body. So a nested call sees the calls that
+//! enclose it, and a sibling polled by the same task does not see its sibling.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use lock_core::key::LockName;
+use pin_project_lite::pin_project;
+use tokio::sync::Semaphore;
+
+use crate::{
+    client::Shared,
+    hold::{EntryDuty, HoldState},
+};
+
+tokio::task_local! {
+    static ENCLOSING: Option<Arc<Frame>>;
+}
+
+/// One entered call, as those nested in it see it.
+pub(crate) struct Frame {
+    pub(crate) hold: Arc<HoldState>,
+    /// Calls nested in this one that want the same key take turns, first come, first served.
+    pub(crate) turn: Arc<Semaphore>,
+    outer: Option<Arc<Self>>,
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame")
+            .field("hold", &self.hold)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Frame {
+    pub(crate) fn new(hold: Arc<HoldState>, outer: Option<Arc<Self>>) -> Arc<Self> {
+        Arc::new(Self {
+            hold,
+            turn: Arc::new(Semaphore::new(1)),
+            outer,
+        })
+    }
+
+    fn chain(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+        std::iter::successors(Some(self), |frame| frame.outer.as_ref())
+    }
+
+    /// The innermost frame from here outwards that is inside this lock.
+    pub(crate) fn find(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        name: &LockName,
+    ) -> Option<&Arc<Self>> {
+        self.chain()
+            .find(|frame| frame.hold.name == *name && Arc::ptr_eq(frame.hold.shared(), shared))
+    }
+}
+
+/// The frame around the code that runs right now.
+pub(crate) fn enclosing() -> Option<Arc<Frame>> {
+    ENCLOSING.try_with(Clone::clone).ok().flatten()
+}
+
+/// Runs `poll` with `frame` around it.
+pub(crate) fn inside<T>(frame: Option<Arc<Frame>>, poll: impl FnOnce() -> T) -> T {
+    ENCLOSING.sync_scope(frame, poll)
+}
+
+/// Takes a future into the current hold, see [`in_current_hold`](Self::in_current_hold).
+pub trait InCurrentHold: Future + Sized {
+    /// Makes the future part of the hold that runs right now, wherever it is polled: a task spawned with it re-enters
+    /// the keys of the call that made it instead of waiting for them. The hold lasts until the future has ended too.
+    ///
+    /// The author of the spawned task takes over a duty: the body and the task run at the same time inside one hold.
+    /// Outside any hold this does nothing. A lease that is lost does not stop the future; look at
+    /// [`Hold::lost`](crate::Hold::lost).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the hold.
+    ///
+    /// ```
+    /// use lock_runtime::{InCurrentHold, LockClient, LockError, distributed_lock};
+    ///
+    /// #[distributed_lock(key = "order:<id>")]
+    /// async fn outer(id: u64) -> Result<u64, LockError> {
+    ///     // Without `.in_current_hold()` the task would wait for its own parent.
+    ///     tokio::spawn(inner(id).in_current_hold()).await.expect("the task does not panic")
+    /// }
+    ///
+    /// #[distributed_lock(key = "order:<id>")]
+    /// async fn inner(id: u64) -> Result<u64, LockError> {
+    ///     Ok(id)
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::connect("memory:").await?;
+    /// let id = client.clone().scope(async {
+    ///     // A spawned task does not inherit the scoped client either.
+    ///     let client = client.clone();
+    ///     client.lock("x").run(async { 7 }).await
+    /// }).await?;
+    /// assert_eq!(id, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn in_current_hold(self) -> WithinHold<Self> {
+        let frame = enclosing();
+        let duties = frame
+            .iter()
+            .flat_map(Frame::chain)
+            .filter_map(|frame| frame.hold.enter_again())
+            .collect();
+        WithinHold {
+            inner: Some(self),
+            duties,
+            frame,
+        }
+    }
+}
+
+impl<F: Future> InCurrentHold for F {}
+
+pin_project! {
+    /// The future of [`InCurrentHold::in_current_hold`].
+    #[must_use = "futures do nothing unless they are awaited or spawned"]
+    pub struct WithinHold<F> {
+        // Dropped before the duties: the hold is left only after the future is gone.
+        #[pin]
+        inner: Option<F>,
+        duties: Vec<EntryDuty>,
+        frame: Option<Arc<Frame>>,
+    }
+}
+
+impl<F> fmt::Debug for WithinHold<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WithinHold")
+            .field("frame", &self.frame)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F: Future> Future for WithinHold<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let mut this = self.project();
+        let inner = this
+            .inner
+            .as_mut()
+            .as_pin_mut()
+            .expect("a finished future is not polled again");
+        let output = std::task::ready!(inside(this.frame.clone(), || inner.poll(cx)));
+        this.inner.set(None);
+        this.duties.clear();
+        Poll::Ready(output)
+    }
+}
