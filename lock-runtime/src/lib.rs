@@ -33,7 +33,7 @@ pub use lock_core::{
     options::{OnLost, OptionsError},
     owner::OwnerId,
 };
-//pub use lock_macros::distributed_lock;
+pub use lock_macros::distributed_lock;
 pub use redis;
 pub use reentry::{InCurrentHold, WithinHold};
 pub use stats::Stats;

@@ -35,8 +35,7 @@ pub(super) struct Args {
     pub(super) owner: OwnerId,
     pub(super) lease: Duration,
     wait: Duration,
-    owner_text: String,
-    inbox: String,
+    inbox: Arc<str>,
     lease_ms: String,
     wait_ms: String,
 }
@@ -62,24 +61,16 @@ fn decode<T: FromRedisValue>(value: Value) -> Result<T, CallError> {
 }
 
 impl Args {
-    fn new(request: &Request, inbox: &str) -> Self {
+    fn new(request: &Request, inbox: Arc<str>) -> Self {
         Self {
             names: Names::new(request.name.clone()),
             owner: request.owner,
             lease: request.lease.time,
             wait: request.wait,
-            owner_text: request.owner.to_string(),
-            inbox: inbox.to_owned(),
+            inbox,
             lease_ms: millis(request.lease.time),
             wait_ms: millis(request.wait),
         }
-    }
-
-    fn member(&self) -> String {
-        format!(
-            "{}|{}|{}|{}",
-            self.owner_text, self.inbox, self.lease_ms, self.wait_ms
-        )
     }
 
     /// A grant that a reply names, valid from the sending of its request.
@@ -105,12 +96,12 @@ impl Args {
             connection.server_micros(end).to_string()
         };
         let keys = [self.names.grant(), self.names.queue(), FENCE];
+        let tail = format!("{}|{}|{}", self.lease_ms, self.inbox, self.owner);
         let args = [
-            self.owner_text.as_str(),
-            &self.inbox,
+            tail.as_str(),
             &self.lease_ms,
-            &self.wait_ms,
             &connection.floor,
+            &self.wait_ms,
             claim_ms(),
             place.unwrap_or_default(),
             &not_after,
@@ -143,9 +134,10 @@ impl Args {
     /// Takes the owner out of the queue; out of the lock, too, if it is to be given up.
     async fn leave(&self, connection: &Connection, give_up: bool) -> Result<Leaving, CallError> {
         let keys = [self.names.grant(), self.names.queue(), FENCE];
-        let member = self.member();
+        let owner = self.owner.to_string();
+        let member = format!("{owner}|{}|{}|{}", self.inbox, self.lease_ms, self.wait_ms);
         let args = [
-            self.owner_text.as_str(),
+            owner.as_str(),
             &member,
             &connection.floor,
             claim_ms(),
@@ -222,7 +214,7 @@ impl RedisAttempt {
         let connection = link.connection().await?;
         let args = match &self.sent {
             Some(sent) => sent.args.clone(),
-            None => Arc::new(Args::new(&self.request, &link.inbox)),
+            None => Arc::new(Args::new(&self.request, link.inbox.clone())),
         };
         if self.granted.is_none() {
             self.granted = Some(link.expect(args.clone()));

@@ -61,7 +61,7 @@ struct Waiting {
 }
 
 pub(super) struct Link {
-    pub(super) inbox: String,
+    pub(super) inbox: Arc<str>,
     state: watch::Sender<State>,
     waiting: Mutex<HashMap<OwnerId, Waiting>>,
     /// Whether the heartbeat sleeps until there is something to watch.
@@ -82,7 +82,7 @@ impl Link {
     /// A link on `runtime`.
     pub(super) fn start(server: &Arc<Server>, runtime: &Handle) -> Arc<Self> {
         let link = Arc::new(Self {
-            inbox: format!("lock:inbox:{}", Uuid::new_v4().simple()),
+            inbox: format!("lock:inbox:{}", Uuid::new_v4().simple()).into(),
             state: watch::Sender::new(State::Connecting),
             waiting: Mutex::default(),
             parked: AtomicBool::new(false),
@@ -253,7 +253,7 @@ impl Link {
             for names in names {
                 keys.extend([names.grant(), names.queue()]);
             }
-            let args = [&self.inbox, connection.floor.as_str(), super::claim_ms()];
+            let args = [&*self.inbox, connection.floor.as_str(), super::claim_ms()];
             let looked = connection.run(&script::LOOK, &keys, &args).await;
             let Ok((Value::Array(found), sent)) = looked else {
                 return;

@@ -37,7 +37,16 @@ impl Script {
     }
 
     fn command(verb: &str, script: &str, keys: &[&str], args: &[&str]) -> Cmd {
-        let mut command = redis::cmd(verb);
+        // One allocation for all that follows the verb.
+        let bytes = script.len()
+            + 8
+            + keys
+                .iter()
+                .chain(args)
+                .map(|part| part.len())
+                .sum::<usize>();
+        let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), verb.len() + bytes);
+        command.arg(verb);
         command.arg(script).arg(keys.len()).arg(keys).arg(args);
         command
     }
@@ -53,8 +62,8 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = HAND_ON, include_str!("scripts/acquire.lua");
-    RELEASE = HAND_ON, include_str!("scripts/release.lua");
+    ACQUIRE = include_str!("scripts/acquire_free.lua"), HAND_ON, include_str!("scripts/acquire.lua");
+    RELEASE = include_str!("scripts/release_last.lua"), HAND_ON, include_str!("scripts/release.lua");
     LEAVE = HAND_ON, include_str!("scripts/leave.lua");
     LOOK = HAND_ON, include_str!("scripts/look.lua");
     RENEW = include_str!("scripts/renew.lua");

@@ -1,48 +1,33 @@
--- Takes the lock if it is free and nobody waits, else queues the caller.
---
--- KEYS: grant, queue, fence
--- ARGV: 1 owner, 2 inbox, 3 lease in ms, 4 wait in ms (0: do not queue), 5 floor, 6 claim in ms,
---       7 place ('' at first, then the score that an earlier reply gave),
---       8 not after (server time in µs, '' without limit)
-local owner, inbox, lease = ARGV[1], ARGV[2], ARGV[3]
+-- The rest of acquire_free.lua: the lock is held or waited for, or the server has lost its counter.
+
+local lease, inbox, owner = string.match(ARGV[1], '^(%d+)|([^|]+)|(%x+)$')
+if not lease or lease ~= ARGV[2] or tonumber(lease) < 1 then
+  return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- 0 would delete the key later on
+end
 
 local function take()
-  local token = next_token(KEYS[3], ARGV[5])
-  redis.call('SET', KEYS[1], string.format('%.0f', token) .. '|' .. lease .. '|' .. inbox .. '|' .. owner, 'PX', lease)
-  return token
-end
-
-if tonumber(lease) < 1 then
-  return redis.error_reply('LEASE must be at least 1 ms') -- a PX of nothing would delete the key later on
-end
-if ARGV[8] ~= '' then
-  local time = redis.call('TIME')
-  if time[1] * 1000000 + time[2] > tonumber(ARGV[8]) then
-    return { 'late' } -- nothing was changed: the caller has given this request up
-  end
-end
-if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
-  return take() -- the token: inside for the whole lease
+  local token = next_token(KEYS[3], ARGV[3])
+  redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', lease)
+  return token -- inside, for the whole lease
 end
 
 local member = owner .. '|' .. inbox .. '|' .. lease .. '|' .. ARGV[4]
 local held = redis.call('GET', KEYS[1])
 if not held then
-  -- Free, and a queue lives: the head gets it, whoever asks.
-  local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
-  if head == member then
+  -- Free. If a queue lives, its head gets the lock, whoever asks.
+  if redis.call('ZRANGE', KEYS[2], 0, 0)[1] == member then
     redis.call('ZREM', KEYS[2], member)
-    return take() -- the token
+    return take()
   end
-  if not hand_on(KEYS[1], KEYS[2], KEYS[3], ARGV[5], ARGV[6]) then
-    return take() -- the token: those who queued are gone
+  if not hand_on(KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[5]) then
+    return take() -- those who queued are gone
   end
   held = redis.call('GET', KEYS[1])
 end
 if string.find(held, owner, 1, true) then
   -- Mine already: an earlier request was carried out. The same grant, and what is left of it.
-  local stored = string.match(held, '^%d+|(%d+)')
-  return { 'held', string.match(held, '^%d+'), math.min(redis.call('PTTL', KEYS[1]), tonumber(stored)) }
+  local token, stored = string.match(held, '^(%d+)|(%d+)')
+  return { 'held', token, math.min(redis.call('PTTL', KEYS[1]), tonumber(stored)) }
 end
 if ARGV[4] == '0' then
   return { 'busy' }
@@ -50,11 +35,13 @@ end
 
 local time = redis.call('TIME')
 local score = time[1] * 1000000 + time[2]
-local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
-if ARGV[7] ~= '' then
-  score = tonumber(ARGV[7])
-elseif last[2] and tonumber(last[2]) >= score then
-  score = last[2] + 1 -- a clock that stepped back does not reorder
+if ARGV[6] ~= '' then
+  score = tonumber(ARGV[6])
+else
+  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
+  if last and tonumber(last) >= score then
+    score = last + 1 -- a clock that stepped back does not reorder
+  end
 end
 if redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', score), member) == 0 then
   score = redis.call('ZSCORE', KEYS[2], member)

@@ -1,4 +1,4 @@
--- Shared by the scripts that give a lock away; it stands before each of them.
+-- Shared by the scripts that give a lock away.
 --
 -- State of a lock, all in one slot:
 --   grant  string  token|lease|inbox|owner owner …   expires with the lease
@@ -34,10 +34,10 @@ local function hand_on(grant, queue, fence, floor, claim)
     local owner, inbox, lease, wait = string.match(head[1], '^(%x+)|([^|]+)|(%d+)|(%d+)$')
     if head[2] + wait * 1000 > now then
       local token = string.format('%.0f', next_token(fence, floor))
-      redis.call('SET', grant, token .. '|' .. lease .. '|' .. inbox .. '|' .. owner,
-        'PX', math.min(tonumber(lease), tonumber(claim)))
+      local given = token .. '|' .. lease .. '|'
+      redis.call('SET', grant, given .. inbox .. '|' .. owner, 'PX', math.min(tonumber(lease), tonumber(claim)))
       -- Nobody may be left behind holding a lock it was not told of: not heard is not given.
-      local heard = redis.pcall('PUBLISH', inbox, token .. '|' .. lease .. '|' .. owner .. '|' .. grant)
+      local heard = redis.pcall('PUBLISH', inbox, given .. owner .. '|' .. grant)
       if type(heard) == 'number' and heard > 0 then
         return owner
       end

@@ -1,0 +1,346 @@
+//! First stage: what stands in the attribute's parentheses becomes [`Args`].
+
+use lock_core::options::{Defaults, LockOptions, OnLost, OptionsError};
+use proc_macro2::{Span, TokenStream, TokenTree};
+use syn::{
+    Expr, Ident, LitStr, Path, Token,
+    ext::IdentExt as _,
+    parse::{ParseStream, Parser as _},
+    parse_quote,
+};
+
+use crate::{
+    duration::{self, Length},
+    mistakes::Mistakes,
+    names,
+    template::{self, Piece},
+    value,
+};
+
+/// The options of one attribute. What a mistake spoiled is absent.
+pub(crate) struct Args {
+    pub(crate) key: Option<Key>,
+    pub(crate) wait: Option<Length>,
+    pub(crate) lease: Option<Length>,
+    pub(crate) renew: Option<bool>,
+    pub(crate) max_hold: Option<Length>,
+    pub(crate) on_lost: Option<OnLost>,
+    pub(crate) client: Option<Expr>,
+    pub(crate) namespace: Option<LitStr>,
+    pub(crate) guard: Option<Ident>,
+    /// Where the expansion finds lock-runtime.
+    pub(crate) root: Path,
+}
+
+/// The key, parsed. Its errors point at the literal, for a part of a literal has no span of its own.
+pub(crate) struct Key {
+    pub(crate) literal: LitStr,
+    pub(crate) pieces: Vec<Piece>,
+}
+
+impl Args {
+    /// Reads all options, also past a mistake.
+    pub(crate) fn read(tokens: TokenStream, mistakes: &mut Mistakes) -> Self {
+        let mut args = Self {
+            key: None,
+            wait: None,
+            lease: None,
+            renew: None,
+            max_hold: None,
+            on_lost: None,
+            client: None,
+            namespace: None,
+            guard: None,
+            root: parse_quote!(::lock_runtime),
+        };
+        let mut seen = Vec::new();
+        let read = |input: ParseStream<'_>| {
+            while !input.is_empty() {
+                if let Some((name, value)) = option(input, mistakes) {
+                    args.accept(&name, &value, &mut seen, mistakes);
+                }
+            }
+            Ok(())
+        };
+        if let Err(error) = read.parse2(tokens) {
+            mistakes.add_at(error.span(), error);
+        }
+        let named = |name: &str| seen.iter().any(|seen| seen == name);
+        // An unknown option may have been meant as the key, so it alone is reported.
+        if !named("key") && !named("keys") && mistakes.is_empty() {
+            mistakes.add_at(
+                Span::call_site(),
+                "no key: name the lock, as in `#[distributed_lock(key = \"order:<id>\")]`",
+            );
+        }
+        args.agree(mistakes);
+        args
+    }
+
+    fn accept(&mut self, name: &Ident, value: &Expr, seen: &mut Vec<String>, mistakes: &mut Mistakes) {
+        let written = name.unraw().to_string();
+        if !names::is_known(&written) {
+            mistakes.add(name, names::unknown(&written));
+            return;
+        }
+        if seen.contains(&written) {
+            mistakes.add(name, format_args!("`{written}` is given twice: remove one of them"));
+            return;
+        }
+        let other_key = match written.as_str() {
+            "key" => "keys",
+            "keys" => "key",
+            _ => "",
+        };
+        let both_keys = seen.iter().any(|seen| seen == other_key);
+        seen.push(written.clone());
+        if both_keys {
+            mistakes.add(
+                name,
+                "both `key` and `keys`: write `key` for one lock, `keys` for several",
+            );
+            return;
+        }
+        match written.as_str() {
+            "key" => self.key = value::key(value, mistakes).and_then(|literal| parsed(literal, mistakes)),
+            "wait" => self.wait = duration::read(name, value, mistakes),
+            "lease" => self.lease = duration::read(name, value, mistakes),
+            "max_hold" => self.max_hold = duration::read(name, value, mistakes),
+            "renew" => self.renew = value::renew(value, mistakes),
+            "on_lost" => self.on_lost = value::on_lost(value, mistakes),
+            "client" => self.client = Some(value.clone()),
+            "namespace" => self.namespace = value::namespace(value, mistakes),
+            "guard" => self.guard = value::guard(value, mistakes),
+            "crate" => self.root = value::root(value, mistakes).unwrap_or_else(|| self.root.clone()),
+            _ => mistakes.add(name, format_args!("`{written}` is not supported yet: remove it")),
+        }
+    }
+
+    /// Refuses literals that contradict each other or a limit. The rules are lock-core's, which are applied again at
+    /// run time to what only exists there.
+    fn agree(&mut self, mistakes: &mut Mistakes) {
+        let mut options = LockOptions {
+            wait: self.wait.as_ref().and_then(Length::known),
+            // A path has a value that is not known here, but lies within the limits or is refused at run time.
+            lease: self
+                .lease
+                .as_ref()
+                .map(|lease| lease.known().unwrap_or(Defaults::default().lease)),
+            renew: self.renew,
+            max_hold: self
+                .max_hold
+                .as_ref()
+                .map(|max_hold| max_hold.known().unwrap_or(Defaults::default().lease)),
+            on_lost: OnLost::Cancel,
+        };
+        // Each refusal takes the refused value away, so the next round finds the next mistake.
+        while let Err(error) = options.complete(&Defaults::default()) {
+            let refused = match error {
+                OptionsError::WaitTooLong => {
+                    options.wait = None;
+                    &self.wait
+                }
+                OptionsError::LeaseTooShort | OptionsError::RenewedLeaseTooShort | OptionsError::LeaseTooLong => {
+                    options.lease = Some(Defaults::default().lease);
+                    &self.lease
+                }
+                OptionsError::MaxHoldWithoutRenewal => {
+                    options.max_hold = None;
+                    &self.max_hold
+                }
+                _ => {
+                    mistakes.add_at(Span::call_site(), error);
+                    return;
+                }
+            };
+            match refused {
+                Some(length) => mistakes.add(length.tokens(), error),
+                None => mistakes.add_at(Span::call_site(), error),
+            }
+        }
+    }
+}
+
+fn parsed(literal: LitStr, mistakes: &mut Mistakes) -> Option<Key> {
+    match template::parse(&literal.value()) {
+        Ok(pieces) => Some(Key { literal, pieces }),
+        Err(error) => {
+            mistakes.add(literal, error);
+            None
+        }
+    }
+}
+
+/// Reads one `name = value` and the comma behind it. After a mistake the input stands before the next option.
+fn option(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Expr)> {
+    let read = name_and_value(input, mistakes);
+    if read.is_none() {
+        skip_to_comma(input);
+    } else if !input.is_empty() && !input.peek(Token![,]) {
+        let next = input.cursor().token_tree().map(|(tree, _)| tree.to_string());
+        mistakes.add_at(
+            input.span(),
+            format_args!("no comma before `{}`: separate the options by commas", next.unwrap_or_default()),
+        );
+        if !(input.peek(Ident::peek_any) && input.peek2(Token![=])) {
+            skip_to_comma(input);
+        }
+    }
+    let _: Option<Token![,]> = input.parse().ok()?;
+    read
+}
+
+fn name_and_value(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Expr)> {
+    if input.peek(LitStr) {
+        mistakes.add_at(input.span(), "an option needs its name: write `key = \"…\"`");
+        return None;
+    }
+    let Ok(name) = input.call(Ident::parse_any) else {
+        mistakes.add_at(input.span(), "an option is written `name = value`, as in `wait = \"5s\"`");
+        return None;
+    };
+    if !input.peek(Token![=]) || input.peek(Token![==]) {
+        let written = name.unraw().to_string();
+        if names::is_known(&written) {
+            let example = names::example(&written);
+            mistakes.add(&name, format_args!("`{written}` needs `=` and a value: write `{example}`"));
+        } else {
+            mistakes.add(&name, names::unknown(&written));
+        }
+        return None;
+    }
+    let _: Option<Token![=]> = input.parse().ok();
+    let value = input.span();
+    match input.parse() {
+        Ok(expr) => Some((name, value::ungrouped(expr))),
+        Err(_) => {
+            let example = names::example(&name.unraw().to_string());
+            mistakes.add_at(value, format_args!("this is no value for `{name}`: write `{example}`"));
+            None
+        }
+    }
+}
+
+fn skip_to_comma(input: ParseStream<'_>) {
+    while !input.is_empty() && !input.peek(Token![,]) {
+        let _ = input.parse::<TokenTree>();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use quote::quote;
+
+    use super::*;
+
+    fn read(tokens: TokenStream) -> Result<Args, Vec<String>> {
+        let mut mistakes = Mistakes::default();
+        let args = Args::read(tokens, &mut mistakes);
+        if mistakes.is_empty() { Ok(args) } else { Err(mistakes.messages()) }
+    }
+
+    fn mistakes(tokens: TokenStream) -> Vec<String> {
+        read(tokens).err().unwrap_or_default()
+    }
+
+    #[track_caller]
+    fn refused(tokens: TokenStream, says: &str) {
+        let text = tokens.to_string();
+        let messages = mistakes(tokens);
+        assert_eq!(messages.len(), 1, "{text}: {messages:?}");
+        assert!(messages[0].starts_with("#[distributed_lock] "), "{text}: {messages:?}");
+        assert!(messages[0].contains(says), "{text}: {messages:?}");
+    }
+
+    #[test]
+    fn all_options_are_read() {
+        let args = read(quote! {
+            key = "order:<id>", wait = "0s", lease = "30s", renew = true, max_hold = limits::HOLD,
+            on_lost = continue, client = self.locks.get(0), namespace = "shop", guard = held, crate = ::locks,
+        });
+        let args = args.unwrap_or_else(|messages| panic!("{messages:?}"));
+        assert_eq!(args.key.map(|key| key.pieces.len()), Some(2));
+        assert_eq!(args.wait.and_then(|wait| wait.known()), Some(Duration::ZERO));
+        assert_eq!(args.lease.and_then(|lease| lease.known()), Some(Duration::from_secs(30)));
+        assert_eq!(args.renew, Some(true));
+        assert!(matches!(args.max_hold, Some(Length::Path(_))));
+        assert_eq!(args.on_lost, Some(OnLost::Continue));
+        assert!(args.client.is_some());
+        assert_eq!(args.namespace.map(|namespace| namespace.value()), Some("shop".into()));
+        assert_eq!(args.guard.map(|guard| guard.to_string()), Some("held".into()));
+        assert_eq!(args.root, parse_quote!(::locks));
+    }
+
+    #[test]
+    fn a_key_is_needed_once() {
+        refused(quote!(), "no key");
+        refused(quote!(wait = "5s"), "no key");
+        refused(quote!(key = "a", key = "b"), "twice");
+        refused(quote!(key = "a", keys = ["b"]), "both `key` and `keys`");
+        refused(quote!(keys = ["b"]), "not supported yet");
+        refused(quote!("order:<id>"), "write `key = ");
+        refused(quote!(key = 5), "string literal");
+        refused(quote!(key = format!("a{}", id)), "format!");
+    }
+
+    #[test]
+    fn names_are_checked() {
+        refused(quote!(kye = "a"), "did you mean `key`?");
+        refused(quote!(key = "a", timeout = "5s"), "`wait`");
+        refused(quote!(key = "a", ttl = 5), "`lease`");
+        refused(quote!(key = "a", frobnicate), "the options are `key`");
+        for tokens in [
+            quote!(mode = permits(0)),
+            quote!(on_busy = fallback(f)),
+            quote!(strategy = spin),
+            quote!(hold_at_least = "0s"),
+            quote!(map_err = f),
+        ] {
+            refused(quote!(key = "a", #tokens), "not supported yet");
+        }
+    }
+
+    #[test]
+    fn form_is_checked() {
+        refused(quote!(key = "a" wait = "5s"), "no comma before `wait`");
+        refused(quote!(key = "a"; wait = "5s"), "no comma before `;`");
+        refused(quote!(key = "a", wait), "write `wait = \"5s\"`");
+        refused(quote!(key = "a", wait("5s")), "write `wait = \"5s\"`");
+        refused(quote!(key = "a", wait =), "write `wait = \"5s\"`");
+        refused(quote!(key = "a", = "5s"), "`name = value`");
+    }
+
+    #[test]
+    fn values_are_checked() {
+        refused(quote!(key = "a", renew = "true"), "renew = true");
+        refused(quote!(key = "a", on_lost = "continue"), "on_lost = continue");
+        refused(quote!(key = "a", on_lost = retry), "on_lost = continue");
+        refused(quote!(key = "a", guard = "held"), "guard = held");
+        refused(quote!(key = "a", guard = a.b), "a name");
+        refused(quote!(key = "a", namespace = ""), "empty");
+        refused(quote!(key = "a", namespace = "<id>"), "no placeholders");
+        refused(quote!(key = "a", crate = locks), "crate = ::locks");
+        refused(quote!(key = "a", crate = "::locks"), "crate = ::locks");
+    }
+
+    #[test]
+    fn durations_agree() {
+        refused(quote!(key = "a", lease = "0s"), "at least 10ms");
+        refused(quote!(key = "a", lease = "9ms"), "at least 10ms");
+        refused(quote!(key = "a", lease = "2d"), "at most 24 hours");
+        refused(quote!(key = "a", wait = "2d"), "at most 24 hours");
+        refused(quote!(key = "a", lease = "500ms", renew = true), "at least 1s");
+        refused(quote!(key = "a", lease = "30s", max_hold = "1m"), "`max_hold`");
+        refused(quote!(key = "a", lease = LEASE, max_hold = HOLD), "`max_hold`");
+        assert!(mistakes(quote!(key = "a", max_hold = "1m")).is_empty());
+        assert!(mistakes(quote!(key = "a", lease = LEASE, renew = true, max_hold = "1m")).is_empty());
+    }
+
+    #[test]
+    fn each_mistake_is_reported() {
+        let messages = mistakes(quote!(key = "", wait = "5", leese = "1s", lease = "1ms", max_hold = "1s"));
+        assert_eq!(messages.len(), 5, "{messages:?}");
+    }
+}

@@ -1,0 +1,108 @@
+//! The names of the options, and what else people call them.
+
+use crate::suggest;
+
+/// Each option with an example of its use. The last six are recognised, not supported.
+const OPTIONS: [(&str, &str); 16] = [
+    ("key", "key = \"order:<id>\""),
+    ("wait", "wait = \"5s\""),
+    ("lease", "lease = \"30s\""),
+    ("renew", "renew = true"),
+    ("max_hold", "max_hold = \"10m\""),
+    ("on_lost", "on_lost = continue"),
+    ("client", "client = self.locks"),
+    ("namespace", "namespace = \"shop\""),
+    ("guard", "guard = hold"),
+    ("crate", "crate = ::lock_runtime"),
+    ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
+    ("on_busy", "on_busy = skip"),
+    ("mode", "mode = read"),
+    ("hold_at_least", "hold_at_least = \"10s\""),
+    ("strategy", "strategy = notify"),
+    ("map_err", "map_err = wrap"),
+];
+
+/// How many of [`OPTIONS`] an error may recommend.
+const SUPPORTED: usize = 10;
+
+/// What other lock libraries call an option, in lower case without `_`.
+const FOREIGN: [(&[&str], &str); 6] = [
+    (
+        &["timeout"],
+        "write `wait = \"…\"` for how long to wait for the lock, or `lease = \"…\"` for how long to have it",
+    ),
+    (
+        &["waittime", "waittimeout", "acquiretimeout", "lockacquiretimeout", "maxwait", "blocking"],
+        "write `wait = \"…\"` for how long to wait for the lock",
+    ),
+    (
+        &["ttl", "expire", "expires", "expiry", "expiration", "leasetime", "leasetimeout", "duration", "lockatmostfor"],
+        "write `lease = \"…\"` for how long to have the lock",
+    ),
+    (
+        &["watchdog", "autorenew", "renewal", "extend", "keepalive"],
+        "write `renew = true` to renew an explicit lease; without `lease` it is renewed anyway",
+    ),
+    (
+        &["name", "lock", "lockname", "lockkey", "id", "resource"],
+        "write `key = \"…\"` to name the lock",
+    ),
+    (
+        &["redis", "pool", "connection", "backend", "manager", "locker"],
+        "write `client = …` for the client that locks",
+    ),
+];
+
+pub(crate) fn is_known(name: &str) -> bool {
+    OPTIONS.iter().any(|(known, _)| *known == name)
+}
+
+/// What a use of this option looks like.
+pub(crate) fn example(name: &str) -> &'static str {
+    OPTIONS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map_or("name = value", |(_, example)| example)
+}
+
+/// The message for a name that is no option.
+pub(crate) fn unknown(name: &str) -> String {
+    let plain = name.replace('_', "").to_lowercase();
+    if let Some((_, answer)) = FOREIGN.iter().find(|(names, _)| names.contains(&plain.as_str())) {
+        return format!("`{name}` is not an option: {answer}");
+    }
+    match suggest::nearest(name, OPTIONS.iter().map(|(known, _)| *known)) {
+        Some(meant) => format!("`{name}` is not an option: did you mean `{meant}`?"),
+        None => format!(
+            "`{name}` is not an option: the options are {}",
+            suggest::list(OPTIONS[..SUPPORTED].iter().map(|(known, _)| *known))
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_show_their_option() {
+        for (name, example) in OPTIONS {
+            assert!(example.starts_with(&format!("{name} = ")), "{name}");
+        }
+    }
+
+    #[test]
+    fn foreign_names_are_translated() {
+        for (name, option) in [
+            ("timeout", "`wait"),
+            ("waitTime", "`wait"),
+            ("wait_time", "`wait"),
+            ("ttl", "`lease"),
+            ("expire", "`lease"),
+            ("leaseTime", "`lease"),
+        ] {
+            let message = unknown(name);
+            assert!(message.contains(option), "{message}");
+        }
+    }
+}

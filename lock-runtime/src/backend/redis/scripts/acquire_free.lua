@@ -1,0 +1,26 @@
+-- Takes the lock if it is free and nobody waits, else queues the caller.
+--
+-- KEYS: grant, queue, fence
+-- ARGV: 1 `lease|inbox|owner`, what the grant says after its token
+--       2 lease in ms
+--       3 floor
+--       4 wait in ms (0: do not queue)
+--       5 claim in ms
+--       6 place ('' at first, then the score that an earlier reply gave)
+--       7 not after (server time in µs, '' without limit)
+
+if ARGV[7] ~= '' then
+  local time = redis.call('TIME')
+  if time[1] * 1000000 + time[2] > tonumber(ARGV[7]) then
+    return { 'late' } -- nothing was changed: the caller has given this request up
+  end
+end
+-- The common case, before anything else is even defined: every instruction of it counts.
+if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 and ARGV[2] + 0 > 0 then
+  local token = redis.call('INCR', KEYS[3])
+  if token >= ARGV[3] + 0 then
+    redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', ARGV[2])
+    return token -- inside, for the whole lease
+  end
+end
+
