@@ -6,7 +6,7 @@ use std::{
     future::Future,
     pin::pin,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::Poll,
@@ -158,7 +158,6 @@ impl HoldState {
         grant: Grant,
     ) -> EntryDuty {
         let entered = shared.backend.now();
-        shared.held.add(&name);
         let hold = Arc::new(Self {
             key,
             name,
@@ -174,6 +173,7 @@ impl HoldState {
             entries: AtomicUsize::new(1),
             plans: Mutex::new(Plan::of(terms, entered).into_iter().collect()),
         });
+        hold.shared.held.add(&hold);
         let claim = grant.validity + Duration::from_millis(1) < terms.time;
         if !hold.backend().keeps_leases() {
             hold.shared.keeper.keep(&hold, claim);
@@ -401,7 +401,7 @@ impl EntryDuty {
             return None;
         }
         hold.shared.keeper.forget(&hold);
-        hold.shared.held.remove(&hold.name);
+        hold.shared.held.remove(&hold);
         Some(Releasing {
             hold,
             confirmed: false,
@@ -448,34 +448,39 @@ impl Drop for Releasing {
     }
 }
 
-/// The names that this process holds, so that a caller can be told that it waits for its own process, and so that
-/// nobody asks a server whether this very process has released.
+/// What this process holds, so that a caller can be told that it waits for its own process, and so that nobody asks a
+/// server whether this very process has released.
 #[derive(Debug, Default)]
 pub(crate) struct HeldHere {
-    names: Mutex<HashMap<LockName, usize>>,
+    newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
+    /// How many holds have not been released, lost ones included.
+    holds: AtomicUsize,
     none_left: Notify,
 }
 
 impl HeldHere {
-    fn add(&self, name: &LockName) {
-        *lock(&self.names).entry(name.clone()).or_default() += 1;
+    fn add(&self, hold: &Arc<HoldState>) {
+        self.holds.fetch_add(1, Ordering::AcqRel);
+        lock(&self.newest).insert(hold.name.clone(), Arc::downgrade(hold));
     }
 
-    fn remove(&self, name: &LockName) {
-        let mut names = lock(&self.names);
-        if let Some(holds) = names.get_mut(name) {
-            *holds -= 1;
-            if *holds == 0 {
-                names.remove(name);
+    fn remove(&self, hold: &Arc<HoldState>) {
+        {
+            let mut newest = lock(&self.newest);
+            // A lost hold may have been followed by another one of the same name.
+            if newest.get(&hold.name).is_some_and(|other| other.as_ptr() == Arc::as_ptr(hold)) {
+                newest.remove(&hold.name);
             }
         }
-        if names.is_empty() {
+        if self.holds.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.none_left.notify_waiters();
         }
     }
 
+    /// Whether this process holds the lock, as far as it knows.
     pub(crate) fn contains(&self, name: &LockName) -> bool {
-        lock(&self.names).contains_key(name)
+        let newest = lock(&self.newest).get(name).and_then(Weak::upgrade);
+        newest.is_some_and(|hold| hold.loss().is_none())
     }
 
     /// Ends when nothing is held.
@@ -483,7 +488,7 @@ impl HeldHere {
         loop {
             let mut none_left = pin!(self.none_left.notified());
             none_left.as_mut().enable();
-            if lock(&self.names).is_empty() {
+            if self.holds.load(Ordering::Acquire) == 0 {
                 return;
             }
             none_left.await;
