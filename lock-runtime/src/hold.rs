@@ -468,7 +468,10 @@ impl HeldHere {
         {
             let mut newest = lock(&self.newest);
             // A lost hold may have been followed by another one of the same name.
-            if newest.get(&hold.name).is_some_and(|other| other.as_ptr() == Arc::as_ptr(hold)) {
+            if newest
+                .get(&hold.name)
+                .is_some_and(|other| other.as_ptr() == Arc::as_ptr(hold))
+            {
                 newest.remove(&hold.name);
             }
         }

@@ -1,8 +1,5 @@
 #![doc = include_str!("../../README.md")]
 
-// The crate uses its own attribute by the name its users write.
-extern crate self as lock_runtime;
-
 mod backend;
 mod client;
 mod clock;

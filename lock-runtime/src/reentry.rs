@@ -7,7 +7,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
 };
 
@@ -28,7 +28,7 @@ tokio::task_local! {
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
     /// Calls nested in this one that want the same key take turns, first come, first served.
-    pub(crate) turn: Arc<Semaphore>,
+    turn: OnceLock<Arc<Semaphore>>,
     outer: Option<Arc<Self>>,
 }
 
@@ -44,9 +44,16 @@ impl Frame {
     pub(crate) fn new(hold: Arc<HoldState>, outer: Option<Arc<Self>>) -> Arc<Self> {
         Arc::new(Self {
             hold,
-            turn: Arc::new(Semaphore::new(1)),
+            turn: OnceLock::new(),
             outer,
         })
+    }
+
+    /// The turn among the calls nested in this one; most calls have none.
+    pub(crate) fn turn(&self) -> Arc<Semaphore> {
+        self.turn
+            .get_or_init(|| Arc::new(Semaphore::new(1)))
+            .clone()
     }
 
     fn chain(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {

@@ -129,7 +129,7 @@ async fn enter_again(
 ) -> Result<Option<Entry>, LockError> {
     let backend = &wanted.shared.backend;
     let deadline = started + wanted.terms.wait;
-    let turn = bounded(backend, deadline, frame.turn.clone().acquire_owned()).await;
+    let turn = bounded(backend, deadline, frame.turn().acquire_owned()).await;
     let turn = match turn {
         Some(turn) => turn.expect("a frame's semaphore is never closed"),
         None => return Err(busy(wanted, started, BusyWith::Sibling)),

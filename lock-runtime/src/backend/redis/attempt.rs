@@ -197,21 +197,21 @@ impl RedisAttempt {
 
     /// One request, and what came of it. `None`: it has to be sent again.
     async fn request(&mut self) -> Result<Option<Answer>, BackendError> {
-        let link = match &self.sent {
-            Some(sent) if !sent.link.has_ended() => sent.link.clone(),
-            _ => self.server.link(),
-        };
-        let moved = match &self.sent {
-            Some(sent) => !Arc::ptr_eq(&sent.link, &link),
-            None => false,
-        };
-        if moved && let Some(old) = self.sent.take() {
-            // The old link's runtime has ended. Its place is taken along, under the new inbox.
-            let leaving = clean_up(self.server.clone(), old);
-            leaving.await;
+        if self.sent.as_ref().is_some_and(|sent| sent.link.has_ended())
+            && let Some(old) = self.sent.take()
+        {
+            // The runtime of its link has ended: the owner leaves there, and takes its place along to a new inbox.
             self.granted = None;
+            let _ = engine::spawn(clean_up(self.server.clone(), old)).await;
         }
-        let connection = link.connection().await?;
+        let (link, connection) = match &self.sent {
+            Some(sent) => match sent.link.connection().await {
+                Ok(connection) => (sent.link.clone(), connection),
+                Err(_) if !self.server.is_refusing() => return Ok(None),
+                Err(error) => return Err(error),
+            },
+            None => self.server.connected().await?,
+        };
         let args = match &self.sent {
             Some(sent) => sent.args.clone(),
             None => Arc::new(Args::new(&self.request, link.inbox.clone())),
@@ -246,13 +246,14 @@ impl RedisAttempt {
             Ok(Reply::Late) => {
                 // The server's clock was set forward, or the request lay about: a new connection knows its clock.
                 connection.health.mark_broken();
+                clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
                 Ok(None)
             }
             Err(CallError::Broken(detail)) => {
                 self.server.note(detail);
                 Ok(None)
             }
-            Err(CallError::NotNow(detail)) => {
+            Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
                 self.server.note(detail);
                 clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
                 Ok(None)
@@ -320,7 +321,7 @@ impl Attempt for RedisAttempt {
                     Ok(leaving) => return Ok(self.settle(leaving)),
                     Err(CallError::Refused(detail)) => return Err(BackendError::Refused(detail)),
                     Err(CallError::Broken(detail)) => self.server.note(detail),
-                    Err(CallError::NotNow(detail)) => {
+                    Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
                         self.server.note(detail);
                         clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
                     }

@@ -39,8 +39,10 @@ pub(super) struct Identity {
 pub(super) enum CallError {
     /// The connection is gone, or has to go; it is not known whether the command was carried out.
     Broken(String),
-    /// The server cannot answer for the moment, and has not carried out the command.
+    /// The server cannot carry out the command for the moment.
     NotNow(String),
+    /// The server leads no more: a new connection, and with it a new floor, after a moment.
+    Demoted(String),
     /// The server refuses.
     Refused(String),
 }
@@ -54,9 +56,8 @@ impl CallError {
                 | ServerErrorKind::TryAgain
                 | ServerErrorKind::ClusterDown
                 | ServerErrorKind::MasterDown => Self::NotNow(text),
-                // Another server leads now: a new connection, and with it a new floor.
                 ServerErrorKind::ReadOnly | ServerErrorKind::Moved | ServerErrorKind::Ask => {
-                    Self::Broken(text)
+                    Self::Demoted(text)
                 }
                 _ => Self::Refused(text),
             },
@@ -70,7 +71,9 @@ impl CallError {
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Broken(text) | Self::NotNow(text) | Self::Refused(text) => f.write_str(text),
+            Self::Broken(text) | Self::NotNow(text) | Self::Demoted(text) | Self::Refused(text) => {
+                f.write_str(text)
+            }
         }
     }
 }
@@ -236,7 +239,12 @@ impl Connection {
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
         if let Some(previous) = previous {
-            kill(&mut redis, &previous).await?;
+            match kill(&mut redis, &previous).await {
+                Err(error) if error.kind() != ErrorKind::Server(ServerErrorKind::NoPerm) => {
+                    return Err(error);
+                }
+                _ => {}
+            }
         }
         let probe = Identity {
             id: i64::MAX.to_string(),
@@ -301,7 +309,7 @@ impl Connection {
         };
         answer.map_err(|error| {
             let error = CallError::of(&error);
-            if matches!(error, CallError::Broken(_)) {
+            if matches!(error, CallError::Broken(_) | CallError::Demoted(_)) {
                 self.health.mark_broken();
             }
             error

@@ -366,7 +366,7 @@ impl Drop for Ending {
     fn drop(&mut self) {
         self.link.end();
         if let Some(server) = self.server.upgrade() {
-            server.remove(&self.link);
+            server.retire(&self.link);
         }
     }
 }
@@ -416,7 +416,7 @@ async fn beat(link: Weak<Link>, active: Arc<Notify>, server: Weak<Server>) {
 /// Names in the server of one lock's states.
 impl Names {
     pub(super) fn new(lock: LockName) -> Self {
-        let queue = format!("{lock}:queue").into();
+        let queue = format!("{lock}:queue");
         Self { lock, queue }
     }
 

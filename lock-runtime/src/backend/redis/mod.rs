@@ -63,7 +63,14 @@ fn claim_ms() -> &'static str {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Names {
     lock: LockName,
-    queue: Arc<str>,
+    queue: String,
+}
+
+/// An argument of a script.
+enum Arg<'a> {
+    Text(&'a str),
+    /// The floor of the connection that carries the command.
+    Floor,
 }
 
 /// How to reach the server.
@@ -79,7 +86,8 @@ struct Server {
     counters: Arc<Counters>,
     held: Arc<HeldHere>,
     home: OnceCell<Arc<Link>>,
-    links: Mutex<HashMap<runtime::Id, Arc<Link>>>,
+    /// By the runtime they run on; `None` where a link has ended, for the runtime is ending or cannot carry one.
+    links: Mutex<HashMap<runtime::Id, Option<Arc<Link>>>>,
     trouble: Mutex<Option<String>>,
     refusing: AtomicBool,
     duties: AtomicUsize,
@@ -109,19 +117,31 @@ impl Drop for Duty {
 }
 
 impl Server {
-    /// The link of the runtime that calls, or the home link outside any.
+    /// The link of the runtime that calls; the home link outside any, and where the runtime could not carry one: it has
+    /// ended, or drives no sockets.
     fn link(self: &Arc<Self>) -> Arc<Link> {
-        let home = self.home();
-        let Ok(runtime) = Handle::try_current() else {
-            return home.clone();
-        };
-        if runtime.id() == engine::handle().id() {
-            return home.clone();
+        let runtime = Handle::try_current().ok().filter(|runtime| {
+            // The engine's own runtime is where the home link lives.
+            runtime.id() != engine::handle().id()
+        });
+        let link = runtime.and_then(|runtime| {
+            lock(&self.links)
+                .entry(runtime.id())
+                .or_insert_with(|| Some(Link::start(self, &runtime)))
+                .clone()
+        });
+        link.unwrap_or_else(|| self.home().clone())
+    }
+
+    /// A connection of the link of the runtime that calls, as soon as there is one.
+    async fn connected(self: &Arc<Self>) -> Result<(Arc<Link>, Arc<Connection>), BackendError> {
+        let link = self.link();
+        if let Ok(connection) = link.connection().await {
+            return Ok((link, connection));
         }
-        lock(&self.links)
-            .entry(runtime.id())
-            .or_insert_with(|| Link::start(self, &runtime))
-            .clone()
+        let home = self.home().clone();
+        let connection = home.connection().await?;
+        Ok((home, connection))
     }
 
     /// The engine's own link.
@@ -130,8 +150,13 @@ impl Server {
             .get_or_init(|| Link::start(self, engine::handle()))
     }
 
-    fn remove(&self, link: &Arc<Link>) {
-        lock(&self.links).retain(|_, other| !Arc::ptr_eq(other, link));
+    /// Uses a link no more.
+    fn retire(&self, link: &Arc<Link>) {
+        for other in lock(&self.links).values_mut() {
+            if other.as_ref().is_some_and(|other| Arc::ptr_eq(other, link)) {
+                *other = None;
+            }
+        }
     }
 
     fn opened(&self) {
@@ -165,33 +190,28 @@ impl Server {
         self: &Arc<Self>,
         script: &Script,
         keys: &[&str],
-        args: impl Fn(&Connection) -> Vec<String>,
+        args: &[Arg<'_>],
     ) -> Result<(Value, Moment), BackendError> {
         loop {
-            let link = self.link();
-            let connection = match link.connection().await {
-                Ok(connection) => connection,
-                // The runtime of that link has just ended; the next look finds another.
-                Err(_) if !self.is_closed() => continue,
-                Err(error) => return Err(error),
-            };
+            let (link, connection) = self.connected().await?;
             link.watch();
-            let args = args(&connection);
-            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            let args: Vec<&str> = args
+                .iter()
+                .map(|arg| match arg {
+                    Arg::Text(text) => *text,
+                    Arg::Floor => &connection.floor,
+                })
+                .collect();
             match connection.run(script, keys, &args).await {
                 Ok(answer) => return Ok(answer),
                 Err(CallError::Refused(detail)) => return Err(BackendError::Refused(detail)),
                 Err(CallError::Broken(detail)) => self.note(detail),
-                Err(CallError::NotNow(detail)) => {
+                Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
                     self.note(detail);
                     clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
                 }
             }
         }
-    }
-
-    fn is_closed(&self) -> bool {
-        self.home.get().is_some_and(|home| home.has_ended())
     }
 
     async fn release(
@@ -201,14 +221,9 @@ impl Server {
     ) -> Result<Released, BackendError> {
         let names = Names::new(name.clone());
         let keys = [names.grant(), names.queue(), FENCE];
-        let args = |connection: &Connection| {
-            vec![
-                token.to_string(),
-                connection.floor.clone(),
-                claim_ms().to_owned(),
-            ]
-        };
-        match self.run(&script::RELEASE, &keys, args).await? {
+        let grant = format!("{token}|");
+        let args = [Arg::Text(&grant), Arg::Floor, Arg::Text(claim_ms())];
+        match self.run(&script::RELEASE, &keys, &args).await? {
             (Value::Int(1), _) => Ok(Released::Released),
             _ => Ok(Released::NotHeld),
         }
@@ -220,9 +235,9 @@ impl Server {
         token: FencingToken,
         lease: Duration,
     ) -> Result<Renewed, BackendError> {
-        let lease = millis(lease);
-        let args = |_: &Connection| vec![token.to_string(), lease.clone()];
-        match self.run(&script::RENEW, &[name.as_str()], args).await? {
+        let (token, lease) = (token.to_string(), millis(lease));
+        let args = [Arg::Text(&token), Arg::Text(&lease)];
+        match self.run(&script::RENEW, &[name.as_str()], &args).await? {
             (Value::Int(left), sent) if left >= 0 => {
                 let left = Duration::from_millis(u64::try_from(left).unwrap_or_default());
                 Ok(Renewed::Until(sent + less_drift(left)))
@@ -234,7 +249,7 @@ impl Server {
     async fn status(self: &Arc<Self>, name: &LockName) -> Result<Status, BackendError> {
         let names = Names::new(name.clone());
         let keys = [names.grant(), names.queue()];
-        let (status, _) = self.run(&script::STATUS, &keys, |_| Vec::new()).await?;
+        let (status, _) = self.run(&script::STATUS, &keys, &[]).await?;
         let (waiters, token, owner, left): (usize, Option<u64>, Option<String>, i64) =
             redis::from_redis_value(status).map_err(|error| {
                 BackendError::Refused(format!("an answer that is not understood: {error}"))
@@ -260,7 +275,10 @@ impl Server {
             }
             no_duties.await;
         }
-        let links: Vec<_> = lock(&self.links).drain().map(|(_, link)| link).collect();
+        let links: Vec<_> = lock(&self.links)
+            .drain()
+            .filter_map(|(_, link)| link)
+            .collect();
         for link in links.iter().chain(self.home.get()) {
             link.end();
         }
@@ -476,6 +494,7 @@ impl Backend for RedisBackend {
         self.server.refusing.store(true, Ordering::Release);
         for link in lock(&self.server.links)
             .values()
+            .flatten()
             .chain(self.server.home.get())
         {
             link.dismiss_waiters();
