@@ -1,0 +1,136 @@
+//! Two holds of one key never overlap, and tokens rise in grant order, whatever the server loses.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+use lock_runtime::LockClient;
+use support::server::RedisServer;
+
+use crate::stores::{MS, SECOND, Store, hold, on_every_store};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_two_holds_overlap_and_tokens_rise() {
+    on_every_store(|store| async move {
+        let inside = Arc::new(AtomicUsize::new(0));
+        let newest = Arc::new(AtomicU64::new(0));
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..4 {
+            let client = store.client().await;
+            for _ in 0..8 {
+                let (client, inside, newest) = (client.clone(), inside.clone(), newest.clone());
+                callers.spawn(async move {
+                    for _ in 0..25 {
+                        let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holds overlap");
+                        let token = guard.token().get();
+                        let before = newest.swap(token, Ordering::SeqCst);
+                        assert!(before < token, "token {token} after {before}");
+                        tokio::task::yield_now().await;
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        guard.release().await;
+                    }
+                });
+            }
+        }
+        while let Some(ended) = callers.join_next().await {
+            ended.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_counter_read_and_written_under_the_lock_loses_no_update() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let stock = Arc::new(Mutex::new(0));
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..50 {
+            let (client, stock) = (client.clone(), stock.clone());
+            callers.spawn(async move {
+                let body = async {
+                    let read = *stock.lock().unwrap();
+                    tokio::task::yield_now().await;
+                    *stock.lock().unwrap() = read + 1;
+                };
+                client.lock("k").wait(20 * SECOND).run(body).await.unwrap();
+            });
+        }
+        while let Some(ended) = callers.join_next().await {
+            ended.unwrap();
+        }
+        assert_eq!(*stock.lock().unwrap(), 50);
+    })
+    .await;
+}
+
+async fn token(client: &LockClient) -> u64 {
+    let guard = client.lock("k").wait(5 * SECOND).acquire().await.unwrap();
+    let token = guard.token().get();
+    guard.release().await;
+    token
+}
+
+/// Everything is lost, and the client goes on over the connection that it had.
+#[tokio::test]
+async fn tokens_rise_over_flushall_on_an_old_connection() {
+    let server = RedisServer::start().await;
+    let client = Store::on(&server.url()).client().await;
+    let mut newest = token(&client).await;
+    for _ in 0..5 {
+        for _ in 0..10 {
+            let next = token(&client).await;
+            assert!(next > newest);
+            newest = next;
+        }
+        let flushed = redis::cmd("FLUSHALL").exec_async(&mut server.connection().await).await;
+        flushed.unwrap();
+        let next = token(&client).await;
+        assert!(next > newest, "token {next} after FLUSHALL, {newest} before");
+        newest = next;
+    }
+}
+
+/// A replica that lacks the newest grants is promoted.
+#[tokio::test]
+async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
+    let master = RedisServer::start().await;
+    let first = Store::on(&master.url()).client().await;
+    token(&first).await;
+    let replica = RedisServer::builder().replica_of(&master).start().await;
+    let mut on_replica = replica.connection().await;
+    crate::stores::until(async || {
+        let info: String = redis::cmd("INFO").arg("replication").query_async(&mut on_replica).await.unwrap();
+        info.contains("master_link_status:up")
+    })
+    .await;
+    // The replica is promoted here, so it sees nothing of what the master grants from now on.
+    redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut on_replica).await.unwrap();
+    let mut newest = 0;
+    for _ in 0..100 {
+        newest = token(&first).await;
+    }
+    let second = Store::on(&replica.url()).client().await;
+    let next = token(&second).await;
+    assert!(next > newest, "token {next} on the promoted replica, {newest} before");
+}
+
+/// A holder that is told late is fenced: the token of whoever follows is higher.
+#[tokio::test]
+async fn whoever_follows_an_expired_hold_has_a_higher_token() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let slow = client.lock("k").lease(50 * MS).acquire().await.unwrap();
+        slow.lost().await;
+        let next = client.lock("k").wait(SECOND).acquire().await.unwrap();
+        assert!(next.token() > slow.token());
+        slow.release().await;
+        // The late release has not touched the successor.
+        assert!(client.lock("k").try_acquire().await.is_err());
+        next.release().await;
+        hold(&client, "k").await.release().await;
+    })
+    .await;
+}

@@ -1,0 +1,52 @@
+//! A crash frees the lock; a waiter that only looks alive delays by two seconds at most.
+
+use std::time::Instant;
+
+use lock_runtime::LockClient;
+use support::proxy::FaultProxy;
+use support::server::shared_server;
+
+use crate::stores::{MS, SECOND, Store, hold, until_waiting};
+
+/// The process is not killed here but forgets its hold, which is the same to the server; `tests/faults` kills some.
+#[tokio::test]
+async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
+    let store = Store::redis().await;
+    let (dead, alive) = (store.client().await, store.client().await);
+    let guard = dead.lock("k").lease(SECOND).acquire().await.unwrap();
+    let started = Instant::now();
+    std::mem::forget(guard);
+    // The waiters' own leases are longer, and do not count.
+    let entered = alive.lock("k").wait(10 * SECOND).lease(60 * SECOND).acquire().await.unwrap();
+    let took = started.elapsed();
+    assert!(took >= 900 * MS && took < 1250 * MS, "{took:?}");
+    entered.release().await;
+}
+
+/// Queued, then cut off without a word: the server still believes in the connection, and gives it the lock.
+#[tokio::test]
+async fn a_waiter_that_only_looks_alive_delays_by_two_seconds_at_most() {
+    let store = Store::redis().await;
+    let proxy = FaultProxy::start(shared_server().await.port()).await;
+    let behind: LockClient = store.through(&proxy.url()).client().await;
+    let client = store.client().await;
+    let guard = hold(&client, "k").await;
+    let silent = tokio::spawn(async move {
+        behind.lock("k").wait(20 * SECOND).lease(60 * SECOND).acquire().await
+    });
+    until_waiting(&client, "k", 1).await;
+    let next = tokio::spawn({
+        let client = store.client().await;
+        async move { client.lock("k").wait(20 * SECOND).acquire().await }
+    });
+    until_waiting(&client, "k", 2).await;
+    proxy.blackhole(true);
+    let started = Instant::now();
+    guard.release().await;
+    let entered = next.await.unwrap().unwrap();
+    let took = started.elapsed();
+    assert!(took >= SECOND && took < 2250 * MS, "{took:?}");
+    entered.release().await;
+    proxy.blackhole(false);
+    silent.abort();
+}

@@ -1,0 +1,136 @@
+//! The holder is told: its body is dropped, and the call says why.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use lock_runtime::{LockError, LossReason, OnLost};
+use support::server::shared_server;
+use tokio::time::sleep;
+
+use crate::stores::{MS, SECOND, Store, on_every_store};
+
+struct SetOnDrop(Arc<AtomicBool>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn the_body_is_dropped_at_the_end_of_a_fixed_lease() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let dropped = Arc::new(AtomicBool::new(false));
+        let witness = SetOnDrop(dropped.clone());
+        let started = Instant::now();
+        let body = async move {
+            let _witness = witness;
+            std::future::pending::<()>().await;
+        };
+        let lost = client.lock("k").lease(300 * MS).run(body).await.unwrap_err();
+        let took = started.elapsed();
+        assert!(matches!(lost, LockError::Lost { reason: LossReason::Expired, .. }), "{lost}");
+        assert!(took >= 250 * MS && took < 550 * MS, "{took:?}");
+        assert!(dropped.load(Ordering::SeqCst));
+        assert_eq!(client.stats().lost, 1);
+        client.lock("k").wait(SECOND).acquire().await.unwrap().release().await;
+    })
+    .await;
+}
+
+/// The deadline is checked before a poll, so a body that slept through it is not polled again.
+#[tokio::test]
+async fn a_body_is_never_polled_after_its_deadline() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let polls = AtomicUsize::new(0);
+        let body = std::future::poll_fn(|cx| {
+            if polls.fetch_add(1, Ordering::SeqCst) == 0 {
+                // A blocking call outlasts the lease.
+                std::thread::sleep(150 * MS);
+            }
+            cx.waker().wake_by_ref();
+            std::task::Poll::<()>::Pending
+        });
+        let lost = client.lock("k").lease(100 * MS).run(body).await;
+        assert!(matches!(lost, Err(LockError::Lost { .. })));
+        assert_eq!(polls.load(Ordering::SeqCst), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn with_continue_the_body_runs_on_and_the_loss_is_visible() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let lock = client.lock("k").lease(100 * MS).on_lost(OnLost::Continue);
+        let seen = lock
+            .run(async {
+                let hold = lock_runtime::Hold::current().unwrap();
+                assert_eq!(hold.loss(), None);
+                let reason = hold.lost().await;
+                sleep(10 * MS).await;
+                (reason, hold.remaining())
+            })
+            .await
+            .unwrap();
+        assert_eq!(seen, (LossReason::Expired, std::time::Duration::ZERO));
+        assert_eq!(client.stats().lost, 1);
+    })
+    .await;
+}
+
+async fn delete(store: &Store) {
+    let mut connection = shared_server().await.connection().await;
+    let deleted: usize = redis::cmd("DEL").arg(store.name("k")).query_async(&mut connection).await.unwrap();
+    assert_eq!(deleted, 1);
+}
+
+#[tokio::test]
+async fn a_deletion_is_seen_at_the_next_renewal() {
+    let store = Store::redis().await;
+    let client = store.client().await;
+    let started = Instant::now();
+    let body = async {
+        delete(&store).await;
+        std::future::pending::<()>().await;
+    };
+    let lost = client.lock("k").lease(1500 * MS).renew(true).run(body).await.unwrap_err();
+    assert!(matches!(lost, LockError::Lost { reason: LossReason::NotHeld, .. }), "{lost}");
+    assert!(started.elapsed() < 750 * MS, "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_deletion_under_a_fixed_lease_is_seen_at_the_next_third() {
+    let store = Store::redis().await;
+    let client = store.client().await;
+    let started = Instant::now();
+    let body = async {
+        delete(&store).await;
+        std::future::pending::<()>().await;
+    };
+    let lost = client.lock("k").lease(3 * SECOND).run(body).await.unwrap_err();
+    assert!(matches!(lost, LockError::Lost { reason: LossReason::NotHeld, .. }), "{lost}");
+    assert!(started.elapsed() < 1250 * MS, "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_renewed_lease_outlives_its_time_and_max_hold_ends_it() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let lock = client.lock("k").lease(SECOND).renew(true);
+        lock.run(sleep(2500 * MS)).await.unwrap();
+        assert_eq!(client.stats().lost, 0);
+        let started = Instant::now();
+        let lost = lock.max_hold(500 * MS).run(std::future::pending::<()>()).await;
+        assert!(matches!(lost, Err(LockError::Lost { reason: LossReason::Expired, .. })));
+        assert!(started.elapsed() < 1750 * MS, "{:?}", started.elapsed());
+    })
+    .await;
+}

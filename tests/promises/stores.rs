@@ -1,0 +1,115 @@
+//! The places where locks live that every promise is tested on.
+
+use std::{future::Future, time::Duration};
+
+use lock_runtime::{LockClient, LockGuard};
+use support::server::shared_server;
+use uuid::Uuid;
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+/// One place, and how a process reaches it.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    url: String,
+    namespace: String,
+}
+
+impl Store {
+    /// Locks of the in-process backend that no other test sees.
+    pub(crate) fn memory() -> Self {
+        Self {
+            url: format!("memory:{}", Uuid::new_v4()),
+            namespace: "test".into(),
+        }
+    }
+
+    /// Locks on a real server that no other test sees.
+    pub(crate) async fn redis() -> Self {
+        Self::on(&shared_server().await.url())
+    }
+
+    pub(crate) fn on(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            namespace: Uuid::new_v4().simple().to_string(),
+        }
+    }
+
+    pub(crate) fn is_redis(&self) -> bool {
+        self.url.starts_with("redis")
+    }
+
+    /// A client with links, owners and queue places of its own, as another process would have.
+    pub(crate) async fn client(&self) -> LockClient {
+        LockClient::builder()
+            .url(&self.url)
+            .namespace(&self.namespace)
+            .connect()
+            .await
+            .expect("a test store can be connected to")
+    }
+
+    /// The names that the server has for this store; none in process.
+    pub(crate) async fn keys(&self) -> Vec<String> {
+        if !self.is_redis() {
+            return Vec::new();
+        }
+        let keys = shared_server().await.keys().await;
+        keys.into_iter()
+            .filter(|key| key.contains(&self.namespace))
+            .collect()
+    }
+
+    /// The stored name of a key.
+    pub(crate) fn name(&self, key: &str) -> String {
+        format!("{{{}:{key}}}", self.namespace)
+    }
+}
+
+/// Runs a test on every backend. The failing one is named by the panic's output.
+pub(crate) async fn on_every_store<F, Fut>(test: F)
+where
+    F: Fn(Store) -> Fut,
+    Fut: Future<Output = ()>,
+{
+    for store in [Store::memory(), Store::redis().await] {
+        eprintln!("on {store:?}");
+        test(store).await;
+    }
+}
+
+/// Waits until so many wait for the key.
+pub(crate) async fn until_waiting(client: &LockClient, key: &str, waiters: usize) {
+    until(async || {
+        let status = client.lock(key).status().await.expect("the store answers");
+        status.waiters == waiters
+    })
+    .await;
+}
+
+/// Waits until nobody holds the key and nobody waits for it.
+pub(crate) async fn until_free(client: &LockClient, key: &str) {
+    until(async || {
+        let status = client.lock(key).status().await.expect("the store answers");
+        status.waiters == 0 && status.holder.is_none()
+    })
+    .await;
+}
+
+/// Asks until the answer is yes; a test whose answer never comes fails after 20 s.
+pub(crate) async fn until(mut question: impl AsyncFnMut() -> bool) {
+    let asking = async {
+        while !question().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(20 * SECOND, asking)
+        .await
+        .expect("what the test waits for happens within 20 s");
+}
+
+pub(crate) async fn hold(client: &LockClient, key: &str) -> LockGuard {
+    client.lock(key).acquire().await.expect("the key is free")
+}

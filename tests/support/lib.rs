@@ -1,0 +1,1 @@
+//! Real servers and a fault proxy for the tests, examples and benchmarks of this workspace.
