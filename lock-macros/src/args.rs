@@ -77,14 +77,23 @@ impl Args {
         args
     }
 
-    fn accept(&mut self, name: &Ident, value: &Expr, seen: &mut Vec<String>, mistakes: &mut Mistakes) {
+    fn accept(
+        &mut self,
+        name: &Ident,
+        value: &Expr,
+        seen: &mut Vec<String>,
+        mistakes: &mut Mistakes,
+    ) {
         let written = name.unraw().to_string();
         if !names::is_known(&written) {
             mistakes.add(name, names::unknown(&written));
             return;
         }
         if seen.contains(&written) {
-            mistakes.add(name, format_args!("`{written}` is given twice: remove one of them"));
+            mistakes.add(
+                name,
+                format_args!("`{written}` is given twice: remove one of them"),
+            );
             return;
         }
         let other_key = match written.as_str() {
@@ -102,7 +111,9 @@ impl Args {
             return;
         }
         match written.as_str() {
-            "key" => self.key = value::key(value, mistakes).and_then(|literal| parsed(literal, mistakes)),
+            "key" => {
+                self.key = value::key(value, mistakes).and_then(|literal| parsed(literal, mistakes))
+            }
             "wait" => self.wait = duration::read(name, value, mistakes),
             "lease" => self.lease = duration::read(name, value, mistakes),
             "max_hold" => self.max_hold = duration::read(name, value, mistakes),
@@ -111,8 +122,13 @@ impl Args {
             "client" => self.client = Some(value.clone()),
             "namespace" => self.namespace = value::namespace(value, mistakes),
             "guard" => self.guard = value::guard(value, mistakes),
-            "crate" => self.root = value::root(value, mistakes).unwrap_or_else(|| self.root.clone()),
-            _ => mistakes.add(name, format_args!("`{written}` is not supported yet: remove it")),
+            "crate" => {
+                self.root = value::root(value, mistakes).unwrap_or_else(|| self.root.clone())
+            }
+            _ => mistakes.add(
+                name,
+                format_args!("`{written}` is not supported yet: remove it"),
+            ),
         }
     }
 
@@ -140,7 +156,9 @@ impl Args {
                     options.wait = None;
                     &self.wait
                 }
-                OptionsError::LeaseTooShort | OptionsError::RenewedLeaseTooShort | OptionsError::LeaseTooLong => {
+                OptionsError::LeaseTooShort
+                | OptionsError::RenewedLeaseTooShort
+                | OptionsError::LeaseTooLong => {
                     options.lease = Some(Defaults::default().lease);
                     &self.lease
                 }
@@ -177,10 +195,16 @@ fn option(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Exp
     if read.is_none() {
         skip_to_comma(input);
     } else if !input.is_empty() && !input.peek(Token![,]) {
-        let next = input.cursor().token_tree().map(|(tree, _)| tree.to_string());
+        let next = input
+            .cursor()
+            .token_tree()
+            .map(|(tree, _)| tree.to_string());
         mistakes.add_at(
             input.span(),
-            format_args!("no comma before `{}`: separate the options by commas", next.unwrap_or_default()),
+            format_args!(
+                "no comma before `{}`: separate the options by commas",
+                next.unwrap_or_default()
+            ),
         );
         if !(input.peek(Ident::peek_any) && input.peek2(Token![=])) {
             skip_to_comma(input);
@@ -192,18 +216,27 @@ fn option(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Exp
 
 fn name_and_value(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Expr)> {
     if input.peek(LitStr) {
-        mistakes.add_at(input.span(), "an option needs its name: write `key = \"…\"`");
+        mistakes.add_at(
+            input.span(),
+            "an option needs its name: write `key = \"…\"`",
+        );
         return None;
     }
     let Ok(name) = input.call(Ident::parse_any) else {
-        mistakes.add_at(input.span(), "an option is written `name = value`, as in `wait = \"5s\"`");
+        mistakes.add_at(
+            input.span(),
+            "an option is written `name = value`, as in `wait = \"5s\"`",
+        );
         return None;
     };
     if !input.peek(Token![=]) || input.peek(Token![==]) {
         let written = name.unraw().to_string();
         if names::is_known(&written) {
             let example = names::example(&written);
-            mistakes.add(&name, format_args!("`{written}` needs `=` and a value: write `{example}`"));
+            mistakes.add(
+                &name,
+                format_args!("`{written}` needs `=` and a value: write `{example}`"),
+            );
         } else {
             mistakes.add(&name, names::unknown(&written));
         }
@@ -215,7 +248,10 @@ fn name_and_value(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Id
         Ok(expr) => Some((name, value::ungrouped(expr))),
         Err(_) => {
             let example = names::example(&name.unraw().to_string());
-            mistakes.add_at(value, format_args!("this is no value for `{name}`: write `{example}`"));
+            mistakes.add_at(
+                value,
+                format_args!("this is no value for `{name}`: write `{example}`"),
+            );
             None
         }
     }
@@ -238,7 +274,11 @@ mod tests {
     fn read(tokens: TokenStream) -> Result<Args, Vec<String>> {
         let mut mistakes = Mistakes::default();
         let args = Args::read(tokens, &mut mistakes);
-        if mistakes.is_empty() { Ok(args) } else { Err(mistakes.messages()) }
+        if mistakes.is_empty() {
+            Ok(args)
+        } else {
+            Err(mistakes.messages())
+        }
     }
 
     fn mistakes(tokens: TokenStream) -> Vec<String> {
@@ -250,7 +290,10 @@ mod tests {
         let text = tokens.to_string();
         let messages = mistakes(tokens);
         assert_eq!(messages.len(), 1, "{text}: {messages:?}");
-        assert!(messages[0].starts_with("#[distributed_lock] "), "{text}: {messages:?}");
+        assert!(
+            messages[0].starts_with("#[distributed_lock] "),
+            "{text}: {messages:?}"
+        );
         assert!(messages[0].contains(says), "{text}: {messages:?}");
     }
 
@@ -262,15 +305,28 @@ mod tests {
         });
         let args = args.unwrap_or_else(|messages| panic!("{messages:?}"));
         assert_eq!(args.key.map(|key| key.pieces.len()), Some(2));
-        assert_eq!(args.wait.and_then(|wait| wait.known()), Some(Duration::ZERO));
-        assert_eq!(args.lease.and_then(|lease| lease.known()), Some(Duration::from_secs(30)));
+        assert_eq!(
+            args.wait.and_then(|wait| wait.known()),
+            Some(Duration::ZERO)
+        );
+        assert_eq!(
+            args.lease.and_then(|lease| lease.known()),
+            Some(Duration::from_secs(30))
+        );
         assert_eq!(args.renew, Some(true));
         assert!(matches!(args.max_hold, Some(Length::Path(_))));
         assert_eq!(args.on_lost, Some(OnLost::Continue));
         assert!(args.client.is_some());
-        assert_eq!(args.namespace.map(|namespace| namespace.value()), Some("shop".into()));
-        assert_eq!(args.guard.map(|guard| guard.to_string()), Some("held".into()));
-        assert_eq!(args.root, parse_quote!(::locks));
+        assert_eq!(
+            args.namespace.map(|namespace| namespace.value()),
+            Some("shop".into())
+        );
+        assert_eq!(
+            args.guard.map(|guard| guard.to_string()),
+            Some("held".into())
+        );
+        let root = args.root;
+        assert_eq!(quote!(#root).to_string(), quote!(::locks).to_string());
     }
 
     #[test]
@@ -288,8 +344,8 @@ mod tests {
     #[test]
     fn names_are_checked() {
         refused(quote!(kye = "a"), "did you mean `key`?");
-        refused(quote!(key = "a", timeout = "5s"), "`wait`");
-        refused(quote!(key = "a", ttl = 5), "`lease`");
+        refused(quote!(key = "a", timeout = "5s"), "`wait = ");
+        refused(quote!(key = "a", ttl = 5), "`lease = ");
         refused(quote!(key = "a", frobnicate), "the options are `key`");
         for tokens in [
             quote!(mode = permits(0)),
@@ -315,7 +371,10 @@ mod tests {
     #[test]
     fn values_are_checked() {
         refused(quote!(key = "a", renew = "true"), "renew = true");
-        refused(quote!(key = "a", on_lost = "continue"), "on_lost = continue");
+        refused(
+            quote!(key = "a", on_lost = "continue"),
+            "on_lost = continue",
+        );
         refused(quote!(key = "a", on_lost = retry), "on_lost = continue");
         refused(quote!(key = "a", guard = "held"), "guard = held");
         refused(quote!(key = "a", guard = a.b), "a name");
@@ -331,16 +390,39 @@ mod tests {
         refused(quote!(key = "a", lease = "9ms"), "at least 10ms");
         refused(quote!(key = "a", lease = "2d"), "at most 24 hours");
         refused(quote!(key = "a", wait = "2d"), "at most 24 hours");
-        refused(quote!(key = "a", lease = "500ms", renew = true), "at least 1s");
-        refused(quote!(key = "a", lease = "30s", max_hold = "1m"), "`max_hold`");
-        refused(quote!(key = "a", lease = LEASE, max_hold = HOLD), "`max_hold`");
+        refused(
+            quote!(key = "a", lease = "500ms", renew = true),
+            "at least 1s",
+        );
+        refused(
+            quote!(key = "a", lease = "30s", max_hold = "1m"),
+            "`max_hold`",
+        );
+        refused(
+            quote!(key = "a", lease = LEASE, max_hold = HOLD),
+            "`max_hold`",
+        );
         assert!(mistakes(quote!(key = "a", max_hold = "1m")).is_empty());
-        assert!(mistakes(quote!(key = "a", lease = LEASE, renew = true, max_hold = "1m")).is_empty());
+        assert!(
+            mistakes(quote!(
+                key = "a",
+                lease = LEASE,
+                renew = true,
+                max_hold = "1m"
+            ))
+            .is_empty()
+        );
     }
 
     #[test]
     fn each_mistake_is_reported() {
-        let messages = mistakes(quote!(key = "", wait = "5", leese = "1s", lease = "1ms", max_hold = "1s"));
+        let messages = mistakes(quote!(
+            key = "",
+            wait = "5",
+            leese = "1s",
+            lease = "1ms",
+            max_hold = "1s"
+        ));
         assert_eq!(messages.len(), 5, "{messages:?}");
     }
 }

@@ -88,7 +88,10 @@ mod tests {
     fn literals_become_constants_and_paths_stay() {
         let constant = quote!(::core::time::Duration::new(1u64, 500000000u32)).to_string();
         assert_eq!(tried(&parse_quote!("1500ms")), Ok(constant));
-        assert_eq!(tried(&parse_quote!(limits::WAIT)), Ok(quote!(limits::WAIT).to_string()));
+        assert_eq!(
+            tried(&parse_quote!(limits::WAIT)),
+            Ok(quote!(limits::WAIT).to_string())
+        );
     }
 
     #[test]
@@ -101,11 +104,17 @@ mod tests {
             (parse_quote!(-5), "no duration"),
             (parse_quote!("5 s"), "unknown unit"),
             (parse_quote!("99999999999999999999s"), "too long"),
-            (parse_quote!(Duration::from_secs(5)), "`const` of type `Duration`"),
+            (
+                parse_quote!(Duration::from_secs(5)),
+                "`const` of type `Duration`",
+            ),
         ];
         for (value, says) in &cases {
             let messages = tried(value).expect_err(says);
-            assert!(messages.len() == 1 && messages[0].contains(says), "{messages:?}");
+            assert!(
+                messages.len() == 1 && messages[0].contains(says),
+                "{messages:?}"
+            );
         }
     }
 }

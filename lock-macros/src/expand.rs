@@ -1,77 +1,42 @@
-//! Writes the guarded function.
+//! Last stage: a function and its options become the locked function.
+//!
+//! One call into `lock_runtime::__private`, nothing else: logic belongs there. Names made here are `mixed_site`, so
+//! they never meet the user's.
 
-use proc_macro2::{Ident, Span, TokenStream};
-use quote::{ToTokens, format_ident, quote, quote_spanned};
-use syn::{FnArg, LitStr, Member, Type, spanned::Spanned};
+use lock_core::options::OnLost;
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::{Token, Type, ext::IdentExt as _, spanned::Spanned as _, visit_mut::VisitMut};
 
 use crate::{
-    args::{Args, Time},
-    fallback::{did_you_mean, error},
-    signature::{self, Argument, Boxed, Function},
-    template::{self, Piece, Placeholder},
+    args::Args,
+    arguments::Arguments,
+    duration::Length,
+    key::Resolved,
+    mistakes::Mistakes,
+    signature::{Body, Function},
 };
 
-/// The attribute, whole.
-pub(crate) fn expand(args: TokenStream, item: TokenStream) -> syn::Result<TokenStream> {
-    let args = Args::parse(args)?;
-    let mut function = Function::parse(item)?;
-    let twice = |attr: &&syn::Attribute| {
-        attr.path()
-            .segments
-            .last()
-            .is_some_and(|last| last.ident == "distributed_lock")
+/// Expands; after a mistake the result is worth nothing.
+pub(crate) fn expand(args: &Args, mut function: Function, mistakes: &mut Mistakes) -> TokenStream {
+    let arguments = match function.body {
+        Body::Async(_) => Arguments::take(&mut function.sig),
+        Body::Boxed { .. } => Arguments::read(&function.sig),
     };
-    if let Some(second) = function.attrs.iter().find(twice) {
-        return Err(error(
-            second,
-            "a function has one lock: stacked locks can deadlock; remove one of the attributes",
-        ));
-    }
-    if function.sig.asyncness.is_none() {
-        return match signature::boxed(&function) {
-            Some(boxed) => expand_boxed(&args, &function, &boxed),
-            None => Err(not_async(&function)),
-        };
-    }
-    signature::check(&function.sig)?;
-    let pieces = pieces(&args.key)?;
-    let output = signature::nameable(&function.sig.output);
-    let arguments = signature::take_arguments(&mut function.sig);
-    let key = key(&args, &pieces, &arguments, &function)?;
-    let body = body(&args, &pieces, &arguments, &function, output.as_ref());
-    let call = call(&args, &quote!(__key));
-    let Function {
-        attrs,
-        vis,
-        defaultness,
-        sig,
-        ..
-    } = &function;
-    Ok(quote! {
-        #(#attrs)* #vis #defaultness #sig {
-            #key
-            #call.run(#body).await
-        }
-    })
-}
-
-/// A method that `#[async_trait]` has rewritten. The key is rendered before the boxed block takes the arguments.
-///
-/// ```text
-/// // before
-/// fn f<'a>(&'a self, id: u64) -> Pin<Box<dyn Future<..> + Send + 'a>> { Box::pin(async move { BODY }) }
-/// // after
-/// fn f<'a>(&'a self, id: u64) -> Pin<Box<dyn Future<..> + Send + 'a>> {
-///     let key = ..;
-///     Box::pin(async move { Call::new(key).run(async move { BODY }).await })
-/// }
-/// ```
-fn expand_boxed(args: &Args, function: &Function, boxed: &Boxed) -> syn::Result<TokenStream> {
-    let pieces = pieces(&args.key)?;
-    let arguments = signature::take_arguments(&mut function.sig.clone());
-    let key = key(args, &pieces, &arguments, function)?;
-    let call = call(args, &quote!(__key));
-    let guard = guard(args);
+    check_guard(args, &arguments, mistakes);
+    let Some(key) = &args.key else {
+        return TokenStream::new();
+    };
+    let key = Resolved::read(key, &arguments, mistakes);
+    let body = match &function.body {
+        Body::Async(body) => async_body(args, &function.output, &key, &arguments, body),
+        Body::Boxed {
+            place,
+            before,
+            pin,
+            block,
+        } => boxed_body(args, &function.output, &key, *place, before, pin, block),
+    };
     let Function {
         attrs,
         vis,
@@ -79,277 +44,233 @@ fn expand_boxed(args: &Args, function: &Function, boxed: &Boxed) -> syn::Result<
         sig,
         ..
     } = function;
-    let Boxed { before, pin, block } = boxed;
-    Ok(quote! {
-        #(#attrs)* #vis #defaultness #sig {
-            #(#before)*
-            #key
-            #pin(async move { #call.run(async move { #guard #block }).await })
-        }
-    })
+    quote!(#(#attrs)* #vis #defaultness #sig #body)
 }
 
-fn not_async(function: &Function) -> syn::Error {
-    let sig = &function.sig;
-    let name = &sig.ident;
-    if let syn::ReturnType::Type(_, output) = &sig.output
-        && matches!(**output, Type::ImplTrait(_))
-    {
-        return error(
-            output,
-            format_args!("`{name}` returns a future: write it as `async fn {name}`"),
-        );
-    }
-    if name == "main" {
-        return error(
-            sig.fn_token,
-            "`main` is not async here: write `#[distributed_lock]` above `#[tokio::main]`",
-        );
-    }
-    error(
-        sig.fn_token,
-        format_args!(
-            "`{name}` is not async: write `async fn {name}`, or use `client.lock(..).blocking_acquire()` in code outside async"
-        ),
-    )
-}
-
-fn pieces(key: &LitStr) -> syn::Result<Vec<Piece>> {
-    template::parse(&key.value()).map_err(|wrong| error(key, wrong))
-}
-
-/// Renders the key, before the body moves what it is made of.
-///
-/// ```text
-/// // before: key = "order:<id>:<req.name>"
-/// let __key = key().text("order:").part("id", &id).text(":").part("req.name", &req.name).build();
-/// ```
-fn key(
-    args: &Args,
-    pieces: &[Piece],
-    arguments: &[Argument],
-    function: &Function,
-) -> syn::Result<TokenStream> {
-    let root = &args.root;
-    let mut rendered = quote!(#root::__private::v1::key());
-    for piece in pieces {
-        match piece {
-            Piece::Text(text) => {
-                if let Some(name) = braced_argument(text, arguments) {
-                    return Err(error(
-                        &args.key,
-                        format_args!(
-                            "`{{{name}}}` is a Redis Cluster hash tag, not a placeholder: write `<{name}>`"
-                        ),
-                    ));
-                }
-                rendered.extend(quote!(.text(#text)));
-            }
-            Piece::Value(placeholder) => {
-                let value = value(args, placeholder, arguments, function)?;
-                rendered.extend(value);
-            }
-        }
-    }
-    let binding = format_ident!("__key", span = Span::mixed_site());
-    Ok(quote!(let #binding = #rendered.build();))
-}
-
-/// An argument's name in braces, which is what other formats use.
-fn braced_argument<'a>(text: &str, arguments: &'a [Argument]) -> Option<&'a Ident> {
-    arguments
-        .iter()
-        .filter_map(|argument| argument.name.as_ref())
-        .find(|name| text.contains(&format!("{{{name}}}")))
-}
-
-fn value(
-    args: &Args,
-    placeholder: &Placeholder,
-    arguments: &[Argument],
-    function: &Function,
-) -> syn::Result<TokenStream> {
-    let key = &args.key;
-    let text = placeholder.text();
-    let fields = placeholder.path[1..]
-        .iter()
-        .map(|part| match part.parse::<u32>() {
-            Ok(index) => Member::from(index as usize),
-            Err(_) => Member::from(ident(part, Span::call_site())),
-        });
-    let method = ident(
-        if placeholder.raw { "raw" } else { "part" },
-        Span::call_site(),
-    );
-    if placeholder.root() == "self" {
-        let Some(FnArg::Receiver(receiver)) = function.sig.inputs.first() else {
-            return Err(error(
-                key,
-                format_args!("`<{text}>` needs a receiver, and this function has no `self`"),
-            ));
-        };
-        let this = receiver.self_token;
-        return Ok(quote!(.#method(#text, &#this #(.#fields)*)));
-    }
-    let Some(argument) = arguments.iter().find(|argument| {
+fn check_guard(args: &Args, arguments: &Arguments, mistakes: &mut Mistakes) {
+    let Some(guard) = &args.guard else {
+        return;
+    };
+    let bound = |argument: &crate::arguments::Argument| {
         argument
             .name
-            .as_ref()
-            .is_some_and(|name| name == placeholder.root())
-    }) else {
-        return Err(unknown_argument(key, placeholder, arguments));
+            .iter()
+            .chain(&argument.parts)
+            .any(|name| name.unraw() == guard.unraw())
     };
-    let span = argument.ty.span();
-    if placeholder.path.len() == 1 && is_option(&argument.ty) {
-        return Err(error(
-            &argument.ty,
-            format_args!(
-                "`<{text}>` is an `Option`, and all absent values would share one lock: pass the value itself"
-            ),
-        ));
-    }
-    let name = &argument.outer;
-    let part = quote_spanned!(span=> .#method(#text, &#name #(.#fields)*));
-    Ok(part)
-}
-
-fn is_option(ty: &Type) -> bool {
-    match ty {
-        Type::Reference(reference) => is_option(&reference.elem),
-        Type::Path(path) => path
-            .path
-            .segments
-            .last()
-            .is_some_and(|last| last.ident == "Option"),
-        _ => false,
-    }
-}
-
-fn ident(text: &str, span: Span) -> Ident {
-    match text.strip_prefix("r#") {
-        Some(raw) => Ident::new_raw(raw, span),
-        None => Ident::new(text, span),
-    }
-}
-
-fn unknown_argument(key: &LitStr, placeholder: &Placeholder, arguments: &[Argument]) -> syn::Error {
-    let written = placeholder.root();
-    let names: Vec<String> = arguments
-        .iter()
-        .filter_map(|argument| argument.name.as_ref())
-        .map(ToString::to_string)
-        .collect();
-    let text = placeholder.text();
-    if let Some(meant) = did_you_mean(written, names.iter().map(String::as_str)) {
-        return error(
-            key,
-            format_args!("`<{text}>` names no argument: did you mean `<{meant}>`?"),
+    if arguments.typed.iter().any(bound) {
+        mistakes.add(
+            guard,
+            format_args!("`guard = {guard}` would hide the argument `{guard}`: write another name, as in `guard = hold`"),
         );
     }
-    let destructured = arguments.iter().any(|argument| argument.name.is_none());
-    let hint = match (names.is_empty(), destructured) {
-        (_, true) => "; an argument that is taken apart in the signature has no name: name it, and take it apart in the body".to_owned(),
-        (true, false) => ", and this function has none".to_owned(),
-        (false, false) => format!(": the arguments are {}", names.join(", ")),
-    };
-    error(key, format_args!("`<{text}>` names no argument{hint}"))
 }
 
-/// The call with its options, up to `.run(..)`.
-fn call(args: &Args, key: &TokenStream) -> TokenStream {
+/// ```text
+/// // before
+/// #[distributed_lock(key = "order:<id>", wait = "5s")]
+/// async fn pay(id: u64, mut req: Req) -> Result<Receipt, PayError> { BODY }
+///
+/// // after
+/// async fn pay(id: u64, req: Req) -> Result<Receipt, PayError> {
+///     let __key = KEY;
+///     let __call = CALL;
+///     __call.run(async move {
+///         let id = id;
+///         let mut req = req;
+///         FAKE_RETURN
+///         { BODY }
+///     }).await
+/// }
+/// ```
+///
+/// The key comes first, before anything is moved. Key and call are statements of their own, so that what they borrow
+/// is given back before the `.await` and asks nothing of the future. The braces of the block are the macro's, of
+/// edition 2024, in which temporaries of the body's tail go before the arguments, as in a plain `async fn`.
+fn async_body(
+    args: &Args,
+    output: &Type,
+    key: &Resolved<'_>,
+    arguments: &Arguments,
+    body: &Group,
+) -> TokenStream {
+    let private = private(args);
+    let (rendered, used) = (key.expand(&private), key.used());
+    let key = made("__key");
+    let move_in = arguments.move_in(&used);
+    let run = run(args, output, &move_in, body);
+    braced(body.span(), quote!(let #key = #rendered; #run))
+}
+
+/// ```text
+/// // before
+/// #[distributed_lock(key = "order:<id>")]
+/// fn pay(&self, id: u64) -> Pin<Box<dyn Future<Output = Result<Receipt, PayError>> + Send + '_>> {
+///     BEFORE
+///     Box::pin(async move { BODY })
+/// }
+///
+/// // after
+/// fn pay(&self, id: u64) -> Pin<Box<dyn Future<Output = Result<Receipt, PayError>> + Send + '_>> {
+///     let __key = KEY;
+///     BEFORE
+///     Box::pin(async move {
+///         let __call = CALL;
+///         __call.run(async move { FAKE_RETURN { BODY } }).await
+///     })
+/// }
+/// ```
+///
+/// The key is rendered where the names are still the user's: inside the block `#[async_trait]` calls `self`
+/// `__self`. The tail keeps its form, which other attributes look for too. What the block binds, it moves in itself.
+fn boxed_body(
+    args: &Args,
+    output: &Type,
+    key: &Resolved<'_>,
+    place: Span,
+    before: &TokenStream,
+    pin: &TokenStream,
+    block: &Group,
+) -> TokenStream {
+    let rendered = key.expand(&private(args));
+    let key = made("__key");
+    let run = run(args, output, &TokenStream::new(), block);
+    let at_output = Span::mixed_site().located_at(output.span());
+    let tail = quote_spanned!(at_output=> (async move { #run }));
+    braced(place, quote!(let #key = #rendered; #before #pin #tail))
+}
+
+/// ```text
+/// let __call = CALL;
+/// __call.run(async move {
+///     MOVE_IN
+///     FAKE_RETURN
+///     let hold = ROOT::__private::v1::hold();     // guard = hold
+///     { BODY }
+/// }).await
+/// ```
+///
+/// It stands where the return type does: there rustc reports one that cannot carry a lock's failure.
+fn run(args: &Args, output: &Type, move_in: &TokenStream, body: &Group) -> TokenStream {
+    let configured = call(args);
+    let call = made("__call");
+    let guard = args.guard.as_ref().map(|guard| hold(args, guard));
+    let fake_return = fake_return(output);
+    let at_output = Span::mixed_site().located_at(output.span());
+    quote_spanned! {at_output=>
+        let #call = #configured;
+        #call.run(async move { #move_in #fake_return #guard #body }).await
+    }
+}
+
+/// ```text
+/// wait = "5s", renew = true, on_lost = continue, namespace = "shop", client = self.locks
+///
+/// ROOT::__private::v1::Call::new(__key)
+///     .wait(::core::time::Duration::new(5, 0)).renew(true).on_lost(ROOT::OnLost::Continue)
+///     .namespace("shop").client(&(self.locks))
+/// ```
+fn call(args: &Args) -> TokenStream {
     let Args {
-        root,
         wait,
         lease,
         renew,
         max_hold,
-        continue_on_lost,
+        on_lost,
         client,
         namespace,
+        root,
         ..
     } = args;
-    let key = syn::Ident::new(&key.to_string(), Span::mixed_site());
-    let wait = wait.as_ref().map(|time| quote!(.wait(#time)));
-    let lease = lease.as_ref().map(|time| quote!(.lease(#time)));
+    let private = private(args);
+    let key = made("__key");
+    let wait = wait
+        .as_ref()
+        .map(Length::expand)
+        .map(|wait| quote!(.wait(#wait)));
+    let lease = lease
+        .as_ref()
+        .map(Length::expand)
+        .map(|lease| quote!(.lease(#lease)));
     let renew = renew.map(|renew| quote!(.renew(#renew)));
-    let max_hold = max_hold.as_ref().map(|time| quote!(.max_hold(#time)));
-    let on_lost = continue_on_lost
-        .unwrap_or_default()
-        .then(|| quote!(.on_lost(#root::OnLost::Continue)));
-    let client = client.as_ref().map(|client| quote!(.client(&(#client))));
+    let max_hold = max_hold
+        .as_ref()
+        .map(Length::expand)
+        .map(|max_hold| quote!(.max_hold(#max_hold)));
+    let on_lost = on_lost.map(|on_lost| match on_lost {
+        OnLost::Cancel => quote!(.on_lost(#root::OnLost::Cancel)),
+        OnLost::Continue => quote!(.on_lost(#root::OnLost::Continue)),
+    });
     let namespace = namespace
         .as_ref()
         .map(|namespace| quote!(.namespace(#namespace)));
-    quote!(#root::__private::v1::Call::new(#key) #wait #lease #renew #max_hold #on_lost #client #namespace)
+    let client = client.as_ref().map(|client| {
+        let at_client = Span::mixed_site().located_at(client.span());
+        quote_spanned!(at_client=> .client(&(#client)))
+    });
+    quote!(#private::Call::new(#key) #wait #lease #renew #max_hold #on_lost #namespace #client)
 }
 
-impl ToTokens for Time {
-    fn to_tokens(&self, tokens: &mut TokenStream) {
-        tokens.extend(match self {
-            Self::Literal(time) => {
-                let (seconds, nanos) = (time.as_secs(), time.subsec_nanos());
-                quote!(::core::time::Duration::new(#seconds, #nanos))
-            }
-            Self::Path(path) => quote!(#path),
-        });
+/// An edge on which the block returns the user's type: from it rustc knows that type before it looks at the body, so
+/// a wrong `?`, `return` or tail is reported once and there.
+///
+/// ```text
+/// -> Result<impl Iterator<Item = u8>, E>
+///
+/// if false {
+///     let __output: Result<_, E> = loop {};
+///     return __output;
+/// }
+/// ```
+fn fake_return(output: &Type) -> TokenStream {
+    let mut output = output.clone();
+    InferHidden.visit_type_mut(&mut output);
+    let at_output = Span::mixed_site().located_at(output.span());
+    quote_spanned! {at_output=>
+        #[allow(
+            unknown_lints, unreachable_code, clippy::diverging_sub_expression, clippy::empty_loop,
+            clippy::let_unit_value, clippy::let_with_type_underscore, clippy::needless_return
+        )]
+        if false {
+            let __output: #output = loop {};
+            return __output;
+        }
     }
 }
 
-fn guard(args: &Args) -> Option<TokenStream> {
-    let root = &args.root;
-    args.guard
-        .as_ref()
-        .map(|guard| quote!(let #guard = #root::__private::v1::hold();))
+/// `impl Trait` ⇒ `_`, for the type of a `let` cannot hide.
+struct InferHidden;
+
+impl VisitMut for InferHidden {
+    fn visit_type_mut(&mut self, ty: &mut Type) {
+        if let Type::ImplTrait(hidden) = ty {
+            *ty = Type::Infer(syn::TypeInfer {
+                underscore_token: Token![_](hidden.span()),
+            });
+        } else {
+            syn::visit_mut::visit_type_mut(self, ty);
+        }
+    }
 }
 
-/// The body in a block of its own, which owns every argument: they are dropped before the lock is released, in the
-/// order in which the plain function would drop them.
-///
-/// ```text
-/// // before
-/// { BODY }
-/// // after
-/// async move {
-///     let id = id;
-///     if false { let fake: Ret = loop {}; return fake; }      // a type error in BODY is reported once, on its line
-///     { BODY }
-/// }
-/// ```
-fn body(
-    args: &Args,
-    pieces: &[Piece],
-    arguments: &[Argument],
-    function: &Function,
-    output: Option<&Type>,
-) -> TokenStream {
-    let in_key = |argument: &Argument| {
-        argument.name.as_ref().is_some_and(|name| {
-            pieces.iter().any(
-                |piece| matches!(piece, Piece::Value(placeholder) if name == placeholder.root()),
-            )
-        })
-    };
-    let moved = arguments
-        .iter()
-        .map(|argument| argument.moved(in_key(argument)));
-    // A receiver that the body does not use still moves in.
-    let receiver = match function.sig.inputs.first() {
-        Some(FnArg::Receiver(receiver)) => {
-            let this = receiver.self_token;
-            Some(quote!(let _ = &#this;))
-        }
-        _ => None,
-    };
-    let fake = output.map(|output| {
-        quote_spanned! {output.span()=>
-            #[allow(unreachable_code, clippy::diverging_sub_expression, clippy::empty_loop, clippy::let_unit_value, clippy::needless_return)]
-            if false {
-                let __fake: #output = loop {};
-                return __fake;
-            }
-        }
-    });
-    let guard = guard(args);
-    let body = &function.body;
-    quote!(async move { #receiver #(#moved)* #fake #guard #body })
+/// `let hold = ROOT::__private::v1::hold();`
+pub(crate) fn hold(args: &Args, guard: &Ident) -> TokenStream {
+    let private = private(args);
+    quote!(let #guard = #private::hold();)
+}
+
+/// All that an expansion names, of the version that this macro was made with.
+fn private(args: &Args) -> TokenStream {
+    let root = &args.root;
+    quote!(#root::__private::v1)
+}
+
+fn made(name: &str) -> Ident {
+    Ident::new(name, Span::mixed_site())
+}
+
+fn braced(place: Span, stream: TokenStream) -> TokenStream {
+    let mut group = Group::new(Delimiter::Brace, stream);
+    group.set_span(Span::mixed_site().located_at(place));
+    TokenTree::Group(group).into_token_stream()
 }

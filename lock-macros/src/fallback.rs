@@ -1,66 +1,80 @@
-//! Invalid use still yields the item, so that one mistake is one error.
+//! After a mistake: the errors, beside the item as it was, so that what uses it is not reported too.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::quote;
 
-/// The message that every error of the attribute starts with.
-const PREFIX: &str = "#[distributed_lock] ";
+use crate::{args::Args, expand};
 
-/// An error of the attribute.
-pub(crate) fn error(spanned: impl quote::ToTokens, message: impl std::fmt::Display) -> syn::Error {
-    syn::Error::new_spanned(spanned, format!("{PREFIX}{message}"))
+/// ```text
+/// // before
+/// #[distributed_lock(kye = "order:<id>", guard = hold)]
+/// async fn pay(id: u64) -> Result<(), E> { BODY }
+///
+/// // after
+/// async fn pay(id: u64) -> Result<(), E> { let hold = ROOT::__private::v1::hold(); BODY }
+/// compile_error!("#[distributed_lock] `kye` is not an option: did you mean `key`?");
+/// ```
+pub(crate) fn expand(item: TokenStream, args: &Args, errors: &syn::Error) -> TokenStream {
+    let item = with_guard(item, args);
+    let errors = errors.to_compile_error();
+    quote!(#item #errors)
 }
 
-/// An error of the attribute at a span.
-pub(crate) fn error_at(span: proc_macro2::Span, message: impl std::fmt::Display) -> syn::Error {
-    syn::Error::new(span, format!("{PREFIX}{message}"))
-}
-
-/// The error, and the item as it was.
-pub(crate) fn beside(error: &syn::Error, item: TokenStream) -> TokenStream {
-    let error = error.to_compile_error();
-    quote!(#item #error)
-}
-
-/// Of several known names the one that was probably meant.
-pub(crate) fn did_you_mean<'a>(
-    written: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
-    known
-        .into_iter()
-        .map(|known| (distance(written, known), known))
-        .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
-        .min()
-        .map(|(_, known)| known)
-}
-
-/// How many letters have to be inserted, removed or exchanged.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let exchanged = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = exchanged.min(row[j] + 1).min(row[j + 1] + 1);
-        }
+/// Binds the guard, for the body names it.
+fn with_guard(item: TokenStream, args: &Args) -> TokenStream {
+    let Some(guard) = &args.guard else {
+        return item;
+    };
+    let mut trees: Vec<TokenTree> = item.into_iter().collect();
+    let is_function = trees
+        .iter()
+        .any(|tree| matches!(tree, TokenTree::Ident(word) if word == "fn"));
+    if is_function
+        && let Some(TokenTree::Group(body)) = trees.last_mut()
+        && body.delimiter() == Delimiter::Brace
+    {
+        let (hold, stream, place) = (expand::hold(args, guard), body.stream(), body.span());
+        *body = Group::new(Delimiter::Brace, quote!(#hold #stream));
+        body.set_span(place);
     }
-    row[b.len()]
+    trees.into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mistakes::Mistakes;
+
+    fn fallen_back(args: TokenStream, item: TokenStream) -> String {
+        let mut mistakes = Mistakes::default();
+        let args = Args::read(args, &mut mistakes);
+        expand(item, &args, &mistakes.into_error().expect("a mistake")).to_string()
+    }
 
     #[test]
-    fn near_names_are_proposed_and_far_ones_are_not() {
-        let known = ["wait", "lease", "namespace"];
-        assert_eq!(did_you_mean("leese", known), Some("lease"));
-        assert_eq!(did_you_mean("namspace", known), Some("namespace"));
-        assert_eq!(did_you_mean("color", known), None);
-        assert_eq!(distance("kitten", "sitting"), 3);
+    fn the_item_stays_beside_the_error() {
+        let item = quote!(
+            async fn pay(id: u64) -> R {
+                half.typed
+            }
+        );
+        let text = fallen_back(quote!(kye = "order:<id>"), item.clone());
+        assert!(text.starts_with(&item.to_string()), "{text}");
+        assert_eq!(text.matches("compile_error").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn the_guard_stays_bound() {
+        let item = quote!(
+            async fn pay(id: u64) -> R {
+                hold.token()
+            }
+        );
+        let text = fallen_back(quote!(kye = "order:<id>", guard = hold), item);
+        let bound = quote!({
+            let hold = ::lock_runtime::__private::v1::hold();
+            hold.token()
+        });
+        assert!(text.contains(&bound.to_string()), "{text}");
     }
 }

@@ -32,11 +32,28 @@ const FOREIGN: [(&[&str], &str); 6] = [
         "write `wait = \"…\"` for how long to wait for the lock, or `lease = \"…\"` for how long to have it",
     ),
     (
-        &["waittime", "waittimeout", "acquiretimeout", "lockacquiretimeout", "maxwait", "blocking"],
+        &[
+            "waittime",
+            "waittimeout",
+            "acquiretimeout",
+            "lockacquiretimeout",
+            "maxwait",
+            "blocking",
+        ],
         "write `wait = \"…\"` for how long to wait for the lock",
     ),
     (
-        &["ttl", "expire", "expires", "expiry", "expiration", "leasetime", "leasetimeout", "duration", "lockatmostfor"],
+        &[
+            "ttl",
+            "expire",
+            "expires",
+            "expiry",
+            "expiration",
+            "leasetime",
+            "leasetimeout",
+            "duration",
+            "lockatmostfor",
+        ],
         "write `lease = \"…\"` for how long to have the lock",
     ),
     (
@@ -48,7 +65,14 @@ const FOREIGN: [(&[&str], &str); 6] = [
         "write `key = \"…\"` to name the lock",
     ),
     (
-        &["redis", "pool", "connection", "backend", "manager", "locker"],
+        &[
+            "redis",
+            "pool",
+            "connection",
+            "backend",
+            "manager",
+            "locker",
+        ],
         "write `client = …` for the client that locks",
     ),
 ];
@@ -68,7 +92,10 @@ pub(crate) fn example(name: &str) -> &'static str {
 /// The message for a name that is no option.
 pub(crate) fn unknown(name: &str) -> String {
     let plain = name.replace('_', "").to_lowercase();
-    if let Some((_, answer)) = FOREIGN.iter().find(|(names, _)| names.contains(&plain.as_str())) {
+    if let Some((_, answer)) = FOREIGN
+        .iter()
+        .find(|(names, _)| names.contains(&plain.as_str()))
+    {
         return format!("`{name}` is not an option: {answer}");
     }
     match suggest::nearest(name, OPTIONS.iter().map(|(known, _)| *known)) {

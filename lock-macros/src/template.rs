@@ -1,208 +1,372 @@
-//! The key's template: literal text and placeholders.
+//! Second stage: the text of a key becomes literal pieces and placeholders.
+//!
+//! Only the grammar is known here. Which names exist is decided in [`key`](crate::key), against the signature.
 
-use lock_core::key::is_unreserved;
+use std::{error::Error, fmt};
 
-/// A piece of a key.
+/// A piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// Text that stands as it is.
+    /// Stands in the key as it is, `<<` and `>>` already undone.
     Text(String),
-    /// A value.
-    Value(Placeholder),
+    Placeholder(Placeholder),
 }
 
-/// `<arg.field:raw>`
+/// `<arg.field.0:raw>`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Placeholder {
-    /// As written between the brackets, without `:raw`.
-    pub(crate) path: Vec<String>,
-    /// Whether the value stands unescaped.
+    /// As written, without the brackets: it names the placeholder in errors.
+    pub(crate) written: String,
+    /// The argument, or `self`.
+    pub(crate) head: String,
+    /// Names or tuple indices.
+    pub(crate) fields: Vec<String>,
+    /// Not escaped.
     pub(crate) raw: bool,
 }
 
-impl Placeholder {
-    /// The argument, or `self`.
-    pub(crate) fn root(&self) -> &str {
-        &self.path[0]
-    }
+/// Why a text is no template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TemplateError {
+    Empty,
+    BlankEnds,
+    ControlCharacter,
+    Unclosed {
+        rest: String,
+    },
+    StrayClose,
+    EmptyPlaceholder,
+    Nested {
+        piece: String,
+    },
+    Format {
+        path: String,
+        format: String,
+    },
+    Wildcard,
+    Expression {
+        piece: String,
+    },
+    NoSeparator {
+        left: String,
+        between: String,
+        right: String,
+    },
+}
 
-    pub(crate) fn text(&self) -> String {
-        self.path.join(".")
+impl fmt::Display for TemplateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => {
+                f.write_str("the key is empty: give the lock a name, as in `key = \"order:<id>\"`")
+            }
+            Self::BlankEnds => f.write_str("the key begins or ends with a blank: remove it"),
+            Self::ControlCharacter => f.write_str("the key has a control character: remove it"),
+            Self::Unclosed { rest } => write!(
+                f,
+                "`{rest}` opens a placeholder that is never closed: write `<name>`, or `<<` for a literal `<`"
+            ),
+            Self::StrayClose => f.write_str("a `>` closes nothing: write `>>` for a literal `>`"),
+            Self::EmptyPlaceholder => f.write_str(
+                "the placeholder `<>` is empty: write the name of an argument, as in `<id>`",
+            ),
+            Self::Nested { piece } => write!(
+                f,
+                "`{piece}` opens a placeholder inside another: close the first one, as in `<a>:<b>`, or write `<<` for a literal `<`"
+            ),
+            Self::Format { path, format } => write!(
+                f,
+                "`<{path}:{format}>`: a value stands in the key by its `Display`; write `<{path}>`, or `<{path}:raw>` to leave it unescaped"
+            ),
+            Self::Wildcard => {
+                f.write_str("`<_>` names no argument: give the argument a name and write that")
+            }
+            Self::Expression { piece } => write!(
+                f,
+                "`<{piece}>` is not an argument or a field of one: write `<arg>` or `<arg.field>`, and compute anything else before the call"
+            ),
+            Self::NoSeparator {
+                left,
+                between,
+                right,
+            } => {
+                if between.is_empty() {
+                    write!(f, "nothing separates `<{left}>` from `<{right}>`")?;
+                } else {
+                    write!(
+                        f,
+                        "`{between}` does not separate `<{left}>` from `<{right}>`, for values can contain it"
+                    )?;
+                }
+                write!(
+                    f,
+                    ", so different arguments could give one key: write `<{left}>:<{right}>`"
+                )
+            }
+        }
     }
 }
 
-/// Reads a template. The error says what is wrong and what to write instead.
-pub(crate) fn parse(template: &str) -> Result<Vec<Piece>, String> {
-    if template.is_empty() {
-        return Err("the key is empty: give the lock a name, as in \"order:<id>\"".into());
+impl Error for TemplateError {}
+
+/// Parses the text of a key.
+pub(crate) fn parse(text: &str) -> Result<Vec<Piece>, TemplateError> {
+    if text.is_empty() {
+        return Err(TemplateError::Empty);
     }
-    if template.trim() != template || template.chars().any(char::is_control) {
-        return Err(
-            "the key begins or ends with a blank, or has a control character: remove it".into(),
-        );
+    // Before blanks: a line break at an end is both, and "control character" is the better word for it.
+    if text.chars().any(char::is_control) {
+        return Err(TemplateError::ControlCharacter);
     }
-    for shape in ["#{", "${"] {
-        if template.contains(shape) {
-            return Err(format!(
-                "`{shape}..}}` is no placeholder here: write `<id>`"
-            ));
-        }
+    if text.trim() != text {
+        return Err(TemplateError::BlankEnds);
     }
     let mut pieces = Vec::new();
     let mut literal = String::new();
-    let mut rest = template;
-    while let Some(sign) = rest.chars().next() {
-        match sign {
-            '<' | '>' if rest[1..].starts_with(sign) => {
-                literal.push(sign);
-                rest = &rest[2..];
+    let mut rest = text;
+    while let Some(at) = rest.find(['<', '>']) {
+        literal.push_str(&rest[..at]);
+        let here = &rest[at..];
+        if let Some(after) = here.strip_prefix("<<") {
+            literal.push('<');
+            rest = after;
+        } else if let Some(after) = here.strip_prefix(">>") {
+            literal.push('>');
+            rest = after;
+        } else if let Some(inside) = here.strip_prefix('<') {
+            let (inside, after) = inside
+                .split_once('>')
+                .ok_or_else(|| TemplateError::Unclosed { rest: here.into() })?;
+            if inside.contains('<') {
+                return Err(TemplateError::Nested {
+                    piece: format!("<{inside}>"),
+                });
             }
-            '>' => return Err("a `>` stands alone: close a placeholder `<id>` with it, or write `>>` for the sign itself".into()),
-            '<' => {
-                let Some(end) = rest.find('>') else {
-                    return Err(format!("`{rest}` opens a placeholder and never closes it: write `<id>`, or `<<` for the sign itself"));
-                };
-                if !literal.is_empty() {
-                    pieces.push(Piece::Text(std::mem::take(&mut literal)));
-                }
-                pieces.push(Piece::Value(placeholder(&rest[1..end])?));
-                rest = &rest[end + 1..];
+            if !literal.is_empty() {
+                pieces.push(Piece::Text(std::mem::take(&mut literal)));
             }
-            sign => {
-                literal.push(sign);
-                rest = &rest[sign.len_utf8()..];
-            }
+            pieces.push(Piece::Placeholder(placeholder(inside)?));
+            rest = after;
+        } else {
+            return Err(TemplateError::StrayClose);
         }
     }
+    literal.push_str(rest);
     if !literal.is_empty() {
         pieces.push(Piece::Text(literal));
     }
-    check_separators(&pieces)?;
+    separated(&pieces)?;
     Ok(pieces)
 }
 
-fn placeholder(inner: &str) -> Result<Placeholder, String> {
-    if inner.is_empty() {
-        return Err("`<>` names no argument: write `<id>`".into());
-    }
-    if inner.contains('<') {
-        return Err(format!(
-            "`<{inner}>` nests placeholders: write one beside the other, as in `<a>:<b>`"
-        ));
-    }
-    let (path, raw) = match inner.split_once(':') {
-        None => (inner, false),
-        Some((path, "raw")) => (path, true),
-        Some((path, format)) => {
-            return Err(format!(
-                "`<{inner}>` has the unknown form `:{format}`: write `<{path}>`, or `<{path}:raw>` to leave the value unescaped"
-            ));
-        }
+/// Parses what stands between the brackets.
+fn placeholder(inside: &str) -> Result<Placeholder, TemplateError> {
+    let expression = || TemplateError::Expression {
+        piece: inside.into(),
     };
-    let path: Vec<String> = path.split('.').map(str::to_owned).collect();
-    let is_identifier = |part: &str| {
-        let name = part.strip_prefix("r#").unwrap_or(part);
-        name.starts_with(|first: char| first.is_alphabetic() || first == '_')
-            && name
-                .chars()
-                .all(|sign| sign.is_alphanumeric() || sign == '_')
+    if inside.is_empty() {
+        return Err(TemplateError::EmptyPlaceholder);
+    }
+    // `a::b` is a path expression, not a placeholder with a format.
+    let (path, format) = match inside.split_once(':') {
+        Some((_, format)) if format.starts_with(':') => return Err(expression()),
+        Some((path, format)) => (path, Some(format)),
+        None => (inside, None),
     };
-    let is_index =
-        |part: &str| !part.is_empty() && part.bytes().all(|digit| digit.is_ascii_digit());
-    if path[0] == "_" {
-        return Err("`<_>` names no argument: give the argument a name".into());
+    let mut names = path.split('.');
+    let head = names.next().unwrap_or_default();
+    let fields: Vec<String> = names.map(str::to_owned).collect();
+    if head == "_" {
+        return Err(TemplateError::Wildcard);
     }
-    if !is_identifier(&path[0]) && is_index(&path[0]) {
-        return Err(format!(
-            "`<{inner}>` counts arguments: write the argument's name, as in `<id>`"
-        ));
-    }
-    if !is_identifier(&path[0])
-        || !path[1..]
-            .iter()
-            .all(|part| is_identifier(part) || is_index(part))
+    if !(is_name(head) || head == "self")
+        || !fields.iter().all(|field| is_name(field) || is_index(field))
     {
-        return Err(format!(
-            "`<{inner}>` is an expression: a placeholder is an argument or a field of one, as in `<req.id>`; compute the value before the call"
-        ));
+        return Err(expression());
     }
-    if path == ["self"] {
-        return Err("`<self>` is the whole receiver: name a field of it, as in `<self.id>`".into());
+    match format {
+        None | Some("raw") => Ok(Placeholder {
+            written: inside.into(),
+            head: head.into(),
+            fields,
+            raw: format.is_some(),
+        }),
+        Some(format) => Err(TemplateError::Format {
+            path: path.into(),
+            format: format.into(),
+        }),
     }
-    Ok(Placeholder { path, raw })
 }
 
-/// Between two placeholders stands a character that no escaped value has, so that no two argument lists give one key.
-fn check_separators(pieces: &[Piece]) -> Result<(), String> {
-    let mut last: Option<&Placeholder> = None;
-    let mut separated = true;
+/// Whether this can be a Rust name, raw or not.
+pub(crate) fn is_name(text: &str) -> bool {
+    syn::parse_str::<syn::Ident>(text).is_ok_and(|name| name == text)
+}
+
+fn is_index(text: &str) -> bool {
+    // Without the leading zeros and the overflow that a tuple index cannot have.
+    text.parse::<u32>()
+        .is_ok_and(|index| index.to_string() == text)
+}
+
+/// Refuses neighbours that different values could make look alike.
+fn separated(pieces: &[Piece]) -> Result<(), TemplateError> {
+    let mut left: Option<&Placeholder> = None;
+    let mut between = "";
     for piece in pieces {
         match piece {
-            Piece::Text(text) => {
-                separated |= text
-                    .bytes()
-                    .any(|byte| !is_unreserved(byte) && byte != b'%');
-            }
-            Piece::Value(value) => {
-                if let (Some(last), false) = (last, separated) {
-                    let (a, b) = (last.text(), value.text());
-                    return Err(format!(
-                        "nothing separates `<{a}>` from `<{b}>` that a value cannot contain, so different values could give one key: write `<{a}>:<{b}>`"
-                    ));
+            Piece::Text(text) => between = text,
+            Piece::Placeholder(right) => {
+                if let Some(left) = left
+                    && between.chars().all(escaping_yields)
+                {
+                    return Err(TemplateError::NoSeparator {
+                        left: left.written.clone(),
+                        between: between.into(),
+                        right: right.written.clone(),
+                    });
                 }
-                last = Some(value);
-                separated = false;
+                left = Some(right);
+                between = "";
             }
         }
     }
     Ok(())
 }
 
+/// Whether an escaped value can contain this character.
+fn escaping_yields(character: char) -> bool {
+    character == '%' || (character.is_ascii() && lock_core::key::is_unreserved(character as u8))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use proptest::prelude::*;
 
-    fn value(text: &str, raw: bool) -> Piece {
-        Piece::Value(Placeholder {
-            path: text.split('.').map(str::to_owned).collect(),
-            raw,
-        })
-    }
+    use super::*;
 
     fn text(text: &str) -> Piece {
         Piece::Text(text.into())
     }
 
+    fn hole(written: &str, head: &str, fields: &[&str], raw: bool) -> Piece {
+        Piece::Placeholder(Placeholder {
+            written: written.into(),
+            head: head.into(),
+            fields: fields.iter().map(|&field| field.into()).collect(),
+            raw,
+        })
+    }
+
     #[test]
-    fn every_form_is_read() {
+    fn every_form_of_placeholder() {
+        let id = || hole("id", "id", &[], false);
+        let a = || hole("a", "a", &[], false);
+        let b = || hole("b", "b", &[], false);
         for (template, pieces) in [
-            ("jobs", vec![text("jobs")]),
-            ("order:<id>", vec![text("order:"), value("id", false)]),
-            ("<id>", vec![value("id", false)]),
+            ("nightly", vec![text("nightly")]),
+            ("<id>", vec![id()]),
+            ("order:<id>", vec![text("order:"), id()]),
             (
-                "{o:<id>}:pay",
-                vec![text("{o:"), value("id", false), text("}:pay")],
+                "<a>:<b.c.0>/x",
+                vec![
+                    a(),
+                    text(":"),
+                    hole("b.c.0", "b", &["c", "0"], false),
+                    text("/x"),
+                ],
             ),
+            ("<self.id>", vec![hole("self.id", "self", &["id"], false)]),
+            ("<id:raw>", vec![hole("id:raw", "id", &[], true)]),
+            ("<r#type>", vec![hole("r#type", "r#type", &[], false)]),
             (
-                "<a.b.0>/<self.c:raw>",
-                vec![value("a.b.0", false), text("/"), value("self.c", true)],
+                "{order:<id>}:pay",
+                vec![text("{order:"), id(), text("}:pay")],
             ),
             ("a<<b>>c", vec![text("a<b>c")]),
-            ("<r#type>", vec![value("r#type", false)]),
-            ("ü:<größe>", vec![text("ü:"), value("größe", false)]),
+            ("<a>>><b>", vec![a(), text(">"), b()]),
+            ("<_x>", vec![hole("_x", "_x", &[], false)]),
+            (
+                "<größe>é<b>",
+                vec![hole("größe", "größe", &[], false), text("é"), b()],
+            ),
         ] {
             assert_eq!(parse(template), Ok(pieces), "{template}");
         }
     }
 
     #[test]
-    fn every_mistake_is_told() {
-        for template in [
-            "", " a", "a ", "a\tb", "#{id}", "${id}", "<id", "id>", "<>", "<a<b>>", "<id:?>",
-            "<a.b()>", "<a+1>", "<self>", "<_>", "<0>", "<a><b>", "<a>x<b>", "<a>-<b>", "<a>%<b>",
-            "<a >", "<a.>",
+    fn every_mistake_is_named() {
+        use TemplateError as E;
+        let expression = |piece: &str| E::Expression {
+            piece: piece.into(),
+        };
+        let format = |format: &str| E::Format {
+            path: "id".into(),
+            format: format.into(),
+        };
+        for (template, error) in [
+            ("", E::Empty),
+            (" a", E::BlankEnds),
+            ("a\n", E::ControlCharacter),
+            ("a\u{0}b", E::ControlCharacter),
+            ("a:<id", E::Unclosed { rest: "<id".into() }),
+            ("a>b", E::StrayClose),
+            ("<<id>", E::StrayClose),
+            ("<>", E::EmptyPlaceholder),
+            (
+                "<a<b>>",
+                E::Nested {
+                    piece: "<a<b>".into(),
+                },
+            ),
+            ("<id:?>", format("?")),
+            ("<id:>", format("")),
+            ("<_>", E::Wildcard),
+            ("<_.0>", E::Wildcard),
+            ("< id>", expression(" id")),
+            ("<id()>", expression("id()")),
+            ("<id.>", expression("id.")),
+            ("<.id>", expression(".id")),
+            ("<0>", expression("0")),
+            ("<a.00>", expression("a.00")),
+            ("<a.self>", expression("a.self")),
+            ("<a::B>", expression("a::B")),
+            ("<type>", expression("type")),
         ] {
-            assert!(parse(template).is_err(), "{template}");
+            assert_eq!(parse(template), Err(error), "{template}");
+        }
+    }
+
+    #[test]
+    fn a_separator_is_what_no_value_yields() {
+        for between in ["", "x", "-", "%", "a-b_c.d~9%2F"] {
+            let parsed = parse(&format!("<a>{between}<b>"));
+            assert!(
+                matches!(parsed, Err(TemplateError::NoSeparator { .. })),
+                "{between}"
+            );
+        }
+        for between in [":", "/", "|", "x:y", "é", "}", "<<", " "] {
+            assert!(parse(&format!("<a>{between}<b>")).is_ok(), "{between}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in any::<String>()) {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn no_text_of_telling_characters_panics(text in "[<>:._a-c0#r{} ]{0,12}") {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn literal_text_comes_back(text in "[a-z<>{}:/]{1,12}") {
+            let escaped = text.replace('<', "<<").replace('>', ">>");
+            prop_assert_eq!(parse(&escaped), Ok(vec![Piece::Text(text)]));
         }
     }
 }

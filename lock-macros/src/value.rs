@@ -15,7 +15,10 @@ pub(crate) fn ungrouped(expr: Expr) -> Expr {
 
 fn text(value: &Expr) -> Option<&LitStr> {
     match value {
-        Expr::Lit(ExprLit { lit: Lit::Str(literal), .. }) => Some(literal),
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(literal),
+            ..
+        }) => Some(literal),
         _ => None,
     }
 }
@@ -45,9 +48,15 @@ pub(crate) fn key(value: &Expr, mistakes: &mut Mistakes) -> Option<LitStr> {
 
 pub(crate) fn renew(value: &Expr, mistakes: &mut Mistakes) -> Option<bool> {
     match value {
-        Expr::Lit(ExprLit { lit: Lit::Bool(renew), .. }) => Some(renew.value),
+        Expr::Lit(ExprLit {
+            lit: Lit::Bool(renew),
+            ..
+        }) => Some(renew.value),
         _ => {
-            mistakes.add(value, "`renew` is a switch: write `renew = true` or `renew = false`, without quotes");
+            mistakes.add(
+                value,
+                "`renew` is a switch: write `renew = true` or `renew = false`, without quotes",
+            );
             None
         }
     }
@@ -121,9 +130,20 @@ pub(crate) fn root(value: &Expr, mistakes: &mut Mistakes) -> Option<Path> {
     match path {
         Some(path) if !quoted && is_absolute(&path) => Some(path),
         Some(path) => {
-            let names: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-            let start = if names.first().is_some_and(|name| name == "crate") { "" } else { "::" };
-            let names: Vec<String> = names.into_iter().filter(|name| name != "self" && name != "super").collect();
+            let names: Vec<String> = path
+                .segments
+                .iter()
+                .map(|segment| segment.ident.to_string())
+                .collect();
+            let start = if names.first().is_some_and(|name| name == "crate") {
+                ""
+            } else {
+                "::"
+            };
+            let names: Vec<String> = names
+                .into_iter()
+                .filter(|name| name != "self" && name != "super")
+                .collect();
             mistakes.add(
                 value,
                 format_args!(
@@ -134,7 +154,10 @@ pub(crate) fn root(value: &Expr, mistakes: &mut Mistakes) -> Option<Path> {
             None
         }
         None => {
-            mistakes.add(value, "`crate` is the path of lock-runtime: write `crate = ::lock_runtime`");
+            mistakes.add(
+                value,
+                "`crate` is the path of lock-runtime: write `crate = ::lock_runtime`",
+            );
             None
         }
     }
@@ -143,5 +166,6 @@ pub(crate) fn root(value: &Expr, mistakes: &mut Mistakes) -> Option<Path> {
 /// `::name…`, `crate::…`, or what `$crate` of a `macro_rules` became.
 fn is_absolute(path: &Path) -> bool {
     let first = path.segments.first();
-    path.leading_colon.is_some() || first.is_some_and(|first| first.ident == "crate" || first.ident == "$crate")
+    path.leading_colon.is_some()
+        || first.is_some_and(|first| first.ident == "crate" || first.ident == "$crate")
 }

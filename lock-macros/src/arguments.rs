@@ -1,0 +1,191 @@
+//! The arguments of a function: what they are called outside the body and inside, and which of them a key may name.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{format_ident, quote};
+use syn::{
+    Attribute, FnArg, Ident, Pat, PatIdent, Receiver, Signature, Type, ext::IdentExt as _,
+    visit::Visit,
+};
+
+pub(crate) struct Arguments {
+    pub(crate) receiver: Option<Receiver>,
+    pub(crate) typed: Vec<Argument>,
+}
+
+pub(crate) struct Argument {
+    /// What the expansion calls it before the body: its own name, or a made one for a pattern.
+    pub(crate) outer: Ident,
+    /// The one name it is bound to, if it is.
+    pub(crate) name: Option<Ident>,
+    /// The names inside its pattern.
+    pub(crate) parts: Vec<Ident>,
+    pub(crate) ty: Type,
+    pattern: Pat,
+    /// `cfg`s: what stands for the argument carries them too.
+    conditions: Vec<Attribute>,
+    /// Lint levels: they are about the binding, which stands in the body.
+    lints: Vec<Attribute>,
+}
+
+impl Arguments {
+    /// Reads the arguments, and leaves the signature with a plain name for each.
+    ///
+    /// ```text
+    /// async fn f(mut id: u64, (a, _): Pair, _: Guard)
+    ///
+    /// async fn f(id: u64, __arg1: Pair, __arg2: Guard)
+    /// ```
+    pub(crate) fn take(sig: &mut Signature) -> Self {
+        let mut arguments = Self::read(sig);
+        let typed = sig.inputs.iter_mut().filter_map(|input| match input {
+            FnArg::Typed(typed) => Some(typed),
+            FnArg::Receiver(_) => None,
+        });
+        for (index, (input, argument)) in typed.zip(&mut arguments.typed).enumerate() {
+            if matches!(&argument.pattern, Pat::Ident(pattern) if !is_plain(pattern)) {
+                argument.outer = made(index);
+            }
+            let outer = &argument.outer;
+            *input.pat = syn::parse_quote!(#outer);
+            input.attrs.retain(|attr| !is_lint(attr));
+        }
+        arguments
+    }
+
+    /// Reads the arguments of a signature that stays as it is.
+    pub(crate) fn read(sig: &Signature) -> Self {
+        let mut arguments = Self {
+            receiver: None,
+            typed: Vec::new(),
+        };
+        for input in &sig.inputs {
+            match input {
+                FnArg::Receiver(receiver) => arguments.receiver = Some(receiver.clone()),
+                FnArg::Typed(typed) => {
+                    let (conditions, lints) = (
+                        typed
+                            .attrs
+                            .iter()
+                            .filter(|attr| is_condition(attr))
+                            .cloned()
+                            .collect(),
+                        typed
+                            .attrs
+                            .iter()
+                            .filter(|attr| is_lint(attr))
+                            .cloned()
+                            .collect(),
+                    );
+                    let mut bound = Names::default();
+                    bound.visit_pat(&typed.pat);
+                    let (name, parts) = match &*typed.pat {
+                        Pat::Ident(pattern) => (Some(pattern.ident.clone()), bound.0.split_off(1)),
+                        _ => (None, bound.0),
+                    };
+                    let outer = name.clone().unwrap_or_else(|| made(arguments.typed.len()));
+                    arguments.typed.push(Argument {
+                        outer,
+                        name,
+                        parts,
+                        ty: (*typed.ty).clone(),
+                        pattern: (*typed.pat).clone(),
+                        conditions,
+                        lints,
+                    });
+                }
+            }
+        }
+        arguments
+    }
+
+    /// The names that a key can begin a placeholder with, `self` aside.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let names = self
+            .typed
+            .iter()
+            .filter_map(|argument| argument.name.as_ref());
+        let names = names.map(|name| name.unraw().to_string());
+        // What `#[async_trait]` called a pattern is nothing the user wrote.
+        names.filter(|name| !name.starts_with("__arg")).collect()
+    }
+
+    /// Moves every argument into the body's block, as rustc itself does for an `async fn`: in order, so that they are
+    /// dropped in reverse, each after the names in its pattern; unused ones and `_` too.
+    ///
+    /// ```text
+    /// (self, mut id: u64, (a, _): Pair, _: Guard)
+    ///
+    /// let _ = &self;                  // captured whole, also if the body uses none or one field of it
+    /// let mut id = id;
+    /// let __arg1 = __arg1;
+    /// let (a, _) = __arg1;
+    /// let __arg2 = __arg2;
+    /// ```
+    pub(crate) fn move_in(&self, used: &[Ident]) -> TokenStream {
+        let receiver = self
+            .receiver
+            .as_ref()
+            .filter(|receiver| receiver.reference.is_none());
+        let receiver = receiver.map(|receiver| {
+            let this = receiver.self_token;
+            quote!(let _ = &#this;)
+        });
+        let typed = self.typed.iter().map(|argument| argument.move_in(used));
+        quote!(#receiver #(#typed)*)
+    }
+}
+
+impl Argument {
+    fn move_in(&self, used: &[Ident]) -> TokenStream {
+        let Self {
+            outer,
+            pattern,
+            conditions,
+            lints,
+            ..
+        } = self;
+        match pattern {
+            Pat::Ident(pattern) if is_plain(pattern) => {
+                // The key uses it, even if the body does not.
+                let used = used
+                    .contains(outer)
+                    .then(|| quote!(#[allow(unused_variables)]));
+                quote!(#(#conditions)* #(#lints)* #used let #pattern = #outer;)
+            }
+            Pat::Wild(_) => quote!(#(#conditions)* let #outer = #outer;),
+            pattern => quote! {
+                #(#conditions)* let #outer = #outer;
+                #(#conditions)* #(#lints)* let #pattern = #outer;
+            },
+        }
+    }
+}
+
+fn made(index: usize) -> Ident {
+    format_ident!("__arg{index}", span = Span::mixed_site())
+}
+
+/// `name` or `mut name`
+fn is_plain(pattern: &PatIdent) -> bool {
+    pattern.by_ref.is_none() && pattern.subpat.is_none()
+}
+
+fn is_condition(attr: &Attribute) -> bool {
+    attr.path().is_ident("cfg") || attr.path().is_ident("cfg_attr")
+}
+
+fn is_lint(attr: &Attribute) -> bool {
+    ["allow", "expect", "warn", "deny", "forbid"]
+        .iter()
+        .any(|level| attr.path().is_ident(level))
+}
+
+#[derive(Default)]
+struct Names(Vec<Ident>);
+
+impl<'ast> Visit<'ast> for Names {
+    fn visit_pat_ident(&mut self, pattern: &'ast PatIdent) {
+        self.0.push(pattern.ident.clone());
+        syn::visit::visit_pat_ident(self, pattern);
+    }
+}

@@ -1,0 +1,219 @@
+//! The placeholders of a key against the arguments of its function: what is named, and what may be.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::{Ident, Index, Member, Receiver, Type, ext::IdentExt as _, spanned::Spanned as _};
+
+use crate::{
+    args::Key,
+    arguments::{Argument, Arguments},
+    lookalikes,
+    mistakes::Mistakes,
+    signature::{last_segment, ungrouped},
+    suggest,
+    template::{Piece, Placeholder},
+};
+
+/// A piece of a key whose values are known.
+pub(crate) enum Part<'a> {
+    Text(&'a str),
+    Value {
+        placeholder: &'a Placeholder,
+        source: Source<'a>,
+    },
+}
+
+/// Whose value, or whose field's.
+pub(crate) enum Source<'a> {
+    Receiver(&'a Receiver),
+    Argument(&'a Argument),
+}
+
+/// A key, checked against the signature.
+pub(crate) struct Resolved<'a> {
+    parts: Vec<Part<'a>>,
+    literal: Span,
+}
+
+impl<'a> Resolved<'a> {
+    /// Finds what the key names, and reports each placeholder that names nothing.
+    pub(crate) fn read(key: &'a Key, arguments: &'a Arguments, mistakes: &mut Mistakes) -> Self {
+        let mut parts = Vec::new();
+        for piece in &key.pieces {
+            match piece {
+                Piece::Text(text) => parts.push(Part::Text(text)),
+                Piece::Placeholder(placeholder) => {
+                    match source(key, placeholder, arguments, mistakes) {
+                        Some(source) => parts.push(Part::Value {
+                            placeholder,
+                            source,
+                        }),
+                        None => continue,
+                    }
+                }
+            }
+        }
+        if let Some(message) = lookalikes::find(&key.pieces, arguments) {
+            mistakes.add(&key.literal, message);
+        } else if let Some(message) = lookalikes::unusable(&key.pieces) {
+            mistakes.add(&key.literal, message);
+        }
+        Self {
+            parts,
+            literal: key.literal.span(),
+        }
+    }
+
+    /// The arguments that the key uses.
+    pub(crate) fn used(&self) -> Vec<Ident> {
+        let sources = self.parts.iter().filter_map(|part| match part {
+            Part::Value {
+                source: Source::Argument(argument),
+                ..
+            } => Some(argument.outer.clone()),
+            _ => None,
+        });
+        sources.collect()
+    }
+
+    /// Renders the key. The values are borrowed, so the body can move them afterwards.
+    ///
+    /// ```text
+    /// "order:<id>:<req.user.0:raw>"
+    ///
+    /// ROOT::__private::v1::key()
+    ///     .text("order:").part("id", &id).text(":").raw("req.user.0:raw", &req.user.0)
+    ///     .build()
+    /// ```
+    pub(crate) fn expand(&self, private: &TokenStream) -> TokenStream {
+        let parts = self.parts.iter().map(|part| match part {
+            Part::Text(text) => quote!(.text(#text)),
+            Part::Value {
+                placeholder,
+                source,
+            } => self.value(placeholder, source),
+        });
+        quote!(#private::key() #(#parts)* .build())
+    }
+
+    /// The name is the user's own, for its hygiene. It stands where its type does, so that "not a key part" points
+    /// there; for a field the literal is the place, for its type is written elsewhere.
+    fn value(&self, placeholder: &Placeholder, source: &Source<'_>) -> TokenStream {
+        let place = match source {
+            Source::Argument(argument) if placeholder.fields.is_empty() => argument.ty.span(),
+            _ => self.literal,
+        };
+        let mut name = match source {
+            Source::Receiver(receiver) => Ident::new("self", receiver.self_token.span()),
+            Source::Argument(argument) => argument.outer.clone(),
+        };
+        name.set_span(name.span().located_at(place));
+        let fields = placeholder.fields.iter().map(|field| self.member(field));
+        let written = &placeholder.written;
+        let generated = Span::mixed_site().located_at(place);
+        let method = Ident::new(if placeholder.raw { "raw" } else { "part" }, generated);
+        quote_spanned!(generated=> .#method(#written, &#name #(.#fields)*))
+    }
+
+    fn member(&self, field: &str) -> Member {
+        match field.parse() {
+            Ok(index) => Member::Unnamed(Index {
+                index,
+                span: self.literal,
+            }),
+            Err(_) => {
+                let name = match field.strip_prefix("r#") {
+                    Some(raw) => Ident::new_raw(raw, self.literal),
+                    None => Ident::new(field, self.literal),
+                };
+                Member::Named(name)
+            }
+        }
+    }
+}
+
+fn source<'a>(
+    key: &Key,
+    placeholder: &Placeholder,
+    arguments: &'a Arguments,
+    mistakes: &mut Mistakes,
+) -> Option<Source<'a>> {
+    let written = &placeholder.written;
+    let message = if placeholder.head == "self" {
+        match &arguments.receiver {
+            None => format!(
+                "`<{written}>` needs a method, and this function has no `self`: name one of its arguments"
+            ),
+            Some(_) if placeholder.fields.is_empty() => {
+                format!(
+                    "`<{written}>` is the whole value: write the field that identifies it, as in `<self.id>`"
+                )
+            }
+            Some(receiver) => return Some(Source::Receiver(receiver)),
+        }
+    } else {
+        let is_named = |name: &Ident| name.unraw() == placeholder.head.trim_start_matches("r#");
+        let named = arguments
+            .typed
+            .iter()
+            .find(|argument| argument.name.as_ref().is_some_and(is_named));
+        match named {
+            Some(argument) => {
+                if placeholder.fields.is_empty() && is_option(&argument.ty) {
+                    mistakes.add(
+                        &argument.ty,
+                        format_args!(
+                            "`<{written}>` is an `Option`, and all absent values would share one lock: take the value itself, or unwrap it before the call"
+                        ),
+                    );
+                    return None;
+                }
+                return Some(Source::Argument(argument));
+            }
+            None if arguments
+                .typed
+                .iter()
+                .any(|argument| argument.parts.iter().any(is_named)) =>
+            {
+                format!(
+                    "`<{written}>` names a part of a pattern, which is bound only inside the body: give the argument one name and write `<name.field>`"
+                )
+            }
+            None => unknown(placeholder, arguments),
+        }
+    };
+    mistakes.add(&key.literal, message);
+    None
+}
+
+fn unknown(placeholder: &Placeholder, arguments: &Arguments) -> String {
+    let written = &placeholder.written;
+    let names = arguments.names();
+    let known = || names.iter().map(String::as_str);
+    match suggest::nearest(&placeholder.head, known()) {
+        Some(meant) => {
+            let rest = &written[placeholder.head.len()..];
+            format!(
+                "`<{written}>` names no argument: did you mean `<{meant}{rest}>`? The arguments are {}",
+                suggest::list(known())
+            )
+        }
+        None if names.is_empty() => {
+            format!(
+                "`<{written}>` names no argument, for this function has none: write `<<{written}>>` if it is literal text"
+            )
+        }
+        None => format!(
+            "`<{written}>` names no argument: write one of {}",
+            suggest::list(known())
+        ),
+    }
+}
+
+/// Whether the tokens tell that this is an `Option`, also behind references.
+fn is_option(ty: &Type) -> bool {
+    match ungrouped(ty) {
+        Type::Reference(reference) => is_option(&reference.elem),
+        named => last_segment(named).is_some_and(|last| last.ident == "Option"),
+    }
+}

@@ -1,0 +1,177 @@
+//! Literal text that was meant as a placeholder: the forms of `format!` and of Spring's expression language. Taken
+//! literally, each would put all calls under one lock.
+
+use lock_core::key::{KeyError, LockKey, LockName};
+use syn::ext::IdentExt as _;
+
+use crate::{
+    arguments::Arguments,
+    template::{Piece, is_name},
+};
+
+/// The first such piece, as the message about it.
+pub(crate) fn find(pieces: &[Piece], arguments: &Arguments) -> Option<String> {
+    let names = Named::of(arguments);
+    pieces.iter().find_map(|piece| match piece {
+        Piece::Text(text) => braced(text, &names).or_else(|| hashed(text, &names)),
+        Piece::Placeholder(_) => None,
+    })
+}
+
+/// All names that are bound by the arguments, `self` included.
+struct Named(Vec<String>);
+
+impl Named {
+    fn of(arguments: &Arguments) -> Self {
+        let bound = arguments
+            .typed
+            .iter()
+            .flat_map(|argument| argument.name.iter().chain(&argument.parts));
+        let mut names: Vec<String> = bound.map(|name| name.unraw().to_string()).collect();
+        if arguments.receiver.is_some() {
+            names.push("self".into());
+        }
+        Self(names)
+    }
+
+    /// Whether the path begins with one of them.
+    fn has(&self, path: &str) -> bool {
+        let head = path.split('.').next().unwrap_or_default();
+        self.0.iter().any(|name| name == head)
+    }
+}
+
+/// `{}`, `{0}`, `{id}`, `{id:?}`, `#{id}`, `${id}`
+fn braced(text: &str, names: &Named) -> Option<String> {
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        // A tag with a placeholder in it ends in another piece.
+        let (inside, next) = after.split_once('}')?;
+        if let Some(sign) = before.chars().last().filter(|sign| "#$".contains(*sign)) {
+            let path = inside.trim_start_matches('#');
+            if is_path(path) {
+                return Some(format!(
+                    "`{sign}{{{inside}}}` is taken literally here: write `<{path}>` for the value of an argument"
+                ));
+            }
+        }
+        let (path, format) = match inside.split_once(':') {
+            Some((path, format)) => (path, Some(format)),
+            None => (inside, None),
+        };
+        let is_format = format.is_none_or(|format| matches!(format, "?" | "#?"));
+        if is_format && (path.is_empty() || path.bytes().all(|byte| byte.is_ascii_digit())) {
+            return Some(format!(
+                "`{{{inside}}}` is a `format!` argument, and braces are a hash tag here: write `<name>` with the name of an argument"
+            ));
+        }
+        if is_format && names.has(path) {
+            return Some(format!(
+                "`{{{inside}}}` is a hash tag, for braces are literal: write `<{path}>` for the argument"
+            ));
+        }
+        rest = next;
+    }
+    None
+}
+
+/// `#id`
+fn hashed(text: &str, names: &Named) -> Option<String> {
+    text.split('#').skip(1).find_map(|after| {
+        let end = after.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'));
+        let path = after[..end.unwrap_or(after.len())].trim_end_matches('.');
+        names.has(path).then(|| {
+            format!(
+                "`#{path}` is taken literally here: write `<{path}>` for the value of the argument"
+            )
+        })
+    })
+}
+
+fn is_path(text: &str) -> bool {
+    text.split('.').all(|name| is_name(name) || name == "self")
+}
+
+/// Why no values could make this template a key that a backend stores: its braces are no hash tag, or it ends like
+/// the state of a lock. An escaped value changes neither.
+pub(crate) fn unusable(pieces: &[Piece]) -> Option<KeyError> {
+    let mut sample = String::new();
+    for piece in pieces {
+        match piece {
+            Piece::Text(text) => sample.push_str(text),
+            Piece::Placeholder(placeholder) if placeholder.raw => return None,
+            Piece::Placeholder(_) => sample.push('0'),
+        }
+    }
+    let key = LockKey::new(sample);
+    key.and_then(|key| LockName::new("namespace", &key)).err()
+}
+
+#[cfg(test)]
+mod tests {
+    use syn::parse_quote;
+
+    use super::*;
+    use crate::template;
+
+    fn found(key: &str) -> Option<String> {
+        let arguments = Arguments::read(
+            &parse_quote!(async fn f(&self, id: u64, (a, b): (u8, u8), r#type: u8) -> R),
+        );
+        find(&template::parse(key).unwrap(), &arguments)
+    }
+
+    #[test]
+    fn foreign_placeholders_are_recognised() {
+        for (key, says) in [
+            ("order:{id}", "write `<id>`"),
+            ("order:{id.0}", "write `<id.0>`"),
+            ("order:{id:?}", "write `<id>`"),
+            ("order:{self.id}", "write `<self.id>`"),
+            ("order:{a}", "write `<a>`"),
+            ("order:{type}", "write `<type>`"),
+            ("order:{}", "`format!`"),
+            ("order:{0}", "`format!`"),
+            ("order:{:?}", "`format!`"),
+            ("order:#id", "write `<id>`"),
+            ("order:#id.name:x", "write `<id.name>`"),
+            ("order:#{id}", "write `<id>`"),
+            ("order:#{#id}", "write `<id>`"),
+            ("order:${id}", "write `<id>`"),
+            ("order:${order.id}", "write `<order.id>`"),
+        ] {
+            let message = found(key).unwrap_or_default();
+            assert!(message.contains(says), "{key}: {message}");
+        }
+    }
+
+    #[test]
+    fn hash_tags_and_numbers_are_not() {
+        for key in [
+            "{order:<id>}:pay",
+            "{orders}",
+            "{id:<id>}",
+            "issue#42",
+            "issue#<id>",
+            "${<id>}",
+            "a#c",
+            "{id:x}",
+        ] {
+            assert_eq!(found(key), None, "{key}");
+        }
+    }
+
+    #[test]
+    fn braces_are_one_hash_tag() {
+        for key in ["{a", "a}", "{a}{b}", "{a}:{<id>}", "{}a"] {
+            assert_eq!(
+                unusable(&template::parse(key).unwrap()),
+                Some(KeyError::StrayBrace),
+                "{key}"
+            );
+        }
+        for key in ["a", "{a}", "{a:<id>}:b", "{<id>}"] {
+            assert_eq!(unusable(&template::parse(key).unwrap()), None, "{key}");
+        }
+    }
+}
