@@ -23,7 +23,11 @@ async fn no_two_holds_overlap_and_tokens_rise() {
                 callers.spawn(async move {
                     for _ in 0..25 {
                         let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
-                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holds overlap");
+                        assert_eq!(
+                            inside.fetch_add(1, Ordering::SeqCst),
+                            0,
+                            "two holds overlap"
+                        );
                         let token = guard.token().get();
                         let before = newest.swap(token, Ordering::SeqCst);
                         assert!(before < token, "token {token} after {before}");
@@ -85,10 +89,15 @@ async fn tokens_rise_over_flushall_on_an_old_connection() {
             assert!(next > newest);
             newest = next;
         }
-        let flushed = redis::cmd("FLUSHALL").exec_async(&mut server.connection().await).await;
+        let flushed = redis::cmd("FLUSHALL")
+            .exec_async(&mut server.connection().await)
+            .await;
         flushed.unwrap();
         let next = token(&client).await;
-        assert!(next > newest, "token {next} after FLUSHALL, {newest} before");
+        assert!(
+            next > newest,
+            "token {next} after FLUSHALL, {newest} before"
+        );
         newest = next;
     }
 }
@@ -102,19 +111,31 @@ async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
     let replica = RedisServer::builder().replica_of(&master).start().await;
     let mut on_replica = replica.connection().await;
     crate::stores::until(async || {
-        let info: String = redis::cmd("INFO").arg("replication").query_async(&mut on_replica).await.unwrap();
+        let info: String = redis::cmd("INFO")
+            .arg("replication")
+            .query_async(&mut on_replica)
+            .await
+            .unwrap();
         info.contains("master_link_status:up")
     })
     .await;
     // The replica is promoted here, so it sees nothing of what the master grants from now on.
-    redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut on_replica).await.unwrap();
+    redis::cmd("REPLICAOF")
+        .arg("NO")
+        .arg("ONE")
+        .exec_async(&mut on_replica)
+        .await
+        .unwrap();
     let mut newest = 0;
     for _ in 0..100 {
         newest = token(&first).await;
     }
     let second = Store::on(&replica.url()).client().await;
     let next = token(&second).await;
-    assert!(next > newest, "token {next} on the promoted replica, {newest} before");
+    assert!(
+        next > newest,
+        "token {next} on the promoted replica, {newest} before"
+    );
 }
 
 /// A holder that is told late is fenced: the token of whoever follows is higher.

@@ -7,7 +7,11 @@ use crate::stores::{SECOND, hold, on_every_store, until_waiting};
 #[tokio::test]
 async fn waiters_enter_in_the_order_in_which_they_queued() {
     on_every_store(|store| async move {
-        let clients = [store.client().await, store.client().await, store.client().await];
+        let clients = [
+            store.client().await,
+            store.client().await,
+            store.client().await,
+        ];
         let guard = hold(&clients[0], "k").await;
         let entered = Arc::new(Mutex::new(Vec::new()));
         let mut callers = tokio::task::JoinSet::new();

@@ -21,7 +21,10 @@ async fn a_wait_ends_in_busy_at_its_time_and_leaves_the_queue() {
         };
         assert_eq!(key.as_str(), "k");
         assert_eq!(with, BusyWith::AnotherProcess);
-        assert!(waited >= 299 * MS && waited <= took, "{waited:?} of {took:?}");
+        assert!(
+            waited >= 299 * MS && waited <= took,
+            "{waited:?} of {took:?}"
+        );
         assert!(took < 550 * MS, "{took:?}");
         assert_eq!(caller.lock("k").status().await.unwrap().waiters, 0);
         guard.release().await;
@@ -42,11 +45,15 @@ async fn one_attempt_neither_queues_nor_overtakes() {
         until_waiting(&client, "k", 1).await;
         let other = store.client().await;
         let started = Instant::now();
-        assert!(matches!(other.lock("k").try_acquire().await, Err(LockError::Busy { .. })));
+        assert!(matches!(
+            other.lock("k").try_acquire().await,
+            Err(LockError::Busy { .. })
+        ));
         assert!(started.elapsed() < 250 * MS);
         assert_eq!(client.lock("k").status().await.unwrap().waiters, 1);
         // The try comes while the lock changes hands: the waiter is first all the same.
-        let (_, tried) = tokio::join!(guard.release(), other.lock("k").try_acquire());
+        let lock = other.lock("k");
+        let ((), tried) = tokio::join!(guard.release(), lock.try_acquire());
         assert!(matches!(tried, Err(LockError::Busy { .. })));
         waiting.await.unwrap().unwrap().release().await;
     })
@@ -64,11 +71,24 @@ async fn a_silent_server_is_unreachable_within_wait() {
         let started = Instant::now();
         let refused = client.lock("k").wait(wait).acquire().await.unwrap_err();
         let took = started.elapsed();
-        assert!(matches!(refused, LockError::Unreachable { .. }), "{refused}");
-        assert!(took >= wait && took < wait + 250 * MS, "{took:?} of {wait:?}");
+        assert!(
+            matches!(refused, LockError::Unreachable { .. }),
+            "{refused}"
+        );
+        assert!(
+            took >= wait && took < wait + 250 * MS,
+            "{took:?} of {wait:?}"
+        );
     }
     proxy.blackhole(false);
-    client.lock("k").wait(5 * SECOND).acquire().await.unwrap().release().await;
+    client
+        .lock("k")
+        .wait(5 * SECOND)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await;
 }
 
 /// The wait outlasts an outage of the server.

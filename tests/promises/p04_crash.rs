@@ -17,7 +17,13 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     let started = Instant::now();
     std::mem::forget(guard);
     // The waiters' own leases are longer, and do not count.
-    let entered = alive.lock("k").wait(10 * SECOND).lease(60 * SECOND).acquire().await.unwrap();
+    let entered = alive
+        .lock("k")
+        .wait(10 * SECOND)
+        .lease(60 * SECOND)
+        .acquire()
+        .await
+        .unwrap();
     let took = started.elapsed();
     assert!(took >= 900 * MS && took < 1250 * MS, "{took:?}");
     entered.release().await;
@@ -32,7 +38,12 @@ async fn a_waiter_that_only_looks_alive_delays_by_two_seconds_at_most() {
     let client = store.client().await;
     let guard = hold(&client, "k").await;
     let silent = tokio::spawn(async move {
-        behind.lock("k").wait(20 * SECOND).lease(60 * SECOND).acquire().await
+        behind
+            .lock("k")
+            .wait(20 * SECOND)
+            .lease(60 * SECOND)
+            .acquire()
+            .await
     });
     until_waiting(&client, "k", 1).await;
     let next = tokio::spawn({

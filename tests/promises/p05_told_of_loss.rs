@@ -33,13 +33,34 @@ async fn the_body_is_dropped_at_the_end_of_a_fixed_lease() {
             let _witness = witness;
             std::future::pending::<()>().await;
         };
-        let lost = client.lock("k").lease(300 * MS).run(body).await.unwrap_err();
+        let lost = client
+            .lock("k")
+            .lease(300 * MS)
+            .run(body)
+            .await
+            .unwrap_err();
         let took = started.elapsed();
-        assert!(matches!(lost, LockError::Lost { reason: LossReason::Expired, .. }), "{lost}");
+        assert!(
+            matches!(
+                lost,
+                LockError::Lost {
+                    reason: LossReason::Expired,
+                    ..
+                }
+            ),
+            "{lost}"
+        );
         assert!(took >= 250 * MS && took < 550 * MS, "{took:?}");
         assert!(dropped.load(Ordering::SeqCst));
         assert_eq!(client.stats().lost, 1);
-        client.lock("k").wait(SECOND).acquire().await.unwrap().release().await;
+        client
+            .lock("k")
+            .wait(SECOND)
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await;
     })
     .await;
 }
@@ -88,7 +109,11 @@ async fn with_continue_the_body_runs_on_and_the_loss_is_visible() {
 
 async fn delete(store: &Store) {
     let mut connection = shared_server().await.connection().await;
-    let deleted: usize = redis::cmd("DEL").arg(store.name("k")).query_async(&mut connection).await.unwrap();
+    let deleted: usize = redis::cmd("DEL")
+        .arg(store.name("k"))
+        .query_async(&mut connection)
+        .await
+        .unwrap();
     assert_eq!(deleted, 1);
 }
 
@@ -101,8 +126,23 @@ async fn a_deletion_is_seen_at_the_next_renewal() {
         delete(&store).await;
         std::future::pending::<()>().await;
     };
-    let lost = client.lock("k").lease(1500 * MS).renew(true).run(body).await.unwrap_err();
-    assert!(matches!(lost, LockError::Lost { reason: LossReason::NotHeld, .. }), "{lost}");
+    let lost = client
+        .lock("k")
+        .lease(1500 * MS)
+        .renew(true)
+        .run(body)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            lost,
+            LockError::Lost {
+                reason: LossReason::NotHeld,
+                ..
+            }
+        ),
+        "{lost}"
+    );
     assert!(started.elapsed() < 750 * MS, "{:?}", started.elapsed());
 }
 
@@ -115,8 +155,22 @@ async fn a_deletion_under_a_fixed_lease_is_seen_at_the_next_third() {
         delete(&store).await;
         std::future::pending::<()>().await;
     };
-    let lost = client.lock("k").lease(3 * SECOND).run(body).await.unwrap_err();
-    assert!(matches!(lost, LockError::Lost { reason: LossReason::NotHeld, .. }), "{lost}");
+    let lost = client
+        .lock("k")
+        .lease(3 * SECOND)
+        .run(body)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            lost,
+            LockError::Lost {
+                reason: LossReason::NotHeld,
+                ..
+            }
+        ),
+        "{lost}"
+    );
     assert!(started.elapsed() < 1250 * MS, "{:?}", started.elapsed());
 }
 
@@ -128,8 +182,17 @@ async fn a_renewed_lease_outlives_its_time_and_max_hold_ends_it() {
         lock.run(sleep(2500 * MS)).await.unwrap();
         assert_eq!(client.stats().lost, 0);
         let started = Instant::now();
-        let lost = lock.max_hold(500 * MS).run(std::future::pending::<()>()).await;
-        assert!(matches!(lost, Err(LockError::Lost { reason: LossReason::Expired, .. })));
+        let lost = lock
+            .max_hold(500 * MS)
+            .run(std::future::pending::<()>())
+            .await;
+        assert!(matches!(
+            lost,
+            Err(LockError::Lost {
+                reason: LossReason::Expired,
+                ..
+            })
+        ));
         assert!(started.elapsed() < 1750 * MS, "{:?}", started.elapsed());
     })
     .await;

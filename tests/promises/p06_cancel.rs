@@ -75,7 +75,10 @@ async fn shutting_down_drains() {
             async move { client.shutdown().await }
         });
         assert_eq!(waiting.await.unwrap(), Err(LockError::ShutDown));
-        assert!(matches!(client.lock("k").acquire().await, Err(LockError::ShutDown)));
+        assert!(matches!(
+            client.lock("k").acquire().await,
+            Err(LockError::ShutDown)
+        ));
         drop(guard);
         down.await.unwrap();
         hold(&other, "k").await.release().await;

@@ -18,10 +18,15 @@ async fn a_nested_call_enters_again_and_the_last_one_out_releases() {
                 assert!(client.lock("k").is_held_here());
                 let token = lock_runtime::Hold::current().unwrap().token();
                 let inner = client.lock("k").run(async {
-                    client.lock("other").run(async {
-                        client.lock("k").run(async { lock_runtime::Hold::current().unwrap().token() }).await
-                    })
-                    .await
+                    client
+                        .lock("other")
+                        .run(async {
+                            client
+                                .lock("k")
+                                .run(async { lock_runtime::Hold::current().unwrap().token() })
+                                .await
+                        })
+                        .await
                 });
                 assert_eq!(inner.await.unwrap().unwrap().unwrap(), token);
                 assert!(client.lock("k").status().await.unwrap().holder.is_some());
@@ -61,7 +66,12 @@ async fn siblings_under_an_ancestor_that_holds_the_key_take_turns() {
     on_every_store(|store| async move {
         let client = store.client().await;
         client.lock("k").run(siblings(&client)).await.unwrap();
-        client.lock("k").run(client.lock("x").run(siblings(&client))).await.unwrap().unwrap();
+        client
+            .lock("k")
+            .run(client.lock("x").run(siblings(&client)))
+            .await
+            .unwrap()
+            .unwrap();
     })
     .await;
 }
@@ -78,9 +88,21 @@ async fn a_spawned_task_is_a_stranger_unless_it_is_taken_along() {
             .lock("k")
             .run(async {
                 let refused = tokio::spawn(nested(50 * MS)).await.unwrap().unwrap_err();
-                assert!(matches!(refused, LockError::Busy { with: BusyWith::ThisProcess, .. }));
-                assert!(refused.to_string().contains(".in_current_hold()"), "{refused}");
-                tokio::spawn(nested(50 * MS).in_current_hold()).await.unwrap().unwrap();
+                assert!(matches!(
+                    refused,
+                    LockError::Busy {
+                        with: BusyWith::ThisProcess,
+                        ..
+                    }
+                ));
+                assert!(
+                    refused.to_string().contains(".in_current_hold()"),
+                    "{refused}"
+                );
+                tokio::spawn(nested(50 * MS).in_current_hold())
+                    .await
+                    .unwrap()
+                    .unwrap();
             })
             .await
             .unwrap();
@@ -100,8 +122,17 @@ async fn a_sibling_in_the_way_is_named() {
                 let (long, short) = tokio::join!(long, short);
                 long.unwrap();
                 let refused = short.unwrap_err();
-                assert!(matches!(refused, LockError::Busy { with: BusyWith::Sibling, .. }));
-                assert!(refused.to_string().contains(".in_current_hold()"), "{refused}");
+                assert!(matches!(
+                    refused,
+                    LockError::Busy {
+                        with: BusyWith::Sibling,
+                        ..
+                    }
+                ));
+                assert!(
+                    refused.to_string().contains(".in_current_hold()"),
+                    "{refused}"
+                );
             })
             .await
             .unwrap();
@@ -116,13 +147,14 @@ async fn a_hold_lasts_until_the_last_entry_under_it_has_left() {
         let (go_on, held) = tokio::sync::oneshot::channel::<()>();
         let task = client
             .lock("k")
-            .run(async {
-                tokio::spawn(async move { held.await.unwrap() }.in_current_hold())
-            })
+            .run(async { tokio::spawn(async move { held.await.unwrap() }.in_current_hold()) })
             .await
             .unwrap();
         // The call has returned, its task is still inside.
-        assert!(matches!(other.lock("k").try_acquire().await, Err(LockError::Busy { .. })));
+        assert!(matches!(
+            other.lock("k").try_acquire().await,
+            Err(LockError::Busy { .. })
+        ));
         go_on.send(()).unwrap();
         task.await.unwrap();
         until_free(&other, "k").await;
@@ -139,9 +171,19 @@ async fn a_nested_entry_extends_a_shorter_lease_and_shortens_none() {
             .lease(500 * MS)
             .run(async {
                 let hold = lock_runtime::Hold::current().unwrap();
-                client.lock("k").lease(100 * MS).run(async {}).await.unwrap();
+                client
+                    .lock("k")
+                    .lease(100 * MS)
+                    .run(async {})
+                    .await
+                    .unwrap();
                 assert!(hold.remaining() > 300 * MS, "{:?}", hold.remaining());
-                client.lock("k").lease(5 * SECOND).run(async {}).await.unwrap();
+                client
+                    .lock("k")
+                    .lease(5 * SECOND)
+                    .run(async {})
+                    .await
+                    .unwrap();
                 assert!(hold.remaining() > 4 * SECOND, "{:?}", hold.remaining());
                 sleep(600 * MS).await;
             })
@@ -155,7 +197,10 @@ async fn a_nested_entry_extends_a_shorter_lease_and_shortens_none() {
 async fn inside_a_lost_hold_an_entry_is_lost() {
     on_every_store(|store| async move {
         let client = store.client().await;
-        let lock = client.lock("k").lease(50 * MS).on_lost(lock_runtime::OnLost::Continue);
+        let lock = client
+            .lock("k")
+            .lease(50 * MS)
+            .on_lost(lock_runtime::OnLost::Continue);
         let nested = lock
             .run(async {
                 lock_runtime::Hold::current().unwrap().lost().await;
@@ -173,8 +218,15 @@ async fn a_guard_encloses_only_what_runs_in_it() {
     on_every_store(|store| async move {
         let client = store.client().await;
         let guard = hold(&client, "k").await;
-        assert!(matches!(client.lock("k").try_acquire().await, Err(LockError::Busy { .. })));
-        guard.run(client.lock("k").run(async {})).await.unwrap().unwrap();
+        assert!(matches!(
+            client.lock("k").try_acquire().await,
+            Err(LockError::Busy { .. })
+        ));
+        guard
+            .run(client.lock("k").run(async {}))
+            .await
+            .unwrap()
+            .unwrap();
         guard.release().await;
     })
     .await;

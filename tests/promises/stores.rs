@@ -37,6 +37,14 @@ impl Store {
         }
     }
 
+    /// The same locks, reached by another way.
+    pub(crate) fn through(&self, url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            namespace: self.namespace.clone(),
+        }
+    }
+
     pub(crate) fn is_redis(&self) -> bool {
         self.url.starts_with("redis")
     }

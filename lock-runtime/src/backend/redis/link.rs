@@ -318,7 +318,6 @@ impl Ending {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
                     tracing::debug!(inbox = %self.link.inbox, "connected");
-                    server.opened();
                     drop(server);
                     backoff = BACKOFF.0;
                     previous = Some(connection.identity.clone());

@@ -53,6 +53,9 @@ use crate::{
 /// The counter that all tokens of the server come from.
 const FENCE: &str = "lock:fence";
 
+/// How old a failure may be to explain why a command is not answered.
+const TROUBLE_AGE: Duration = Duration::from_secs(5);
+
 /// The time a pushed grant stands unconfirmed, as the scripts take it.
 fn claim_ms() -> &'static str {
     static CLAIM_MS: Lazy<String> = Lazy::new(|| millis(CLAIM));
@@ -88,7 +91,8 @@ struct Server {
     home: OnceCell<Arc<Link>>,
     /// By the runtime they run on; `None` where a link has ended, for the runtime is ending or cannot carry one.
     links: Mutex<HashMap<runtime::Id, Option<Arc<Link>>>>,
-    trouble: Mutex<Option<String>>,
+    /// The newest failure, and when it was seen.
+    trouble: Mutex<Option<(Moment, String)>>,
     refusing: AtomicBool,
     duties: AtomicUsize,
     no_duties: Notify,
@@ -160,21 +164,18 @@ impl Server {
         }
     }
 
-    fn opened(&self) {
-        *lock(&self.trouble) = None;
-    }
-
     fn failed(&self, error: &RedisError) {
         tracing::debug!(%error, "cannot connect to the lock server");
         self.note(error.to_string());
     }
 
     fn note(&self, trouble: String) {
-        *lock(&self.trouble) = Some(trouble);
+        *lock(&self.trouble) = Some((clock::now(), trouble));
     }
 
     fn trouble(&self) -> Option<String> {
-        lock(&self.trouble).clone()
+        let (seen, trouble) = lock(&self.trouble).clone()?;
+        (clock::now().since(seen) < TROUBLE_AGE).then_some(trouble)
     }
 
     fn is_refusing(&self) -> bool {

@@ -1,0 +1,123 @@
+//! Every way out of the body releases, and what the body owns is dropped before.
+
+use std::sync::{Arc, Mutex};
+
+use lock_runtime::{LockClient, LockError, distributed_lock};
+
+use crate::stores::{hold, on_every_store, until_free};
+
+/// Says when it is dropped, and whether the lock was held then.
+struct Witness {
+    name: &'static str,
+    client: LockClient,
+    seen: Arc<Mutex<Vec<(&'static str, bool)>>>,
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let held = self.client.lock("k").is_held_here();
+        self.seen.lock().unwrap().push((self.name, held));
+    }
+}
+
+#[distributed_lock(key = "k")]
+async fn arguments(
+    used: Witness,
+    _unused: Witness,
+    _: Witness,
+    (left, _right): (Witness, Witness),
+) -> Result<(), LockError> {
+    drop(left);
+    let _ = &used;
+    tokio::task::yield_now().await;
+    Ok(())
+}
+
+async fn plain(
+    used: Witness,
+    _unused: Witness,
+    _: Witness,
+    (left, _right): (Witness, Witness),
+) -> Result<(), LockError> {
+    drop(left);
+    let _ = &used;
+    tokio::task::yield_now().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn arguments_are_dropped_before_the_release_in_the_plain_order() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let witness = |name| Witness {
+            name,
+            client: client.clone(),
+            seen: seen.clone(),
+        };
+        let four = || {
+            (
+                witness("used"),
+                witness("unused"),
+                witness("_"),
+                (witness("left"), witness("right")),
+            )
+        };
+        let (a, b, c, d) = four();
+        plain(a, b, c, d).await.unwrap();
+        let expected: Vec<_> = std::mem::take(&mut *seen.lock().unwrap())
+            .into_iter()
+            .map(|(name, _)| (name, true))
+            .collect();
+        let (a, b, c, d) = four();
+        client.scope(arguments(a, b, c, d)).await.unwrap();
+        assert_eq!(*seen.lock().unwrap(), expected);
+        drop(seen);
+    })
+    .await;
+}
+
+#[derive(Clone, Copy)]
+enum Exit {
+    Return,
+    Question,
+    Break,
+    Panic,
+}
+
+#[distributed_lock(key = "k")]
+async fn leaves(exit: Exit) -> Result<u8, LockError> {
+    let failed: Result<u8, LockError> = Err(LockError::NoClient);
+    loop {
+        tokio::task::yield_now().await;
+        match exit {
+            Exit::Return => return Ok(1),
+            Exit::Question => {
+                failed.clone()?;
+            }
+            Exit::Break => break,
+            Exit::Panic => panic!("a planned panic"),
+        }
+    }
+    Ok(2)
+}
+
+#[tokio::test]
+async fn every_exit_releases() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        for exit in [Exit::Return, Exit::Question, Exit::Break, Exit::Panic] {
+            let scoped = client.clone();
+            let ended = tokio::spawn(async move { scoped.scope(leaves(exit)).await }).await;
+            match exit {
+                Exit::Return => assert_eq!(ended.unwrap(), Ok(1)),
+                Exit::Question => assert_eq!(ended.unwrap(), Err(LockError::NoClient)),
+                Exit::Break => assert_eq!(ended.unwrap(), Ok(2)),
+                Exit::Panic => assert!(ended.unwrap_err().is_panic()),
+            }
+            until_free(&other, "k").await;
+            hold(&other, "k").await.release().await;
+        }
+    })
+    .await;
+}

@@ -1,0 +1,278 @@
+//! No option, missing part, missing client or failed backend runs the body without its lock.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+use lock_runtime::{ConnectError, KeyError, LockClient, LockError, OptionsError, distributed_lock};
+use support::{
+    proxy::FaultProxy,
+    server::{RedisServer, shared_server},
+};
+
+use crate::stores::{MS, SECOND, Store, on_every_store};
+
+static RUNS: AtomicUsize = AtomicUsize::new(0);
+
+#[distributed_lock(key = "order:<id>", wait = "300ms")]
+async fn counted(id: &str) -> Result<(), LockError> {
+    let _ = id;
+    RUNS.fetch_add(1, Ordering::SeqCst);
+    Ok(())
+}
+
+/// Runs a call that has to fail, and returns its error.
+async fn refused(client: Option<&LockClient>, id: &str) -> LockError {
+    let before = RUNS.load(Ordering::SeqCst);
+    let result = match client {
+        Some(client) => client.scope(counted(id)).await,
+        None => counted(id).await,
+    };
+    assert_eq!(RUNS.load(Ordering::SeqCst), before, "the body was run");
+    result.expect_err("the call is refused")
+}
+
+// One test, because it counts the runs of one function.
+#[tokio::test]
+async fn the_body_is_not_run_without_its_lock() {
+    assert_eq!(refused(None, "1").await, LockError::NoClient);
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let empty = refused(Some(&client), "").await;
+        assert_eq!(
+            empty,
+            LockError::InvalidKey(KeyError::EmptyPart { placeholder: "id" })
+        );
+        let long = refused(Some(&client), &"x".repeat(100_000)).await;
+        assert!(
+            matches!(long, LockError::InvalidKey(KeyError::TooLong { .. })),
+            "{long}"
+        );
+        let guard = client.lock("order:1").acquire().await.unwrap();
+        assert!(matches!(
+            refused(Some(&client), "1").await,
+            LockError::Busy { .. }
+        ));
+        guard.release().await;
+        client.shutdown().await;
+        assert_eq!(refused(Some(&client), "1").await, LockError::ShutDown);
+    })
+    .await;
+
+    let mut server = RedisServer::start().await;
+    let client = Store::on(&server.url()).client().await;
+    server.kill().await;
+    let started = Instant::now();
+    let unreachable = refused(Some(&client), "1").await;
+    assert!(
+        matches!(unreachable, LockError::Unreachable { .. }),
+        "{unreachable}"
+    );
+    assert!(started.elapsed() < 550 * MS, "{:?}", started.elapsed());
+
+    // A replica refuses to write; whoever asks is told why.
+    let master = RedisServer::start().await;
+    let replica = RedisServer::builder().replica_of(&master).start().await;
+    let client = Store::on(&replica.url()).client().await;
+    let read_only = refused(Some(&client), "1").await;
+    assert!(
+        read_only.to_string().to_lowercase().contains("read only"),
+        "{read_only}"
+    );
+
+    // A full server refuses to grow.
+    let full = RedisServer::builder().arg("--maxmemory", "1").start().await;
+    let client = Store::on(&full.url()).client().await;
+    let out_of_memory = refused(Some(&client), "1").await;
+    assert!(
+        matches!(out_of_memory, LockError::Refused { .. }),
+        "{out_of_memory}"
+    );
+    assert!(out_of_memory.to_string().contains("OOM"), "{out_of_memory}");
+}
+
+#[tokio::test]
+async fn senseless_options_are_refused() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let lock = || client.lock("k");
+        let years = Duration::from_secs(100 * 365 * 24 * 3600);
+        for (lock, expected) in [
+            (lock().lease(Duration::ZERO), OptionsError::LeaseTooShort),
+            (lock().lease(years), OptionsError::LeaseTooLong),
+            (lock().wait(years), OptionsError::WaitTooLong),
+            (
+                lock().lease(500 * MS).renew(true),
+                OptionsError::RenewedLeaseTooShort,
+            ),
+            (
+                lock().lease(SECOND).max_hold(SECOND),
+                OptionsError::MaxHoldWithoutRenewal,
+            ),
+        ] {
+            let refused = lock
+                .run(async { unreachable!("the body is not run") })
+                .await;
+            assert_eq!(refused, Err::<(), _>(LockError::InvalidOptions(expected)));
+        }
+    })
+    .await;
+}
+
+async fn refusal(url: &str) -> (ConnectError, Duration) {
+    let started = Instant::now();
+    let error = LockClient::builder()
+        .url(url)
+        .wait(SECOND)
+        .connect()
+        .await
+        .expect_err("the server is refused");
+    (error, started.elapsed())
+}
+
+#[tokio::test]
+async fn every_unusable_server_is_a_typed_error_in_time_and_prints_no_password() {
+    let closed = support::server::free_port();
+    let (error, _) = refusal(&format!("redis://:secret@127.0.0.1:{closed}/")).await;
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+
+    let silent = FaultProxy::start(shared_server().await.port()).await;
+    silent.blackhole(true);
+    let (error, took) = refusal(&silent.url()).await;
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+    assert!(took < 1250 * MS, "{took:?}");
+
+    let locked = RedisServer::builder()
+        .arg("--requirepass", "right-one")
+        .start()
+        .await;
+    for url in [
+        format!("redis://:secret@127.0.0.1:{}/", locked.port()),
+        format!("redis://127.0.0.1:{}/", locked.port()),
+    ] {
+        let (error, _) = refusal(&url).await;
+        assert!(
+            matches!(error, ConnectError::Authentication { .. }),
+            "{error:?}"
+        );
+        assert!(
+            !format!("{error} {error:?}").contains("secret"),
+            "{error:?}"
+        );
+    }
+
+    let evicting = RedisServer::builder()
+        .arg("--maxmemory-policy", "allkeys-lru")
+        .start()
+        .await;
+    let (error, _) = refusal(&evicting.url()).await;
+    assert!(
+        matches!(&error, ConnectError::Eviction { policy, .. } if policy == "allkeys-lru"),
+        "{error}"
+    );
+    let allowed = LockClient::builder()
+        .url(evicting.url())
+        .allow_eviction(true)
+        .connect()
+        .await;
+    assert!(allowed.is_ok());
+
+    let web = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = web.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        while let Ok((mut socket, _)) = web.accept().await {
+            let _ = socket.read(&mut [0; 64]).await;
+            let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let (error, _) = refusal(&format!("redis://127.0.0.1:{port}/")).await;
+    assert!(matches!(error, ConnectError::NotRedis { .. }), "{error:?}");
+
+    for url in [
+        "",
+        "localhost",
+        "http://localhost",
+        "redis://:secret@host:port/",
+    ] {
+        let (error, _) = refusal(url).await;
+        assert!(
+            matches!(error, ConnectError::InvalidUrl { .. }),
+            "{url}: {error:?}"
+        );
+        assert!(
+            !format!("{error} {error:?}").contains("secret"),
+            "{error:?}"
+        );
+    }
+    let missing = LockClient::builder().connect().await.unwrap_err();
+    assert_eq!(missing, ConnectError::MissingUrl);
+}
+
+/// A user without the rights that locks need is told which one is missing.
+#[tokio::test]
+async fn a_missing_right_is_named() {
+    let server = RedisServer::start().await;
+    let mut admin = server.connection().await;
+    for (user, rules) in [
+        ("no-channel", "on >pw ~* +@all resetchannels"),
+        ("no-script", "on >pw ~* &* +@all -evalsha -eval"),
+        ("no-keys", "on >pw ~other:* &* +@all"),
+    ] {
+        let mut command = redis::cmd("ACL");
+        command
+            .arg("SETUSER")
+            .arg(user)
+            .arg(rules.split(' ').collect::<Vec<_>>());
+        command.exec_async(&mut admin).await.unwrap();
+    }
+    let url = |user: &str| format!("redis://{user}:pw@127.0.0.1:{}/", server.port());
+    let (error, _) = refusal(&url("no-channel")).await;
+    assert!(
+        matches!(error, ConnectError::Permission { .. }),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("channel"), "{error}");
+    for (user, missing) in [("no-script", "eval"), ("no-keys", "key")] {
+        let client = LockClient::connect(url(user)).await.unwrap();
+        let error = client.lock("k").run(async { unreachable!() }).await;
+        let error: LockError = Result::<(), _>::unwrap_err(error);
+        assert!(matches!(error, LockError::Refused { .. }), "{error}");
+        assert!(error.to_string().contains(missing), "{error}");
+    }
+}
+
+/// The only test of this process that looks at the variable, in a process of its own.
+#[test]
+fn an_unset_environment_is_an_error_and_never_memory() {
+    let check = |value: Option<&str>| {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command
+            .args([
+                "--exact",
+                "p10_never_unlocked::from_env_child",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env_remove("LOCK_URL");
+        if let Some(value) = value {
+            command.env("LOCK_URL", value);
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(check(None).contains("LOCK_URL is not set"));
+    assert!(check(Some("")).contains("LOCK_URL is not set"));
+    assert!(check(Some("memory:")).contains("connected"));
+}
+
+#[tokio::test]
+#[ignore = "run as a process of its own by the test before it"]
+async fn from_env_child() {
+    match LockClient::from_env().await {
+        Ok(_) => println!("connected"),
+        Err(error) => println!("{error}"),
+    }
+}

@@ -1,0 +1,92 @@
+//! Keys cannot be confused: no two argument lists of one template give one lock.
+
+use std::{collections::HashMap, fmt::Display, future::Future};
+
+use lock_runtime::{Hold, LockClient, LockError, distributed_lock};
+use proptest::prelude::*;
+
+use crate::stores::on_every_store;
+
+#[distributed_lock(key = "a:<x>:<y>")]
+async fn colon(x: &str, y: &str) -> Result<String, LockError> {
+    let _ = (x, y);
+    Ok(Hold::current().unwrap().key().to_string())
+}
+
+#[distributed_lock(key = "{<x>}|<y.0>/b")]
+async fn tagged(x: &str, y: (String,)) -> Result<String, LockError> {
+    let _ = (x, &y);
+    Ok(Hold::current().unwrap().key().to_string())
+}
+
+fn rendered<T: Display>(
+    call: impl Future<Output = Result<T, LockError>>,
+) -> Result<String, LockError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let client = LockClient::connect("memory:").await.unwrap();
+        client.scope(call).await.map(|key| key.to_string())
+    })
+}
+
+#[test]
+fn values_that_contain_separators_do_not_collide() {
+    let tuples = [
+        ("a:b", "c"),
+        ("a", "b:c"),
+        ("a%3Ab", "c"),
+        ("a}", "{b"),
+        ("ä", "b c"),
+        ("a/b", "|"),
+    ];
+    let mut keys: HashMap<String, _> = HashMap::new();
+    for (x, y) in tuples {
+        for key in [
+            rendered(colon(x, y)).unwrap(),
+            rendered(tagged(x, (y.to_owned(),))).unwrap(),
+        ] {
+            assert_eq!(keys.insert(key.clone(), (x, y)), None, "{key} twice");
+        }
+    }
+    assert_eq!(rendered(colon("1", "x-y_z.~")).unwrap(), "a:1:x-y_z.~");
+    assert_eq!(rendered(colon("a:b", "c")).unwrap(), "a:a%3Ab:c");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn different_arguments_give_different_keys(a in ".{1,8}", b in ".{1,8}", c in ".{1,8}", d in ".{1,8}") {
+        let same = (&a, &b) == (&c, &d);
+        prop_assert_eq!(rendered(colon(&a, &b)).unwrap() == rendered(colon(&c, &d)).unwrap(), same);
+        let (left, right) = (rendered(tagged(&a, (b.clone(),))), rendered(tagged(&c, (d.clone(),))));
+        prop_assert_eq!(left.unwrap() == right.unwrap(), same);
+    }
+}
+
+#[tokio::test]
+async fn namespaces_separate_and_cannot_be_confused_either() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let ours = client.lock("b:c").namespace("a").acquire().await.unwrap();
+        let theirs = client
+            .lock("c")
+            .namespace("a:b")
+            .try_acquire()
+            .await
+            .unwrap();
+        assert!(
+            client
+                .lock("b:c")
+                .namespace("a")
+                .try_acquire()
+                .await
+                .is_err()
+        );
+        ours.release().await;
+        theirs.release().await;
+    })
+    .await;
+}

@@ -1,0 +1,131 @@
+//! What a lock costs, counted by the server.
+
+use crate::stores::{MS, SECOND, Store, hold, until_waiting};
+use lock_runtime::LockClient;
+use support::server::RedisServer;
+use tokio::time::sleep;
+
+async fn store() -> (RedisServer, LockClient) {
+    let server = RedisServer::start().await;
+    let client = Store::on(&server.url()).client().await;
+    // The first use of a script on a server is sent by its hash in vain.
+    let guard = hold(&client, "warm").await;
+    let waiting = client.lock("warm").wait(SECOND).run(sleep(150 * MS));
+    let (entered, ()) = tokio::join!(waiting, async {
+        until_waiting(&client, "warm", 1).await;
+        guard.release().await;
+    });
+    entered.unwrap();
+    (server, client)
+}
+
+#[tokio::test]
+async fn uncontended_one_script_in_and_one_out() {
+    let (server, client) = store().await;
+    let before = server.scripts().await;
+    for _ in 0..100 {
+        client.lock("k").run(async {}).await.unwrap();
+    }
+    assert_eq!(server.scripts().await - before, 200);
+}
+
+#[tokio::test]
+async fn contended_two_scripts_an_acquisition() {
+    let (server, client) = store().await;
+    let before = server.scripts().await;
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        let client = client.clone();
+        callers.spawn(async move {
+            client
+                .lock("k")
+                .wait(20 * SECOND)
+                .run(sleep(2 * MS))
+                .await
+                .unwrap()
+        });
+    }
+    while let Some(ended) = callers.join_next().await {
+        ended.unwrap();
+    }
+    let scripts = server.scripts().await - before;
+    assert!(
+        (200..=204).contains(&scripts),
+        "{scripts} scripts for 100 acquisitions"
+    );
+}
+
+#[tokio::test]
+async fn a_longer_hold_that_had_waited_costs_one_more() {
+    let (server, client) = store().await;
+    let guard = hold(&client, "k").await;
+    let before = server.scripts().await;
+    let body = client.lock("k").wait(5 * SECOND).run(sleep(300 * MS));
+    let ((), entered) = tokio::join!(
+        async {
+            sleep(10 * MS).await;
+            guard.release().await;
+        },
+        body
+    );
+    entered.unwrap();
+    // Its request, the release that gave it the lock, its confirmation, its release.
+    assert_eq!(server.scripts().await - before, 4);
+}
+
+#[tokio::test]
+async fn a_waiting_process_looks_five_times_a_second_however_many_wait_in_it() {
+    let (server, client) = store().await;
+    let other = Store::on(&server.url()).client().await;
+    let lock = other.lock("k").namespace("shared");
+    let guard = lock.acquire().await.unwrap();
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let client = client.clone();
+        callers.spawn(async move {
+            client
+                .lock("k")
+                .namespace("shared")
+                .wait(20 * SECOND)
+                .run(async {})
+                .await
+                .unwrap();
+        });
+    }
+    let probe = Store::on(&server.url()).client().await;
+    crate::stores::until(async || {
+        probe
+            .lock("k")
+            .namespace("shared")
+            .status()
+            .await
+            .unwrap()
+            .waiters
+            == 50
+    })
+    .await;
+    let before = server.scripts().await;
+    sleep(2 * SECOND).await;
+    let looks = server.scripts().await - before;
+    assert!((5..=10).contains(&looks), "{looks} looks in two seconds");
+    guard.release().await;
+    while let Some(ended) = callers.join_next().await {
+        ended.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn re_entry_of_a_renewed_lease_sends_nothing() {
+    let (server, client) = store().await;
+    client
+        .lock("k")
+        .run(async {
+            let before = server.scripts().await;
+            for _ in 0..10 {
+                client.lock("k").run(async {}).await.unwrap();
+            }
+            assert_eq!(server.scripts().await - before, 0);
+        })
+        .await
+        .unwrap();
+}
