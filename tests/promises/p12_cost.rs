@@ -107,7 +107,7 @@ async fn a_waiting_process_looks_five_times_a_second_however_many_wait_in_it() {
     let before = server.scripts().await;
     sleep(2 * SECOND).await;
     let looks = server.scripts().await - before;
-    assert!((5..=10).contains(&looks), "{looks} looks in two seconds");
+    assert!((5..=11).contains(&looks), "{looks} looks in two seconds");
     guard.release().await;
     while let Some(ended) = callers.join_next().await {
         ended.unwrap();
