@@ -15,9 +15,12 @@ mod key;
 mod lookalikes;
 mod mistakes;
 mod names;
+mod option;
+mod shape;
 mod signature;
 mod suggest;
 mod template;
+mod types;
 mod value;
 
 use crate::{args::Args, mistakes::Mistakes, signature::Function};
