@@ -4,7 +4,6 @@ use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use syn::{
     ReturnType, Signature, Token, Type,
     parse::{ParseStream, Parser as _},
-    spanned::Spanned as _,
 };
 
 use crate::{
@@ -52,11 +51,12 @@ pub(crate) fn asynchronous(
     }
     if let ReturnType::Type(_, returned) = &sig.output {
         if let Some(output) = boxed_output(returned) {
-            let output = result(
-                &ReturnType::Type(Default::default(), Box::new(output.clone())),
-                output.span(),
-                mistakes,
-            )?;
+            let declared = match ungrouped(output) {
+                // `#[async_trait]` wrote it, for a method that says nothing: the method's name is the place.
+                Type::Tuple(unit) if unit.elems.is_empty() => ReturnType::Default,
+                known => ReturnType::Type(Default::default(), Box::new(known.clone())),
+            };
+            let output = result(&declared, sig.ident.span(), mistakes)?;
             let Some(body) = tail(&body) else {
                 mistakes.add(
                     returned,
