@@ -9,7 +9,7 @@
 //! each of them was answered as expected.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fmt,
     future::{Future, pending},
     process::ExitCode,
@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_runtime::{FencingToken, LockClient, LockError, distributed_lock};
+use lock_runtime::{FencingToken, Hold, LockClient, LockError, distributed_lock};
 use tokio::{
     sync::{Barrier, Notify},
     task::JoinHandle,
@@ -32,7 +32,7 @@ async fn pay<B: Future>(
     shop: Arc<Shop>,
     bank: B,
 ) -> Result<Receipt, PayError> {
-    shop.take_payment(id, who, hold.token(), bank).await
+    shop.take_payment(id, who, &hold, bank).await
 }
 
 /// The same lock for somebody who does not care to wait.
@@ -43,7 +43,7 @@ async fn pay_at_once<B: Future>(
     shop: Arc<Shop>,
     bank: B,
 ) -> Result<Receipt, PayError> {
-    shop.take_payment(id, who, hold.token(), bank).await
+    shop.take_payment(id, who, &hold, bank).await
 }
 
 /// The same lock for a line that may hang: after 300 ms the next one has the order, and this body is dropped.
@@ -54,7 +54,7 @@ async fn pay_by_phone<B: Future>(
     shop: Arc<Shop>,
     bank: B,
 ) -> Result<Receipt, PayError> {
-    shop.take_payment(id, who, hold.token(), bank).await
+    shop.take_payment(id, who, &hold, bank).await
 }
 
 /// What goes on at the shop. All that callers wait for here is an event; only the bank takes its time.
@@ -63,24 +63,16 @@ async fn open(shop: &Arc<Shop>) -> Result<(), PayError> {
 
     println!("\none order, many callers: they enter in the order in which they asked");
     let bank_agrees = Arc::new(Notify::new());
-    let agreement = bank_agrees.clone();
-    let ann = shop.serve(
-        42,
-        "ann",
-        pay(42, "ann", shop.clone(), async move {
-            agreement.notified().await
-        }),
-    );
+    let agreed = bank_agrees.clone();
+    let agreement = async move { agreed.notified().await };
+    let ann = shop.serve(42, "ann", pay(42, "ann", shop.clone(), agreement));
     shop.until_inside(42, "ann").await;
     let bob = shop.serve(42, "bob", pay(42, "bob", shop.clone(), bank_takes()));
     shop.until_queued(42, 1).await?;
     let cleo = shop.serve(42, "cleo", pay(42, "cleo", shop.clone(), bank_takes()));
     shop.until_queued(42, 2).await?;
-    let dan = shop.serve(
-        42,
-        "dan",
-        pay_at_once(42, "dan", shop.clone(), bank_takes()),
-    );
+    let at_once = pay_at_once(42, "dan", shop.clone(), bank_takes());
+    let dan = shop.serve(42, "dan", at_once);
     shop.expect(dan, "dan", Answer::Busy).await;
     bank_agrees.notify_one();
     shop.expect(ann, "ann", Answer::Paid).await;
@@ -89,11 +81,8 @@ async fn open(shop: &Arc<Shop>) -> Result<(), PayError> {
     shop.expect_entered(42, &["ann", "bob", "cleo"]);
 
     println!("\na caller that hangs loses its lease, and the next one goes on");
-    let eve = shop.serve(
-        43,
-        "eve",
-        pay_by_phone(43, "eve", shop.clone(), pending::<()>()),
-    );
+    let by_phone = pay_by_phone(43, "eve", shop.clone(), pending::<()>());
+    let eve = shop.serve(43, "eve", by_phone);
     shop.until_inside(43, "eve").await;
     let fay = shop.serve(43, "fay", pay(43, "fay", shop.clone(), bank_takes()));
     shop.expect(eve, "eve", Answer::Lost).await;
@@ -104,19 +93,15 @@ async fn open(shop: &Arc<Shop>) -> Result<(), PayError> {
         "\ndifferent orders run side by side: each of these two pays only when both are inside"
     );
     let both = Arc::new(Barrier::new(2));
-    let (left, right) = (both.clone(), both);
-    let gil = shop.serve(
-        44,
-        "gil",
-        pay(44, "gil", shop.clone(), async move { left.wait().await }),
-    );
-    let hal = shop.serve(
-        45,
-        "hal",
-        pay(45, "hal", shop.clone(), async move { right.wait().await }),
-    );
+    let meet = || {
+        let both = both.clone();
+        async move { both.wait().await }
+    };
+    let gil = shop.serve(44, "gil", pay(44, "gil", shop.clone(), meet()));
+    let hal = shop.serve(45, "hal", pay(45, "hal", shop.clone(), meet()));
     shop.expect(gil, "gil", Answer::Paid).await;
     shop.expect(hal, "hal", Answer::Paid).await;
+    shop.expect_receipts(6);
     Ok(())
 }
 
@@ -221,8 +206,9 @@ struct Shop {
 
 #[derive(Default)]
 struct Book {
-    inside: HashMap<u64, Caller>,
+    inside: HashMap<u64, (Caller, Hold)>,
     entries: Vec<(u64, Caller, FencingToken)>,
+    receipts: Vec<Receipt>,
     mistakes: Vec<String>,
 }
 
@@ -230,11 +216,17 @@ struct Book {
 struct Inside {
     shop: Arc<Shop>,
     id: u64,
+    token: FencingToken,
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        self.shop.book().inside.remove(&self.id);
+        let mut book = self.shop.book();
+        if let Some((_, hold)) = book.inside.get(&self.id)
+            && hold.token() == self.token
+        {
+            book.inside.remove(&self.id);
+        }
     }
 }
 
@@ -267,18 +259,23 @@ impl Shop {
         self: &Arc<Self>,
         id: u64,
         who: Caller,
-        token: FencingToken,
+        hold: &Hold,
         bank: B,
     ) -> Result<Receipt, PayError> {
-        let _inside = self.enter(id, who, token);
+        let _inside = self.enter(id, who, hold);
         bank.await;
-        Ok(Receipt(token))
+        self.log(id, Some(hold.token()), format_args!("{who} pays"));
+        Ok(Receipt(hold.token()))
     }
 
-    fn enter(self: &Arc<Self>, id: u64, who: Caller, token: FencingToken) -> Inside {
+    fn enter(self: &Arc<Self>, id: u64, who: Caller, hold: &Hold) -> Inside {
+        let token = hold.token();
         {
             let mut book = self.book();
-            if let Some(other) = book.inside.insert(id, who) {
+            // One whose lease is over is not inside: its body is never polled again.
+            if let Some((other, held)) = book.inside.insert(id, (who, hold.clone()))
+                && held.loss().is_none()
+            {
                 let overlap = format!("{who} entered order:{id} while {other} was inside");
                 book.mistakes.push(overlap);
             }
@@ -289,6 +286,7 @@ impl Shop {
         Inside {
             shop: self.clone(),
             id,
+            token,
         }
     }
 
@@ -301,8 +299,8 @@ impl Shop {
         shop.log(id, None, format_args!("{who} asks"));
         tokio::spawn(async move {
             match call.await {
-                Ok(Receipt(token)) => {
-                    shop.log(id, Some(token), format_args!("{who} has paid"));
+                Ok(receipt) => {
+                    shop.book().receipts.push(receipt);
                     Answer::Paid
                 }
                 Err(PayError::Lock(LockError::Busy { waited, .. })) => {
@@ -330,7 +328,8 @@ impl Shop {
     async fn until_inside(&self, id: u64, who: Caller) {
         loop {
             let entered = self.entered.notified();
-            if self.book().inside.get(&id) == Some(&who) {
+            let inside = self.book().inside.get(&id).map(|(caller, _)| *caller);
+            if inside == Some(who) {
                 return;
             }
             entered.await;
@@ -356,16 +355,34 @@ impl Shop {
 
     /// Checks who was inside for this order, in which order, and that their tokens rise.
     fn expect_entered(&self, id: u64, expected: &[Caller]) {
-        let entries = self.book().entries.clone();
-        let of_order = || entries.iter().filter(|entry| entry.0 == id);
+        let book = self.book();
+        let of_order = || book.entries.iter().filter(|entry| entry.0 == id);
         let callers: Vec<Caller> = of_order().map(|entry| entry.1).collect();
+        let rising = of_order().is_sorted_by(|one, next| one.2 < next.2);
+        drop(book);
         if callers != expected {
             self.wrong(format!(
                 "order:{id} was to be entered by {expected:?}, and was by {callers:?}"
             ));
         }
-        if !of_order().is_sorted_by(|one, next| one.2 < next.2) {
+        if !rising {
             self.wrong(format!("the tokens of order:{id} do not rise"));
+        }
+    }
+
+    /// Checks that nobody was paid twice under one grant, and nobody not at all.
+    fn expect_receipts(&self, expected: usize) {
+        let tokens: HashSet<_> = self
+            .book()
+            .receipts
+            .iter()
+            .map(|receipt| receipt.0)
+            .collect();
+        if tokens.len() != expected {
+            let found = tokens.len();
+            self.wrong(format!(
+                "{expected} different receipts were due, {found} were given"
+            ));
         }
     }
 }
