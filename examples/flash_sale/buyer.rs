@@ -1,0 +1,126 @@
+//! One buyer's purchase, with and without the lock around the same body.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use lock_runtime::{FencingToken, LockError, distributed_lock};
+use tokio::task::JoinSet;
+
+use crate::store::{Receipt, Store, StoreError};
+
+/// How a purchase ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Purchase {
+    Sold {
+        item: u64,
+        /// The token of the hold; none without the lock.
+        token: Option<u64>,
+        waited: Duration,
+    },
+    SoldOut {
+        waited: Duration,
+    },
+    Failed {
+        why: String,
+    },
+}
+
+/// Reads the stock and writes one less: right only for one buyer at a time.
+async fn buy<S: Store>(
+    store: &S,
+    buyer: String,
+    asked: Instant,
+    token: Option<FencingToken>,
+) -> Result<Purchase, SaleError> {
+    let waited = asked.elapsed();
+    let item = store.stock().await?;
+    if item == 0 {
+        return Ok(Purchase::SoldOut { waited });
+    }
+    store.sell(item - 1, &Receipt { item, buyer }).await?;
+    let token = token.map(FencingToken::get);
+    Ok(Purchase::Sold {
+        item,
+        token,
+        waited,
+    })
+}
+
+/// The lease is short, so that a killed buyer holds the sale up for 2 s at most; renewed, so that a slow one keeps it.
+#[distributed_lock(key = "flash-sale:<sale>", wait = "60s", lease = "2s", renew = true, guard = hold)]
+async fn buy_guarded<S: Store>(
+    sale: &str,
+    store: &S,
+    buyer: String,
+    asked: Instant,
+) -> Result<Purchase, SaleError> {
+    buy(store, buyer, asked, Some(hold.token())).await
+}
+
+/// The key that [`buy_guarded`] locks. A sale's name is hexadecimal, so nothing in it is escaped.
+pub(crate) fn lock_key(sale: &str) -> String {
+    format!("flash-sale:{sale}")
+}
+
+/// Lets `buyers` buy at once, one item each, and tells `report` how each purchase ended.
+pub(crate) async fn rush<S: Store>(
+    sale: &str,
+    store: S,
+    crowd: &str,
+    buyers: u64,
+    guarded: bool,
+    mut report: impl FnMut(Purchase),
+) {
+    let (sale, store): (Arc<str>, _) = (sale.into(), Arc::new(store));
+    let mut purchases = JoinSet::new();
+    for number in 1..=buyers {
+        let (sale, store, buyer) = (sale.clone(), store.clone(), format!("{crowd}{number}"));
+        purchases.spawn(async move {
+            let asked = Instant::now();
+            if guarded {
+                buy_guarded(&sale, &*store, buyer, asked).await
+            } else {
+                buy(&*store, buyer, asked, None).await
+            }
+        });
+    }
+    while let Some(purchase) = purchases.join_next().await {
+        let failed = |why: String| Purchase::Failed { why };
+        report(match purchase {
+            Ok(Ok(purchase)) => purchase,
+            Ok(Err(error)) => failed(error.to_string()),
+            Err(error) => failed(error.to_string()),
+        });
+    }
+}
+
+/// Why a purchase failed.
+#[derive(Debug)]
+enum SaleError {
+    Lock(LockError),
+    Store(StoreError),
+}
+
+impl From<LockError> for SaleError {
+    fn from(error: LockError) -> Self {
+        Self::Lock(error)
+    }
+}
+
+impl From<StoreError> for SaleError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl fmt::Display for SaleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lock(error) => error.fmt(f),
+            Self::Store(error) => write!(f, "the store failed: {error}"),
+        }
+    }
+}

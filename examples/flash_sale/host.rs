@@ -1,0 +1,324 @@
+//! The process that starts the workers, follows them, and has the result audited after all of them have ended.
+
+use std::{
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use lock_runtime::{Lock, LockClient};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::{Child, Command},
+    sync::mpsc,
+    task::yield_now,
+    time::sleep,
+};
+use uuid::Uuid;
+
+use crate::{
+    Failure,
+    args::{Place, Sale, Worker},
+    buyer::{self, Purchase},
+    message::Message,
+    report::Report,
+    store::{self, RedisStore},
+    worker::FATAL_PURCHASE,
+};
+
+/// What a crash may cost on top of the rest of the lease.
+const CRASH_MARGIN: Duration = Duration::from_millis(250);
+
+/// Holds a sale on a server; says whether it was exact.
+pub(crate) async fn host(sale: &Sale) -> Result<bool, Failure> {
+    let Place::Redis {
+        url,
+        processes,
+        kill_one,
+        keep,
+    } = &sale.place
+    else {
+        return Err("a sale with workers needs a server".into());
+    };
+    let name = Uuid::new_v4().simple().to_string();
+    println!(
+        "flash sale  {} items, {} buyers in {processes} process{}, {}",
+        sale.stock,
+        sale.buyers * processes,
+        if *processes > 1 { "es" } else { "" },
+        sale.guard_word()
+    );
+    println!("sale        {name}");
+    let lock = LockClient::connect(url).await?.lock(buyer::lock_key(&name));
+    RedisStore::open(url, &name)
+        .await?
+        .put_on_sale(sale.stock)
+        .await?;
+
+    let (lines, mut heard) = mpsc::unbounded_channel();
+    let mut floor = Floor {
+        report: Report::open(sale.stock),
+        workers: Vec::new(),
+        lock,
+        guarded: sale.guarded,
+        kill_one: *kill_one,
+        queued_at_kill: usize::try_from(sale.buyers * processes - FATAL_PURCHASE.min(sale.buyers))?,
+        gap: None,
+        killed: false,
+        commands: 0,
+        acquired: 0,
+    };
+    for number in 1..=*processes {
+        floor.workers.push(start(
+            &Worker {
+                number,
+                buyers: sale.buyers,
+                guarded: sale.guarded,
+                url: url.clone(),
+                sale: name.clone(),
+                victim: *kill_one && number == 1,
+            },
+            lines.clone(),
+        )?);
+    }
+    drop(lines);
+
+    let mut ready = 0;
+    while let Some((number, word)) = heard.recv().await {
+        match word {
+            Word::Said(Message::Ready) => {
+                ready += 1;
+                if ready == *processes {
+                    floor.open().await?;
+                }
+            }
+            Word::Said(message) => floor.note(message).await?,
+            Word::Ended if ready < *processes => {
+                return Err(format!("worker {number} ended before the sale began").into());
+            }
+            Word::Ended => floor.ended(number).await?,
+            Word::Garbled(why) => return Err(why.into()),
+        }
+    }
+    floor.close(url, &name, *keep).await
+}
+
+/// What comes from a worker.
+enum Word {
+    Said(Message),
+    Garbled(String),
+    Ended,
+}
+
+/// Starts this program as a worker, and passes on what it says.
+fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<Child, Failure> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(worker.to_args())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let output = child.stdout.take().ok_or("a worker has no stdout")?;
+    let number = worker.number;
+    tokio::spawn(async move {
+        let mut output = BufReader::new(output).lines();
+        while let Ok(Some(line)) = output.next_line().await {
+            let word = line.parse().map_or_else(Word::Garbled, Word::Said);
+            // Nobody listens only if the host has failed.
+            let _ = lines.send((number, word));
+        }
+        let _ = lines.send((number, Word::Ended));
+    });
+    Ok(child)
+}
+
+/// The word for which workers wait.
+async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
+    for worker in workers {
+        // Kept open: a worker ends when its stdin does.
+        let stdin = worker.stdin.as_mut().ok_or("a worker has no stdin")?;
+        stdin.write_all(b"go\n").await?;
+    }
+    Ok(())
+}
+
+/// The time in which nothing is sold because a worker died.
+struct Gap {
+    since: Instant,
+    /// Known once the worker is gone: sales under a higher token came after it, this much of the lease was left.
+    allowed: Option<(u64, Duration)>,
+}
+
+/// The sales floor: all workers while the sale runs.
+struct Floor {
+    report: Report,
+    workers: Vec<Child>,
+    lock: Lock,
+    guarded: bool,
+    kill_one: bool,
+    /// How many wait when everybody does whom the victim left to.
+    queued_at_kill: usize,
+    gap: Option<Gap>,
+    killed: bool,
+    commands: u64,
+    acquired: u64,
+}
+
+impl Floor {
+    /// Lets the buyers in, those of the victim first: the others come when it is inside.
+    async fn open(&mut self) -> Result<(), Failure> {
+        self.report.reopen();
+        let last = if self.kill_one { 1 } else { self.workers.len() };
+        open_doors(&mut self.workers[..last]).await
+    }
+
+    /// Kills the victim, which holds the lock, once everybody else is queued behind it.
+    async fn kill(&mut self) -> Result<(), Failure> {
+        let Some((victim, others)) = self.workers.split_first_mut() else {
+            return Err("no worker to kill".into());
+        };
+        open_doors(others).await?;
+        while self.lock.status().await?.waiters < self.queued_at_kill {
+            yield_now().await;
+        }
+        self.report
+            .say("the victim is inside, all others are queued: SIGKILL");
+        victim.start_kill()?;
+        self.gap = Some(Gap {
+            since: Instant::now(),
+            allowed: None,
+        });
+        Ok(())
+    }
+
+    fn worker(&mut self, number: u64) -> Result<&mut Child, Failure> {
+        let index = usize::try_from(number)? - 1;
+        self.workers
+            .get_mut(index)
+            .ok_or_else(|| "no such worker".into())
+    }
+
+    async fn note(&mut self, message: Message) -> Result<(), Failure> {
+        match message {
+            Message::Ready => {}
+            Message::Inside => self.kill().await?,
+            Message::Purchase(purchase) => {
+                if let Purchase::Sold {
+                    token: Some(token), ..
+                } = purchase
+                {
+                    self.measure(token);
+                }
+                self.report.note(purchase);
+            }
+            Message::Done { acquired, commands } => {
+                self.acquired += acquired;
+                self.commands += commands;
+            }
+        }
+        Ok(())
+    }
+
+    /// A worker has ended: rightly, or it was killed.
+    async fn ended(&mut self, number: u64) -> Result<(), Failure> {
+        let status = self.worker(number)?.wait().await?;
+        if status.success() {
+            return Ok(());
+        }
+        if status.code().is_some() {
+            self.report
+                .fail(format!("worker {number} failed: {status}"));
+            return Ok(());
+        }
+        self.report.say(&format!("worker {number} was killed"));
+        self.killed = true;
+        if !self.guarded {
+            return Ok(());
+        }
+        let since = self.gap.take().map_or_else(Instant::now, |gap| gap.since);
+        // Time passes until the server answers: what was left at the kill is at least this.
+        let passed = since.elapsed();
+        let holder = self.lock.status().await?.holder;
+        let (token, rest) = holder.map_or((self.report.newest_token(), Duration::ZERO), |holder| {
+            (holder.token.get(), holder.remaining.unwrap_or_default())
+        });
+        self.gap = Some(Gap {
+            since,
+            allowed: Some((token, passed + rest)),
+        });
+        Ok(())
+    }
+
+    /// A sale under `token`: the end of a gap, if it came after the crash.
+    fn measure(&mut self, token: u64) {
+        let Some(Gap {
+            since,
+            allowed: Some((dead, rest)),
+        }) = self.gap
+        else {
+            return;
+        };
+        if token <= dead {
+            return; // sold before, told now
+        }
+        self.gap = None;
+        let gap = since.elapsed();
+        self.report.say(&format!(
+            "the next sale {} ms after the kill, with {} ms of the lease left then",
+            gap.as_millis(),
+            rest.as_millis()
+        ));
+        if gap > rest + CRASH_MARGIN {
+            let late = (gap - rest).as_millis();
+            self.report.fail(format!(
+                "the crash held the sale up for {late} ms more than its lease"
+            ));
+        }
+    }
+
+    /// All workers have ended: reads the result with a connection of its own.
+    async fn close(mut self, url: &str, name: &str, keep: bool) -> Result<bool, Failure> {
+        if self.kill_one && !self.killed {
+            self.report
+                .fail("the sale was over before the victim was inside".into());
+        }
+        if self.gap.is_some() {
+            let nobody = "nothing was sold after the kill".to_string();
+            if self.kill_one {
+                self.report.fail(nobody);
+            } else {
+                self.report.say(&nobody);
+            }
+        }
+        // One that was killed at the very end leaves a lease to run out.
+        while self.killed
+            && let Some(holder) = self.lock.status().await?.holder
+        {
+            sleep(holder.remaining.unwrap_or_default()).await;
+        }
+
+        self.report.print_throughput();
+        if self.guarded {
+            self.report.print_waits();
+            self.report.print_commands(self.commands, self.acquired);
+            if self.killed {
+                println!("            (those of the killed are not known)");
+            }
+        }
+        let reader = RedisStore::open(url, name).await?;
+        let (left, receipts) = reader.audit().await?;
+        for key in reader.lock_keys(name).await? {
+            if key.contains(name) {
+                self.report
+                    .fail(format!("the lock left `{key}` on the server"));
+            } else {
+                println!("keys left   {key}, the fence: tokens rise for ever");
+            }
+        }
+        if keep {
+            println!("kept        {}*", store::data_prefix(name));
+        } else {
+            reader.delete().await?;
+        }
+        Ok(self.report.judge(left, &receipts))
+    }
+}

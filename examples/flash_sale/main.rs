@@ -1,0 +1,91 @@
+//! A flash sale: many buyers, few items, and an inventory that is read, then written. Under the lock each item is sold
+//! once; `--unguarded` runs the same purchases without it.
+//!
+//! ```text
+//! cargo run --release --example flash_sale
+//! cargo run --release --example flash_sale -- --unguarded
+//! cargo run --release --example flash_sale -- --processes 4 --redis redis://127.0.0.1/
+//! cargo run --release --example flash_sale -- --processes 4 --redis redis://127.0.0.1/ --kill-one
+//! ```
+//!
+//! Exits with 0 only if the sale was exact, and with 2 if it does not understand its arguments.
+
+mod args;
+mod buyer;
+mod host;
+mod message;
+mod report;
+mod store;
+mod worker;
+
+use std::{error::Error, process::ExitCode};
+
+use lock_runtime::LockClient;
+
+use crate::{
+    args::{Place, Role, Sale},
+    report::Report,
+    store::MemoryStore,
+};
+
+/// What ends the program early.
+type Failure = Box<dyn Error + Send + Sync>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let outcome = match args::read(std::env::args().skip(1)) {
+        Ok(Role::Help) => {
+            println!("{}", args::USAGE);
+            return ExitCode::SUCCESS;
+        }
+        Ok(Role::Host(sale)) => match sale.place {
+            Place::Memory => sell_here(&sale).await,
+            Place::Redis { .. } => host::host(&sale).await,
+        },
+        Ok(Role::Worker(worker)) => worker::work(worker).await.map(|()| true),
+        Err(mistake) => {
+            eprintln!("flash_sale: {mistake}\n`flash_sale --help` lists the options");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("flash_sale: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Holds a sale in this process; says whether it was exact.
+async fn sell_here(sale: &Sale) -> Result<bool, Failure> {
+    println!(
+        "flash sale  {} items, {} buyers in this process, {}",
+        sale.stock,
+        sale.buyers,
+        sale.guard_word()
+    );
+    let client = LockClient::connect("memory:").await?;
+    client.clone().install()?;
+    let store = MemoryStore::with_stock(sale.stock);
+    let mut report = Report::open(sale.stock);
+    let note = |purchase| report.note(purchase);
+    buyer::rush(
+        "here",
+        store.clone(),
+        "buyer-",
+        sale.buyers,
+        sale.guarded,
+        note,
+    )
+    .await;
+    report.print_throughput();
+    if sale.guarded {
+        report.print_waits();
+        let stats = client.stats();
+        report.print_commands(stats.commands, stats.acquired);
+    }
+    let (left, receipts) = store.audit();
+    Ok(report.judge(left, &receipts))
+}

@@ -1,0 +1,70 @@
+//! What a worker process tells the one that started it: a line each.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use crate::buyer::Purchase;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// Connected: the sale may begin.
+    Ready,
+    /// The victim is inside the lock, and waits for its end.
+    Inside,
+    /// A buyer is done.
+    Purchase(Purchase),
+    /// All buyers are done: what the lock client did for them.
+    Done { acquired: u64, commands: u64 },
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready => f.write_str("ready"),
+            Self::Inside => f.write_str("inside"),
+            Self::Purchase(Purchase::Sold {
+                item,
+                token,
+                waited,
+            }) => {
+                // Tokens begin at 1.
+                let token = token.unwrap_or(0);
+                write!(f, "sold {item} {token} {}", waited.as_micros())
+            }
+            Self::Purchase(Purchase::SoldOut { waited }) => {
+                write!(f, "sold-out {}", waited.as_micros())
+            }
+            Self::Purchase(Purchase::Failed { why }) => {
+                write!(f, "failed {}", why.replace('\n', " "))
+            }
+            Self::Done { acquired, commands } => write!(f, "done {acquired} {commands}"),
+        }
+    }
+}
+
+impl FromStr for Message {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let unknown = || format!("a worker said `{line}`, which means nothing");
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if word == "failed" {
+            return Ok(Self::Purchase(Purchase::Failed { why: rest.into() }));
+        }
+        let numbers: Result<Vec<u64>, _> = rest.split_whitespace().map(str::parse).collect();
+        let numbers = numbers.map_err(|_| unknown())?;
+        Ok(match (word, numbers.as_slice()) {
+            ("ready", []) => Self::Ready,
+            ("inside", []) => Self::Inside,
+            ("sold", &[item, token, waited]) => Self::Purchase(Purchase::Sold {
+                item,
+                token: (token > 0).then_some(token),
+                waited: Duration::from_micros(waited),
+            }),
+            ("sold-out", &[waited]) => Self::Purchase(Purchase::SoldOut {
+                waited: Duration::from_micros(waited),
+            }),
+            ("done", &[acquired, commands]) => Self::Done { acquired, commands },
+            _ => return Err(unknown()),
+        })
+    }
+}

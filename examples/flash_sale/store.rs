@@ -1,0 +1,189 @@
+//! The inventory: a number and a list, read and written by whoever asks. It protects nothing by itself.
+
+use std::{
+    fmt,
+    future::Future,
+    str::FromStr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use lock_runtime::redis::{
+    AsyncCommands, AsyncConnectionConfig, Client, ErrorKind, RedisError,
+    aio::MultiplexedConnection, pipe,
+};
+
+/// Proof that a buyer got an item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Receipt {
+    pub(crate) item: u64,
+    pub(crate) buyer: String,
+}
+
+impl fmt::Display for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.item, self.buyer)
+    }
+}
+
+impl FromStr for Receipt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.split_once(' ')
+            .and_then(|(item, buyer)| {
+                Some(Self {
+                    item: item.parse().ok()?,
+                    buyer: buyer.into(),
+                })
+            })
+            .ok_or_else(|| format!("not a receipt: `{text}`"))
+    }
+}
+
+/// What the store says about itself when it cannot serve.
+pub(crate) type StoreError = RedisError;
+
+/// An inventory that is reached over a network, or might be.
+pub(crate) trait Store: Send + Sync + 'static {
+    /// How many items are left.
+    fn stock(&self) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Writes what is left after a sale, with its receipt: both or none, for a buyer may die at any point.
+    fn sell(
+        &self,
+        left: u64,
+        receipt: &Receipt,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// The inventory in this process.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MemoryStore {
+    shelf: Arc<Mutex<(u64, Vec<Receipt>)>>,
+}
+
+impl MemoryStore {
+    pub(crate) fn with_stock(stock: u64) -> Self {
+        Self {
+            shelf: Arc::new(Mutex::new((stock, Vec::new()))),
+        }
+    }
+
+    /// Stock and receipts as they are now.
+    pub(crate) fn audit(&self) -> (u64, Vec<Receipt>) {
+        self.shelf().clone()
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, (u64, Vec<Receipt>)> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for MemoryStore {
+    // Each answer reaches its caller through the scheduler, as one from a server would.
+    async fn stock(&self) -> Result<u64, StoreError> {
+        let stock = self.shelf().0;
+        tokio::task::yield_now().await;
+        Ok(stock)
+    }
+
+    async fn sell(&self, left: u64, receipt: &Receipt) -> Result<(), StoreError> {
+        {
+            let mut shelf = self.shelf();
+            shelf.0 = left;
+            shelf.1.push(receipt.clone());
+        }
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+}
+
+/// The inventory on a Redis server, under the sale's own prefix.
+#[derive(Debug, Clone)]
+pub(crate) struct RedisStore {
+    connection: MultiplexedConnection,
+    stock: String,
+    receipts: String,
+}
+
+/// The store is not what is shown here: a slow server may take its time.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl RedisStore {
+    /// Opens a connection of its own to the data of `sale`.
+    pub(crate) async fn open(url: &str, sale: &str) -> Result<Self, StoreError> {
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        let connection = Client::open(url)?
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
+        Ok(Self {
+            connection,
+            stock: format!("{}stock", data_prefix(sale)),
+            receipts: format!("{}receipts", data_prefix(sale)),
+        })
+    }
+
+    pub(crate) async fn put_on_sale(&self, stock: u64) -> Result<(), StoreError> {
+        self.connection.clone().set(&self.stock, stock).await
+    }
+
+    /// Stock and receipts as they are now.
+    pub(crate) async fn audit(&self) -> Result<(u64, Vec<Receipt>), StoreError> {
+        let receipts: Vec<String> = self
+            .connection
+            .clone()
+            .lrange(&self.receipts, 0, -1)
+            .await?;
+        let receipts: Result<Vec<Receipt>, String> =
+            receipts.iter().map(|text| text.parse()).collect();
+        let receipts =
+            receipts.map_err(|text| (ErrorKind::Parse, "an unreadable receipt", text))?;
+        Ok((self.stock().await?, receipts))
+    }
+
+    /// Names of the server's keys that are part of a lock: all with the sale's name in them but its data, and the fence.
+    pub(crate) async fn lock_keys(&self, sale: &str) -> Result<Vec<String>, StoreError> {
+        let mut found = Vec::new();
+        for pattern in [format!("*{sale}*"), "*:fence".into()] {
+            let mut connection = self.connection.clone();
+            let mut keys = connection.scan_match::<_, String>(pattern).await?;
+            while let Some(key) = keys.next_item().await {
+                found.push(key?);
+            }
+        }
+        found.retain(|key| !key.starts_with(&data_prefix(sale)));
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+
+    pub(crate) async fn delete(&self) -> Result<(), StoreError> {
+        self.connection
+            .clone()
+            .del((&self.stock, &self.receipts))
+            .await
+    }
+}
+
+/// What the keys of a sale's data begin with.
+pub(crate) fn data_prefix(sale: &str) -> String {
+    format!("flash_sale:{sale}:")
+}
+
+impl Store for RedisStore {
+    async fn stock(&self) -> Result<u64, StoreError> {
+        self.connection.clone().get(&self.stock).await
+    }
+
+    async fn sell(&self, left: u64, receipt: &Receipt) -> Result<(), StoreError> {
+        pipe()
+            .atomic()
+            .set(&self.stock, left)
+            .ignore()
+            .rpush(&self.receipts, receipt.to_string())
+            .ignore()
+            .query_async(&mut self.connection.clone())
+            .await
+    }
+}

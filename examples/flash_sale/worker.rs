@@ -1,0 +1,100 @@
+//! A worker process: some of the buyers, told by a line on stdin to begin.
+
+use std::{
+    future::pending,
+    io::{self, BufRead, Write},
+    process,
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+};
+
+use lock_runtime::LockClient;
+use tokio::sync::oneshot;
+
+use crate::{
+    Failure,
+    args::Worker,
+    buyer,
+    message::Message,
+    store::{Receipt, RedisStore, Store, StoreError},
+};
+
+/// The purchase in which the victim is killed.
+pub(crate) const FATAL_PURCHASE: u64 = 10;
+
+pub(crate) async fn work(worker: Worker) -> Result<(), Failure> {
+    let client = LockClient::connect(&worker.url).await?;
+    client.clone().install()?;
+    let store = RedisStore::open(&worker.url, &worker.sale).await?;
+    let opening = opening();
+    tell(&Message::Ready);
+    opening.await?;
+
+    let tell_all = |purchase| tell(&Message::Purchase(purchase));
+    let (sale, crowd) = (&worker.sale, format!("worker-{}/buyer-", worker.number));
+    if worker.victim {
+        let store = Fatal::new(store);
+        buyer::rush(sale, store, &crowd, worker.buyers, worker.guarded, tell_all).await;
+    } else {
+        buyer::rush(sale, store, &crowd, worker.buyers, worker.guarded, tell_all).await;
+    }
+    let stats = client.stats();
+    tell(&Message::Done {
+        acquired: stats.acquired,
+        commands: stats.commands,
+    });
+    Ok(())
+}
+
+/// A line to the host. Without a host there is nothing to work for.
+fn tell(message: &Message) {
+    if writeln!(io::stdout(), "{message}").is_err() {
+        process::exit(1);
+    }
+}
+
+/// Resolves at the host's word; ends the process if the host is gone, for a worker must not outlive it inside the lock.
+fn opening() -> oneshot::Receiver<()> {
+    let (open, opened) = oneshot::channel();
+    thread::spawn(move || {
+        let mut lines = io::stdin().lock().lines();
+        if let Some(Ok(_)) = lines.next() {
+            // Nobody listens only if the work has failed.
+            let _ = open.send(());
+            lines.next();
+        }
+        process::exit(1);
+    });
+    opened
+}
+
+/// A store that does not answer at one point, so that its reader is killed while it is inside the lock.
+struct Fatal<S> {
+    store: S,
+    purchases: AtomicU64,
+}
+
+impl<S> Fatal<S> {
+    fn new(store: S) -> Self {
+        Self {
+            store,
+            purchases: AtomicU64::new(0),
+        }
+    }
+}
+
+impl<S: Store> Store for Fatal<S> {
+    async fn stock(&self) -> Result<u64, StoreError> {
+        let stock = self.store.stock().await?;
+        let purchase = 1 + self.purchases.fetch_add(1, Ordering::Relaxed);
+        if purchase == FATAL_PURCHASE {
+            tell(&Message::Inside);
+            pending::<()>().await;
+        }
+        Ok(stock)
+    }
+
+    async fn sell(&self, left: u64, receipt: &Receipt) -> Result<(), StoreError> {
+        self.store.sell(left, receipt).await
+    }
+}
