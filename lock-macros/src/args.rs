@@ -1,9 +1,9 @@
 //! First stage: what stands in the attribute's parentheses becomes [`Args`].
 
 use lock_core::options::{Defaults, LockOptions, OnLost, OptionsError};
-use proc_macro2::{Span, TokenStream, TokenTree};
+use proc_macro2::{Span, TokenStream};
 use syn::{
-    Expr, Ident, LitStr, Path, Token,
+    Expr, Ident, LitStr, Path,
     ext::IdentExt as _,
     parse::{ParseStream, Parser as _},
     parse_quote,
@@ -13,6 +13,7 @@ use crate::{
     duration::{self, Length},
     mistakes::Mistakes,
     names,
+    option::option,
     template::{self, Piece},
     value,
 };
@@ -111,9 +112,7 @@ impl Args {
             return;
         }
         match written.as_str() {
-            "key" => {
-                self.key = value::key(value, mistakes).and_then(|literal| parsed(literal, mistakes))
-            }
+            "key" => self.key = key(value, mistakes),
             "wait" => self.wait = duration::read(name, value, mistakes),
             "lease" => self.lease = duration::read(name, value, mistakes),
             "max_hold" => self.max_hold = duration::read(name, value, mistakes),
@@ -123,7 +122,9 @@ impl Args {
             "namespace" => self.namespace = value::namespace(value, mistakes),
             "guard" => self.guard = value::guard(value, mistakes),
             "crate" => {
-                self.root = value::root(value, mistakes).unwrap_or_else(|| self.root.clone())
+                if let Some(root) = value::root(value, mistakes) {
+                    self.root = root;
+                }
             }
             _ => mistakes.add(
                 name,
@@ -179,87 +180,14 @@ impl Args {
     }
 }
 
-fn parsed(literal: LitStr, mistakes: &mut Mistakes) -> Option<Key> {
+fn key(value: &Expr, mistakes: &mut Mistakes) -> Option<Key> {
+    let literal = value::key(value, mistakes)?;
     match template::parse(&literal.value()) {
         Ok(pieces) => Some(Key { literal, pieces }),
         Err(error) => {
             mistakes.add(literal, error);
             None
         }
-    }
-}
-
-/// Reads one `name = value` and the comma behind it. After a mistake the input stands before the next option.
-fn option(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Expr)> {
-    let read = name_and_value(input, mistakes);
-    if read.is_none() {
-        skip_to_comma(input);
-    } else if !input.is_empty() && !input.peek(Token![,]) {
-        let next = input
-            .cursor()
-            .token_tree()
-            .map(|(tree, _)| tree.to_string());
-        mistakes.add_at(
-            input.span(),
-            format_args!(
-                "no comma before `{}`: separate the options by commas",
-                next.unwrap_or_default()
-            ),
-        );
-        if !(input.peek(Ident::peek_any) && input.peek2(Token![=])) {
-            skip_to_comma(input);
-        }
-    }
-    let _: Option<Token![,]> = input.parse().ok()?;
-    read
-}
-
-fn name_and_value(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Expr)> {
-    if input.peek(LitStr) {
-        mistakes.add_at(
-            input.span(),
-            "an option needs its name: write `key = \"…\"`",
-        );
-        return None;
-    }
-    let Ok(name) = input.call(Ident::parse_any) else {
-        mistakes.add_at(
-            input.span(),
-            "an option is written `name = value`, as in `wait = \"5s\"`",
-        );
-        return None;
-    };
-    if !input.peek(Token![=]) || input.peek(Token![==]) {
-        let written = name.unraw().to_string();
-        if names::is_known(&written) {
-            let example = names::example(&written);
-            mistakes.add(
-                &name,
-                format_args!("`{written}` needs `=` and a value: write `{example}`"),
-            );
-        } else {
-            mistakes.add(&name, names::unknown(&written));
-        }
-        return None;
-    }
-    let _: Option<Token![=]> = input.parse().ok();
-    let value = input.span();
-    match input.parse() {
-        Ok(expr) => Some((name, value::ungrouped(expr))),
-        Err(_) => {
-            let example = names::example(&name.unraw().to_string());
-            mistakes.add_at(
-                value,
-                format_args!("this is no value for `{name}`: write `{example}`"),
-            );
-            None
-        }
-    }
-}
-
-fn skip_to_comma(input: ParseStream<'_>) {
-    while !input.is_empty() && !input.peek(Token![,]) {
-        let _ = input.parse::<TokenTree>();
     }
 }
 

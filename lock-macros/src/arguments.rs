@@ -150,7 +150,10 @@ impl Argument {
                 let used = used
                     .contains(outer)
                     .then(|| quote!(#[allow(unused_variables)]));
-                quote!(#(#conditions)* #(#lints)* #used let #pattern = #outer;)
+                // Moving is no use of it.
+                let hidden = outer.to_string().starts_with('_');
+                let hidden = hidden.then(|| quote!(#[allow(clippy::used_underscore_binding)]));
+                quote!(#(#conditions)* #(#lints)* #used #hidden let #pattern = #outer;)
             }
             Pat::Wild(_) => quote!(#(#conditions)* let #outer = #outer;),
             pattern => quote! {

@@ -9,12 +9,8 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::{Token, Type, ext::IdentExt as _, spanned::Spanned as _, visit_mut::VisitMut};
 
 use crate::{
-    args::Args,
-    arguments::Arguments,
-    duration::Length,
-    key::Resolved,
-    mistakes::Mistakes,
-    signature::{Body, Function},
+    args::Args, arguments::Arguments, duration::Length, key::Resolved, mistakes::Mistakes,
+    shape::Body, signature::Function,
 };
 
 /// Expands; after a mistake the result is worth nothing.
@@ -78,8 +74,7 @@ fn check_guard(args: &Args, arguments: &Arguments, mistakes: &mut Mistakes) {
 ///     __call.run(async move {
 ///         let id = id;
 ///         let mut req = req;
-///         FAKE_RETURN
-///         { BODY }
+///         { FAKE_RETURN BODY }
 ///     }).await
 /// }
 /// ```
@@ -116,7 +111,7 @@ fn async_body(
 ///     BEFORE
 ///     Box::pin(async move {
 ///         let __call = CALL;
-///         __call.run(async move { FAKE_RETURN { BODY } }).await
+///         __call.run(async move { { FAKE_RETURN BODY } }).await
 ///     })
 /// }
 /// ```
@@ -144,22 +139,28 @@ fn boxed_body(
 /// let __call = CALL;
 /// __call.run(async move {
 ///     MOVE_IN
-///     FAKE_RETURN
-///     let hold = ROOT::__private::v1::hold();     // guard = hold
-///     { BODY }
+///     {
+///         FAKE_RETURN
+///         let hold = ROOT::__private::v1::hold();     // guard = hold
+///         BODY
+///     }
 /// }).await
 /// ```
 ///
-/// It stands where the return type does: there rustc reports one that cannot carry a lock's failure.
+/// It stands where the return type does: there rustc reports one that cannot carry a lock's failure. The inner braces
+/// are the user's, with their span and edition.
 fn run(args: &Args, output: &Type, move_in: &TokenStream, body: &Group) -> TokenStream {
     let configured = call(args);
     let call = made("__call");
     let guard = args.guard.as_ref().map(|guard| hold(args, guard));
     let fake_return = fake_return(output);
+    let stream = body.stream();
+    let mut block = Group::new(Delimiter::Brace, quote!(#fake_return #guard #stream));
+    block.set_span(body.span());
     let at_output = Span::mixed_site().located_at(output.span());
     quote_spanned! {at_output=>
         let #call = #configured;
-        #call.run(async move { #move_in #fake_return #guard #body }).await
+        #call.run(async move { #move_in #block }).await
     }
 }
 

@@ -11,25 +11,30 @@ use crate::{args::Args, expand};
 /// async fn pay(id: u64) -> Result<(), E> { BODY }
 ///
 /// // after
+/// #[allow(unused_variables)]
 /// async fn pay(id: u64) -> Result<(), E> { let hold = ROOT::__private::v1::hold(); BODY }
+///
 /// compile_error!("#[distributed_lock] `kye` is not an option: did you mean `key`?");
 /// ```
 pub(crate) fn expand(item: TokenStream, args: &Args, errors: &syn::Error) -> TokenStream {
     let item = with_guard(item, args);
     let errors = errors.to_compile_error();
-    quote!(#item #errors)
+    // What the key uses is not unused.
+    quote!(#[allow(unused_variables)] #item #errors)
 }
 
-/// Binds the guard, for the body names it.
+/// Binds the guard, for the body names it; unless it hides an argument, which the body means then.
 fn with_guard(item: TokenStream, args: &Args) -> TokenStream {
     let Some(guard) = &args.guard else {
         return item;
     };
     let mut trees: Vec<TokenTree> = item.into_iter().collect();
-    let is_function = trees
-        .iter()
-        .any(|tree| matches!(tree, TokenTree::Ident(word) if word == "fn"));
-    if is_function
+    let (function, hidden) = match trees.split_last() {
+        Some((_, signature)) => (names(signature, "fn"), names(signature, &guard.to_string())),
+        None => return TokenStream::new(),
+    };
+    if function
+        && !hidden
         && let Some(TokenTree::Group(body)) = trees.last_mut()
         && body.delimiter() == Delimiter::Brace
     {
@@ -38,6 +43,15 @@ fn with_guard(item: TokenStream, args: &Args) -> TokenStream {
         body.set_span(place);
     }
     trees.into_iter().collect()
+}
+
+/// Whether the word stands among the tokens.
+fn names(trees: &[TokenTree], word: &str) -> bool {
+    trees.iter().any(|tree| match tree {
+        TokenTree::Ident(name) => name == word,
+        TokenTree::Group(group) => names(&group.stream().into_iter().collect::<Vec<_>>(), word),
+        _ => false,
+    })
 }
 
 #[cfg(test)]
@@ -59,7 +73,7 @@ mod tests {
             }
         );
         let text = fallen_back(quote!(kye = "order:<id>"), item.clone());
-        assert!(text.starts_with(&item.to_string()), "{text}");
+        assert!(text.contains(&item.to_string()), "{text}");
         assert_eq!(text.matches("compile_error").count(), 1, "{text}");
     }
 

@@ -9,9 +9,9 @@ use crate::{
     arguments::{Argument, Arguments},
     lookalikes,
     mistakes::Mistakes,
-    signature::{last_segment, ungrouped},
     suggest,
     template::{Piece, Placeholder},
+    types::{last_segment, ungrouped},
 };
 
 /// A piece of a key whose values are known.
@@ -43,13 +43,11 @@ impl<'a> Resolved<'a> {
             match piece {
                 Piece::Text(text) => parts.push(Part::Text(text)),
                 Piece::Placeholder(placeholder) => {
-                    match source(key, placeholder, arguments, mistakes) {
-                        Some(source) => parts.push(Part::Value {
-                            placeholder,
-                            source,
-                        }),
-                        None => continue,
-                    }
+                    let source = source(key, placeholder, arguments, mistakes);
+                    parts.extend(source.map(|source| Part::Value {
+                        placeholder,
+                        source,
+                    }));
                 }
             }
         }
@@ -122,11 +120,13 @@ impl<'a> Resolved<'a> {
                 span: self.literal,
             }),
             Err(_) => {
-                let name = match field.strip_prefix("r#") {
-                    Some(raw) => Ident::new_raw(raw, self.literal),
-                    None => Ident::new(field, self.literal),
-                };
-                Member::Named(name)
+                // A keyword can only name a field as a raw identifier.
+                let plain = syn::parse_str::<Ident>(field).is_ok_and(|name| name == field);
+                let name = field.trim_start_matches("r#");
+                Member::Named(match plain && name == field {
+                    true => Ident::new(name, self.literal),
+                    false => Ident::new_raw(name, self.literal),
+                })
             }
         }
     }

@@ -15,9 +15,12 @@ mod key;
 mod lookalikes;
 mod mistakes;
 mod names;
+mod option;
+mod shape;
 mod signature;
 mod suggest;
 mod template;
+mod types;
 mod value;
 
 use crate::{args::Args, mistakes::Mistakes, signature::Function};
@@ -98,9 +101,25 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// The key is rendered before the body can move what it names. The body owns every argument, unused ones too: they
 /// are dropped in the order of a plain function, and before the lock is released. The future is `Send` if the body's is.
 ///
+/// # Errors
+///
+/// What the body returns, or a `LockError` by way of `From`: `Busy` after `wait`, `Lost` if the lease ended while the body
+/// ran, and what else keeps a lock from being had. A wrong use of the attribute does not compile; the message says what
+/// to write instead.
+///
+/// # Fairness
+///
+/// Calls of one key enter in the order in which they queued, over all processes. `wait = "0s"` never queues and never
+/// overtakes.
+///
 /// # Cancel safety
 ///
-/// Dropping the future gives up the place in the queue, or drops the body and then releases the lock.
+/// Dropping the future gives up the place in the queue, or drops the body and then releases the lock. Every early exit
+/// (`return`, `?`) releases it too.
+///
+/// # Panics
+///
+/// The expansion has no panics of its own. A panic of the body releases the lock while it unwinds.
 ///
 /// # Examples
 ///
@@ -119,7 +138,10 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// ```ignore
 /// #[distributed_lock(key = "nightly-report", wait = "0s", max_hold = "2h")]
-/// async fn report() -> Result<(), lock_runtime::LockError> { … }
+/// async fn report() -> Result<(), lock_runtime::LockError> {
+///     // …
+///     Ok(())
+/// }
 /// ```
 #[proc_macro_attribute]
 pub fn distributed_lock(args: TokenStream, item: TokenStream) -> TokenStream {

@@ -198,9 +198,15 @@ fn placeholder(inside: &str) -> Result<Placeholder, TemplateError> {
     }
 }
 
-/// Whether this can be a Rust name, raw or not.
+/// Whether this can be a Rust name. A keyword can: the name of `r#type` is `type`.
 pub(crate) fn is_name(text: &str) -> bool {
-    syn::parse_str::<syn::Ident>(text).is_ok_and(|name| name == text)
+    use syn::{ext::IdentExt as _, parse::Parser as _};
+
+    let nameless = ["_", "self", "Self", "super", "crate"].contains(&text);
+    !nameless
+        && syn::Ident::parse_any
+            .parse_str(text)
+            .is_ok_and(|name| name == text)
 }
 
 fn is_index(text: &str) -> bool {
@@ -279,6 +285,7 @@ mod tests {
             ("<self.id>", vec![hole("self.id", "self", &["id"], false)]),
             ("<id:raw>", vec![hole("id:raw", "id", &[], true)]),
             ("<r#type>", vec![hole("r#type", "r#type", &[], false)]),
+            ("<type>", vec![hole("type", "type", &[], false)]),
             (
                 "{order:<id>}:pay",
                 vec![text("{order:"), id(), text("}:pay")],
@@ -332,7 +339,8 @@ mod tests {
             ("<a.00>", expression("a.00")),
             ("<a.self>", expression("a.self")),
             ("<a::B>", expression("a::B")),
-            ("<type>", expression("type")),
+            ("<Self>", expression("Self")),
+            ("<a.crate>", expression("a.crate")),
         ] {
             assert_eq!(parse(template), Err(error), "{template}");
         }

@@ -1,0 +1,80 @@
+//! One `name = value` of the attribute, whatever it means.
+
+use proc_macro2::TokenTree;
+use syn::{Expr, Ident, LitStr, Token, ext::IdentExt as _, parse::ParseStream};
+
+use crate::{mistakes::Mistakes, names, value};
+
+/// Reads one `name = value` and the comma behind it. After a mistake the input stands before the next option.
+pub(crate) fn option(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Expr)> {
+    let read = name_and_value(input, mistakes);
+    if read.is_none() {
+        skip_to_comma(input);
+    } else if !input.is_empty() && !input.peek(Token![,]) {
+        let next = input
+            .cursor()
+            .token_tree()
+            .map(|(tree, _)| tree.to_string());
+        mistakes.add_at(
+            input.span(),
+            format_args!(
+                "no comma before `{}`: separate the options by commas",
+                next.unwrap_or_default()
+            ),
+        );
+        if !(input.peek(Ident::peek_any) && input.peek2(Token![=])) {
+            skip_to_comma(input);
+        }
+    }
+    let _: Option<Token![,]> = input.parse().ok()?;
+    read
+}
+
+fn name_and_value(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Expr)> {
+    if input.peek(LitStr) {
+        mistakes.add_at(
+            input.span(),
+            "an option needs its name: write `key = \"…\"`",
+        );
+        return None;
+    }
+    let Ok(name) = input.call(Ident::parse_any) else {
+        mistakes.add_at(
+            input.span(),
+            "an option is written `name = value`, as in `wait = \"5s\"`",
+        );
+        return None;
+    };
+    if !input.peek(Token![=]) || input.peek(Token![==]) {
+        let written = name.unraw().to_string();
+        if names::is_known(&written) {
+            let example = names::example(&written);
+            mistakes.add(
+                &name,
+                format_args!("`{written}` needs `=` and a value: write `{example}`"),
+            );
+        } else {
+            mistakes.add(&name, names::unknown(&written));
+        }
+        return None;
+    }
+    let _: Option<Token![=]> = input.parse().ok();
+    let value = input.span();
+    match input.parse() {
+        Ok(expr) => Some((name, value::ungrouped(expr))),
+        Err(_) => {
+            let example = names::example(&name.unraw().to_string());
+            mistakes.add_at(
+                value,
+                format_args!("this is no value for `{name}`: write `{example}`"),
+            );
+            None
+        }
+    }
+}
+
+fn skip_to_comma(input: ParseStream<'_>) {
+    while !input.is_empty() && !input.peek(Token![,]) {
+        let _ = input.parse::<TokenTree>();
+    }
+}

@@ -1,0 +1,183 @@
+//! How a function is asynchronous, by its signature and the end of its body.
+
+use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
+use syn::{
+    ReturnType, Signature, Token, Type,
+    parse::{ParseStream, Parser as _},
+};
+
+use crate::{
+    mistakes::Mistakes,
+    signature::braces,
+    types::{boxed_output, is_future, ungrouped},
+};
+
+/// How a function is asynchronous.
+pub(crate) enum Body {
+    /// `async fn … { … }`
+    Async(Group),
+    /// `fn … -> Pin<Box<dyn Future<Output = …>>> { before; Box::pin(async move { … }) }`, as `#[async_trait]` leaves it.
+    Boxed {
+        /// Where the function's body stands.
+        place: Span,
+        before: TokenStream,
+        /// `Box::pin`
+        pin: TokenStream,
+        /// The braces of the block.
+        block: Group,
+    },
+}
+
+/// Checks what a signature alone can say, and finds the body that runs asynchronously.
+pub(crate) fn asynchronous(
+    sig: &Signature,
+    body: Group,
+    mistakes: &mut Mistakes,
+) -> Option<(Body, Type)> {
+    if let Some(constness) = sig.constness {
+        mistakes.add(
+            constness,
+            "a `const fn` cannot wait for a lock: write `async fn`",
+        );
+        return None;
+    }
+    if let Some(abi) = &sig.abi {
+        mistakes.add(abi, "an `extern` function cannot wait for a lock: write `async fn` without an ABI, and call that");
+        return None;
+    }
+    if sig.asyncness.is_some() {
+        let output = result(&sig.output, sig.ident.span(), mistakes)?;
+        return Some((Body::Async(body), output));
+    }
+    if let ReturnType::Type(_, returned) = &sig.output {
+        if let Some(output) = boxed_output(returned) {
+            let declared = match ungrouped(output) {
+                // `#[async_trait]` wrote it, for a method that says nothing: the method's name is the place.
+                Type::Tuple(unit) if unit.elems.is_empty() => ReturnType::Default,
+                known => ReturnType::Type(Default::default(), Box::new(known.clone())),
+            };
+            let output = result(&declared, sig.ident.span(), mistakes)?;
+            let Some(body) = tail(&body) else {
+                mistakes.add(
+                    returned,
+                    "a function that boxes its future can be locked if it ends in `Box::pin(async move { … })`: write that, or `async fn`",
+                );
+                return None;
+            };
+            return Some((body, output));
+        }
+        if is_future(returned) {
+            mistakes.add(
+                returned,
+                "a function that returns a future begins before it is locked: write `async fn` and return the future's output",
+            );
+            return None;
+        }
+    }
+    if sig.ident == "main" {
+        mistakes.add(
+            sig.fn_token,
+            "this `main` is not async: write `async fn main`, with `#[distributed_lock]` above `#[tokio::main]`",
+        );
+    } else {
+        mistakes.add(
+            sig.fn_token,
+            "a function that is not async cannot wait for a lock: write `async fn`, or lock explicitly with `client.lock(\"…\").blocking_acquire()`",
+        );
+    }
+    None
+}
+
+/// The return type, if tokens do not already tell that it is no `Result`.
+fn result(output: &ReturnType, name: Span, mistakes: &mut Mistakes) -> Option<Type> {
+    const NOTHING: &str = "the function returns nothing, so a lock that fails could not be told: write `-> Result<(), lock_runtime::LockError>`";
+    match output {
+        ReturnType::Default => mistakes.add_at(name, NOTHING),
+        ReturnType::Type(_, output) => match ungrouped(output) {
+            Type::Tuple(unit) if unit.elems.is_empty() => mistakes.add(unit, NOTHING),
+            Type::Never(never) => mistakes.add(never, NOTHING),
+            Type::ImplTrait(hidden) => mistakes.add(
+                hidden,
+                "a hidden return type could not carry a lock's failure: write `-> Result<impl …, E>` with `E: From<LockError>`",
+            ),
+            known => return Some(known.clone()),
+        },
+    }
+    None
+}
+
+/// Takes the tail off a body that ends in `Box::pin(async move { … })`.
+fn tail(body: &Group) -> Option<Body> {
+    let mut before: Vec<TokenTree> = body.stream().into_iter().collect();
+    let call = match before.pop()? {
+        TokenTree::Group(call) if call.delimiter() == Delimiter::Parenthesis => call,
+        _ => return None,
+    };
+    // From the end: `pin`, `::`, `Box`, and what else belongs to the path.
+    let mut start = before.len();
+    while start > 0 && continues_path(&before[start - 1], before.get(start)) {
+        start -= 1;
+    }
+    let pin: TokenStream = before.split_off(start).into_iter().collect();
+    let path: syn::Path = syn::parse2(pin.clone()).ok()?;
+    let mut names = path.segments.iter().rev().map(|segment| &segment.ident);
+    if !(names.next()? == "pin" && names.next()? == "Box") {
+        return None;
+    }
+    let block = |input: ParseStream<'_>| {
+        input.parse::<Token![async]>()?;
+        input.parse::<Token![move]>()?;
+        let block = braces(input)?;
+        input.parse::<Option<Token![,]>>()?;
+        Ok(block)
+    };
+    let block = block.parse2(call.stream()).ok()?;
+    Some(Body::Boxed {
+        place: body.span(),
+        before: before.into_iter().collect(),
+        pin,
+        block,
+    })
+}
+
+/// Whether this token, before that one, is part of a path: names and `::` take turns.
+fn continues_path(token: &TokenTree, after: Option<&TokenTree>) -> bool {
+    let is_colon =
+        |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ':');
+    match token {
+        TokenTree::Ident(_) => after.is_none_or(is_colon),
+        TokenTree::Punct(_) => is_colon(token) && after.is_some(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quote::quote;
+
+    use super::*;
+
+    #[test]
+    fn the_tail_of_a_boxed_body_is_found() {
+        for (body, found) in [
+            ("{ Box::pin(async move { inside }) }", true),
+            (
+                "{ before(); ::std::boxed::Box::pin(async move { inside },) }",
+                true,
+            ),
+            ("{ return Box::pin(async move { inside }) }", true),
+            ("{ Box::pin(async { inside }) }", false),
+            ("{ Box::pin(other()) }", false),
+            ("{ Box::pin(async move { inside }); }", false),
+            ("{ Pin::new(async move { inside }) }", false),
+            ("{}", false),
+        ] {
+            let tokens: TokenStream = body.parse().unwrap();
+            let tail = tail(&syn::parse2(tokens).unwrap());
+            assert_eq!(tail.is_some(), found, "{body}");
+            if let Some(Body::Boxed { block, .. }) = tail {
+                assert_eq!(block.to_string(), quote!({ inside }).to_string());
+            }
+        }
+    }
+}

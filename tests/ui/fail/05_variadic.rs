@@ -1,0 +1,9 @@
+// A variadic function is foreign, and its arguments cannot be moved into a body.
+use lock_runtime::distributed_lock;
+
+unsafe extern "C" {
+    #[distributed_lock(key = "job")]
+    fn pay(format: *const u8, ...) -> i32;
+}
+
+fn main() {}

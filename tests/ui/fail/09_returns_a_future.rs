@@ -1,0 +1,9 @@
+// Such a function runs before its future is polled, so outside the lock.
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order:<id>")]
+fn pay(id: u64) -> impl Future<Output = Result<(), LockError>> {
+    async move { Ok(()) }
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+// The error type must take in a `LockError`.
+use lock_runtime::distributed_lock;
+
+struct PayError;
+
+#[distributed_lock(key = "order:<id>")]
+async fn pay(id: u64) -> Result<(), PayError> {
+    Ok(())
+}
+
+fn main() {}

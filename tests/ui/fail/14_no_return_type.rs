@@ -1,0 +1,10 @@
+// A lock that fails needs an error to return.
+use lock_runtime::distributed_lock;
+
+#[distributed_lock(key = "order:<id>")]
+async fn pay(id: u64) {}
+
+#[distributed_lock(key = "order:<id>")]
+async fn unit(id: u64) -> () {}
+
+fn main() {}

@@ -1,0 +1,14 @@
+// A lock without a name would be one lock for all.
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock]
+async fn bare() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(wait = "5s")]
+async fn pay(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

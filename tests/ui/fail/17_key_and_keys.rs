@@ -1,0 +1,9 @@
+// One lock or several, not both.
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order:<id>", keys = ["order:<id>"])]
+async fn pay(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,14 @@
+// Invisible characters make keys that only look equal.
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = " order:<id>")]
+async fn pay(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:<id>\n")]
+async fn line(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,16 @@
+// The key is read by the macro, which sees no values.
+use lock_runtime::{LockError, distributed_lock};
+
+const KEY: &str = "order";
+
+#[distributed_lock(key = KEY)]
+async fn pay(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = 42)]
+async fn number(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

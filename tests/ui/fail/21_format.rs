@@ -1,0 +1,14 @@
+// A macro in the key would be expanded after this one.
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = format!("order:{id}"))]
+async fn pay(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = concat!("order:", "<id>"))]
+async fn joined(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,15 @@
+// The whole receiver is no identity.
+use lock_runtime::{LockError, distributed_lock};
+
+struct Order {
+    id: u64,
+}
+
+impl Order {
+    #[distributed_lock(key = "order:<self>")]
+    async fn pay(&self) -> Result<(), LockError> {
+        Ok(())
+    }
+}
+
+fn main() {}

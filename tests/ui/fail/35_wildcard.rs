@@ -1,0 +1,9 @@
+// `_` is no name.
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order:<_>")]
+async fn pay(_: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+// A renewal needs time for its round trips.
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order:<id>", lease = "500ms", renew = true)]
+async fn pay(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

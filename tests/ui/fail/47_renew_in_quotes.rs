@@ -1,0 +1,9 @@
+// `renew` is a switch.
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order:<id>", lease = "30s", renew = "true")]
+async fn pay(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,15 @@
+// The body could no longer name its argument.
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order:<id>", guard = id)]
+async fn pay(id: u64) -> Result<(), LockError> {
+    let _: u64 = id;
+    Ok(())
+}
+
+#[distributed_lock(key = "order", guard = part)]
+async fn pattern((part, _): (u64, u64)) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

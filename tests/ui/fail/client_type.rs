@@ -1,0 +1,9 @@
+// The client is an expression of the right type.
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order:<id>", client = 5)]
+async fn pay(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}
