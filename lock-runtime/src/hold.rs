@@ -377,6 +377,10 @@ impl EntryDuty {
     /// Leaves; the last one out releases, and waits for the confirmation, a second at most.
     pub(crate) async fn leave(mut self) {
         let Some(releasing) = self.go() else { return };
+        if releasing.hold.loss().is_some() {
+            // The lease is over; what is left of it on the server is given back behind the caller's back.
+            return;
+        }
         let answer = {
             let hold = &releasing.hold;
             let mut release = pin!(hold.backend().release(&hold.name, hold.token));

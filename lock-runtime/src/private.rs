@@ -107,6 +107,7 @@ pub mod v1 {
                 });
             Called {
                 run: Run::new(wanted, body),
+                failed: F::Output::from_lock_error,
             }
         }
     }
@@ -117,6 +118,8 @@ pub mod v1 {
         pub struct Called<F: Future> {
             #[pin]
             run: Run<F>,
+            // A function, not a bound of the future: a missing `From<LockError>` is one error, at the call.
+            failed: fn(LockError) -> F::Output,
         }
     }
 
@@ -126,15 +129,13 @@ pub mod v1 {
         }
     }
 
-    impl<F: Future> Future for Called<F>
-    where
-        F::Output: LockResult,
-    {
+    impl<F: Future> Future for Called<F> {
         type Output = F::Output;
 
         fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-            let result: Result<F::Output, LockError> = ready!(self.project().run.poll(cx));
-            Poll::Ready(result.unwrap_or_else(F::Output::from_lock_error))
+            let failed = self.failed;
+            let result = ready!(self.project().run.poll(cx));
+            Poll::Ready(result.unwrap_or_else(failed))
         }
     }
 }

@@ -97,7 +97,7 @@ async fn a_wait_spans_a_reconnect() {
     let mut server = RedisServer::start().await;
     let client = Store::on(&server.url()).client().await;
     hold(&client, "k").await.release().await;
-    server.kill().await;
+    server.kill();
     let entering = tokio::spawn({
         let client: LockClient = client.clone();
         async move { client.lock("k").wait(10 * SECOND).acquire().await }

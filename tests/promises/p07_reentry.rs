@@ -147,7 +147,11 @@ async fn a_hold_lasts_until_the_last_entry_under_it_has_left() {
         let (go_on, held) = tokio::sync::oneshot::channel::<()>();
         let task = client
             .lock("k")
-            .run(async { tokio::spawn(async move { held.await.unwrap() }.in_current_hold()) })
+            .run(async {
+                let task = tokio::spawn(async move { held.await.unwrap() }.in_current_hold());
+                tokio::task::yield_now().await;
+                task
+            })
             .await
             .unwrap();
         // The call has returned, its task is still inside.

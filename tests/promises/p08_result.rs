@@ -59,7 +59,7 @@ async fn a_failed_release_does_not_replace_the_value() {
     let mut server = RedisServer::start().await;
     let client = Store::on(&server.url()).client().await;
     let body = async {
-        server.kill().await;
+        server.kill();
         7
     };
     assert_eq!(client.lock("k").lease(SECOND).run(body).await, Ok(7));

@@ -62,7 +62,7 @@ async fn the_body_is_not_run_without_its_lock() {
 
     let mut server = RedisServer::start().await;
     let client = Store::on(&server.url()).client().await;
-    server.kill().await;
+    server.kill();
     let started = Instant::now();
     let unreachable = refused(Some(&client), "1").await;
     assert!(

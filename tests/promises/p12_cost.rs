@@ -42,7 +42,7 @@ async fn contended_two_scripts_an_acquisition() {
                 .wait(20 * SECOND)
                 .run(sleep(2 * MS))
                 .await
-                .unwrap()
+                .unwrap();
         });
     }
     while let Some(ended) = callers.join_next().await {

@@ -3,3 +3,8 @@
 pub mod process;
 pub mod proxy;
 pub mod server;
+
+/// The README's code, compiled and run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

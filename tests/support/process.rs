@@ -59,6 +59,92 @@ pub fn spawn(command: Command) -> io::Result<Child> {
     spawned.recv().expect("the spawner answers")
 }
 
+/// A worker: a process whose lines are events.
+#[derive(Debug)]
+pub struct Worker {
+    child: Child,
+    lines: tokio::sync::mpsc::UnboundedReceiver<String>,
+}
+
+impl Worker {
+    /// Starts one test of the running test executable as a process of its own; the test is marked `#[ignore]`.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn of_this_test(name: &str, variables: &[(&str, &str)]) -> Self {
+        let this = std::env::current_exe().expect("a test knows its executable");
+        let mut command = dies_with_parent(this);
+        command
+            .args([
+                "--exact",
+                name,
+                "--ignored",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .envs(variables.iter().copied());
+        Self::start(command)
+    }
+
+    /// Starts a process whose standard output is read.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = spawn(command).expect("the worker can be started");
+        let output = child.stdout.take().expect("the worker's output is piped");
+        let (sender, lines) = tokio::sync::mpsc::unbounded_channel();
+        thread::spawn(move || {
+            for line in io::BufRead::lines(io::BufReader::new(output)).map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// Waits for a line that contains a text, and returns it.
+    ///
+    /// # Panics
+    /// If the worker ends without it, or does not write it within 30 s.
+    pub async fn until(&mut self, text: &str) -> String {
+        let reading = async {
+            loop {
+                let line = self.lines.recv().await;
+                let line =
+                    line.unwrap_or_else(|| panic!("the worker ended and had not written `{text}`"));
+                if line.contains(text) {
+                    return line;
+                }
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(30), reading)
+            .await
+            .unwrap_or_else(|_| panic!("the worker does not write `{text}`"))
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, name: &str) {
+        signal(self.child.id(), name);
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 /// Sends a signal (`KILL`, `STOP`, `CONT`) to a process that this one has started.
 ///
 /// # Panics

@@ -23,6 +23,8 @@ use tokio::{
 struct Faults {
     /// Bytes to the server wait, and are delivered later.
     hold_requests: AtomicBool,
+    /// Bytes to the server of connections that were cut wait, and are delivered later.
+    hold_old_requests: AtomicBool,
     /// Bytes to the client wait, and are delivered later.
     hold_replies: AtomicBool,
     /// Bytes to the client are lost.
@@ -56,9 +58,12 @@ impl Faults {
         self.changed();
     }
 
-    fn held(&self, way: Way) -> bool {
+    fn held(&self, way: Way, cut: bool) -> bool {
         match way {
-            Way::Request => self.hold_requests.load(Ordering::SeqCst),
+            Way::Request => {
+                self.hold_requests.load(Ordering::SeqCst)
+                    || cut && self.hold_old_requests.load(Ordering::SeqCst)
+            }
             Way::Reply => self.hold_replies.load(Ordering::SeqCst),
         }
     }
@@ -150,6 +155,12 @@ impl FaultProxy {
     /// Holds back the bytes to the server.
     pub fn hold_requests(&self, on: bool) {
         self.set(&self.faults.hold_requests, on);
+    }
+
+    /// Holds back the bytes to the server of connections that were cut, which
+    /// [`deliver_after_cut`](Self::deliver_after_cut) lets live on.
+    pub fn hold_old_requests(&self, on: bool) {
+        self.set(&self.faults.hold_old_requests, on);
     }
 
     /// Holds back the bytes to the client.
@@ -300,7 +311,7 @@ async fn deliver(
             if cut && !late {
                 return;
             }
-            if !faults.held(way) {
+            if !faults.held(way, cut) {
                 break;
             }
             changed.await;

@@ -67,7 +67,7 @@ impl ServerBuilder {
             if server.answers().await {
                 return server;
             }
-            server.kill().await;
+            server.kill();
         }
         panic!("no redis-server could be started in ten tries");
     }
@@ -183,7 +183,7 @@ impl RedisServer {
     }
 
     /// Kills the server with SIGKILL and waits until it is gone.
-    pub async fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
@@ -195,7 +195,7 @@ impl RedisServer {
     /// # Panics
     /// If it does not answer.
     pub async fn restart(&mut self) {
-        self.kill().await;
+        self.kill();
         self.spawn();
         assert!(self.answers().await, "the server did not start again");
     }

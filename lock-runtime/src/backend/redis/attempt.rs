@@ -263,26 +263,23 @@ impl RedisAttempt {
     }
 
     /// Makes sure that a claim is young enough to start on: with less than two thirds left of its validity, it has to
-    /// be renewed first. False if it is not held any more.
-    async fn confirm(&self, grant: &mut Grant) -> Result<bool, BackendError> {
+    /// be renewed first. `None` if it is not held any more.
+    async fn confirm(&self, grant: Grant) -> Result<Option<Grant>, BackendError> {
         let validity = grant.validity;
         let left = grant.remaining(clock::now()).unwrap_or(validity);
         if !grant.queued || left >= validity * 2 / 3 {
-            return Ok(true);
+            return Ok(Some(grant));
         }
         let lease = self.request.lease.time;
-        match self
-            .server
-            .renew(&self.request.name, grant.token, lease)
-            .await?
-        {
-            Renewed::Until(until) => {
-                grant.valid_until = Some(until);
-                grant.validity = lease;
-                Ok(true)
-            }
-            Renewed::NotHeld => Ok(false),
-        }
+        let renewed = self.server.renew(&self.request.name, grant.token, lease);
+        Ok(match renewed.await? {
+            Renewed::Until(until) => Some(Grant {
+                valid_until: Some(until),
+                validity: lease,
+                ..grant
+            }),
+            Renewed::NotHeld => None,
+        })
     }
 }
 
@@ -294,8 +291,8 @@ impl Attempt for RedisAttempt {
                     return Err(BackendError::ShutDown);
                 }
                 match self.request().await? {
-                    Some(Answer::Granted(mut grant)) => {
-                        if self.confirm(&mut grant).await? {
+                    Some(Answer::Granted(grant)) => {
+                        if let Some(grant) = self.confirm(grant).await? {
                             return Ok(self.settle(Answer::Granted(grant)));
                         }
                     }

@@ -293,7 +293,7 @@ impl Server {
         token: FencingToken,
         until: Option<Moment>,
     ) {
-        let until = until.unwrap_or_else(|| clock::now() + CLAIM);
+        let until = until.unwrap_or_else(clock::now).max(clock::now() + CLAIM);
         match clock::timeout_at(until, self.release(&name, token)).await {
             Some(Ok(Released::Released)) => {
                 count(&self.counters.released);

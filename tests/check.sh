@@ -1,0 +1,51 @@
+#!/bin/sh
+# The project's one test command: sh tests/check.sh
+#
+# Installs what is missing (redis-server; the rustfmt and clippy components), then runs everything: format, lints,
+# unit, documentation, compile-fail and integration tests on real Redis processes, the documentation itself, and the
+# first example. Stops at the first failure. The long soak and the benchmark have commands of their own, see README.md.
+set -eu
+cd "$(dirname "$0")/.."
+
+step() {
+    printf '\n== %s\n' "$*"
+}
+
+install_redis() {
+    if command -v apt-get >/dev/null 2>&1; then
+        as_root=''
+        [ "$(id -u)" -eq 0 ] || as_root='sudo'
+        # Only the program is wanted: the package must not start a server of its own.
+        $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 sh -c 'apt-get update -qq && apt-get install -y -qq redis-server' </dev/null
+    elif command -v brew >/dev/null 2>&1; then
+        brew install redis
+    else
+        echo 'The tests need redis-server 6.2 or later, and neither apt-get nor brew is here to install it:' >&2
+        echo 'install Redis (or Valkey with a redis-server command) and run this again.' >&2
+        exit 1
+    fi
+}
+
+if ! command -v redis-server >/dev/null 2>&1; then
+    step 'installing redis-server'
+    install_redis
+fi
+for component in rustfmt clippy; do
+    if ! cargo "$([ "$component" = rustfmt ] && echo fmt || echo clippy)" --version >/dev/null 2>&1; then
+        step "installing $component"
+        rustup component add "$component"
+    fi
+done
+
+step 'format'
+cargo fmt --all --check
+step 'lints'
+cargo clippy --workspace --all-targets --all-features -- -D warnings
+step 'tests'
+cargo test --workspace --all-features
+step 'documentation'
+RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+step 'example'
+cargo run --example orders
+
+step 'everything passed'

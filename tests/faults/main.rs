@@ -1,0 +1,9 @@
+//! Rows of the fault matrix, against real servers and, where a row says kill or stop, real processes.
+//!
+//! ε is what a loaded machine may add to a time that is promised.
+
+mod processes;
+mod replies;
+mod scene;
+mod server;
+mod waiters;

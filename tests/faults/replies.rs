@@ -1,0 +1,253 @@
+//! Rows 9 to 11, 13, 19, 38: requests and replies that are late, lost, or come twice.
+
+use std::time::Instant;
+
+use lock_runtime::LockError;
+use support::{proxy::FaultProxy, server::RedisServer};
+
+use crate::scene::{
+    EPSILON, MS, NAME, QUEUE, SECOND, client, grant, left, token_of, until, until_waiting,
+};
+
+/// Row 9: the reply of a grant is lost with its connection; the retry gives the same grant.
+#[tokio::test]
+async fn row_09_reply_of_the_grant_lost() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let behind = client(&proxy.url()).await;
+    proxy.hold_replies(true);
+    let entering = tokio::spawn({
+        let behind = behind.clone();
+        async move { behind.lock("k").wait(20 * SECOND).acquire().await.unwrap() }
+    });
+    until(async || grant(&server).await.is_some()).await;
+    let first = token_of(&grant(&server).await.unwrap());
+    proxy.cut();
+    proxy.hold_replies(false);
+    let guard = entering.await.unwrap();
+    assert_eq!(guard.token().get(), first);
+    guard.release().await;
+    assert_eq!(left(&server).await, Vec::<String>::new());
+}
+
+/// Row 10: a request reaches the server only after its caller has given it up. `kill` says whether the client may close
+/// its old connections; where it may not, a late request refuses itself.
+async fn late_request(kill: bool) {
+    let server = RedisServer::start().await;
+    let mut admin = server.connection().await;
+    let rules = if kill { "+@all" } else { "+@all -client|kill" };
+    let mut command = redis::cmd("ACL");
+    command
+        .arg("SETUSER")
+        .arg("default")
+        .arg("-@all")
+        .arg(rules.split(' ').collect::<Vec<_>>());
+    command.exec_async(&mut admin).await.unwrap();
+    let proxy = FaultProxy::start(server.port()).await;
+    let behind = client(&proxy.url()).await;
+    proxy.deliver_after_cut(true);
+    proxy.hold_requests(true);
+    proxy.hold_old_requests(true);
+    let before = proxy.request_bytes();
+    let lock = behind.lock("k").wait(200 * MS).lease(30 * SECOND);
+    let (refused, ()) = tokio::join!(lock.acquire(), proxy.until_requested(before));
+    assert!(
+        matches!(refused, Err(LockError::Unreachable { .. })),
+        "{refused:?}"
+    );
+    proxy.cut();
+    if !kill {
+        // Past the moment up to which the request may still be carried out.
+        tokio::time::sleep(1500 * MS).await;
+    }
+    // A new connection gets through first, then the old bytes arrive.
+    proxy.hold_requests(false);
+    client(&proxy.url()).await;
+    until(async || behind.lock("other").try_acquire().await.is_ok()).await;
+    proxy.hold_old_requests(false);
+    let observer = client(&server.url()).await;
+    for _ in 0..50 {
+        assert_eq!(grant(&server).await, None, "a ghost was granted");
+        tokio::time::sleep(5 * MS).await;
+    }
+    observer
+        .lock("k")
+        .try_acquire()
+        .await
+        .unwrap()
+        .release()
+        .await;
+}
+
+#[tokio::test]
+async fn row_10_late_request_of_a_killed_connection() {
+    late_request(true).await;
+}
+
+#[tokio::test]
+async fn row_10_late_request_where_connections_cannot_be_killed() {
+    late_request(false).await;
+}
+
+/// Row 11: the reply of a release is lost, and the release is sent again: the successor is not touched.
+#[tokio::test]
+async fn row_11_release_sent_twice() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let (behind, direct) = (client(&proxy.url()).await, client(&server.url()).await);
+    let guard = behind.lock("k").acquire().await.unwrap();
+    let next = tokio::spawn({
+        let direct = direct.clone();
+        async move { direct.lock("k").wait(20 * SECOND).acquire().await.unwrap() }
+    });
+    until_waiting(&direct, 1).await;
+    proxy.hold_replies(true);
+    let before = server.scripts().await;
+    let releasing = tokio::spawn(guard.release());
+    let next = next.await.unwrap();
+    proxy.cut();
+    proxy.hold_replies(false);
+    releasing.await.unwrap();
+    // The release came at least twice.
+    until(async || server.scripts().await >= before + 2).await;
+    behind.lock("after").run(async {}).await.unwrap();
+    assert!(direct.lock("k").try_acquire().await.is_err());
+    assert_eq!(token_of(&grant(&server).await.unwrap()), next.token().get());
+    assert_eq!(next.loss(), None);
+    next.release().await;
+}
+
+/// Row 13: a half-open socket. The hold ends at its local deadline at the latest, and the client connects anew.
+#[tokio::test]
+async fn row_13_half_open_socket() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let behind = client(&proxy.url()).await;
+    let started = Instant::now();
+    let lock = behind.lock("k").lease(1500 * MS).renew(true);
+    let lost = lock
+        .run(async {
+            proxy.blackhole(true);
+            std::future::pending::<()>().await;
+        })
+        .await;
+    let took = started.elapsed();
+    println!("row 13: lost {took:?} after the grant of a lease of 1.5 s");
+    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert!(took < 1500 * MS + EPSILON, "{took:?}");
+    proxy.blackhole(false);
+    let started = Instant::now();
+    behind
+        .lock("k")
+        .wait(10 * SECOND)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await;
+    assert!(started.elapsed() < 4 * SECOND, "{:?}", started.elapsed());
+}
+
+/// Row 19: the server has granted, and its push is lost while the connection lives: a look finds the grant.
+#[tokio::test]
+async fn row_19_push_lost() {
+    const GIVE_WITHOUT_A_WORD: &str = "
+        local head = redis.call('ZPOPMIN', KEYS[2])
+        local owner, inbox, lease = string.match(head[1], '^(%x+)|([^|]+)|(%d+)')
+        local token = string.format('%.0f', redis.call('INCR', KEYS[3]))
+        redis.call('SET', KEYS[1], token .. '|' .. lease .. '|' .. inbox .. '|' .. owner, 'PX', 2000)
+        return token";
+    let server = RedisServer::start().await;
+    let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
+    let guard = holder.lock("k").acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let waiter = waiter.clone();
+        async move {
+            let guard = waiter.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+            (Instant::now(), guard)
+        }
+    });
+    until_waiting(&holder, 1).await;
+    let mut connection = server.connection().await;
+    let given = Instant::now();
+    let token: u64 = redis::Script::new(GIVE_WITHOUT_A_WORD)
+        .key(NAME)
+        .key(QUEUE)
+        .key("lock:fence")
+        .invoke_async(&mut connection)
+        .await
+        .unwrap();
+    let (entered, entrant) = waiting.await.unwrap();
+    let took = entered.duration_since(given);
+    println!("row 19: entered {took:?} after the grant");
+    assert_eq!(entrant.token().get(), token);
+    assert!(took < 200 * MS + EPSILON, "{took:?}");
+    entrant.release().await;
+    guard.release().await;
+}
+
+/// Row 19: the connection is cut at the grant: the waiter comes back to its place.
+#[tokio::test]
+async fn row_19_connection_cut_at_the_grant() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let (holder, behind) = (client(&server.url()).await, client(&proxy.url()).await);
+    let guard = holder.lock("k").acquire().await.unwrap();
+    let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut waiting = tokio::task::JoinSet::new();
+    for (place, client) in [behind, holder.clone()].into_iter().enumerate() {
+        let order = order.clone();
+        waiting.spawn(async move {
+            let enter = async { order.lock().unwrap().push((place, Instant::now())) };
+            client.lock("k").wait(20 * SECOND).run(enter).await.unwrap();
+        });
+        until_waiting(&holder, place + 1).await;
+    }
+    proxy.hold_replies(true);
+    let released = Instant::now();
+    guard.release().await;
+    proxy.cut();
+    proxy.hold_replies(false);
+    while let Some(ended) = waiting.join_next().await {
+        ended.unwrap();
+    }
+    let order = order.lock().unwrap();
+    let took = order[0].1.duration_since(released);
+    println!("row 19: entered {took:?} after the cut");
+    assert_eq!((order[0].0, order[1].0), (0, 1));
+    assert!(took < 200 * MS + EPSILON, "{took:?}");
+}
+
+/// Row 38: a request stalls on its way, its client connects anew, is granted and releases; then the old bytes arrive.
+#[tokio::test]
+async fn row_38_old_socket_is_read_late() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let behind = client(&proxy.url()).await;
+    proxy.deliver_after_cut(true);
+    proxy.hold_old_requests(true);
+    proxy.hold_requests(true);
+    let before = proxy.request_bytes();
+    let entering = tokio::spawn({
+        let behind = behind.clone();
+        async move {
+            behind
+                .lock("k")
+                .wait(20 * SECOND)
+                .lease(30 * SECOND)
+                .acquire()
+                .await
+                .unwrap()
+        }
+    });
+    proxy.until_requested(before).await;
+    proxy.cut();
+    proxy.hold_requests(false);
+    entering.await.unwrap().release().await;
+    assert_eq!(grant(&server).await, None);
+    proxy.hold_old_requests(false);
+    for _ in 0..50 {
+        assert_eq!(grant(&server).await, None, "a ghost was granted");
+        tokio::time::sleep(5 * MS).await;
+    }
+}
