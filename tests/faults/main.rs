@@ -2,6 +2,7 @@
 //!
 //! ε is what a loaded machine may add to a time that is promised.
 
+mod calls;
 mod processes;
 mod replies;
 mod scene;

@@ -145,12 +145,12 @@ async fn a_hold_lasts_until_the_last_entry_under_it_has_left() {
     on_every_store(|store| async move {
         let (client, other) = (store.client().await, store.client().await);
         let (go_on, held) = tokio::sync::oneshot::channel::<()>();
-        let task = client
+        let mut task = None;
+        client
             .lock("k")
             .run(async {
-                let task = tokio::spawn(async move { held.await.unwrap() }.in_current_hold());
-                tokio::task::yield_now().await;
-                task
+                let inside = async move { held.await.unwrap() };
+                task = Some(tokio::spawn(inside.in_current_hold()));
             })
             .await
             .unwrap();
@@ -160,7 +160,7 @@ async fn a_hold_lasts_until_the_last_entry_under_it_has_left() {
             Err(LockError::Busy { .. })
         ));
         go_on.send(()).unwrap();
-        task.await.unwrap();
+        task.unwrap().await.unwrap();
         until_free(&other, "k").await;
     })
     .await;
