@@ -105,7 +105,7 @@ impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Busy { key, waited, with } => {
-                write!(f, "lock `{key}` is busy: not granted within {waited:?}")?;
+                write!(f, "lock `{key}` is busy: not granted within {waited:.1?}")?;
                 match with {
                     BusyWith::AnotherProcess => f.write_str("; try again later or raise `wait`"),
                     BusyWith::ThisProcess => f.write_str(
@@ -126,7 +126,7 @@ impl fmt::Display for LockError {
             }
             Self::Unreachable { key, waited, detail } => write!(
                 f,
-                "lock `{key}` could not be decided within {waited:?}, the lock server did not answer ({detail}); check the server and the network"
+                "lock `{key}` could not be decided within {waited:.1?}, the lock server did not answer ({detail}); check the server and the network"
             ),
             Self::Refused { key, detail } => {
                 write!(f, "the lock server refused lock `{key}`: {detail}")

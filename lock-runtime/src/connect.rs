@@ -88,7 +88,7 @@ impl fmt::Display for ConnectError {
             Self::EmptyNamespace => f.write_str("the client's namespace is empty: name the application"),
             Self::Unreachable { server, waited, detail } => write!(
                 f,
-                "no lock server answers at {server} within {waited:?} ({detail}): check the address, and that it runs"
+                "no lock server answers at {server} ({detail}; tried for {waited:.0?}): check the address, and that it runs"
             ),
             Self::Authentication { server, detail } => write!(
                 f,

@@ -56,7 +56,7 @@ async fn a_waiter_that_only_looks_alive_delays_by_two_seconds_at_most() {
     guard.release().await;
     let entered = next.await.unwrap().unwrap();
     let took = started.elapsed();
-    assert!(took >= SECOND && took < 2250 * MS, "{took:?}");
+    assert!(took < 2250 * MS, "{took:?}");
     entered.release().await;
     proxy.blackhole(false);
     silent.abort();

@@ -29,6 +29,10 @@ use tokio::sync::Notify;
 
 use crate::{clock::runtime as clock, sync::lock};
 
+/// How much later than its local deadline a grant ends here: the body of a lost lease is dropped before the next one
+/// starts, unless its runtime has no moment for it.
+const MARGIN: Duration = Duration::from_millis(2);
+
 /// The worlds that clients share by name, as long as one of them lives.
 static WORLDS: Lazy<Mutex<HashMap<String, Weak<World>>>> = Lazy::new(Mutex::default);
 
@@ -230,14 +234,16 @@ impl MemoryAttempt {
                 && held.owner == request.owner
             {
                 // The claim is taken up: the lease counts from the entry.
-                held.until = end(request.lease);
-                let granted = View::Granted(held.token, held.until);
+                let until = end(request.lease);
+                held.until = until.map(|until| until + MARGIN);
+                let granted = View::Granted(held.token, until);
                 slot.nudge_head();
                 return granted;
             }
             if slot.held.is_none() && slot.queue.is_empty() {
                 let until = end(request.lease);
-                return View::Granted(slot.grant(request.owner, until, fence), until);
+                let ends = until.map(|until| until + MARGIN);
+                return View::Granted(slot.grant(request.owner, ends, fence), until);
             }
             let is_me = |waiter: &Waiter| waiter.owner == request.owner;
             if !request.wait.is_zero() && !slot.queue.iter().any(is_me) {
@@ -374,8 +380,8 @@ impl Backend for MemoryBackend {
         let renewed = self.world.with(name, |slot, _| match &mut slot.held {
             Some(held) if held.token == token => {
                 let until = clock::now() + lease;
-                held.until = held.until.map(|old| old.max(until));
-                Renewed::Until(held.until.unwrap_or(until))
+                held.until = held.until.map(|old| old.max(until + MARGIN));
+                Renewed::Until(held.until.map_or(until, |ends| ends - MARGIN))
             }
             _ => Renewed::NotHeld,
         });

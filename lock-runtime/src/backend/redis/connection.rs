@@ -17,7 +17,7 @@ use redis::{
 };
 use tokio::sync::Notify;
 
-use super::script::Script;
+use super::script::{self, Script};
 use crate::{
     clock::boot as clock,
     stats::{Counters, count},
@@ -266,6 +266,10 @@ impl Connection {
                 .to_owned()
         };
         redis.subscribe(inbox).await?;
+        let loaded: Result<(), RedisError> = script::load_all().query_async(&mut redis).await;
+        if let Err(error) = loaded {
+            tracing::debug!(%error, "scripts are not loaded ahead");
+        }
         let sent = clock::now();
         let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut redis).await?;
         health.heard(sent);

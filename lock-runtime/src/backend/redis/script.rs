@@ -52,6 +52,20 @@ impl Script {
     }
 }
 
+/// Lets the server know all scripts, in one round trip. Each of them is sent whole where that is not permitted, or
+/// where the server has forgotten it.
+pub(super) fn load_all() -> redis::Pipeline {
+    let mut pipeline = redis::Pipeline::new();
+    for script in [&ACQUIRE, &RELEASE, &LEAVE, &LOOK, &RENEW, &STATUS] {
+        pipeline
+            .cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(&script.source)
+            .ignore();
+    }
+    pipeline
+}
+
 /// The state of a lock, and how it is given away.
 const HAND_ON: &str = include_str!("scripts/hand_on.lua");
 
