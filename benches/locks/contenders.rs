@@ -1,0 +1,156 @@
+//! The locks that are compared, behind one call.
+
+use std::{fmt, future::Future, str::FromStr, time::Duration};
+
+use lock_runtime::LockClient;
+use uuid::Uuid;
+
+use crate::floors::{GateFloor, SetFloor, ShaFloor, Tuning};
+
+/// The lease of every lock here. Nothing comes near it.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+
+/// How long ours may wait. Nothing comes near it.
+const WAIT: Duration = Duration::from_secs(60);
+
+const NAMESPACE: &str = "bench";
+
+/// Whose lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    Ours,
+    FloorSha,
+    FloorShaDefaults,
+    FloorSet,
+    FloorGate,
+}
+
+impl Who {
+    const ALL: [Self; 5] = [
+        Self::Ours,
+        Self::FloorSha,
+        Self::FloorShaDefaults,
+        Self::FloorSet,
+        Self::FloorGate,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::FloorSha => "floor-sha",
+            Self::FloorShaDefaults => "floor-sha/defaults",
+            Self::FloorSet => "floor-set",
+            Self::FloorGate => "floor-gate",
+        }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Who {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|who| who.name() == name)
+            .ok_or_else(|| format!("nobody is called {name}"))
+    }
+}
+
+/// One task's place at a lock.
+#[derive(Debug, Clone)]
+pub(crate) struct Seat {
+    pub(crate) key: String,
+    pub(crate) channel: String,
+    pub(crate) owner: String,
+}
+
+impl Seat {
+    pub(crate) fn at(key: &str) -> Self {
+        Self {
+            key: key.to_owned(),
+            channel: format!("channel:{{{key}}}"),
+            owner: Uuid::new_v4().to_string(),
+        }
+    }
+}
+
+/// A lock that is measured. Clones share its connection; every task has one of its own.
+#[derive(Debug, Clone)]
+pub(crate) enum Contender {
+    Ours(LockClient),
+    Sha(ShaFloor),
+    Set(SetFloor),
+    Gate(GateFloor),
+}
+
+impl Contender {
+    /// Connects, and takes a lock once: what is made on the first call is not measured.
+    pub(crate) async fn connect(who: Who, url: &str) -> Self {
+        let mut contender = match who {
+            Who::Ours => Self::Ours(
+                LockClient::builder()
+                    .url(url)
+                    .namespace(NAMESPACE)
+                    .connect()
+                    .await
+                    .expect("the client connects"),
+            ),
+            Who::FloorSha => Self::Sha(ShaFloor::new(url, Tuning::Ours).await),
+            Who::FloorShaDefaults => Self::Sha(ShaFloor::new(url, Tuning::Defaults).await),
+            Who::FloorSet => Self::Set(SetFloor::new(url).await),
+            Who::FloorGate => Self::Gate(GateFloor::new(ShaFloor::new(url, Tuning::Ours).await)),
+        };
+        let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
+        // On a worker thread, where the measured calls run.
+        let first = tokio::spawn(async move {
+            contender.cycle(&seat, 0, async {}).await;
+            contender
+        });
+        first.await.expect("a first lock is taken")
+    }
+
+    /// Acquires, runs a body, releases; false if it gave up, as a poller does at `until`.
+    pub(crate) async fn cycle<F: Future<Output = ()>>(
+        &mut self,
+        seat: &Seat,
+        until: u64,
+        body: F,
+    ) -> bool {
+        match self {
+            Self::Ours(client) => {
+                let lock = client.lock(&seat.key).wait(WAIT).lease(LEASE);
+                lock.run(body).await.expect("ours is granted");
+            }
+            Self::Sha(floor) => {
+                if !floor.enter(seat, until).await {
+                    return false;
+                }
+                body.await;
+                floor.leave(seat).await;
+            }
+            Self::Set(floor) => {
+                if !floor.enter(seat, until).await {
+                    return false;
+                }
+                body.await;
+                floor.leave(seat).await;
+            }
+            Self::Gate(floor) => {
+                let gate = floor.gate(&seat.key);
+                let _turn = gate.lock().await;
+                if !floor.inner.enter(seat, until).await {
+                    return false;
+                }
+                body.await;
+                floor.inner.leave(seat).await;
+            }
+        }
+        true
+    }
+}

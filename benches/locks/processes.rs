@@ -1,0 +1,198 @@
+//! The workload over processes: this executable starts itself as its workers.
+//!
+//! A worker connects, writes `ready`, reads when to begin and to end, runs its tasks, and writes a line for each task:
+//! the times of its visits. Only the time in which all were served counts.
+
+use std::{
+    io::{self, BufRead, BufReader, Lines, Write},
+    process::{Child, ChildStdout, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use support::{
+    process::{dies_with_parent, spawn},
+    server::RedisServer,
+};
+
+use crate::{
+    contenders::{Contender, Seat, Who},
+    crowd::{Crowd, Detector, Visit, Window, sit},
+    report::Run,
+    workloads::crowd_run,
+};
+
+/// The first argument of a worker; URL, lock and key follow.
+pub(crate) const WORKER: &str = "--worker";
+
+const READY: &str = "ready";
+const PROCESSES: usize = 4;
+const TASKS: usize = 16;
+
+/// From the word to all workers to their start.
+const LEAD: Duration = Duration::from_millis(200);
+
+/// A worker, seen from the process that started it.
+struct Worker {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Worker {
+    fn start(url: &str, who: Who, key: &str) -> Self {
+        let this = std::env::current_exe().expect("the benchmark knows its executable");
+        let mut command = dies_with_parent(this);
+        command
+            .args([WORKER, url, who.name(), key])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = spawn(command).expect("a worker can be started");
+        let output = child.stdout.take().expect("its output is piped");
+        Self {
+            child,
+            lines: BufReader::new(output).lines(),
+        }
+    }
+
+    fn line(&mut self) -> String {
+        let line = self.lines.next().expect("a worker goes on to its end");
+        line.expect("a worker writes text")
+    }
+
+    fn tell(&mut self, window: Window) {
+        let input = self.child.stdin.as_mut().expect("its input is piped");
+        let Window { begin, from, end } = window;
+        writeln!(input, "{begin} {from} {end}").expect("a worker listens");
+    }
+
+    /// The visits of its tasks, once it has ended.
+    fn visits(mut self) -> Vec<Vec<Visit>> {
+        let tasks = (0..TASKS).map(|_| parse_visits(&self.line())).collect();
+        let status = self.child.wait().expect("a worker ends");
+        assert!(status.success(), "a worker failed: {status}");
+        tasks
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn numbers(line: &str) -> Vec<u64> {
+    line.split_whitespace()
+        .map(|word| word.parse().expect("processes write numbers"))
+        .collect()
+}
+
+fn write_visits(visits: &[Visit]) -> String {
+    let fields = visits.iter().map(|visit| {
+        // One who gave up has not left: 0.
+        format!(
+            "{} {} {}",
+            visit.asked,
+            visit.entered,
+            visit.left.unwrap_or_default()
+        )
+    });
+    fields.collect::<Vec<_>>().join(" ")
+}
+
+fn parse_visits(line: &str) -> Vec<Visit> {
+    let visits = numbers(line);
+    let visits = visits.chunks_exact(3).map(|visit| Visit {
+        asked: visit[0],
+        entered: visit[1],
+        left: Some(visit[2]).filter(|left| *left != 0),
+    });
+    visits.collect()
+}
+
+/// How often somebody entered before the one before had left, whoever they were.
+fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
+    let visits = tasks.iter().flatten();
+    let mut bodies: Vec<(u64, u64)> = visits
+        .filter_map(|visit| Some((visit.entered, visit.left?)))
+        .collect();
+    bodies.sort_unstable();
+    let mut inside_until = 0;
+    let mut overlaps = 0;
+    for (entered, left) in bodies {
+        overlaps += u64::from(entered < inside_until);
+        inside_until = inside_until.max(left);
+    }
+    overlaps
+}
+
+/// The time in which every process was served.
+fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
+    let served = |tasks: &Vec<Vec<Visit>>| {
+        let visits = tasks.iter().flatten();
+        let mut entered: Vec<u64> = visits
+            .filter(|visit| visit.left.is_some())
+            .map(|visit| visit.entered)
+            .collect();
+        entered.sort_unstable();
+        entered.first().copied().zip(entered.last().copied())
+    };
+    // One that was never served leaves no common time.
+    let served = workers
+        .iter()
+        .map(|tasks| served(tasks).unwrap_or((u64::MAX, 0)));
+    served.fold(window, |window, (first, last)| Window {
+        from: window.from.max(first),
+        end: window.end.min(last),
+        ..window
+    })
+}
+
+/// Runs the workers once.
+pub(crate) async fn run(server: &RedisServer, who: Who, key: &str, span: Duration) -> Run {
+    let mut workers: Vec<Worker> = (0..PROCESSES)
+        .map(|_| Worker::start(&server.url(), who, key))
+        .collect();
+    for worker in &mut workers {
+        assert_eq!(worker.line(), READY);
+    }
+    let before = server.scripts().await;
+    let window = Window::after(LEAD, span);
+    for worker in &mut workers {
+        worker.tell(window);
+    }
+    let workers: Vec<_> = workers.into_iter().map(Worker::visits).collect();
+    let scripts = server.scripts().await - before;
+    let window = common(&workers, window);
+    let tasks: Vec<_> = workers.into_iter().flatten().collect();
+    crowd_run(&Crowd::of(&tasks, window), scripts, overlaps(&tasks))
+}
+
+/// A worker's whole life.
+pub(crate) async fn work(order: &[String]) {
+    let [url, who, key] = order else {
+        panic!("a worker is told URL, lock and key");
+    };
+    let contender = Contender::connect(who.parse().expect("a lock's name"), url).await;
+    println!("{READY}");
+    let line = io::stdin()
+        .lines()
+        .next()
+        .expect("a worker is told its time");
+    let times = numbers(&line.expect("the time is text"));
+    let [begin, from, end] = times[..] else {
+        panic!("a worker is told begin, from and end");
+    };
+    let window = Window { begin, from, end };
+    let detector = Arc::new(Detector::default());
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let detector = detector.clone();
+            tokio::spawn(sit(contender.clone(), Seat::at(key), window, detector))
+        })
+        .collect();
+    for task in tasks {
+        let visits = task.await.expect("a task of a worker ends");
+        println!("{}", write_visits(&visits));
+    }
+}
