@@ -122,6 +122,34 @@ fn a_client_outlives_the_runtime_that_made_it() {
     guard.blocking_release();
 }
 
+/// Neither connections nor threads of a client outlive it.
+#[tokio::test]
+async fn a_dropped_client_closes_its_connections() {
+    let server = RedisServer::start().await;
+    let mut observer = server.connection().await;
+    let mut connections = async || {
+        let clients: String = redis::cmd("CLIENT")
+            .arg("LIST")
+            .query_async(&mut observer)
+            .await
+            .unwrap();
+        clients.lines().count()
+    };
+    let before = connections().await;
+    let client = LockClient::connect(server.url()).await.unwrap();
+    works(&client).await;
+    assert!(connections().await > before);
+    drop(client);
+    let closing = async {
+        while connections().await > before {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(5 * SECOND, closing)
+        .await
+        .expect("the connections are closed");
+}
+
 #[test]
 fn the_blocking_form_works_outside_async() {
     let server_url = tokio::runtime::Runtime::new()

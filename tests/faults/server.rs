@@ -117,7 +117,7 @@ async fn row_23_flushall_while_waiting() {
     while let Some(ended) = waiting.join_next().await {
         ended.unwrap();
     }
-    let order = order.lock().unwrap();
+    let order = order.lock().unwrap().clone();
     let places: Vec<_> = order.iter().map(|(place, _)| *place).collect();
     assert_eq!(places, [0, 1, 2]);
     let took = order[0].1.duration_since(flushed);
