@@ -26,7 +26,7 @@ use crate::{
     },
     connect::{self, ConnectError},
     engine,
-    hold::HeldHere,
+    held::HeldHere,
     lock::Lock,
     renewal::Keeper,
     stats::{Counters, Stats},

@@ -46,6 +46,7 @@ mod clock;
 mod connect;
 mod engine;
 mod guard;
+mod held;
 mod hold;
 mod lock;
 mod reentry;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lock_runtime::LockClient;
+pub(crate) use support::until;
 use support::{process::Worker, server::RedisServer};
 use uuid::Uuid;
 
@@ -32,18 +33,6 @@ pub(crate) async fn client(url: &str) -> LockClient {
 /// Waits until so many wait for `k`.
 pub(crate) async fn until_waiting(client: &LockClient, waiters: usize) {
     until(async || client.lock("k").status().await.unwrap().waiters == waiters).await;
-}
-
-/// Asks until the answer is yes; a test whose answer never comes fails after 20 s.
-pub(crate) async fn until(mut question: impl AsyncFnMut() -> bool) {
-    let asking = async {
-        while !question().await {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(20 * SECOND, asking)
-        .await
-        .expect("what the test waits for happens within 20 s");
 }
 
 /// The stored grant of `k`: `token|lease|inbox|owner`.

@@ -1,9 +1,14 @@
 //! Rows 12, 22, 23: what an operator does to the server, and a release that comes too late.
 
+use std::{
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
 use lock_runtime::{LockError, LossReason};
 use support::server::RedisServer;
 
-use crate::scene::{MS, NAME, SECOND, client, left};
+use crate::scene::{EPSILON, MS, NAME, SECOND, client, left};
 
 /// Row 12: a release after the lease has ended, and another one is inside.
 #[tokio::test]
@@ -86,4 +91,41 @@ async fn row_23_key_deleted_and_flushall() {
         newest = guard.token().get();
         guard.release().await;
     }
+}
+
+/// Row 23: everything is deleted while somebody waits: the waiter queues again, and enters.
+#[tokio::test]
+async fn row_23_flushall_while_waiting() {
+    let server = RedisServer::start().await;
+    let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
+    let guard = holder.lock("k").acquire().await.unwrap();
+    let mut waiting = tokio::task::JoinSet::new();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for place in 0..3 {
+        let (waiter, order) = (waiter.clone(), order.clone());
+        waiting.spawn(async move {
+            let enter = async { order.lock().unwrap().push((place, Instant::now())) };
+            waiter.lock("k").wait(20 * SECOND).run(enter).await.unwrap();
+        });
+        crate::scene::until_waiting(&holder, place + 1).await;
+    }
+    let flushed = Instant::now();
+    redis::cmd("FLUSHALL")
+        .exec_async(&mut server.connection().await)
+        .await
+        .unwrap();
+    while let Some(ended) = waiting.join_next().await {
+        ended.unwrap();
+    }
+    let order = order.lock().unwrap().clone();
+    let places: Vec<_> = order.iter().map(|(place, _)| *place).collect();
+    assert_eq!(places, [0, 1, 2]);
+    let took = order[0].1.duration_since(flushed);
+    println!("row 23: entered {took:?} after FLUSHALL");
+    assert!(took < 200 * MS + EPSILON, "{took:?}");
+    assert!(matches!(
+        guard.extend(SECOND).await,
+        Err(LockError::Lost { .. })
+    ));
+    guard.release().await;
 }

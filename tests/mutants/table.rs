@@ -89,7 +89,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         changes: &[Change {
             file: "lock-runtime/src/guard.rs",
             from: "        hold.loss();\n        return Poll::Ready(Ok(output));",
-            to: "        return match hold.loss() {\n            Some(reason) => lost(reason),\n            None => Poll::Ready(Ok(output)),\n        };",
+            to: "        return match (hold.loss(), on_lost) {\n            (Some(reason), OnLost::Cancel) => lost(reason),\n            _ => Poll::Ready(Ok(output)),\n        };",
         }],
     },
     Mutant {

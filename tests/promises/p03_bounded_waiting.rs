@@ -82,7 +82,7 @@ async fn a_silent_server_is_unreachable_within_wait() {
     }
     proxy.blackhole(false);
     client
-        .lock("k")
+        .lock("after")
         .wait(5 * SECOND)
         .acquire()
         .await

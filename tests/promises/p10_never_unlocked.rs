@@ -63,13 +63,11 @@ async fn the_body_is_not_run_without_its_lock() {
     let mut server = RedisServer::start().await;
     let client = Store::on(&server.url()).client().await;
     server.kill();
-    let started = Instant::now();
     let unreachable = refused(Some(&client), "1").await;
     assert!(
         matches!(unreachable, LockError::Unreachable { .. }),
         "{unreachable}"
     );
-    assert!(started.elapsed() < 550 * MS, "{:?}", started.elapsed());
 
     // A replica refuses to write; whoever asks is told why.
     let master = RedisServer::start().await;

@@ -4,6 +4,7 @@ use std::{future::Future, time::Duration};
 
 use lock_runtime::{LockClient, LockGuard};
 use support::server::shared_server;
+pub(crate) use support::until;
 use uuid::Uuid;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
@@ -104,18 +105,6 @@ pub(crate) async fn until_free(client: &LockClient, key: &str) {
         status.waiters == 0 && status.holder.is_none()
     })
     .await;
-}
-
-/// Asks until the answer is yes; a test whose answer never comes fails after 20 s.
-pub(crate) async fn until(mut question: impl AsyncFnMut() -> bool) {
-    let asking = async {
-        while !question().await {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(20 * SECOND, asking)
-        .await
-        .expect("what the test waits for happens within 20 s");
 }
 
 pub(crate) async fn hold(client: &LockClient, key: &str) -> LockGuard {

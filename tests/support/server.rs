@@ -21,6 +21,7 @@ const START_PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
+    tls_port: u16,
     folder: PathBuf,
     args: Vec<String>,
     child: Option<Child>,
@@ -30,6 +31,7 @@ pub struct RedisServer {
 #[derive(Debug, Default)]
 pub struct ServerBuilder {
     args: Vec<String>,
+    tls_port: u16,
 }
 
 impl ServerBuilder {
@@ -47,6 +49,29 @@ impl ServerBuilder {
             .arg("--repl-diskless-sync-delay", "0")
     }
 
+    /// Speaks TLS on one more port, with this certificate and key, which are PEM texts.
+    ///
+    /// # Panics
+    /// If the files cannot be written.
+    #[must_use]
+    pub fn tls(mut self, certificate: &str, key: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("redis-tls-{}", Uuid::new_v4().simple()));
+        std::fs::create_dir_all(&folder).expect("a temporary folder can be made");
+        let (certificate_file, key_file) = (folder.join("server.crt"), folder.join("server.key"));
+        std::fs::write(&certificate_file, certificate).expect("the certificate can be written");
+        std::fs::write(&key_file, key).expect("the key can be written");
+        self.tls_port = free_port();
+        let port = self.tls_port.to_string();
+        self.arg("--tls-port", &port)
+            .arg("--tls-cert-file", &certificate_file.display().to_string())
+            .arg("--tls-key-file", &key_file.display().to_string())
+            .arg(
+                "--tls-ca-cert-file",
+                &certificate_file.display().to_string(),
+            )
+            .arg("--tls-auth-clients", "no")
+    }
+
     /// Starts the server, and waits until it answers.
     ///
     /// # Panics
@@ -56,6 +81,7 @@ impl ServerBuilder {
         std::fs::create_dir_all(&folder).expect("a temporary folder can be made");
         let mut server = RedisServer {
             port: 0,
+            tls_port: self.tls_port,
             folder,
             args: self.args,
             child: None,
@@ -168,6 +194,12 @@ impl RedisServer {
     #[must_use]
     pub fn unix_url(&self) -> String {
         format!("redis+unix://{}", self.folder.join("redis.sock").display())
+    }
+
+    /// The port that speaks TLS, if one does.
+    #[must_use]
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port
     }
 
     /// The port on 127.0.0.1.

@@ -73,6 +73,18 @@ impl Args {
         }
     }
 
+    /// The owner's member of the queue.
+    pub(super) fn member(&self) -> String {
+        let Self {
+            owner,
+            inbox,
+            lease_ms,
+            wait_ms,
+            ..
+        } = self;
+        format!("{owner}|{inbox}|{lease_ms}|{wait_ms}")
+    }
+
     /// A grant that a reply names, valid from the sending of its request.
     fn held(&self, token: u64, left: u64, sent: Moment) -> Grant {
         let left = Duration::from_millis(left);
@@ -124,7 +136,10 @@ impl Args {
         let mut next = || fields.next().unwrap_or(Value::Nil);
         let state: String = decode(next())?;
         Ok(match state.as_str() {
-            "held" => Reply::Granted(self.held(decode(next())?, decode(next())?, sent)),
+            "held" => Reply::Granted(Grant {
+                queued: place.is_some(),
+                ..self.held(decode(next())?, decode(next())?, sent)
+            }),
             "queued" => Reply::Queued(decode(next())?),
             "busy" => Reply::Busy,
             _ => Reply::Late,
@@ -134,8 +149,7 @@ impl Args {
     /// Takes the owner out of the queue; out of the lock, too, if it is to be given up.
     async fn leave(&self, connection: &Connection, give_up: bool) -> Result<Leaving, CallError> {
         let keys = [self.names.grant(), self.names.queue(), FENCE];
-        let owner = self.owner.to_string();
-        let member = format!("{owner}|{}|{}|{}", self.inbox, self.lease_ms, self.wait_ms);
+        let (owner, member) = (self.owner.to_string(), self.member());
         let args = [
             owner.as_str(),
             &member,
@@ -230,6 +244,7 @@ impl RedisAttempt {
             Ok(Reply::Busy) => Ok(Some(Answer::Busy)),
             Ok(Reply::Queued(place)) => {
                 link.queued(args.owner, &place);
+                tracing::debug!(lock = %args.names.lock, place, "queued");
                 self.place = Some(place);
                 let granted = self
                     .granted

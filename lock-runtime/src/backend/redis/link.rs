@@ -205,71 +205,85 @@ impl Link {
         }
     }
 
-    /// The locks that are waited for here, a part of them if they are many.
-    fn awaited(&self, server: &Server) -> Vec<Names> {
+    /// The locks that are waited for here, each with one that waits for it. What this very process holds is left out: it
+    /// will release.
+    fn awaited(&self, server: &Server) -> Vec<Arc<Args>> {
         let waiting = lock(&self.waiting);
-        let mut names: Vec<&Names> = waiting
-            .values()
-            .filter(|waiting| waiting.place.is_some())
-            .map(|waiting| &waiting.args.names)
-            .filter(|names| !server.held.contains(&names.lock))
+        let queued = waiting.values().filter(|waiting| waiting.place.is_some());
+        let by_lock: HashMap<&LockName, &Arc<Args>> = queued
+            .map(|waiting| (&waiting.args.names.lock, &waiting.args))
             .collect();
-        names.sort_unstable();
-        names.dedup();
-        names.into_iter().cloned().collect()
+        by_lock
+            .into_iter()
+            .filter(|(name, _)| !server.held.contains(name))
+            .map(|(_, args)| args.clone())
+            .collect()
     }
 
     fn is_waited_for(&self) -> bool {
         !lock(&self.waiting).is_empty()
     }
 
-    /// Sends the requests of all who were queued over a new connection, with their old places.
-    fn resend(self: &Arc<Self>, connection: &Arc<Connection>) {
-        let queued: Vec<_> = lock(&self.waiting)
+    /// Sends the requests of all who were queued again, with their old places: over a new connection, or where the
+    /// server has lost the queue of this lock.
+    fn resend(self: &Arc<Self>, connection: &Arc<Connection>, only: Option<&LockName>) {
+        let mut queued: Vec<_> = lock(&self.waiting)
             .values()
+            .filter(|waiting| only.is_none_or(|name| waiting.args.names.lock == *name))
             .filter_map(|waiting| Some((waiting.args.clone(), waiting.place.clone()?)))
             .collect();
+        // The first to arrive may find the lock free. Tasks of the engine's one thread begin in the order of spawning.
+        queued.sort_by_key(|(_, place)| place.parse::<u64>().unwrap_or(u64::MAX));
         for (args, place) in queued {
             let (link, connection) = (self.clone(), connection.clone());
             engine::spawn(async move {
                 match args.acquire(&connection, Some(&place)).await {
-                    Ok(Reply::Granted(grant)) => link.deliver(args.owner, |_| Grant {
-                        queued: true,
-                        ..grant
-                    }),
+                    Ok(Reply::Granted(grant)) => link.deliver(args.owner, |_| grant),
                     Ok(_) => {}
                     Err(error) => {
-                        tracing::debug!(%error, "not rejoined, trying again with the next connection");
+                        tracing::debug!(%error, "not queued again, to be tried with the next look");
                     }
                 }
             });
         }
     }
 
-    /// Frees what expired, and finds grants whose push was lost.
-    async fn look(&self, connection: &Connection, names: &[Names]) {
-        for names in names.chunks(LOOK_AT_MOST) {
+    /// Frees what expired, finds grants whose push was lost, and queues again where the server has lost a queue.
+    async fn look(self: &Arc<Self>, connection: &Arc<Connection>, awaited: &[Arc<Args>]) {
+        for awaited in awaited.chunks(LOOK_AT_MOST) {
+            let members: Vec<String> = awaited.iter().map(|args| args.member()).collect();
             let mut keys = vec![super::FENCE];
-            for names in names {
-                keys.extend([names.grant(), names.queue()]);
+            let mut args = vec![&*self.inbox, connection.floor.as_str(), super::claim_ms()];
+            for (awaited, member) in awaited.iter().zip(&members) {
+                keys.extend([awaited.names.grant(), awaited.names.queue()]);
+                args.push(member);
             }
-            let args = [&*self.inbox, connection.floor.as_str(), super::claim_ms()];
             let looked = connection.run(&script::LOOK, &keys, &args).await;
             let Ok((Value::Array(found), sent)) = looked else {
                 return;
             };
-            for grant in found {
-                let Ok((owner, token, left)) = redis::from_redis_value::<(String, u64, u64)>(grant)
-                else {
-                    continue;
-                };
-                if let Ok(owner) = owner.parse() {
-                    self.deliver(owner, |_| {
-                        tracing::debug!(token, "a look found a grant whose push was lost");
-                        claimed(token, Duration::from_millis(left), sent)
-                    });
+            for found in found {
+                match found {
+                    Value::Int(number) => {
+                        let index = usize::try_from(number - 1).unwrap_or(usize::MAX);
+                        if let Some(args) = awaited.get(index) {
+                            tracing::debug!(lock = %args.names.lock, "the server has lost the queue, queueing again");
+                            self.resend(connection, Some(&args.names.lock));
+                        }
+                    }
+                    grant => self.found(grant, sent),
                 }
             }
+        }
+    }
+
+    /// A grant of this inbox that a look came upon: its push is late, or was lost.
+    fn found(&self, grant: Value, sent: Moment) {
+        let Ok((owner, token, left)) = redis::from_redis_value::<(String, u64, u64)>(grant) else {
+            return;
+        };
+        if let Ok(owner) = owner.parse() {
+            self.deliver(owner, |_| claimed(token, Duration::from_millis(left), sent));
         }
     }
 }
@@ -331,7 +345,7 @@ impl Ending {
                     if !up {
                         return;
                     }
-                    self.link.resend(&connection);
+                    self.link.resend(&connection, None);
                     connection.health.until_broken().await;
                     drop(connection);
                     tracing::debug!(inbox = %self.link.inbox, "connection lost");
@@ -385,9 +399,9 @@ async fn beat(link: Weak<Link>, active: Arc<Notify>, server: Weak<Server>) {
                         tracing::warn!(inbox = %link.inbox, "the lock server does not answer, connecting anew");
                         connection.health.mark_broken();
                     }
-                    let names = link.awaited(&server);
-                    if !names.is_empty() {
-                        let look = link.look(&connection, &names);
+                    let awaited = link.awaited(&server);
+                    if !awaited.is_empty() {
+                        let look = link.look(&connection, &awaited);
                         if clock::timeout_at(clock::now() + SILENCE, look)
                             .await
                             .is_none()

@@ -5,6 +5,7 @@
 //! renewal or check; fencing tokens rise all the same.
 
 mod attempt;
+mod check;
 mod connection;
 mod link;
 mod script;
@@ -29,7 +30,7 @@ use lock_core::{
     lease::{CLAIM, Moment, less_drift},
 };
 use once_cell::sync::{Lazy, OnceCell};
-use redis::{ErrorKind, ProtocolVersion, RedisError, ServerErrorKind, Value};
+use redis::{ProtocolVersion, RedisError, Value};
 use tokio::{
     runtime::{self, Handle},
     sync::Notify,
@@ -37,6 +38,7 @@ use tokio::{
 
 use self::{
     attempt::{NOT_NOW_PAUSE, RedisAttempt, millis},
+    check::{Failure, check},
     connection::{CallError, Connection},
     link::Link,
     script::Script,
@@ -45,7 +47,7 @@ use crate::{
     clock::boot as clock,
     connect::ConnectError,
     engine,
-    hold::HeldHere,
+    held::HeldHere,
     stats::{Counters, count},
     sync::lock,
 };
@@ -362,71 +364,6 @@ impl RedisBackend {
             None => Failure::Unreachable("no answer".into()),
         };
         Err(failure.at(address, clock::now().since(started)))
-    }
-}
-
-/// What a first connection may find.
-enum Failure {
-    Unreachable(String),
-    Authentication(String),
-    Permission(String),
-    NotRedis(String),
-    Eviction(String),
-    Refused(String),
-}
-
-impl Failure {
-    fn of(error: &RedisError) -> Self {
-        let text = error.to_string();
-        match error.kind() {
-            ErrorKind::AuthenticationFailed => Self::Authentication(text),
-            ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(text),
-            ErrorKind::Server(ServerErrorKind::ResponseError)
-                if text.contains("unknown command") || text.contains("subcommand") =>
-            {
-                Self::NotRedis(text)
-            }
-            ErrorKind::Extension if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
-                Self::Authentication(text)
-            }
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::RESP3NotSupported => {
-                Self::NotRedis(text)
-            }
-            ErrorKind::Extension | ErrorKind::Server(_) => Self::Refused(text),
-            _ => Self::Unreachable(text),
-        }
-    }
-
-    fn at(self, server: String, waited: Duration) -> ConnectError {
-        match self {
-            Self::Unreachable(detail) => ConnectError::Unreachable {
-                server,
-                waited,
-                detail,
-            },
-            Self::Authentication(detail) => ConnectError::Authentication { server, detail },
-            Self::Permission(detail) => ConnectError::Permission { server, detail },
-            Self::NotRedis(detail) => ConnectError::NotRedis { server, detail },
-            Self::Eviction(policy) => ConnectError::Eviction { server, policy },
-            Self::Refused(detail) => ConnectError::Refused { server, detail },
-        }
-    }
-}
-
-/// Makes a first connection, and asks whether the server may drop keys.
-async fn check(server: Arc<Server>, allow_eviction: bool) -> Result<(), Failure> {
-    let connection = Connection::open(
-        &server.client,
-        "lock:inbox:check",
-        None,
-        server.counters.clone(),
-        |_| {},
-    )
-    .await
-    .map_err(|error| Failure::of(&error))?;
-    match connection.eviction_policy().await {
-        Some(policy) if policy != "noeviction" && !allow_eviction => Err(Failure::Eviction(policy)),
-        _ => Ok(()),
     }
 }
 

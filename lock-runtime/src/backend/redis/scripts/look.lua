@@ -1,9 +1,10 @@
--- One heartbeat of a process that waits: it frees what expired and heals pushes that got lost.
+-- One heartbeat of a process that waits: it frees what expired, heals pushes that got lost, and finds queues that did.
 --
 -- KEYS: fence, then grant and queue of each lock
--- ARGV: 1 inbox, 2 floor, 3 claim in ms
+-- ARGV: 1 inbox, 2 floor, 3 claim in ms, then for each lock a member of its queue that waits in this process
 local found = {}
 for i = 2, #KEYS, 2 do
+  local member = ARGV[3 + i / 2]
   local held = redis.call('GET', KEYS[i])
   if not held and redis.call('EXISTS', KEYS[i + 1]) == 1 then
     hand_on(KEYS[i], KEYS[i + 1], KEYS[1], ARGV[2], ARGV[3]) -- tells the head, which may be one of ours
@@ -13,5 +14,8 @@ for i = 2, #KEYS, 2 do
   if inbox == ARGV[1] then
     found[#found + 1] = { owner, token, math.min(redis.call('PTTL', KEYS[i]), tonumber(stored)) }
   end
+  if not redis.call('ZSCORE', KEYS[i + 1], member) and string.match(member, '^%x+') ~= owner then
+    found[#found + 1] = i / 2 -- neither queued nor inside: the server has lost the queue
+  end
 end
-return found -- owner, token and what is left in ms, for each grant of the caller's inbox
+return found -- owner, token and what is left in ms for each grant of this inbox; the number of each lock to queue for again

@@ -1,0 +1,73 @@
+//! What can be wrong with a server, found by a first connection.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use super::{Server, connection::Connection};
+use crate::connect::ConnectError;
+
+/// What a first connection may find.
+pub(super) enum Failure {
+    Unreachable(String),
+    Authentication(String),
+    Permission(String),
+    NotRedis(String),
+    Eviction(String),
+    Refused(String),
+}
+
+impl Failure {
+    fn of(error: &RedisError) -> Self {
+        let text = error.to_string();
+        match error.kind() {
+            ErrorKind::AuthenticationFailed => Self::Authentication(text),
+            ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(text),
+            ErrorKind::Server(ServerErrorKind::ResponseError)
+                if text.contains("unknown command") || text.contains("subcommand") =>
+            {
+                Self::NotRedis(text)
+            }
+            ErrorKind::Extension if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
+                Self::Authentication(text)
+            }
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::RESP3NotSupported => {
+                Self::NotRedis(text)
+            }
+            ErrorKind::Extension | ErrorKind::Server(_) => Self::Refused(text),
+            _ => Self::Unreachable(text),
+        }
+    }
+
+    pub(super) fn at(self, server: String, waited: Duration) -> ConnectError {
+        match self {
+            Self::Unreachable(detail) => ConnectError::Unreachable {
+                server,
+                waited,
+                detail,
+            },
+            Self::Authentication(detail) => ConnectError::Authentication { server, detail },
+            Self::Permission(detail) => ConnectError::Permission { server, detail },
+            Self::NotRedis(detail) => ConnectError::NotRedis { server, detail },
+            Self::Eviction(policy) => ConnectError::Eviction { server, policy },
+            Self::Refused(detail) => ConnectError::Refused { server, detail },
+        }
+    }
+}
+
+/// Makes a first connection, and asks whether the server may drop keys.
+pub(super) async fn check(server: Arc<Server>, allow_eviction: bool) -> Result<(), Failure> {
+    let connection = Connection::open(
+        &server.client,
+        "lock:inbox:check",
+        None,
+        server.counters.clone(),
+        |_| {},
+    )
+    .await
+    .map_err(|error| Failure::of(&error))?;
+    match connection.eviction_policy().await {
+        Some(policy) if policy != "noeviction" && !allow_eviction => Err(Failure::Eviction(policy)),
+        _ => Ok(()),
+    }
+}

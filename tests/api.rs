@@ -1,0 +1,377 @@
+//! What users call beside the attribute: ways to make and find a client, the explicit and the blocking API, events.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lock_runtime::{ConnectError, LockClient, LockError, distributed_lock};
+use support::server::{RedisServer, shared_server};
+use tokio::time::sleep;
+use uuid::Uuid;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn key() -> String {
+    Uuid::new_v4().to_string()
+}
+
+async fn redis() -> LockClient {
+    let url = shared_server().await.url();
+    LockClient::connect(url).await.unwrap()
+}
+
+async fn works(client: &LockClient) {
+    let key = key();
+    let guard = client.lock(&key).acquire().await.unwrap();
+    assert!(matches!(
+        client.lock(&key).try_acquire().await,
+        Err(LockError::Busy { .. })
+    ));
+    guard.release().await;
+    client.lock(&key).run(async {}).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_is_made_from_what_the_redis_crate_has() {
+    let server = shared_server().await;
+    let client = redis::Client::open(server.url()).unwrap();
+    works(
+        &LockClient::builder()
+            .redis(&client)
+            .connect()
+            .await
+            .unwrap(),
+    )
+    .await;
+    let info = client.get_connection_info().clone();
+    works(
+        &LockClient::builder()
+            .connection_info(info)
+            .connect()
+            .await
+            .unwrap(),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_unix_socket_works() {
+    let url = shared_server().await.unix_url();
+    works(&LockClient::connect(url).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn tls_works_and_a_mismatch_is_told() {
+    let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = signed.cert.pem();
+    let server = RedisServer::builder()
+        .tls(&certificate, &signed.signing_key.serialize_pem())
+        .start()
+        .await;
+    let url = format!("rediss://localhost:{}/", server.tls_port());
+    // Its certificate is signed by nobody that the machine trusts.
+    let refused = LockClient::connect(&url).await.unwrap_err();
+    assert!(
+        matches!(refused, ConnectError::Unreachable { .. }),
+        "{refused}"
+    );
+    assert!(
+        refused.to_string().to_lowercase().contains("certificate"),
+        "{refused}"
+    );
+    // TLS to a port that speaks none.
+    let plain = format!("rediss://:secret@localhost:{}/", server.port());
+    let refused = LockClient::connect(plain).await.unwrap_err();
+    assert!(
+        matches!(refused, ConnectError::Unreachable { .. }),
+        "{refused}"
+    );
+    assert!(!format!("{refused} {refused:?}").contains("secret"));
+    let trusting = redis::Client::build_with_tls(
+        url,
+        redis::TlsCertificates {
+            client_tls: None,
+            root_cert: Some(certificate.into_bytes()),
+        },
+    )
+    .unwrap();
+    works(
+        &LockClient::builder()
+            .redis(&trusting)
+            .connect()
+            .await
+            .unwrap(),
+    )
+    .await;
+}
+
+/// Each `#[tokio::test]` is a runtime; a client made in one that has ended serves the next.
+#[test]
+fn a_client_outlives_the_runtime_that_made_it() {
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let client = runtime().block_on(redis());
+    for _ in 0..3 {
+        runtime().block_on(works(&client));
+    }
+    let guard = client.lock(key()).blocking_acquire().unwrap();
+    guard.blocking_release();
+}
+
+/// Neither connections nor threads of a client outlive it.
+#[tokio::test]
+async fn a_dropped_client_closes_its_connections() {
+    let server = RedisServer::start().await;
+    let mut observer = server.connection().await;
+    let mut connections = async || {
+        let clients: String = redis::cmd("CLIENT")
+            .arg("LIST")
+            .query_async(&mut observer)
+            .await
+            .unwrap();
+        clients.lines().count()
+    };
+    let before = connections().await;
+    let client = LockClient::connect(server.url()).await.unwrap();
+    works(&client).await;
+    assert!(connections().await > before);
+    drop(client);
+    support::until(async || connections().await == before).await;
+}
+
+#[test]
+fn the_blocking_form_works_outside_async() {
+    let server_url = tokio::runtime::Runtime::new()
+        .unwrap()
+        .block_on(async { shared_server().await.url() });
+    for url in ["memory:", &server_url] {
+        let client = LockClient::blocking_connect(url).unwrap();
+        let lock = client.lock(key()).wait(100 * MS);
+        let guard = lock.blocking_acquire().unwrap();
+        assert!(matches!(
+            lock.blocking_try_acquire(),
+            Err(LockError::Busy { .. })
+        ));
+        assert!(matches!(
+            lock.blocking_acquire(),
+            Err(LockError::Busy { .. })
+        ));
+        guard.blocking_release();
+        lock.blocking_try_acquire().unwrap().blocking_release();
+    }
+}
+
+/// A runtime that drives neither sockets nor timers is served by the engine's.
+#[test]
+fn a_runtime_without_drivers_works() {
+    let url = tokio::runtime::Runtime::new()
+        .unwrap()
+        .block_on(async { shared_server().await.url() });
+    let client = LockClient::blocking_connect(url).unwrap();
+    let bare = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    bare.block_on(works(&client));
+    bare.block_on(async {
+        let lost = client
+            .lock(key())
+            .lease(100 * MS)
+            .run(std::future::pending::<()>())
+            .await;
+        assert!(matches!(lost, Err(LockError::Lost { .. })));
+    });
+}
+
+#[tokio::test]
+async fn a_guard_tells_and_extends() {
+    for client in [LockClient::connect("memory:").await.unwrap(), redis().await] {
+        let lock = client.lock(key()).lease(SECOND);
+        let guard = lock.acquire().await.unwrap();
+        assert!(guard.token().get() > 0);
+        assert!(guard.remaining() > 900 * MS && guard.remaining() <= SECOND);
+        let left = guard.extend(2 * SECOND).await.unwrap();
+        assert!(left > 2800 * MS && left <= 3 * SECOND, "{left:?}");
+        assert!(matches!(
+            guard.extend(100 * 3600 * SECOND).await,
+            Err(LockError::InvalidOptions(_))
+        ));
+        let status = lock.status().await.unwrap();
+        let holder = status.holder.unwrap();
+        assert_eq!((holder.token, status.waiters), (guard.token(), 0));
+        assert!(holder.remaining.unwrap() > 2500 * MS);
+        assert_eq!(guard.run(async { 7 }).await, Ok(7));
+        guard.release().await;
+        assert_eq!(lock.status().await.unwrap().holder, None);
+        let short = lock.clone().lease(50 * MS).acquire().await.unwrap();
+        short.lost().await;
+        assert!(matches!(
+            short.extend(SECOND).await,
+            Err(LockError::Lost { .. })
+        ));
+    }
+}
+
+/// Two blocking bodies use up the whole user runtime for three leases.
+#[test]
+fn a_blocked_runtime_does_not_stop_its_renewals() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let client = runtime.block_on(redis());
+    runtime.block_on(async {
+        let blocking = || async { std::thread::sleep(3 * SECOND) };
+        client
+            .lock(key())
+            .lease(SECOND)
+            .renew(true)
+            .run(blocking())
+            .await
+            .unwrap();
+    });
+    assert_eq!(client.stats().lost, 0);
+    assert!(client.stats().renewed >= 6, "{:?}", client.stats());
+}
+
+/// A lock whose renewals are refused takes no other with it.
+#[tokio::test]
+async fn one_locks_failure_touches_no_other() {
+    let client = redis().await;
+    let (broken, sound) = (key(), key());
+    let observer = shared_server().await;
+    let lost = client.lock(&broken).lease(SECOND).renew(true).run(async {
+        let mut connection = observer.connection().await;
+        let name = format!("{{lock:{broken}}}");
+        redis::cmd("DEL")
+            .arg(&name)
+            .exec_async(&mut connection)
+            .await
+            .unwrap();
+        redis::cmd("LPUSH")
+            .arg(&name)
+            .arg("not a lock")
+            .exec_async(&mut connection)
+            .await
+            .unwrap();
+        sleep(2 * SECOND).await;
+    });
+    let kept = client
+        .lock(&sound)
+        .lease(SECOND)
+        .renew(true)
+        .run(sleep(2 * SECOND));
+    let (lost, kept) = tokio::join!(lost, kept);
+    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert_eq!(kept, Ok(()));
+}
+
+#[distributed_lock(key = "hour", wait = "30m", lease = "1h")]
+async fn an_hour(work: Duration) -> Result<(), LockError> {
+    sleep(work).await;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_a_paused_clock_nothing_is_waited_for() {
+    let started = Instant::now();
+    let client = LockClient::connect("memory:").await.unwrap();
+    client
+        .scope(async {
+            let (first, second) = tokio::join!(an_hour(1200 * SECOND), an_hour(SECOND));
+            assert_eq!((first, second), (Ok(()), Ok(())));
+            let (first, second) = tokio::join!(an_hour(2400 * SECOND), an_hour(SECOND));
+            assert_eq!(first, Ok(()));
+            assert!(matches!(second, Err(LockError::Busy { .. })));
+            assert!(matches!(
+                an_hour(7200 * SECOND).await,
+                Err(LockError::Lost { .. })
+            ));
+        })
+        .await;
+    assert!(started.elapsed() < 5 * SECOND);
+}
+
+#[test]
+fn a_client_is_installed_once_and_a_scoped_one_comes_first() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let installed = LockClient::connect("memory:").await.unwrap();
+        installed.clone().install().unwrap();
+        assert!(installed.clone().install().is_err());
+        let scoped = LockClient::connect("memory:").await.unwrap();
+        let held = scoped.lock("hour").acquire().await.unwrap();
+        an_hour(Duration::ZERO).await.unwrap();
+        assert_eq!(installed.stats().acquired, 1);
+        assert!(
+            scoped
+                .scope(async {
+                    LockClient::current()
+                        .unwrap()
+                        .lock("hour")
+                        .try_acquire()
+                        .await
+                })
+                .await
+                .is_err()
+        );
+        held.release().await;
+    });
+}
+
+/// Keeps the messages of warnings.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>, Arc<AtomicU64>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("lock_runtime") && *metadata.level() == tracing::Level::WARN
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(self.1.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Message(String);
+        impl tracing::field::Visit for Message {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        self.0.lock().unwrap().push(message.0);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn a_body_that_has_used_most_of_its_fixed_lease_is_warned_about() {
+    for client in [LockClient::connect("memory:").await.unwrap(), redis().await] {
+        let warnings = Warnings::default();
+        let _default = tracing::subscriber::set_default(warnings.clone());
+        client
+            .lock(key())
+            .lease(300 * MS)
+            .run(sleep(100 * MS))
+            .await
+            .unwrap();
+        assert_eq!(*warnings.0.lock().unwrap(), Vec::<String>::new());
+        client
+            .lock(key())
+            .lease(300 * MS)
+            .run(sleep(265 * MS))
+            .await
+            .unwrap();
+        let warned = std::mem::take(&mut *warnings.0.lock().unwrap());
+        assert_eq!(warned.len(), 1, "{warned:?}");
+        assert!(warned[0].contains("80 %"), "{warned:?}");
+    }
+}
