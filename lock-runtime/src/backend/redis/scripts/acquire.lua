@@ -19,7 +19,7 @@ if not held then
     redis.call('ZREM', KEYS[2], member)
     return take()
   end
-  if not hand_on(KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[5]) then
+  if not hand_on(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[5]) then
     return take() -- those who queued are gone
   end
   held = redis.call('GET', KEYS[1])
@@ -35,20 +35,28 @@ end
 
 local time = redis.call('TIME')
 local score = time[1] * 1000000 + time[2]
+local wait = tonumber(ARGV[4])
+-- The queue outlives its last living member. Extended in large steps: whoever queues behind a member of the same wait in
+-- the same stretch of that length finds it extended already.
+local extended = false
 if ARGV[6] ~= '' then
   score = tonumber(ARGV[6])
 else
-  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
-  if last and tonumber(last) >= score then
-    score = last + 1 -- a clock that stepped back does not reorder
+  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
+  if last[1] then
+    local before = tonumber(last[2])
+    if before >= score then
+      score = before + 1 -- a clock that stepped back does not reorder
+    end
+    local stretch, tail = wait * 1000, '|' .. ARGV[4]
+    extended = string.sub(last[1], -#tail) == tail and math.floor(before / stretch) == math.floor(score / stretch)
   end
 end
-if redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', score), member) == 0 then
-  score = redis.call('ZSCORE', KEYS[2], member)
+local place = string.format('%.0f', score)
+if redis.call('ZADD', KEYS[2], 'NX', place, member) == 0 then
+  place = redis.call('ZSCORE', KEYS[2], member)
 end
--- The queue outlives its last living member. Extended in large steps, so that most callers need not.
-local wait = tonumber(ARGV[4])
-if redis.call('PTTL', KEYS[2]) < wait + 1000 then
+if not extended and redis.call('PTTL', KEYS[2]) < 2 * wait + 1000 then
   redis.call('PEXPIRE', KEYS[2], 2 * wait + 1000)
 end
-return { 'queued', string.format('%.0f', score) } -- the place, for a retry to come back to
+return { 'queued', place } -- the place, for a retry to come back to

@@ -22,23 +22,18 @@ local function next_token(fence, floor)
 end
 
 -- Gives the lock to the first waiter that is alive and can be told, or deletes it. Returns the owner it gave it to.
--- The first write is ZPOPMIN or DEL: after it, Redis lets a script grow even when it is out of memory.
-local function hand_on(grant, queue, fence, floor, claim)
+-- `head` is what ZPOPMIN has just returned: that, or DEL, is the first write, after which Redis lets a script grow even
+-- when it is out of memory.
+local function hand_on(head, grant, queue, fence, floor, claim)
   local now
-  while true do
-    local head = redis.call('ZPOPMIN', queue)
-    if not head[1] then
-      redis.call('DEL', grant)
-      return nil
-    end
+  while head[1] do
     if not now then
       local time = redis.call('TIME')
       now = time[1] * 1000000 + time[2]
     end
     local owner, inbox, lease, wait = string.match(head[1], '^(%x+)|([^|]+)|(%d+)|(%d+)$')
     if head[2] + wait * 1000 > now then
-      local token = string.format('%.0f', next_token(fence, floor))
-      local given = token .. '|' .. lease .. '|'
+      local given = string.format('%.0f|', next_token(fence, floor)) .. lease .. '|'
       redis.call('SET', grant, given .. inbox .. '|' .. owner, 'PX', math.min(tonumber(lease), tonumber(claim)))
       -- Nobody may be left behind holding a lock it was not told of: not heard is not given.
       local heard = redis.pcall('PUBLISH', inbox, given .. owner .. '|' .. grant)
@@ -46,6 +41,9 @@ local function hand_on(grant, queue, fence, floor, claim)
         return owner
       end
     end
+    head = redis.call('ZPOPMIN', queue)
   end
+  redis.call('DEL', grant)
+  return nil
 end
 

@@ -10,7 +10,7 @@ if not held or not string.find(held, ARGV[1], 1, true) then
   return { 'left' } -- it was neither queued nor inside
 end
 if ARGV[5] == 'abandon' then
-  hand_on(KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[4])
+  hand_on(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[4])
   return { 'left' }
 end
 -- Granted meanwhile: the caller enters.

@@ -6,8 +6,9 @@ local found = {}
 for i = 2, #KEYS, 2 do
   local member = ARGV[3 + i / 2]
   local held = redis.call('GET', KEYS[i])
-  if not held and redis.call('EXISTS', KEYS[i + 1]) == 1 then
-    hand_on(KEYS[i], KEYS[i + 1], KEYS[1], ARGV[2], ARGV[3]) -- tells the head, which may be one of ours
+  if not held then
+    -- Tells the head, which may be one of ours.
+    hand_on(redis.call('ZPOPMIN', KEYS[i + 1]), KEYS[i], KEYS[i + 1], KEYS[1], ARGV[2], ARGV[3])
     held = redis.call('GET', KEYS[i])
   end
   local token, stored, inbox, owner = string.match(held or '', '^(%d+)|(%d+)|([^|]+)|(%x+)')

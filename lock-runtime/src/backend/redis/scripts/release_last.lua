@@ -7,7 +7,8 @@ if not held or string.find(held, ARGV[1], 1, true) ~= 1 then
   return 0 -- not held under this token: nothing was touched
 end
 -- The common case, before anything else is even defined.
-if redis.call('EXISTS', KEYS[2]) == 0 then
+local head = redis.call('ZPOPMIN', KEYS[2])
+if not head[1] then
   redis.call('DEL', KEYS[1])
   return 1 -- released, nobody waits
 end
