@@ -20,7 +20,6 @@ use uuid::Uuid;
 
 const DROPS: usize = 500;
 const SECOND: Duration = Duration::from_secs(1);
-const MS: Duration = Duration::from_millis(1);
 
 /// Where the drops happen, and the clients that drop, look on and hold.
 struct Scene {
@@ -103,9 +102,6 @@ fn report(state: &str, drops: usize, clean_after: Duration) {
     assert!(drops >= DROPS, "only {drops} drops hit the state");
 }
 
-/// What one round trip is here at the longest, on a loaded machine.
-const ROUND_TRIP: Duration = Duration::from_millis(500);
-
 #[tokio::test]
 async fn unsent() {
     let mut scene = Scene::direct().await;
@@ -116,7 +112,7 @@ async fn unsent() {
         drop(call);
     }
     assert_eq!(scene.dropping.stats().commands, before);
-    let took = scene.until_clean(ROUND_TRIP).await;
+    let took = scene.until_clean(support::epsilon()).await;
     report("unsent", DROPS, took);
 }
 
@@ -138,7 +134,7 @@ async fn unanswered() {
         drop(call);
     }
     assert!(scene.dropping.stats().commands >= before + DROPS as u64);
-    let took = scene.until_clean(ROUND_TRIP).await;
+    let took = scene.until_clean(support::epsilon()).await;
     report("unanswered", drops, took);
 }
 
@@ -155,7 +151,7 @@ async fn queued() {
     calls.shutdown().await;
     scene.until_waiters("k", 0).await;
     guard.release().await;
-    let took = scene.until_clean(ROUND_TRIP).await;
+    let took = scene.until_clean(support::epsilon()).await;
     report("queued", DROPS, took);
 }
 
@@ -187,7 +183,7 @@ async fn granted_but_not_polled() {
         );
         drop(call);
     }
-    let took = scene.until_clean(ROUND_TRIP).await;
+    let took = scene.until_clean(support::epsilon()).await;
     report("granted but not polled", drops, took);
 }
 
@@ -206,7 +202,7 @@ async fn held() {
         );
     }
     drop(guards);
-    let took = scene.until_clean(ROUND_TRIP).await;
+    let took = scene.until_clean(support::epsilon()).await;
     report("held", DROPS, took);
 }
 
@@ -228,7 +224,7 @@ async fn releasing() {
         }
         drop(release);
     }
-    let took = scene.until_clean(ROUND_TRIP).await;
+    let took = scene.until_clean(support::epsilon()).await;
     report("releasing", drops, took);
 }
 
@@ -251,7 +247,7 @@ async fn five_thousand_random_instants() {
     while let Some(ended) = calls.join_next().await {
         ended.unwrap();
     }
-    let took = scene.until_clean(ROUND_TRIP).await;
+    let took = scene.until_clean(support::epsilon()).await;
     report("at random instants", 5_000, took);
 }
 
@@ -303,7 +299,7 @@ async fn with_the_connection_cut_at_the_drop() {
         }
     }
     println!("cut while unanswered, queued, held, releasing: {drops:?}");
-    let took = scene.until_clean(lease + 250 * MS).await;
+    let took = scene.until_clean(lease + support::epsilon()).await;
     for drops in drops {
         report("with the connection cut", drops, took);
     }

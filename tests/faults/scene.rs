@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use lock_runtime::LockClient;
-pub(crate) use support::until;
+pub(crate) use support::{epsilon, until};
 use support::{process::Worker, server::RedisServer};
 use uuid::Uuid;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// Beyond what a row promises.
-pub(crate) const EPSILON: Duration = Duration::from_millis(250);
 /// The namespace that all processes of one test share.
 pub(crate) const NAMESPACE: &str = "faults";
 

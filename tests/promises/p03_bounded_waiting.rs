@@ -25,7 +25,7 @@ async fn a_wait_ends_in_busy_at_its_time_and_leaves_the_queue() {
             waited >= 299 * MS && waited <= took,
             "{waited:?} of {took:?}"
         );
-        assert!(took < 550 * MS, "{took:?}");
+        assert!(took < 300 * MS + support::epsilon(), "{took:?}");
         assert_eq!(caller.lock("k").status().await.unwrap().waiters, 0);
         guard.release().await;
         hold(&caller, "k").await.release().await;
@@ -49,7 +49,7 @@ async fn one_attempt_neither_queues_nor_overtakes() {
             other.lock("k").try_acquire().await,
             Err(LockError::Busy { .. })
         ));
-        assert!(started.elapsed() < 250 * MS);
+        assert!(started.elapsed() < support::epsilon());
         assert_eq!(client.lock("k").status().await.unwrap().waiters, 1);
         // The try comes while the lock changes hands: the waiter is first all the same.
         let lock = other.lock("k");
@@ -76,7 +76,7 @@ async fn a_silent_server_is_unreachable_within_wait() {
             "{refused}"
         );
         assert!(
-            took >= wait && took < wait + 250 * MS,
+            took >= wait && took < wait + support::epsilon(),
             "{took:?} of {wait:?}"
         );
     }

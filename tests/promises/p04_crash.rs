@@ -25,7 +25,10 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
         .await
         .unwrap();
     let took = started.elapsed();
-    assert!(took >= 900 * MS && took < 1250 * MS, "{took:?}");
+    assert!(
+        took >= 900 * MS && took < SECOND + support::epsilon(),
+        "{took:?}"
+    );
     entered.release().await;
 }
 
@@ -56,7 +59,7 @@ async fn a_waiter_that_only_looks_alive_delays_by_two_seconds_at_most() {
     guard.release().await;
     let entered = next.await.unwrap().unwrap();
     let took = started.elapsed();
-    assert!(took < 2250 * MS, "{took:?}");
+    assert!(took < 2 * SECOND + support::epsilon(), "{took:?}");
     entered.release().await;
     proxy.blackhole(false);
     silent.abort();

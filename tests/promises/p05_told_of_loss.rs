@@ -50,7 +50,10 @@ async fn the_body_is_dropped_at_the_end_of_a_fixed_lease() {
             ),
             "{lost}"
         );
-        assert!(took >= 250 * MS && took < 550 * MS, "{took:?}");
+        assert!(
+            took >= 250 * MS && took < 300 * MS + support::epsilon(),
+            "{took:?}"
+        );
         assert!(dropped.load(Ordering::SeqCst));
         assert_eq!(client.stats().lost, 1);
         client
@@ -143,7 +146,11 @@ async fn a_deletion_is_seen_at_the_next_renewal() {
         ),
         "{lost}"
     );
-    assert!(started.elapsed() < 750 * MS, "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() < 500 * MS + support::epsilon(),
+        "{:?}",
+        started.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -171,7 +178,11 @@ async fn a_deletion_under_a_fixed_lease_is_seen_at_the_next_third() {
         ),
         "{lost}"
     );
-    assert!(started.elapsed() < 1250 * MS, "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() < SECOND + support::epsilon(),
+        "{:?}",
+        started.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -193,7 +204,11 @@ async fn a_renewed_lease_outlives_its_time_and_max_hold_ends_it() {
                 ..
             })
         ));
-        assert!(started.elapsed() < 1750 * MS, "{:?}", started.elapsed());
+        assert!(
+            started.elapsed() < 1500 * MS + support::epsilon(),
+            "{:?}",
+            started.elapsed()
+        );
     })
     .await;
 }

@@ -4,6 +4,13 @@ pub mod process;
 pub mod proxy;
 pub mod server;
 
+/// What a loaded machine may add to a time that is promised: 250 ms, and 1 s where `CI` is set.
+#[must_use]
+pub fn epsilon() -> std::time::Duration {
+    let ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
+    std::time::Duration::from_millis(if ci { 1000 } else { 250 })
+}
+
 /// Asks until the answer is yes.
 ///
 /// # Panics

@@ -130,7 +130,6 @@ impl Server {
             // The engine's own runtime is where the home link lives.
             runtime.id() != engine::handle().id()
         });
-        let runtime = runtime.filter(|_| std::env::var_os("HOME_ONLY").is_none());
         let link = runtime.and_then(|runtime| {
             lock(&self.links)
                 .entry(runtime.id())
