@@ -300,8 +300,8 @@ fn a_client_is_installed_once_and_a_scoped_one_comes_first() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let installed = LockClient::connect("memory:").await.unwrap();
-        installed.clone().install().unwrap();
-        assert!(installed.clone().install().is_err());
+        installed.install().unwrap();
+        assert!(installed.install().is_err());
         let scoped = LockClient::connect("memory:").await.unwrap();
         let held = scoped.lock("hour").acquire().await.unwrap();
         an_hour(Duration::ZERO).await.unwrap();

@@ -22,7 +22,7 @@ impl fmt::Display for DurationError {
             Self::MissingUnit => {
                 "a duration needs a unit: write \"5s\", \"250ms\", \"10m\" or \"1h\""
             }
-            Self::UnknownUnit => "unknown unit: a duration ends in us, ms, s, m, h or d",
+            Self::UnknownUnit => "a duration is a whole number followed by us, ms, s, m, h or d: write \"1500ms\" for one and a half seconds",
             Self::NotANumber => "a duration is a whole number and a unit, as in \"30s\"",
             Self::Overflow => "this duration is too long to count in microseconds",
         })

@@ -84,6 +84,7 @@ pub enum LockError {
 
 impl LockError {
     /// Translates a backend's failure for the caller of `key`.
+    #[doc(hidden)]
     #[must_use]
     pub fn from_backend(error: BackendError, key: &LockKey, waited: Duration) -> Self {
         match error {

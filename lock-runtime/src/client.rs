@@ -44,6 +44,11 @@ tokio::task_local! {
     static SCOPED: LockClient;
 }
 
+/// The client that is scoped to the code which runs right now.
+pub(crate) fn scoped() -> Option<LockClient> {
+    SCOPED.try_with(Clone::clone).ok()
+}
+
 /// What all clones of a client share.
 pub(crate) struct Shared {
     pub(crate) backend: Arc<dyn Backend>,
@@ -137,12 +142,15 @@ impl LockClient {
     ///
     /// # Errors
     /// [`AlreadyInstalled`] if the process has one.
-    pub fn install(self) -> Result<(), AlreadyInstalled> {
-        INSTALLED.set(self).map_err(|_| AlreadyInstalled(()))
+    pub fn install(&self) -> Result<(), AlreadyInstalled> {
+        INSTALLED
+            .set(self.clone())
+            .map_err(|_| AlreadyInstalled(()))
     }
 
     /// Runs `future` with this client as its own, so that tests run side by side in one process. A task that it spawns
-    /// does not inherit it: scope the spawned future too.
+    /// does not inherit it: scope the spawned future too, or take it along with
+    /// [`in_current_hold`](crate::InCurrentHold::in_current_hold).
     ///
     /// ```
     /// # use lock_runtime::{LockClient, LockError};
@@ -159,14 +167,17 @@ impl LockClient {
         SCOPED.scope(self.clone(), future)
     }
 
+    /// Runs `poll` with this client scoped.
+    pub(crate) fn around<T>(&self, poll: impl FnOnce() -> T) -> T {
+        SCOPED.sync_scope(self.clone(), poll)
+    }
+
     /// The client that calls without one of their own use here.
     ///
     /// # Errors
     /// [`LockError::NoClient`] if none is scoped and none installed.
     pub fn current() -> Result<Self, LockError> {
-        SCOPED
-            .try_with(Clone::clone)
-            .ok()
+        scoped()
             .or_else(|| INSTALLED.get().cloned())
             .ok_or(LockError::NoClient)
     }
@@ -275,7 +286,7 @@ impl Target {
         let info = match self {
             Self::Redis(info) => *info,
             Self::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
-                Some(world) => return Ok(Arc::new(MemoryBackend::named(world))),
+                Some(world) => return Ok(Arc::new(MemoryBackend::named(world, counters.clone()))),
                 None => connect::parse_url(&url)?,
             },
         };

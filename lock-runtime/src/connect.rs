@@ -8,7 +8,7 @@ use redis::IntoConnectionInfo;
 use crate::client::URL_VARIABLE;
 
 /// Why no client could be made. The server is named by its address; a password is never part of the message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The builder was given neither a URL nor a redis client.
@@ -110,6 +110,13 @@ impl fmt::Display for ConnectError {
                 write!(f, "the lock server at {server} refuses: {detail}")
             }
         }
+    }
+}
+
+impl fmt::Debug for ConnectError {
+    // What `main` prints when it returns the error, so it is the sentence that helps.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

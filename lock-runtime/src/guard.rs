@@ -14,7 +14,8 @@ use lock_core::{
     error::{LockError, LossReason},
     fencing::FencingToken,
     key::LockKey,
-    options::OnLost,
+    lease::MAX_LEASE,
+    options::{OnLost, OptionsError},
 };
 use pin_project_lite::pin_project;
 
@@ -94,15 +95,16 @@ impl Hold {
         if let Some(reason) = state.loss() {
             return Err(lost(reason));
         }
+        let lease = self.remaining().saturating_add(by);
+        if lease > MAX_LEASE {
+            return Err(OptionsError::LeaseTooLong.into());
+        }
         let Some(deadline) = state.deadline() else {
-            return Ok(self.remaining());
+            // Kept until the release, and so for long enough.
+            return Ok(lease);
         };
         let backend = state.backend();
         let started = backend.now();
-        let lease = deadline.since(started).saturating_add(by);
-        if lease > lock_core::lease::MAX_LEASE {
-            return Err(lock_core::options::OptionsError::LeaseTooLong.into());
-        }
         let renewed = wait::bounded(
             backend,
             deadline,

@@ -67,7 +67,7 @@ pub use lock_core::{
     backend::{Holder, Status},
     error::{BusyWith, FromLockError, LockError, LockResult, LossReason},
     fencing::FencingToken,
-    key::{KeyError, KeyPart, LockKey, escape},
+    key::{KeyError, KeyPart, LockKey, MAX_KEY_BYTES, escape},
     options::{OnLost, OptionsError},
     owner::OwnerId,
 };

@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use tokio::sync::Semaphore;
 
 use crate::{
-    client::Shared,
+    client::{LockClient, Shared, scoped},
     hold::{EntryDuty, HoldState},
 };
 
@@ -86,6 +86,8 @@ pub trait InCurrentHold: Future + Sized {
     /// Makes the future part of the hold that runs right now, wherever it is polled: a task spawned with it re-enters
     /// the keys of the call that made it instead of waiting for them. The hold lasts until the future has ended too.
     ///
+    /// A client that is scoped to the task comes along.
+    ///
     /// The author of the spawned task takes over a duty: the body and the task run at the same time inside one hold.
     /// Outside any hold this does nothing. A lease that is lost does not stop the future; look at
     /// [`Hold::lost`](crate::Hold::lost).
@@ -110,12 +112,7 @@ pub trait InCurrentHold: Future + Sized {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let client = LockClient::connect("memory:").await?;
-    /// let id = client.clone().scope(async {
-    ///     // A spawned task does not inherit the scoped client either.
-    ///     let client = client.clone();
-    ///     client.lock("x").run(async { 7 }).await
-    /// }).await?;
-    /// assert_eq!(id, 7);
+    /// assert_eq!(client.scope(outer(7)).await?, 7);
     /// # Ok(())
     /// # }
     /// ```
@@ -130,6 +127,7 @@ pub trait InCurrentHold: Future + Sized {
             inner: Some(self),
             duties,
             frame,
+            client: scoped(),
         }
     }
 }
@@ -145,6 +143,8 @@ pin_project! {
         inner: Option<F>,
         duties: Vec<EntryDuty>,
         frame: Option<Arc<Frame>>,
+        // The hold belongs to this client, and a spawned task would not inherit it.
+        client: Option<LockClient>,
     }
 }
 
@@ -166,7 +166,11 @@ impl<F: Future> Future for WithinHold<F> {
             .as_mut()
             .as_pin_mut()
             .expect("a finished future is not polled again");
-        let output = std::task::ready!(inside(this.frame.clone(), || inner.poll(cx)));
+        let poll = || inside(this.frame.clone(), || inner.poll(cx));
+        let output = std::task::ready!(match this.client {
+            Some(client) => client.around(poll),
+            None => poll(),
+        });
         this.inner.set(None);
         this.duties.clear();
         Poll::Ready(output)

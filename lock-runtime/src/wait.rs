@@ -185,6 +185,8 @@ async fn acquire(wanted: &Wanted, started: Moment) -> Result<Grant, LockError> {
         Some(Ok(Answer::Granted(grant))) => return Ok(grant),
         Some(Ok(Answer::Busy)) => return Err(busy_outside(wanted, started)),
         Some(Err(error)) => return Err(failed(error)),
+        // One attempt stands in no queue. Dropped, it gives back what it may have got.
+        None if wait.is_zero() => return Err(unreachable(wanted, started)),
         None => {}
     }
     // Leaving the queue decides. Without an answer the attempt, dropped, goes on leaving behind our back.

@@ -241,6 +241,42 @@ async fn a_missing_right_is_named() {
     }
 }
 
+/// The rights that the README names are enough for everything.
+#[tokio::test]
+async fn the_rights_in_the_readme_are_enough() {
+    let readme = include_str!("../../README.md");
+    let line = readme
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER"))
+        .expect("the README names the rights");
+    let server = RedisServer::start().await;
+    let mut admin = server.connection().await;
+    let mut words = line.split(' ');
+    let mut command = redis::cmd(words.next().unwrap());
+    command.arg(words.collect::<Vec<_>>());
+    command.exec_async(&mut admin).await.unwrap();
+    let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());
+    let client = LockClient::connect(&url).await.unwrap();
+    let lock = client.lock("k").lease(SECOND).renew(true).wait(5 * SECOND);
+    let guard = lock.acquire().await.unwrap();
+    guard.extend(SECOND).await.unwrap();
+    let waiting = tokio::spawn(async move { lock.run(tokio::time::sleep(500 * MS)).await });
+    crate::stores::until_waiting(&client, "k", 1).await;
+    guard.release().await;
+    waiting.await.unwrap().unwrap();
+    let other = LockClient::connect(&url).await.unwrap();
+    let guard = other.lock("k").acquire().await.unwrap();
+    let busy = client.lock("k").wait(500 * MS).acquire().await;
+    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    guard.release().await;
+    let log: Vec<redis::Value> = redis::cmd("ACL")
+        .arg("LOG")
+        .query_async(&mut admin)
+        .await
+        .unwrap();
+    assert!(log.is_empty(), "{log:?}");
+}
+
 /// The only test of this process that looks at the variable, in a process of its own.
 #[test]
 fn an_unset_environment_is_an_error_and_never_memory() {

@@ -27,7 +27,11 @@ use lock_core::{
 use once_cell::sync::Lazy;
 use tokio::sync::Notify;
 
-use crate::{clock::runtime as clock, sync::lock};
+use crate::{
+    clock::runtime as clock,
+    stats::{Counters, count},
+    sync::lock,
+};
 
 /// How much later than its local deadline a grant ends here: the body of a lost lease is dropped before the next one
 /// starts, unless its runtime has no moment for it.
@@ -39,6 +43,7 @@ static WORLDS: Lazy<Mutex<HashMap<String, Weak<World>>>> = Lazy::new(Mutex::defa
 /// The in-process backend.
 pub(crate) struct MemoryBackend {
     world: Arc<World>,
+    counters: Arc<Counters>,
     refusing: Arc<AtomicBool>,
 }
 
@@ -50,7 +55,7 @@ impl fmt::Debug for MemoryBackend {
 
 impl MemoryBackend {
     /// The locks of that name in this process; locks of its own for the empty name.
-    pub(crate) fn named(name: &str) -> Self {
+    pub(crate) fn named(name: &str, counters: Arc<Counters>) -> Self {
         let world = if name.is_empty() {
             Arc::new(World::new())
         } else {
@@ -67,6 +72,7 @@ impl MemoryBackend {
         };
         Self {
             world,
+            counters,
             refusing: Arc::default(),
         }
     }
@@ -368,7 +374,9 @@ impl Backend for MemoryBackend {
     }
 
     fn release_in_background(&self, name: &LockName, token: FencingToken, _until: Option<Moment>) {
-        self.world.release(name, token);
+        if self.world.release(name, token) == Released::Released {
+            count(&self.counters.released);
+        }
     }
 
     fn renew<'a>(

@@ -56,12 +56,17 @@ impl Failure {
 }
 
 /// Makes a first connection, and asks whether the server may drop keys.
-pub(super) async fn check(server: Arc<Server>, allow_eviction: bool) -> Result<(), Failure> {
+pub(super) async fn check(
+    server: Arc<Server>,
+    allow_eviction: bool,
+    patience: Duration,
+) -> Result<(), Failure> {
     let connection = Connection::open(
         &server.client,
         "lock:inbox:check",
         None,
         server.counters.clone(),
+        patience,
         |_| {},
     )
     .await

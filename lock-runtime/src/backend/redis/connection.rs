@@ -23,8 +23,8 @@ use crate::{
     stats::{Counters, count},
 };
 
-/// How long making a connection may take.
-const OPEN_PATIENCE: Duration = Duration::from_secs(1);
+/// How long making a connection may take, before the next try.
+pub(super) const OPEN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Whom `CLIENT KILL` has to name to close a connection that is ours no more, and no other: the server counts IDs
 /// from one again after a restart.
@@ -191,10 +191,11 @@ impl Connection {
         inbox: &str,
         previous: Option<Identity>,
         counters: Arc<Counters>,
+        patience: Duration,
         on_push: impl Fn(Pushed) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
         let opening = Self::open_unbounded(client, inbox, previous, counters, on_push);
-        match clock::timeout_at(clock::now() + OPEN_PATIENCE, opening).await {
+        match clock::timeout_at(clock::now() + patience, opening).await {
             Some(opened) => opened,
             None => Err(RedisError::from(std::io::Error::new(
                 std::io::ErrorKind::TimedOut,

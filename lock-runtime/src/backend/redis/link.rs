@@ -30,7 +30,7 @@ use uuid::Uuid;
 use super::{
     Names, Server,
     attempt::{Args, Reply},
-    connection::{Connection, Identity, Pushed},
+    connection::{Connection, Identity, OPEN_PATIENCE, Pushed},
     script,
 };
 use crate::{clock::boot as clock, engine, sync::lock};
@@ -325,6 +325,7 @@ impl Ending {
                 &self.link.inbox,
                 previous.clone(),
                 server.counters.clone(),
+                OPEN_PATIENCE,
                 on_push,
             )
             .await;

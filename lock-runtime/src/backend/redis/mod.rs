@@ -294,11 +294,16 @@ impl Server {
         token: FencingToken,
         until: Option<Moment>,
     ) {
-        let until = until.unwrap_or_else(clock::now).max(clock::now() + CLAIM);
+        let lease_ends = until.unwrap_or_else(clock::now);
+        let until = lease_ends.max(clock::now() + CLAIM);
         match clock::timeout_at(until, self.release(&name, token)).await {
             Some(Ok(Released::Released)) => {
                 count(&self.counters.released);
                 tracing::debug!(lock = %name, %token, "released in the background");
+            }
+            // A first request was carried out and its answer not read.
+            Some(Ok(Released::NotHeld)) if clock::now() < lease_ends => {
+                count(&self.counters.released);
             }
             Some(Ok(Released::NotHeld)) => {}
             Some(Err(error)) => {
@@ -352,7 +357,11 @@ impl RedisBackend {
             no_duties: Notify::new(),
         });
         let started = clock::now();
-        let checked = engine::spawn(check(server.clone(), config.allow_eviction));
+        let checked = engine::spawn(check(
+            server.clone(),
+            config.allow_eviction,
+            config.patience,
+        ));
         let failure = match clock::timeout_at(started + config.patience, checked).await {
             Some(Ok(Ok(()))) => {
                 server.home();
