@@ -1,14 +1,18 @@
-//! Real servers, real processes and a fault proxy for the tests, examples and benchmarks of this workspace.
+//! Real servers, real processes and a fault proxy for the tests, examples and benchmarks of
+//! this workspace.
 
+use std::time::Duration;
+
+mod backstage;
 pub mod process;
 pub mod proxy;
 pub mod server;
 
 /// What a loaded machine may add to a time that is promised: 250 ms, and 1 s where `CI` is set.
 #[must_use]
-pub fn epsilon() -> std::time::Duration {
+pub fn epsilon() -> Duration {
     let ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
-    std::time::Duration::from_millis(if ci { 1000 } else { 250 })
+    Duration::from_millis(if ci { 1000 } else { 250 })
 }
 
 /// Asks until the answer is yes.
@@ -21,7 +25,7 @@ pub async fn until(mut question: impl AsyncFnMut() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(20), asking)
+    backstage::within(Duration::from_secs(20), asking)
         .await
         .expect("what the test waits for happens within 20 s");
 }

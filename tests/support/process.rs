@@ -1,25 +1,38 @@
 //! Child processes that a test starts and signals, and that die with it.
 
 use std::{
-    io,
-    process::{Child, Command, Stdio},
-    sync::{OnceLock, mpsc},
+    ffi::OsStr,
+    io::{self, BufRead, BufReader, Write},
+    path::Path,
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    sync::{Mutex, OnceLock, PoisonError, mpsc},
     thread,
+    time::Duration,
 };
 
-/// A command whose process is killed when this one ends, however that happens: Linux does it for the asking.
-#[must_use]
-pub fn dies_with_parent(program: impl AsRef<std::ffi::OsStr>) -> Command {
+use crate::backstage;
+
+/// How long a worker may take to write what a test waits for.
+const LINE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether the system kills a child when its parent ends: Linux does so for those who ask through util-linux.
+fn has_setpriv() -> bool {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
-    let setpriv = SETPRIV.get_or_init(|| {
+    *SETPRIV.get_or_init(|| {
         Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "true"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status()
             .is_ok_and(|status| status.success())
-    });
-    if *setpriv {
+    })
+}
+
+/// A command whose process the system kills when this one ends, however that happens. Where the system cannot,
+/// [`Mortal`] makes up for it.
+#[must_use]
+pub fn dies_with_parent(program: impl AsRef<OsStr>) -> Command {
+    if has_setpriv() {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(program);
         command
@@ -28,10 +41,71 @@ pub fn dies_with_parent(program: impl AsRef<std::ffi::OsStr>) -> Command {
     }
 }
 
+/// A shell that outlives this process by a moment. It notices the end of this process, of whatever kind, by the end of
+/// its input, then kills the processes and removes the folders that it was told of.
+#[derive(Debug)]
+struct Executor {
+    shell: Child,
+    orders: Option<Mutex<ChildStdin>>,
+}
+
+impl Executor {
+    const SCRIPT: &str = r#"
+        trap '' HUP INT TERM
+        doomed=' '
+        while read -r order what; do
+            case $order in
+                kill) doomed="$doomed$what " ;;
+                spare) doomed="${doomed%% $what *} ${doomed#* $what }" ;;
+                remove) set -- "$@" "$what" ;;
+            esac
+        done
+        for pid in $doomed; do kill -KILL "$pid"; done
+        [ $# -eq 0 ] || rm -rf -- "$@"
+    "#;
+
+    fn start() -> Self {
+        let mut shell = Command::new("sh")
+            .args(["-c", Self::SCRIPT])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("`sh` can be started");
+        let orders = shell.stdin.take().map(Mutex::new);
+        Self { shell, orders }
+    }
+
+    fn of_this_process() -> &'static Self {
+        static EXECUTOR: OnceLock<Executor> = OnceLock::new();
+        EXECUTOR.get_or_init(Self::start)
+    }
+
+    fn order(&self, order: &str, what: impl std::fmt::Display) {
+        let orders = self.orders.as_ref().expect("open until the drop");
+        let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);
+        // One write, so that an order is there as a whole or not at all.
+        let _ = orders.write_all(format!("{order} {what}\n").as_bytes());
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        self.orders = None;
+        let _ = self.shell.wait();
+    }
+}
+
+/// Removes a folder when this process ends, however that happens.
+pub(crate) fn remove_in_the_end(folder: &Path) {
+    Executor::of_this_process().order("remove", folder.display());
+}
+
 type Order = (Command, mpsc::Sender<io::Result<Child>>);
 
 /// Starts a process from a thread that lives as long as this process: to Linux, the parent of a process is the thread
-/// that started it, and a test's thread ends with its test.
+/// that started it, and a test's thread ends with its test. [`Mortal`] is more than that: reaped, and killed with this
+/// process on every system.
 ///
 /// # Errors
 /// As [`Command::spawn`].
@@ -59,10 +133,79 @@ pub fn spawn(command: Command) -> io::Result<Child> {
     spawned.recv().expect("the spawner answers")
 }
 
+/// A child process that is killed and reaped when this is dropped, and that dies with this process.
+#[derive(Debug)]
+pub struct Mortal {
+    child: Child,
+    ended: Option<ExitStatus>,
+}
+
+impl Mortal {
+    /// Starts a command, which was made with [`dies_with_parent`].
+    ///
+    /// # Errors
+    /// As [`Command::spawn`].
+    pub fn start(command: Command) -> io::Result<Self> {
+        let child = spawn(command)?;
+        if !has_setpriv() {
+            Executor::of_this_process().order("kill", child.id());
+        }
+        Ok(Self { child, ended: None })
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().ok().flatten();
+            if self.ended.is_some() {
+                self.reaped();
+            }
+        }
+        self.ended
+    }
+
+    /// Sends it a signal (`KILL`, `STOP`, `CONT`).
+    ///
+    /// # Panics
+    /// If it has been reaped.
+    pub fn signal(&self, name: &str) {
+        assert!(self.ended.is_none(), "the process is gone");
+        signal(self.pid(), name);
+    }
+
+    /// Kills it with SIGKILL and waits until it is gone.
+    pub fn kill(&mut self) {
+        if self.ended.is_none() {
+            let _ = self.child.kill();
+            self.ended = self.child.wait().ok();
+            self.reaped();
+        }
+    }
+
+    /// The number of a reaped process may become that of another.
+    fn reaped(&self) {
+        if !has_setpriv() {
+            Executor::of_this_process().order("spare", self.pid());
+        }
+    }
+}
+
+impl Drop for Mortal {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 /// A worker: a process whose lines are events.
 #[derive(Debug)]
 pub struct Worker {
-    child: Child,
+    process: Mortal,
     lines: tokio::sync::mpsc::UnboundedReceiver<String>,
 }
 
@@ -87,6 +230,29 @@ impl Worker {
         Self::start(command)
     }
 
+    /// Starts an example of this workspace, which `cargo test` has built beside the tests.
+    ///
+    /// # Panics
+    /// If it was not built, or cannot be started.
+    #[must_use]
+    pub fn of_example(name: &str, args: &[&str]) -> Self {
+        let this = std::env::current_exe().expect("a test knows its executable");
+        let built = this
+            .parent()
+            .and_then(Path::parent)
+            .expect("a test lies in `deps` of its profile's folder");
+        let example = built
+            .join("examples")
+            .join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+        assert!(
+            example.is_file(),
+            "the example is missing: cargo build --example {name}"
+        );
+        let mut command = dies_with_parent(example);
+        command.args(args);
+        Self::start(command)
+    }
+
     /// Starts a process whose standard output is read.
     ///
     /// # Panics
@@ -94,17 +260,28 @@ impl Worker {
     #[must_use]
     pub fn start(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = spawn(command).expect("the worker can be started");
-        let output = child.stdout.take().expect("the worker's output is piped");
+        let mut process = Mortal::start(command).expect("the worker can be started");
+        let output = process.child.stdout.take();
+        let output = output.expect("the worker's output is piped");
         let (sender, lines) = tokio::sync::mpsc::unbounded_channel();
         thread::spawn(move || {
-            for line in io::BufRead::lines(io::BufReader::new(output)).map_while(Result::ok) {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
                 if sender.send(line).is_err() {
                     return;
                 }
             }
         });
-        Self { child, lines }
+        Self { process, lines }
+    }
+
+    /// The next line; none once the worker has closed its output, which its end does.
+    ///
+    /// # Panics
+    /// If there is neither within 30 s.
+    pub async fn line(&mut self) -> Option<String> {
+        backstage::within(LINE_PATIENCE, self.lines.recv())
+            .await
+            .expect("the worker neither writes a line nor ends")
     }
 
     /// Waits for a line that contains a text, and returns it.
@@ -122,26 +299,28 @@ impl Worker {
                 }
             }
         };
-        tokio::time::timeout(std::time::Duration::from_secs(30), reading)
+        backstage::within(LINE_PATIENCE, reading)
             .await
-            .unwrap_or_else(|_| panic!("the worker does not write `{text}`"))
+            .unwrap_or_else(|| panic!("the worker does not write `{text}`"))
     }
 
-    /// Sends it a signal.
+    /// The worker's process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Sends it a signal (`KILL`, `STOP`, `CONT`).
+    ///
+    /// # Panics
+    /// If it was killed already.
     pub fn signal(&self, name: &str) {
-        signal(self.child.id(), name);
+        self.process.signal(name);
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills it with SIGKILL and waits until it is gone.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.kill();
+        self.process.kill();
     }
 }
 
@@ -156,3 +335,6 @@ pub fn signal(pid: u32, name: &str) {
         .expect("`kill` can be started");
     assert!(sent.success(), "SIG{name} could not be sent to {pid}");
 }
+
+#[cfg(test)]
+mod tests;

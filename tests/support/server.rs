@@ -2,36 +2,47 @@
 
 use std::{
     collections::BTreeMap,
+    fs::{self, File},
     net::TcpListener,
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::Duration,
 };
 
-use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, aio::MultiplexedConnection};
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-use crate::process::{dies_with_parent, signal, spawn};
+use crate::{
+    backstage,
+    process::{Mortal, dies_with_parent, remove_in_the_end},
+};
 
 /// How long a server may take to answer its first command.
 const START_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a server that runs may take to answer what a test asks for.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// How often another process may take the free port first.
+const TRIES: usize = 10;
 
 /// A server of its own for one test.
+///
+/// What it is asked for is asked in real time, from a thread that a paused clock or a blocked runtime does not touch.
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
     tls_port: u16,
     folder: PathBuf,
-    args: Vec<String>,
-    child: Option<Child>,
+    settings: ServerBuilder,
+    process: Option<Mortal>,
 }
 
 /// Settings of a server before it starts.
 #[derive(Debug, Default)]
 pub struct ServerBuilder {
     args: Vec<String>,
-    tls_port: u16,
+    /// Certificate and key.
+    tls: Option<(String, String)>,
 }
 
 impl ServerBuilder {
@@ -42,64 +53,67 @@ impl ServerBuilder {
         self
     }
 
+    /// Every write is on disk before it is answered, and a [restart](RedisServer::restart) finds it there.
+    #[must_use]
+    pub fn aof_always(self) -> Self {
+        self.arg("--appendonly", "yes")
+            .arg("--appendfsync", "always")
+    }
+
     /// Follows another server.
     #[must_use]
     pub fn replica_of(self, master: &RedisServer) -> Self {
         self.arg("--replicaof", &format!("127.0.0.1 {}", master.port))
-            .arg("--repl-diskless-sync-delay", "0")
     }
 
     /// Speaks TLS on one more port, with this certificate and key, which are PEM texts.
-    ///
-    /// # Panics
-    /// If the files cannot be written.
     #[must_use]
     pub fn tls(mut self, certificate: &str, key: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("redis-tls-{}", Uuid::new_v4().simple()));
-        std::fs::create_dir_all(&folder).expect("a temporary folder can be made");
-        let (certificate_file, key_file) = (folder.join("server.crt"), folder.join("server.key"));
-        std::fs::write(&certificate_file, certificate).expect("the certificate can be written");
-        std::fs::write(&key_file, key).expect("the key can be written");
-        self.tls_port = free_port();
-        let port = self.tls_port.to_string();
-        self.arg("--tls-port", &port)
-            .arg("--tls-cert-file", &certificate_file.display().to_string())
-            .arg("--tls-key-file", &key_file.display().to_string())
-            .arg(
-                "--tls-ca-cert-file",
-                &certificate_file.display().to_string(),
-            )
-            .arg("--tls-auth-clients", "no")
+        self.tls = Some((certificate.to_owned(), key.to_owned()));
+        self
     }
 
     /// Starts the server, and waits until it answers.
     ///
     /// # Panics
-    /// If `redis-server` is not installed, or does not answer.
+    /// If `redis-server` is not installed, or does not answer; the end of its log says why.
     pub async fn start(self) -> RedisServer {
+        assert!(
+            is_installed("redis-server"),
+            "redis-server is needed by these tests: `sh tests/check.sh` installs it, or use the package redis-server (apt-get) or redis (brew)"
+        );
         let folder = std::env::temp_dir().join(format!("redis-{}", Uuid::new_v4().simple()));
-        std::fs::create_dir_all(&folder).expect("a temporary folder can be made");
+        fs::create_dir_all(&folder).expect("a temporary folder can be made");
+        remove_in_the_end(&folder);
         let mut server = RedisServer {
             port: 0,
-            tls_port: self.tls_port,
+            tls_port: 0,
             folder,
-            args: self.args,
-            child: None,
+            settings: self,
+            process: None,
         };
-        // Another process may take the free port first; then the next one.
-        for _ in 0..10 {
+        for _ in 0..TRIES {
             server.port = free_port();
+            if server.settings.tls.is_some() {
+                server.tls_port = free_port();
+            }
             server.spawn();
             if server.answers().await {
                 return server;
             }
             server.kill();
+            if !server.log().contains("in use") {
+                break;
+            }
         }
-        panic!("no redis-server could be started in ten tries");
+        panic!("redis-server does not start:\n{}", server.log());
     }
 }
 
 /// A port that nobody listens on at the moment.
+///
+/// # Panics
+/// If there is none.
 #[must_use]
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
@@ -123,65 +137,94 @@ impl RedisServer {
 
     fn spawn(&mut self) {
         let mut command = dies_with_parent("redis-server");
+        let log = File::create(self.log_file()).expect("the server's log can be written");
         command
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            // A replica is served at once.
+            .args(["--repl-diskless-sync-delay", "0"])
             .arg("--dir")
             .arg(&self.folder)
             .arg("--unixsocket")
-            .arg(self.folder.join("redis.sock"))
-            .args(&self.args)
+            .arg(self.socket())
+            .args(&self.settings.args)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        self.child = Some(spawn(command).expect(
-            "redis-server is needed by these tests: `sh tests/check.sh` installs it, or use the package redis-server (apt-get) or redis (brew)",
-        ));
+            .stdout(log.try_clone().expect("a file has many handles"))
+            .stderr(log);
+        if let Some((certificate, key)) = &self.settings.tls {
+            let certificate_file = self.folder.join("server.crt");
+            let key_file = self.folder.join("server.key");
+            fs::write(&certificate_file, certificate).expect("the certificate can be written");
+            fs::write(&key_file, key).expect("the key can be written");
+            command
+                .args(["--tls-port", &self.tls_port.to_string()])
+                .arg("--tls-cert-file")
+                .arg(&certificate_file)
+                .arg("--tls-key-file")
+                .arg(key_file)
+                .arg("--tls-ca-cert-file")
+                .arg(certificate_file)
+                .args(["--tls-auth-clients", "no"]);
+        }
+        self.process = Some(Mortal::start(command).expect("redis-server can be started"));
     }
 
+    /// Whether this child answers, and not a stranger that took its port; it does not if it ends.
     async fn answers(&mut self) -> bool {
+        let (client, pid) = (self.client(), self.pid());
+        let process = self.process.as_mut().expect("it was started");
         let trying = async {
             loop {
-                let child = self.child.as_mut().expect("a started server has a process");
-                if !matches!(child.try_wait(), Ok(None)) {
+                if process.ended().is_some() {
                     return false;
                 }
-                if let Ok(mut connection) = self.client().get_multiplexed_async_connection().await
-                    && let Ok(answer) = redis::cmd("PING")
+                let client = client.clone();
+                let answer = backstage::run(async move {
+                    let mut connection = connect(&client).await?;
+                    redis::cmd("PING")
+                        .query_async::<String>(&mut connection)
+                        .await?;
+                    redis::cmd("INFO")
+                        .arg("server")
                         .query_async::<String>(&mut connection)
                         .await
+                });
+                // Where a stranger answers, the child finds its port in use, and ends.
+                if let Ok(info) = answer.await
+                    && field(&info, "process_id") == pid.to_string()
                 {
-                    return answer == "PONG" && self.is_mine(&mut connection).await;
+                    return true;
                 }
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                backstage::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(START_PATIENCE, trying)
+        backstage::within(START_PATIENCE, trying)
             .await
             .unwrap_or(false)
     }
 
-    /// Whether what answers on the port is this child.
-    async fn is_mine(&self, connection: &mut MultiplexedConnection) -> bool {
-        let info: String = redis::cmd("INFO")
-            .arg("server")
-            .query_async(connection)
-            .await
-            .unwrap_or_default();
-        info.contains(&format!("process_id:{}\r", self.pid()))
+    fn socket(&self) -> PathBuf {
+        self.folder.join("redis.sock")
     }
 
-    fn client(&self) -> redis::Client {
-        let password = self
-            .args
-            .iter()
-            .skip_while(|arg| *arg != "--requirepass")
-            .nth(1);
+    fn log_file(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// What the server has written since it was started the last time.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    fn client(&self) -> Client {
+        let mut args = self.settings.args.iter();
+        let password = args.find(|arg| *arg == "--requirepass").and(args.next());
         let credentials = password
             .map(|password| format!(":{password}@"))
             .unwrap_or_default();
         let url = format!("redis://{credentials}127.0.0.1:{}/", self.port);
-        redis::Client::open(url).expect("the URL of a test server is valid")
+        Client::open(url).expect("the URL of a test server is valid")
     }
 
     /// `redis://127.0.0.1:port/`
@@ -190,10 +233,16 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
+    /// The URL that asks for RESP3.
+    #[must_use]
+    pub fn url_resp3(&self) -> String {
+        format!("{}?protocol=resp3", self.url())
+    }
+
     /// The URL of the same server's unix socket.
     #[must_use]
     pub fn unix_url(&self) -> String {
-        format!("redis+unix://{}", self.folder.join("redis.sock").display())
+        format!("redis+unix://{}", self.socket().display())
     }
 
     /// The port that speaks TLS, if one does.
@@ -208,49 +257,83 @@ impl RedisServer {
         self.port
     }
 
-    /// The server's process, which is this library's child.
+    /// The server's process, which is this library's child; 0 if it was killed.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().map_or(0, Child::id)
+        self.process.as_ref().map_or(0, Mortal::pid)
     }
 
     /// Kills the server with SIGKILL and waits until it is gone.
     pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.process = None;
     }
 
-    /// Starts a killed server again, on its port.
+    /// Starts the server again, killed or not, on its port and with its settings.
     ///
     /// # Panics
     /// If it does not answer.
     pub async fn restart(&mut self) {
         self.kill();
         self.spawn();
-        assert!(self.answers().await, "the server did not start again");
+        assert!(
+            self.answers().await,
+            "the server did not start again:\n{}",
+            self.log()
+        );
     }
 
     /// Stops the process where it stands (SIGSTOP).
+    ///
+    /// # Panics
+    /// If it was killed.
     pub fn stop_process(&self) {
-        signal(self.pid(), "STOP");
+        self.signal("STOP");
     }
 
     /// Lets a stopped process go on (SIGCONT).
+    ///
+    /// # Panics
+    /// If it was killed.
     pub fn continue_process(&self) {
-        signal(self.pid(), "CONT");
+        self.signal("CONT");
     }
 
-    /// A connection of the test's own.
+    fn signal(&self, name: &str) {
+        self.process
+            .as_ref()
+            .expect("the server was killed")
+            .signal(name);
+    }
+
+    /// A connection of the test's own, which a paused clock or a blocked runtime does not disturb. Its commands wait
+    /// for their answers without end.
     ///
     /// # Panics
     /// If the server cannot be reached.
     pub async fn connection(&self) -> MultiplexedConnection {
-        self.client()
-            .get_multiplexed_async_connection()
-            .await
-            .expect("the test server can be reached")
+        let client = self.client();
+        backstage::run(async move {
+            tokio::time::timeout(ANSWER_PATIENCE, connect(&client))
+                .await
+                .expect("the test server answers")
+                .expect("the test server can be reached")
+        })
+        .await
+    }
+
+    /// Asks the server over a new connection.
+    async fn ask<T: FromRedisValue + Send + 'static>(&self, command: &[&str]) -> T {
+        let mut connection = self.connection().await;
+        let mut asked = redis::cmd(command[0]);
+        asked.arg(&command[1..]);
+        let name = command.join(" ");
+        backstage::run(async move {
+            tokio::time::timeout(ANSWER_PATIENCE, asked.query_async(&mut connection))
+                .await
+                .unwrap_or_else(|_| panic!("the test server does not answer {name}"))
+                .unwrap_or_else(|error| panic!("{name}: {error}"))
+        })
+        .await
     }
 
     /// All keys, sorted.
@@ -258,25 +341,18 @@ impl RedisServer {
     /// # Panics
     /// If the server cannot be reached.
     pub async fn keys(&self) -> Vec<String> {
-        let mut keys: Vec<String> = redis::cmd("KEYS")
-            .arg("*")
-            .query_async(&mut self.connection().await)
-            .await
-            .expect("the server lists its keys");
+        let mut keys: Vec<String> = self.ask(&["KEYS", "*"]).await;
         keys.sort();
         keys
     }
 
-    /// How often each command was called, those inside scripts included.
+    /// How often each command was called since the start or [`reset_stats`](Self::reset_stats), those inside scripts
+    /// and those of this call's own connection included. Names are lowercase, `client|setinfo` is one.
     ///
     /// # Panics
     /// If the server cannot be reached.
     pub async fn calls(&self) -> BTreeMap<String, u64> {
-        let info: String = redis::cmd("INFO")
-            .arg("commandstats")
-            .query_async(&mut self.connection().await)
-            .await
-            .expect("the server tells its statistics");
+        let info: String = self.ask(&["INFO", "commandstats"]).await;
         info.lines()
             .filter_map(|line| {
                 let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
@@ -286,7 +362,30 @@ impl RedisServer {
             .collect()
     }
 
+    /// Counts commands from zero again.
+    ///
+    /// # Panics
+    /// If the server cannot be reached.
+    pub async fn reset_stats(&self) {
+        self.ask::<()>(&["CONFIG", "RESETSTAT"]).await;
+    }
+
+    /// How many clients are connected, this call's own connection not counted.
+    ///
+    /// # Panics
+    /// If the server cannot be reached.
+    pub async fn client_count(&self) -> usize {
+        let info: String = self.ask(&["INFO", "clients"]).await;
+        let connected: usize = field(&info, "connected_clients")
+            .parse()
+            .expect("the server counts its clients");
+        connected - 1
+    }
+
     /// How many scripts were run.
+    ///
+    /// # Panics
+    /// If the server cannot be reached.
     pub async fn scripts(&self) -> u64 {
         let calls = self.calls().await;
         ["evalsha", "eval"]
@@ -298,15 +397,29 @@ impl RedisServer {
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        let _ = std::fs::remove_dir_all(&self.folder);
+        self.kill();
+        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// One server for all tests of a process; tests use names of their own.
+/// Connects without the timeouts that would be counted on a test's clock.
+async fn connect(client: &Client) -> redis::RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None);
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+}
+
+/// One field of what INFO answers.
+fn field<'a>(info: &'a str, name: &str) -> &'a str {
+    info.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .unwrap_or_default()
+}
+
+/// One server for all tests of a process; tests use names of their own. It ends with the process.
 pub async fn shared_server() -> &'static RedisServer {
     static SHARED: OnceCell<RedisServer> = OnceCell::const_new();
     SHARED.get_or_init(RedisServer::start).await
@@ -322,3 +435,6 @@ pub fn is_installed(program: &str) -> bool {
         .status()
         .is_ok()
 }
+
+#[cfg(test)]
+mod tests;
