@@ -1,88 +1,31 @@
 //! A TCP proxy that breaks what passes through it.
 //!
-//! It runs on a thread of its own, so that a test's runtime may be paused, blocked or gone.
+//! It runs on a thread of its own, so that a test's runtime may be paused, blocked or gone. Every control is effective at
+//! once and for the connections that exist.
 
 use std::{
+    future::Future,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
     time::Duration,
 };
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    runtime::Builder,
-    sync::{Notify, mpsc, oneshot},
-};
+use tokio::{runtime::Builder, sync::oneshot};
 
-/// What the proxy does at the moment.
-#[derive(Debug, Default)]
-struct Faults {
-    /// Bytes to the server wait, and are delivered later.
-    hold_requests: AtomicBool,
-    /// Bytes to the server of connections that were cut wait, and are delivered later.
-    hold_old_requests: AtomicBool,
-    /// Bytes to the client wait, and are delivered later.
-    hold_replies: AtomicBool,
-    /// Bytes to the client are lost.
-    drop_replies: AtomicBool,
-    /// New connections are closed at once.
-    refuse: AtomicBool,
-    /// What was held for the server is delivered even after its client's connection was cut.
-    deliver_after_cut: AtomicBool,
-    /// Every direction is delayed so many µs.
-    delay_micros: AtomicU64,
-    /// Bytes go one by one.
-    split: AtomicBool,
-    /// Of the bytes to the server, so many are let through before all connections are cut; `u64::MAX` is all.
-    request_budget: AtomicU64,
-    /// The same for bytes to the client.
-    reply_budget: AtomicU64,
-    generation: AtomicU64,
-    changed: Notify,
-    request_bytes: AtomicU64,
-    seen: Notify,
-    connections: AtomicU64,
-}
+use crate::backstage;
 
-impl Faults {
-    fn changed(&self) {
-        self.changed.notify_waiters();
-    }
+mod faults;
+mod link;
 
-    fn cut(&self) {
-        self.generation.fetch_add(1, Ordering::SeqCst);
-        self.changed();
-    }
+use faults::{Faults, Way};
 
-    fn held(&self, way: Way, cut: bool) -> bool {
-        match way {
-            Way::Request => {
-                self.hold_requests.load(Ordering::SeqCst)
-                    || cut && self.hold_old_requests.load(Ordering::SeqCst)
-            }
-            Way::Reply => self.hold_replies.load(Ordering::SeqCst),
-        }
-    }
+/// How long an event may take that a test waits for.
+const PATIENCE: Duration = Duration::from_secs(30);
 
-    fn budget(&self, way: Way) -> &AtomicU64 {
-        match way {
-            Way::Request => &self.request_budget,
-            Way::Reply => &self.reply_budget,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Request,
-    Reply,
-}
-
-/// A proxy before one server.
+/// A proxy before one server. Dropping it closes its connections.
 #[derive(Debug)]
 pub struct FaultProxy {
     port: u16,
@@ -96,11 +39,7 @@ impl FaultProxy {
     /// # Panics
     /// If no port is free.
     pub async fn start(upstream: u16) -> Self {
-        let faults = Arc::new(Faults {
-            request_budget: AtomicU64::new(u64::MAX),
-            reply_budget: AtomicU64::new(u64::MAX),
-            ..Faults::default()
-        });
+        let faults = Arc::new(Faults::default());
         let (port, started) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let seen = faults.clone();
@@ -112,17 +51,10 @@ impl FaultProxy {
                     .build()
                     .expect("a runtime for the proxy");
                 runtime.block_on(async move {
-                    let listener = TcpListener::bind("127.0.0.1:0")
-                        .await
-                        .expect("loopback has a free port");
-                    let _ = port.send(
-                        listener
-                            .local_addr()
-                            .expect("a bound listener has an address")
-                            .port(),
-                    );
+                    let (listener, number) = link::listen().await;
+                    let _ = port.send(number);
                     tokio::select! {
-                        () = accept(listener, upstream, seen) => {}
+                        () = link::accept(listener, upstream, seen) => {}
                         _ = stopped => {}
                     }
                 });
@@ -133,6 +65,12 @@ impl FaultProxy {
             faults,
             _stop: stop,
         }
+    }
+
+    /// The proxy's port on 127.0.0.1.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// The URL of the server behind the proxy.
@@ -146,13 +84,34 @@ impl FaultProxy {
         self.faults.changed();
     }
 
-    /// Holds back all bytes in both directions, the sockets stay open; what was held is delivered at the end.
-    pub fn blackhole(&self, on: bool) {
-        self.set(&self.faults.hold_requests, on);
-        self.set(&self.faults.hold_replies, on);
+    /// Delays each direction.
+    ///
+    /// # Panics
+    /// If the delay is longer than any test.
+    pub fn delay(&self, delay: Duration) {
+        self.faults.set_latency(&self.faults.delay_micros, delay);
     }
 
-    /// Holds back the bytes to the server.
+    /// Delays each direction by a random time up to this, beside [`delay`](Self::delay). Bytes stay in order.
+    ///
+    /// # Panics
+    /// As [`delay`](Self::delay).
+    pub fn jitter(&self, most: Duration) {
+        self.faults.set_latency(&self.faults.jitter_micros, most);
+    }
+
+    /// Passes bytes one by one.
+    pub fn split_bytes(&self, on: bool) {
+        self.set(&self.faults.split, on);
+    }
+
+    /// Holds back all bytes and the closing of either end, in both directions, and the sockets stay open; what was
+    /// held is delivered at the end. New connections are still accepted, and nothing passes through them.
+    pub fn blackhole(&self, on: bool) {
+        self.set(&self.faults.blackhole, on);
+    }
+
+    /// Holds back the bytes to the server; they are delivered at the end, in order.
     pub fn hold_requests(&self, on: bool) {
         self.set(&self.faults.hold_requests, on);
     }
@@ -163,56 +122,50 @@ impl FaultProxy {
         self.set(&self.faults.hold_old_requests, on);
     }
 
-    /// Holds back the bytes to the client.
+    /// Holds back the bytes to the client; they are delivered at the end, in order.
     pub fn hold_replies(&self, on: bool) {
         self.set(&self.faults.hold_replies, on);
     }
 
     /// Loses the bytes to the client: the server has carried the command out, and nobody hears of it.
+    ///
+    /// A connection that has lost a reply stays silent when this ends, as the next reply would be taken for the lost
+    /// one; new connections answer.
     pub fn drop_replies(&self, on: bool) {
         self.set(&self.faults.drop_replies, on);
     }
 
-    /// Closes new connections at once.
+    /// Accepts new connections and closes them at once.
     pub fn refuse(&self, on: bool) {
         self.set(&self.faults.refuse, on);
     }
 
-    /// Delivers what was held for the server even after the connection of its client was cut.
-    pub fn deliver_after_cut(&self, on: bool) {
-        self.set(&self.faults.deliver_after_cut, on);
-    }
-
-    /// Delays each direction.
-    pub fn delay(&self, delay: Duration) {
-        let micros = u64::try_from(delay.as_micros()).expect("a delay of a test is short");
-        self.faults.delay_micros.store(micros, Ordering::SeqCst);
-    }
-
-    /// Passes bytes one by one.
-    pub fn split_bytes(&self, on: bool) {
-        self.set(&self.faults.split, on);
-    }
-
-    /// Closes all connections now.
+    /// Closes all accepted connections now.
     pub fn cut(&self) {
         self.faults.cut();
     }
 
-    /// Closes all connections after so many more bytes to the server.
+    /// Closes all connections after so many more bytes to the server, the rest is lost. Zero closes them instead of
+    /// delivering the next byte.
     pub fn cut_after_request_bytes(&self, bytes: u64) {
-        self.faults.request_budget.store(bytes, Ordering::SeqCst);
+        self.faults.set_budget(Way::Request, bytes);
     }
 
-    /// Closes all connections after so many more bytes to the client.
+    /// The same for bytes to the client.
     pub fn cut_after_reply_bytes(&self, bytes: u64) {
-        self.faults.reply_budget.store(bytes, Ordering::SeqCst);
+        self.faults.set_budget(Way::Reply, bytes);
     }
 
-    /// How many bytes clients have sent, delivered or not.
-    #[must_use]
-    pub fn request_bytes(&self) -> u64 {
-        self.faults.request_bytes.load(Ordering::SeqCst)
+    /// When a connection is cut, its bytes that the proxy has read and not yet delivered still reach the server, at
+    /// once or when they are no longer held.
+    pub fn deliver_after_cut(&self, on: bool) {
+        self.set(&self.faults.deliver_after_cut, on);
+    }
+
+    /// Closes the server's ends of all connections, and leaves the clients' ends open: what they send is swallowed, and
+    /// nothing comes back, until they are [cut](Self::cut).
+    pub fn half_open(&self) {
+        self.faults.half_open();
     }
 
     /// How many connections have been accepted.
@@ -221,127 +174,50 @@ impl FaultProxy {
         self.faults.connections.load(Ordering::SeqCst)
     }
 
+    /// How many bytes clients have sent, delivered or not.
+    #[must_use]
+    pub fn request_bytes(&self) -> u64 {
+        self.faults.bytes(Way::Request).load(Ordering::SeqCst)
+    }
+
+    /// How many bytes the server has sent, delivered or not.
+    #[must_use]
+    pub fn reply_bytes(&self) -> u64 {
+        self.faults.bytes(Way::Reply).load(Ordering::SeqCst)
+    }
+
     /// Waits until clients have sent more than `before` bytes in all.
+    ///
+    /// # Panics
+    /// If they do not within 30 s.
     pub async fn until_requested(&self, before: u64) {
-        loop {
-            let mut seen = std::pin::pin!(self.faults.seen.notified());
-            seen.as_mut().enable();
-            if self.request_bytes() > before {
-                return;
-            }
-            seen.await;
+        let seen = self
+            .faults
+            .seen
+            .wait(|| (self.request_bytes() > before).then_some(()));
+        backstage::within(PATIENCE, seen)
+            .await
+            .unwrap_or_else(|| panic!("no client has sent more than {before} bytes"));
+    }
+
+    /// Resolves when one connection has sent these bytes, delivered or not, in one piece or many, all of them after
+    /// this call, which counts from itself and not from its first poll.
+    ///
+    /// # Panics
+    /// If nobody sends them within 30 s.
+    pub fn wait_for_request(&self, pattern: &[u8]) -> impl Future<Output = ()> + Send + use<> {
+        let seen = self.faults.watch(pattern);
+        let pattern = pattern.to_vec();
+        async move {
+            let seen = backstage::within(PATIENCE, seen).await;
+            assert!(
+                matches!(seen, Some(Ok(()))),
+                "no client has sent `{}`",
+                pattern.escape_ascii()
+            );
         }
     }
 }
 
-async fn accept(listener: TcpListener, upstream: u16, faults: Arc<Faults>) {
-    loop {
-        let Ok((client, _)) = listener.accept().await else {
-            continue;
-        };
-        faults.connections.fetch_add(1, Ordering::SeqCst);
-        if faults.refuse.load(Ordering::SeqCst) {
-            continue;
-        }
-        let faults = faults.clone();
-        tokio::spawn(async move {
-            if let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)).await {
-                let _ = client.set_nodelay(true);
-                let _ = server.set_nodelay(true);
-                let (from_client, to_client) = client.into_split();
-                let (from_server, to_server) = server.into_split();
-                tokio::spawn(pass(from_server, to_client, Way::Reply, faults.clone()));
-                pass(from_client, to_server, Way::Request, faults).await;
-            }
-        });
-    }
-}
-
-/// Passes bytes one way until an end closes or the connections are cut.
-async fn pass(
-    mut from: tokio::net::tcp::OwnedReadHalf,
-    to: tokio::net::tcp::OwnedWriteHalf,
-    way: Way,
-    faults: Arc<Faults>,
-) {
-    let generation = faults.generation.load(Ordering::SeqCst);
-    let (sender, receiver) = mpsc::unbounded_channel();
-    tokio::spawn(deliver(receiver, to, way, faults.clone(), generation));
-    let mut buffer = vec![0; 16 * 1024];
-    loop {
-        let mut changed = std::pin::pin!(faults.changed.notified());
-        changed.as_mut().enable();
-        if faults.generation.load(Ordering::SeqCst) != generation {
-            return;
-        }
-        let read = tokio::select! {
-            read = from.read(&mut buffer) => read,
-            () = changed => continue,
-        };
-        let Ok(read @ 1..) = read else { return };
-        if way == Way::Request {
-            faults
-                .request_bytes
-                .fetch_add(read as u64, Ordering::SeqCst);
-            faults.seen.notify_waiters();
-        }
-        let bytes = buffer[..read].to_vec();
-        let due = tokio::time::Instant::now()
-            + Duration::from_micros(faults.delay_micros.load(Ordering::SeqCst));
-        if sender.send((due, bytes)).is_err() {
-            return;
-        }
-    }
-}
-
-async fn deliver(
-    mut bytes: mpsc::UnboundedReceiver<(tokio::time::Instant, Vec<u8>)>,
-    mut to: tokio::net::tcp::OwnedWriteHalf,
-    way: Way,
-    faults: Arc<Faults>,
-    generation: u64,
-) {
-    while let Some((due, chunk)) = bytes.recv().await {
-        tokio::time::sleep_until(due).await;
-        loop {
-            let mut changed = std::pin::pin!(faults.changed.notified());
-            changed.as_mut().enable();
-            let cut = faults.generation.load(Ordering::SeqCst) != generation;
-            let late = way == Way::Request && faults.deliver_after_cut.load(Ordering::SeqCst);
-            if cut && !late {
-                return;
-            }
-            if !faults.held(way, cut) {
-                break;
-            }
-            changed.await;
-        }
-        if way == Way::Reply && faults.drop_replies.load(Ordering::SeqCst) {
-            continue;
-        }
-        let budget = faults.budget(way);
-        let left = budget.load(Ordering::SeqCst);
-        let allowed = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
-        let pieces = if faults.split.load(Ordering::SeqCst) {
-            1
-        } else {
-            chunk.len().max(1)
-        };
-        for piece in chunk[..allowed].chunks(pieces) {
-            if to.write_all(piece).await.is_err() {
-                return;
-            }
-            if pieces == 1 {
-                tokio::task::yield_now().await;
-            }
-        }
-        if left != u64::MAX {
-            if allowed < chunk.len() || left == allowed as u64 {
-                budget.store(u64::MAX, Ordering::SeqCst);
-                faults.cut();
-                return;
-            }
-            budget.store(left - allowed as u64, Ordering::SeqCst);
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+//! What the proxy does at the moment, and what it has seen.
+
+use std::{
+    collections::HashMap,
+    pin::pin,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{Notify, oneshot};
+
+/// Everything may pass.
+const NO_BUDGET: u64 = u64::MAX;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Request,
+    Reply,
+}
+
+/// A condition may hold since now.
+#[derive(Debug, Default)]
+pub(super) struct Event(Notify);
+
+impl Event {
+    pub(super) fn happened(&self) {
+        self.0.notify_waiters();
+    }
+
+    /// Waits until a question is answered; it is asked at once, and again after each event.
+    pub(super) async fn wait<T>(&self, mut question: impl FnMut() -> Option<T>) -> T {
+        loop {
+            let mut happened = pin!(self.0.notified());
+            happened.as_mut().enable();
+            if let Some(answer) = question() {
+                return answer;
+            }
+            happened.await;
+        }
+    }
+}
+
+/// The controls and the counters, which [`FaultProxy`](super::FaultProxy) describes.
+#[derive(Debug)]
+pub(super) struct Faults {
+    pub(super) blackhole: AtomicBool,
+    pub(super) hold_requests: AtomicBool,
+    pub(super) hold_old_requests: AtomicBool,
+    pub(super) hold_replies: AtomicBool,
+    pub(super) drop_replies: AtomicBool,
+    pub(super) refuse: AtomicBool,
+    pub(super) deliver_after_cut: AtomicBool,
+    pub(super) split: AtomicBool,
+    pub(super) delay_micros: AtomicU64,
+    pub(super) jitter_micros: AtomicU64,
+    /// How many bytes may pass before all connections are cut.
+    request_budget: AtomicU64,
+    reply_budget: AtomicU64,
+    /// How often the connections were cut.
+    pub(super) cuts: AtomicU64,
+    /// How often the servers' ends were closed.
+    pub(super) half_opens: AtomicU64,
+    /// One of the above.
+    pub(super) change: Event,
+    pub(super) connections: AtomicU64,
+    request_bytes: AtomicU64,
+    reply_bytes: AtomicU64,
+    watchers: Mutex<Vec<Watcher>>,
+    /// A request.
+    pub(super) seen: Event,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            blackhole: AtomicBool::default(),
+            hold_requests: AtomicBool::default(),
+            hold_old_requests: AtomicBool::default(),
+            hold_replies: AtomicBool::default(),
+            drop_replies: AtomicBool::default(),
+            refuse: AtomicBool::default(),
+            deliver_after_cut: AtomicBool::default(),
+            split: AtomicBool::default(),
+            delay_micros: AtomicU64::default(),
+            jitter_micros: AtomicU64::default(),
+            request_budget: AtomicU64::new(NO_BUDGET),
+            reply_budget: AtomicU64::new(NO_BUDGET),
+            cuts: AtomicU64::default(),
+            half_opens: AtomicU64::default(),
+            change: Event::default(),
+            connections: AtomicU64::default(),
+            request_bytes: AtomicU64::default(),
+            reply_bytes: AtomicU64::default(),
+            watchers: Mutex::default(),
+            seen: Event::default(),
+        }
+    }
+}
+
+/// Somebody waits for bytes.
+#[derive(Debug)]
+struct Watcher {
+    pattern: Vec<u8>,
+    /// By connection: the last bytes, with which the pattern may begin.
+    tails: HashMap<u64, Vec<u8>>,
+    found: Option<oneshot::Sender<()>>,
+}
+
+impl Watcher {
+    /// True while it goes on waiting.
+    fn waits_on(&mut self, connection: u64, bytes: &[u8]) -> bool {
+        let tail = self.tails.entry(connection).or_default();
+        tail.extend_from_slice(bytes);
+        let length = self.pattern.len();
+        if tail.windows(length).any(|window| window == self.pattern) {
+            if let Some(found) = self.found.take() {
+                let _ = found.send(());
+            }
+            return false;
+        }
+        tail.drain(..tail.len().saturating_sub(length - 1));
+        !self.found.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+}
+
+impl Faults {
+    pub(super) fn changed(&self) {
+        self.change.happened();
+    }
+
+    pub(super) fn set_latency(&self, latency: &AtomicU64, duration: Duration) {
+        let micros = u64::try_from(duration.as_micros()).expect("a delay of a test is short");
+        latency.store(micros, Ordering::SeqCst);
+        self.changed();
+    }
+
+    /// The delay of a piece of data that draws this lot, between 0 and 1.
+    pub(super) fn latency(&self, lot: f64) -> Duration {
+        let delay = Duration::from_micros(self.delay_micros.load(Ordering::SeqCst));
+        let jitter = Duration::from_micros(self.jitter_micros.load(Ordering::SeqCst));
+        delay + jitter.mul_f64(lot)
+    }
+
+    pub(super) fn cut(&self) {
+        self.cuts.fetch_add(1, Ordering::SeqCst);
+        self.changed();
+    }
+
+    pub(super) fn half_open(&self) {
+        self.half_opens.fetch_add(1, Ordering::SeqCst);
+        self.changed();
+    }
+
+    pub(super) fn held(&self, way: Way, is_cut: bool) -> bool {
+        let held = match way {
+            Way::Request => {
+                self.hold_requests.load(Ordering::SeqCst)
+                    || is_cut && self.hold_old_requests.load(Ordering::SeqCst)
+            }
+            Way::Reply => self.hold_replies.load(Ordering::SeqCst),
+        };
+        held || self.blackhole.load(Ordering::SeqCst)
+    }
+
+    fn budget(&self, way: Way) -> &AtomicU64 {
+        match way {
+            Way::Request => &self.request_budget,
+            Way::Reply => &self.reply_budget,
+        }
+    }
+
+    pub(super) fn set_budget(&self, way: Way, bytes: u64) {
+        self.budget(way).store(bytes, Ordering::SeqCst);
+    }
+
+    /// How many of so many bytes may pass, and whether the connections are to be cut after them.
+    pub(super) fn spend(&self, way: Way, bytes: usize) -> (usize, bool) {
+        let budget = self.budget(way);
+        let left = budget.load(Ordering::SeqCst);
+        if left == NO_BUDGET {
+            return (bytes, false);
+        }
+        let allowed = usize::try_from(left).unwrap_or(usize::MAX).min(bytes);
+        let rest = left - allowed as u64;
+        // Spent until the cut, so that nothing passes in between.
+        budget.store(rest, Ordering::SeqCst);
+        (allowed, rest == 0)
+    }
+
+    /// The budget is spent: cuts once.
+    pub(super) fn cut_spent(&self, way: Way) {
+        let spent =
+            self.budget(way)
+                .compare_exchange(0, NO_BUDGET, Ordering::SeqCst, Ordering::SeqCst);
+        if spent.is_ok() {
+            self.cut();
+        }
+    }
+
+    pub(super) fn bytes(&self, way: Way) -> &AtomicU64 {
+        match way {
+            Way::Request => &self.request_bytes,
+            Way::Reply => &self.reply_bytes,
+        }
+    }
+
+    pub(super) fn watch(&self, pattern: &[u8]) -> oneshot::Receiver<()> {
+        assert!(!pattern.is_empty(), "there has to be something to wait for");
+        let (found, seen) = oneshot::channel();
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.push(Watcher {
+            pattern: pattern.to_vec(),
+            tails: HashMap::new(),
+            found: Some(found),
+        });
+        seen
+    }
+
+    /// Bytes have been read.
+    pub(super) fn saw(&self, way: Way, connection: u64, bytes: &[u8]) {
+        self.bytes(way)
+            .fetch_add(bytes.len() as u64, Ordering::SeqCst);
+        if way == Way::Request {
+            self.watchers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .retain_mut(|watcher| watcher.waits_on(connection, bytes));
+            self.seen.happened();
+        }
+    }
+}
