@@ -1,9 +1,10 @@
-//! Real servers, real processes and a fault proxy for the tests, examples and benchmarks of
+//! Real servers, real processes, a fault proxy and a checker of histories, for the tests, examples and benchmarks of
 //! this workspace.
 
 use std::time::Duration;
 
 mod backstage;
+pub mod history;
 pub mod process;
 pub mod proxy;
 pub mod server;
