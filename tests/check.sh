@@ -11,17 +11,35 @@ step() {
     printf '\n== %s\n' "$*"
 }
 
+# Succeeds for root, and for those who can become root.
+can_be_root() {
+    [ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null 2>&1
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+}
+
 install_redis() {
-    if command -v apt-get >/dev/null 2>&1; then
-        as_root=''
-        [ "$(id -u)" -eq 0 ] || as_root='sudo'
-        # Only the program is wanted: the package must not start a server of its own.
-        $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 sh -c 'apt-get update -qq && apt-get install -y -qq redis-server' </dev/null
+    if command -v apt-get >/dev/null 2>&1 && can_be_root; then
+        # Only the program is wanted: for as long as this takes, packages are told not to start services.
+        as_root env DEBIAN_FRONTEND=noninteractive sh -ec '
+            policy=/usr/sbin/policy-rc.d
+            if [ ! -e $policy ]; then
+                trap "rm -f $policy" EXIT
+                trap "exit 1" HUP INT TERM
+                printf "#!/bin/sh\nexit 101\n" >$policy
+                chmod +x $policy
+            fi
+            apt-get update -qq
+            apt-get install -y -qq redis-server
+        ' </dev/null
     elif command -v brew >/dev/null 2>&1; then
         brew install redis
-    else
-        echo 'The tests need redis-server 6.2 or later, and neither apt-get nor brew is here to install it:' >&2
-        echo 'install Redis (or Valkey with a redis-server command) and run this again.' >&2
+    fi
+    if ! command -v redis-server >/dev/null 2>&1; then
+        echo 'The tests need redis-server 6.2 or later, and it could not be installed with apt-get (as root or with sudo)' >&2
+        echo 'or brew: install Redis (or Valkey with a redis-server command) and run this again.' >&2
         exit 1
     fi
 }
