@@ -170,11 +170,11 @@ impl Args {
 }
 
 /// What has been sent so far.
-struct Sent {
-    link: Arc<Link>,
-    args: Arc<Args>,
+pub(super) struct Sent {
+    pub(super) link: Arc<Link>,
+    pub(super) args: Arc<Args>,
     /// The connection that carried the newest request.
-    connection: Arc<Connection>,
+    pub(super) connection: Arc<Connection>,
 }
 
 /// An acquisition under way.
@@ -360,7 +360,7 @@ impl Drop for RedisAttempt {
 
 /// Makes sure that nothing of an acquisition stays behind: the same connection keeps the order of request and leaving;
 /// where it does not answer, it is closed on the server before the home link leaves.
-async fn clean_up(server: Arc<Server>, sent: Sent) {
+pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
     let Sent {
         link,
         args,

@@ -29,7 +29,7 @@ use uuid::Uuid;
 
 use super::{
     Names, Server,
-    attempt::{Args, Reply},
+    attempt::{Args, Reply, Sent, clean_up},
     connection::{Connection, Identity, OPEN_PATIENCE, Pushed},
     script,
 };
@@ -175,14 +175,17 @@ impl Link {
         lock(&self.waiting).remove(&owner);
     }
 
-    /// Hands a grant to its waiter, if it still waits.
-    fn deliver(&self, owner: OwnerId, grant: impl FnOnce(&Args) -> Grant) {
+    fn expects(&self, owner: OwnerId) -> bool {
+        lock(&self.waiting).contains_key(&owner)
+    }
+
+    /// Hands a grant to its waiter; false if it waits no more. An owner that goes after this gives the grant back.
+    fn deliver(&self, owner: OwnerId, grant: impl FnOnce(&Args) -> Grant) -> bool {
         let Some(waiting) = lock(&self.waiting).remove(&owner) else {
-            return;
+            return false;
         };
         let grant = grant(&waiting.args);
-        // An owner that has gone meanwhile gives the grant back by itself.
-        let _ = waiting.granted.send(grant);
+        waiting.granted.send(grant).is_ok()
     }
 
     /// `token|lease|owner owner …|name`: the owners hold now, under the token and those after it.
@@ -226,7 +229,12 @@ impl Link {
 
     /// Sends the requests of all who were queued again, with their old places: over a new connection, or where the
     /// server has lost the queue of this lock.
-    fn resend(self: &Arc<Self>, connection: &Arc<Connection>, only: Option<&LockName>) {
+    fn resend(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        connection: &Arc<Connection>,
+        only: Option<&LockName>,
+    ) {
         let mut queued: Vec<_> = lock(&self.waiting)
             .values()
             .filter(|waiting| only.is_none_or(|name| waiting.args.names.lock == *name))
@@ -235,21 +243,38 @@ impl Link {
         // The first to arrive may find the lock free. Tasks of the engine's one thread begin in the order of spawning.
         queued.sort_by_key(|(_, place)| place.parse::<u64>().unwrap_or(u64::MAX));
         for (args, place) in queued {
-            let (link, connection) = (self.clone(), connection.clone());
+            let (link, connection, server) = (self.clone(), connection.clone(), server.clone());
             engine::spawn(async move {
-                match args.acquire(&connection, Some(&place)).await {
+                let _duty = server.begin_duty();
+                let still_waits = match args.acquire(&connection, Some(&place)).await {
                     Ok(Reply::Granted(grant)) => link.deliver(args.owner, |_| grant),
-                    Ok(_) => {}
-                    Err(error) => {
-                        tracing::debug!(%error, "not queued again, to be tried with the next look");
+                    answer => {
+                        if let Err(error) = answer {
+                            tracing::debug!(%error, "not queued again, to be tried with the next look");
+                        }
+                        link.expects(args.owner)
                     }
+                };
+                if !still_waits {
+                    // It has gone meanwhile, and may have left before this request arrived.
+                    let sent = Sent {
+                        link,
+                        args,
+                        connection,
+                    };
+                    clean_up(server, sent).await;
                 }
             });
         }
     }
 
     /// Frees what expired, finds grants whose push was lost, and queues again where the server has lost a queue.
-    async fn look(self: &Arc<Self>, connection: &Arc<Connection>, awaited: &[Arc<Args>]) {
+    async fn look(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        connection: &Arc<Connection>,
+        awaited: &[Arc<Args>],
+    ) {
         for awaited in awaited.chunks(LOOK_AT_MOST) {
             let members: Vec<String> = awaited.iter().map(|args| args.member()).collect();
             let mut keys = vec![super::FENCE];
@@ -268,7 +293,7 @@ impl Link {
                         let index = usize::try_from(number - 1).unwrap_or(usize::MAX);
                         if let Some(args) = awaited.get(index) {
                             tracing::debug!(lock = %args.names.lock, "the server has lost the queue, queueing again");
-                            self.resend(connection, Some(&args.names.lock));
+                            self.resend(server, connection, Some(&args.names.lock));
                         }
                     }
                     grant => self.found(grant, sent),
@@ -333,7 +358,6 @@ impl Ending {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
                     tracing::debug!(inbox = %self.link.inbox, "connected");
-                    drop(server);
                     backoff = BACKOFF.0;
                     previous = Some(connection.identity.clone());
                     let up = self.link.state.send_if_modified(|state| {
@@ -346,7 +370,8 @@ impl Ending {
                     if !up {
                         return;
                     }
-                    self.link.resend(&connection, None);
+                    self.link.resend(&server, &connection, None);
+                    drop(server);
                     connection.health.until_broken().await;
                     drop(connection);
                     tracing::debug!(inbox = %self.link.inbox, "connection lost");
@@ -402,7 +427,7 @@ async fn beat(link: Weak<Link>, active: Arc<Notify>, server: Weak<Server>) {
                     }
                     let awaited = link.awaited(&server);
                     if !awaited.is_empty() {
-                        let look = link.look(&connection, &awaited);
+                        let look = link.look(&server, &connection, &awaited);
                         if clock::timeout_at(clock::now() + SILENCE, look)
                             .await
                             .is_none()
