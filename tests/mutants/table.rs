@@ -33,9 +33,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         promise: 2,
         what: "the last waiter goes first",
         changes: &[Change {
-            file: "lock-runtime/src/backend/redis/scripts/hand_on.lua",
-            from: "redis.call('ZPOPMIN', queue)",
-            to: "redis.call('ZPOPMAX', queue)",
+            file: "lock-runtime/src/backend/redis/scripts/release_last.lua",
+            from: "redis.call('ZPOPMIN', KEYS[2])",
+            to: "redis.call('ZPOPMAX', KEYS[2])",
         }],
     },
     Mutant {
