@@ -404,7 +404,6 @@ impl EntryDuty {
             return None;
         }
         hold.shared.keeper.forget(&hold);
-        hold.shared.held.remove(&hold);
         Some(Releasing {
             hold,
             confirmed: false,
@@ -448,5 +447,7 @@ impl Drop for Releasing {
             hold.backend()
                 .release_in_background(&hold.name, hold.token, hold.deadline());
         }
+        // Only now: shutting down waits for the release too, or for its going on in the background.
+        self.hold.shared.held.remove(&self.hold);
     }
 }

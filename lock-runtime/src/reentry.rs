@@ -13,7 +13,7 @@ use std::{
 
 use lock_core::key::LockName;
 use pin_project_lite::pin_project;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     client::{LockClient, Shared, scoped},
@@ -29,6 +29,8 @@ pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
     /// Calls nested in this one that want the same key take turns, first come, first served.
     turn: OnceLock<Arc<Semaphore>>,
+    /// This call's own turn among its siblings, which ends with the last call nested in it.
+    _own_turn: Option<OwnedSemaphorePermit>,
     outer: Option<Arc<Self>>,
 }
 
@@ -41,10 +43,15 @@ impl fmt::Debug for Frame {
 }
 
 impl Frame {
-    pub(crate) fn new(hold: Arc<HoldState>, outer: Option<Arc<Self>>) -> Arc<Self> {
+    pub(crate) fn new(
+        hold: Arc<HoldState>,
+        outer: Option<Arc<Self>>,
+        own_turn: Option<OwnedSemaphorePermit>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             hold,
             turn: OnceLock::new(),
+            _own_turn: own_turn,
             outer,
         })
     }
@@ -173,6 +180,7 @@ impl<F: Future> Future for WithinHold<F> {
         });
         this.inner.set(None);
         this.duties.clear();
+        *this.frame = None;
         Poll::Ready(output)
     }
 }

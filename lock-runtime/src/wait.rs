@@ -16,7 +16,6 @@ use lock_core::{
     options::Terms,
     owner::OwnerId,
 };
-use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
 use crate::{
@@ -43,10 +42,9 @@ pub(crate) struct Wanted {
 /// One entered call. Dropped, it leaves in the background.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    // In the order in which they end: the demand for renewal, the entry itself, the turn among siblings.
+    // In the order in which they end: the demand for renewal, the entry itself, the frame with the turn among siblings.
     cover: Option<Cover>,
     duty: EntryDuty,
-    turn: Option<OwnedSemaphorePermit>,
     frame: Arc<Frame>,
 }
 
@@ -64,7 +62,7 @@ impl Entry {
     pub(crate) async fn leave(self) {
         drop(self.cover);
         self.duty.leave().await;
-        drop(self.turn);
+        drop(self.frame);
     }
 }
 
@@ -111,11 +109,10 @@ async fn try_enter(wanted: &Wanted, started: Moment) -> Result<Entry, LockError>
         wanted.terms.lease,
         grant,
     );
-    let frame = Frame::new(duty.hold().clone(), enclosing);
+    let frame = Frame::new(duty.hold().clone(), enclosing, None);
     Ok(Entry {
         cover: None,
         duty,
-        turn: None,
         frame,
     })
 }
@@ -160,13 +157,8 @@ async fn enter_again(
     }
     count(&wanted.shared.counters.reentered);
     tracing::debug!(key = %wanted.key, token = %hold.token, "entered again");
-    let frame = Frame::new(hold.clone(), enclosing);
-    Ok(Some(Entry {
-        cover,
-        duty,
-        turn: Some(turn),
-        frame,
-    }))
+    let frame = Frame::new(hold.clone(), enclosing, Some(turn));
+    Ok(Some(Entry { cover, duty, frame }))
 }
 
 /// Acquires from the backend, within `wait`.

@@ -9,10 +9,10 @@ use lock_core::{
     owner::OwnerId,
 };
 use redis::{FromRedisValue, Value};
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 
 use super::{
-    FENCE, Names, Server, claim_ms,
+    Duty, FENCE, Names, Server, claim_ms,
     connection::{CallError, Connection},
     link::{Link, claimed},
     script,
@@ -38,6 +38,17 @@ pub(super) struct Args {
     inbox: Arc<str>,
     lease_ms: String,
     wait_ms: String,
+    /// Held while the link sends the request again, so that none is under way once the acquisition is over.
+    pub(super) gate: Mutex<Gate>,
+}
+
+/// Whether an acquisition may still be sent, and what carried it last.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    /// It has been answered for good, or leaves: no request is sent any more.
+    pub(super) over: bool,
+    /// The connection that carried the newest request.
+    pub(super) carried: Option<Arc<Connection>>,
 }
 
 /// The server's answer to a request.
@@ -70,6 +81,7 @@ impl Args {
             inbox,
             lease_ms: millis(request.lease.time),
             wait_ms: millis(request.wait),
+            gate: Mutex::default(),
         }
     }
 
@@ -170,11 +182,9 @@ impl Args {
 }
 
 /// What has been sent so far.
-pub(super) struct Sent {
-    pub(super) link: Arc<Link>,
-    pub(super) args: Arc<Args>,
-    /// The connection that carried the newest request.
-    pub(super) connection: Arc<Connection>,
+struct Sent {
+    link: Arc<Link>,
+    args: Arc<Args>,
 }
 
 /// An acquisition under way.
@@ -187,6 +197,8 @@ pub(super) struct RedisAttempt {
     granted: Option<oneshot::Receiver<Grant>>,
     place: Option<String>,
     settled: bool,
+    /// From the first request on, shutting down waits until this attempt is settled or cleaned up.
+    duty: Option<Duty>,
 }
 
 impl RedisAttempt {
@@ -198,11 +210,13 @@ impl RedisAttempt {
             granted: None,
             place: None,
             settled: false,
+            duty: None,
         }
     }
 
-    fn settle<T>(&mut self, answer: T) -> T {
+    async fn settle<T>(&mut self, answer: T) -> T {
         if let Some(sent) = &self.sent {
+            sent.args.gate.lock().await.over = true;
             sent.link.forget(sent.args.owner);
         }
         self.settled = true;
@@ -233,12 +247,15 @@ impl RedisAttempt {
         if self.granted.is_none() {
             self.granted = Some(link.expect(args.clone()));
         }
+        if self.duty.is_none() {
+            self.duty = Some(self.server.begin_duty());
+        }
         self.sent = Some(Sent {
             link: link.clone(),
             args: args.clone(),
-            connection: connection.clone(),
         });
         link.watch();
+        args.gate.lock().await.carried = Some(connection.clone());
         match args.acquire(&connection, self.place.as_deref()).await {
             Ok(Reply::Granted(grant)) => Ok(Some(Answer::Granted(grant))),
             Ok(Reply::Busy) => Ok(Some(Answer::Busy)),
@@ -260,7 +277,7 @@ impl RedisAttempt {
             }
             Ok(Reply::Late) => {
                 // The server's clock was set forward, or the request lay about: a new connection knows its clock.
-                connection.health.mark_broken();
+                connection.health.mark_demoted();
                 clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
                 Ok(None)
             }
@@ -308,10 +325,10 @@ impl Attempt for RedisAttempt {
                 match self.request().await? {
                     Some(Answer::Granted(grant)) => {
                         if let Some(grant) = self.confirm(grant).await? {
-                            return Ok(self.settle(Answer::Granted(grant)));
+                            return Ok(self.settle(Answer::Granted(grant)).await);
                         }
                     }
-                    Some(Answer::Busy) => return Ok(self.settle(Answer::Busy)),
+                    Some(Answer::Busy) => return Ok(self.settle(Answer::Busy).await),
                     None => {}
                 }
             }
@@ -329,8 +346,9 @@ impl Attempt for RedisAttempt {
                     return Err(BackendError::Unreachable(detail));
                 };
                 let connection = sent.link.connection().await?;
+                sent.args.gate.lock().await.over = true;
                 match sent.args.leave(&connection, false).await {
-                    Ok(leaving) => return Ok(self.settle(leaving)),
+                    Ok(leaving) => return Ok(self.settle(leaving).await),
                     Err(CallError::Refused(detail)) => return Err(BackendError::Refused(detail)),
                     Err(CallError::Broken(detail)) => self.server.note(detail),
                     Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
@@ -349,7 +367,7 @@ impl Drop for RedisAttempt {
             && let Some(sent) = self.sent.take()
         {
             let server = self.server.clone();
-            let duty = server.begin_duty();
+            let duty = self.duty.take();
             engine::spawn(async move {
                 clean_up(server, sent).await;
                 drop(duty);
@@ -360,19 +378,26 @@ impl Drop for RedisAttempt {
 
 /// Makes sure that nothing of an acquisition stays behind: the same connection keeps the order of request and leaving;
 /// where it does not answer, it is closed on the server before the home link leaves.
-pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
-    let Sent {
-        link,
-        args,
-        connection,
-    } = sent;
+async fn clean_up(server: Arc<Server>, sent: Sent) {
+    let Sent { link, args } = sent;
     link.forget(args.owner);
+    let carried = {
+        let mut gate = args.gate.lock().await;
+        gate.over = true;
+        gate.carried.clone()
+    };
+    let Some(connection) = carried else {
+        return;
+    };
     if !connection.health.is_broken() {
         let patience = clock::now() + SAME_CONNECTION_PATIENCE;
         if let Some(Ok(_)) = clock::timeout_at(patience, args.leave(&connection, true)).await {
             return;
         }
+        // It is closed on the server below, and of no use to anybody else either.
+        connection.health.mark_broken();
     }
+    server.home().watch();
     // Whatever was sent has its effect until then at the longest.
     let until = clock::now() + args.wait + args.lease.max(CLAIM) + LATE_SLACK;
     let mut backoff = NOT_NOW_PAUSE;

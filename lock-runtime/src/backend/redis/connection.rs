@@ -59,9 +59,21 @@ impl CallError {
                 ServerErrorKind::ReadOnly | ServerErrorKind::Moved | ServerErrorKind::Ask => {
                     Self::Demoted(text)
                 }
+                // Redis 6.2 wraps what a script met into an error of the script.
+                _ if text.contains("-READONLY") => Self::Demoted(text),
+                _ if ["-LOADING", "-MISCONF", "-NOREPLICAS", "-MASTERDOWN"]
+                    .iter()
+                    .any(|code| text.contains(code)) =>
+                {
+                    Self::NotNow(text)
+                }
                 _ => Self::Refused(text),
             },
-            ErrorKind::Extension if error.code() == Some("BUSY") => Self::NotNow(text),
+            ErrorKind::Extension
+                if matches!(error.code(), Some("BUSY" | "MISCONF" | "NOREPLICAS")) =>
+            {
+                Self::NotNow(text)
+            }
             ErrorKind::Extension => Self::Refused(text),
             _ => Self::Broken(text),
         }
@@ -87,6 +99,8 @@ pub(super) struct Health {
     progress: AtomicU64,
     in_flight: AtomicUsize,
     broken: AtomicBool,
+    /// The server at its other end leads no more, or has another time: connecting anew at once would find the same.
+    demoted: AtomicBool,
     broke: Notify,
 }
 
@@ -129,6 +143,16 @@ impl Health {
     pub(super) fn mark_broken(&self) {
         self.broken.store(true, Ordering::Release);
         self.broke.notify_waiters();
+    }
+
+    /// Gives the connection up, for one to be made after a pause.
+    pub(super) fn mark_demoted(&self) {
+        self.demoted.store(true, Ordering::Release);
+        self.mark_broken();
+    }
+
+    pub(super) fn is_demoted(&self) -> bool {
+        self.demoted.load(Ordering::Acquire)
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -314,8 +338,10 @@ impl Connection {
         };
         answer.map_err(|error| {
             let error = CallError::of(&error);
-            if matches!(error, CallError::Broken(_) | CallError::Demoted(_)) {
-                self.health.mark_broken();
+            match error {
+                CallError::Broken(_) => self.health.mark_broken(),
+                CallError::Demoted(_) => self.health.mark_demoted(),
+                CallError::NotNow(_) | CallError::Refused(_) => {}
             }
             error
         })

@@ -29,7 +29,7 @@ use uuid::Uuid;
 
 use super::{
     Names, Server,
-    attempt::{Args, Reply, Sent, clean_up},
+    attempt::{Args, Reply},
     connection::{Connection, Identity, OPEN_PATIENCE, Pushed},
     script,
 };
@@ -79,26 +79,29 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    /// A link on `runtime`.
-    pub(super) fn start(server: &Arc<Server>, runtime: &Handle) -> Arc<Self> {
-        let link = Arc::new(Self {
+    /// A link that does not run yet.
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
             inbox: format!("lock:inbox:{}", Uuid::new_v4().simple()).into(),
             state: watch::Sender::new(State::Connecting),
             waiting: Mutex::default(),
             parked: AtomicBool::new(false),
             active: Arc::default(),
-        });
+        })
+    }
+
+    /// Lets the link run on `runtime`. On one that has ended it ends at once.
+    pub(super) fn run(self: &Arc<Self>, server: &Arc<Server>, runtime: &Handle) {
         let ending = Ending {
-            link: link.clone(),
+            link: self.clone(),
             server: Arc::downgrade(server),
         };
         runtime.spawn(ending.supervise());
         engine::spawn(beat(
-            Arc::downgrade(&link),
-            link.active.clone(),
+            Arc::downgrade(self),
+            self.active.clone(),
             Arc::downgrade(server),
         ));
-        link
     }
 
     /// The connection, as soon as there is one.
@@ -179,13 +182,14 @@ impl Link {
         lock(&self.waiting).contains_key(&owner)
     }
 
-    /// Hands a grant to its waiter; false if it waits no more. An owner that goes after this gives the grant back.
-    fn deliver(&self, owner: OwnerId, grant: impl FnOnce(&Args) -> Grant) -> bool {
+    /// Hands a grant to its waiter, if it still waits.
+    fn deliver(&self, owner: OwnerId, grant: impl FnOnce(&Args) -> Grant) {
         let Some(waiting) = lock(&self.waiting).remove(&owner) else {
-            return false;
+            return;
         };
         let grant = grant(&waiting.args);
-        waiting.granted.send(grant).is_ok()
+        // An owner that has gone meanwhile gives the grant back by itself.
+        let _ = waiting.granted.send(grant);
     }
 
     /// `token|lease|owner owner …|name`: the owners hold now, under the token and those after it.
@@ -246,23 +250,18 @@ impl Link {
             let (link, connection, server) = (self.clone(), connection.clone(), server.clone());
             engine::spawn(async move {
                 let _duty = server.begin_duty();
-                let still_waits = match args.acquire(&connection, Some(&place)).await {
+                // While the gate is held, the owner neither settles nor leaves.
+                let mut gate = args.gate.lock().await;
+                if gate.over || !link.expects(args.owner) {
+                    return;
+                }
+                gate.carried = Some(connection.clone());
+                match args.acquire(&connection, Some(&place)).await {
                     Ok(Reply::Granted(grant)) => link.deliver(args.owner, |_| grant),
-                    answer => {
-                        if let Err(error) = answer {
-                            tracing::debug!(%error, "not queued again, to be tried with the next look");
-                        }
-                        link.expects(args.owner)
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::debug!(%error, "not queued again, to be tried with the next look");
                     }
-                };
-                if !still_waits {
-                    // It has gone meanwhile, and may have left before this request arrived.
-                    let sent = Sent {
-                        link,
-                        args,
-                        connection,
-                    };
-                    clean_up(server, sent).await;
                 }
             });
         }
@@ -373,6 +372,7 @@ impl Ending {
                     self.link.resend(&server, &connection, None);
                     drop(server);
                     connection.health.until_broken().await;
+                    let demoted = connection.health.is_demoted();
                     drop(connection);
                     tracing::debug!(inbox = %self.link.inbox, "connection lost");
                     self.link.state.send_if_modified(|state| {
@@ -382,6 +382,9 @@ impl Ending {
                         }
                         up
                     });
+                    if demoted {
+                        clock::sleep_until(clock::now() + BACKOFF.1).await;
+                    }
                 }
                 Err(error) => {
                     server.failed(&error);

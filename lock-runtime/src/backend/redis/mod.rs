@@ -11,7 +11,7 @@ mod link;
 mod script;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     fmt,
     pin::pin,
     sync::{
@@ -96,6 +96,7 @@ struct Server {
     /// The newest failure, and when it was seen.
     trouble: Mutex<Option<(Moment, String)>>,
     refusing: AtomicBool,
+    closed: AtomicBool,
     duties: AtomicUsize,
     no_duties: Notify,
 }
@@ -127,14 +128,23 @@ impl Server {
     /// ended, or drives no sockets.
     fn link(self: &Arc<Self>) -> Arc<Link> {
         let runtime = Handle::try_current().ok().filter(|runtime| {
-            // The engine's own runtime is where the home link lives.
-            runtime.id() != engine::handle().id()
+            // The engine's own runtime is where the home link lives; and none is made after the end.
+            runtime.id() != engine::handle().id() && !self.closed.load(Ordering::Acquire)
         });
         let link = runtime.and_then(|runtime| {
-            lock(&self.links)
-                .entry(runtime.id())
-                .or_insert_with(|| Some(Link::start(self, &runtime)))
-                .clone()
+            let (link, new) = match lock(&self.links).entry(runtime.id()) {
+                Entry::Occupied(entry) => (entry.get().clone()?, false),
+                Entry::Vacant(entry) => {
+                    let link = Link::new();
+                    entry.insert(Some(link.clone()));
+                    (link, true)
+                }
+            };
+            // Outside the mutex: on a runtime that has ended the link ends here and now, and retires.
+            if new {
+                link.run(self, &runtime);
+            }
+            (!link.has_ended()).then_some(link)
         });
         link.unwrap_or_else(|| self.home().clone())
     }
@@ -152,8 +162,11 @@ impl Server {
 
     /// The engine's own link.
     fn home(self: &Arc<Self>) -> &Arc<Link> {
-        self.home
-            .get_or_init(|| Link::start(self, engine::handle()))
+        self.home.get_or_init(|| {
+            let home = Link::new();
+            home.run(self, engine::handle());
+            home
+        })
     }
 
     /// Uses a link no more.
@@ -278,6 +291,7 @@ impl Server {
             }
             no_duties.await;
         }
+        self.closed.store(true, Ordering::Release);
         let links: Vec<_> = lock(&self.links)
             .drain()
             .filter_map(|(_, link)| link)
@@ -353,6 +367,7 @@ impl RedisBackend {
             links: Mutex::default(),
             trouble: Mutex::default(),
             refusing: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             duties: AtomicUsize::new(0),
             no_duties: Notify::new(),
         });

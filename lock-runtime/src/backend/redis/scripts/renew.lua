@@ -8,8 +8,9 @@ if token ~= ARGV[1] then
   return -1 -- not held under this token
 end
 local lease, left = tonumber(ARGV[2]), redis.call('PTTL', KEYS[1])
-if left > tonumber(stored) then
-  left = tonumber(stored) -- the server's clock was set back: no grant lasts longer than its lease
+local longest = tonumber(stored)
+if left > longest or left < 0 then
+  left = longest -- the server's clock was set back, or the expiry taken away: no grant lasts longer than its lease
   if lease > 0 then
     redis.call('PEXPIRE', KEYS[1], left)
   end
@@ -17,7 +18,7 @@ end
 if lease <= left then
   return left -- in ms
 end
-if lease > tonumber(stored) then
+if lease > longest then
   redis.call('SET', KEYS[1], token .. '|' .. ARGV[2] .. rest, 'PX', lease)
 else
   redis.call('PEXPIRE', KEYS[1], lease)
