@@ -19,7 +19,7 @@ use crate::{hold::HoldState, sync::lock};
 #[derive(Debug, Default)]
 pub(crate) struct HeldHere {
     newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
-    /// How many holds have not been released, lost ones included.
+    /// How many holds have not been released, lost ones included, and how many calls are on their way in.
     holds: AtomicUsize,
     none_left: Notify,
 }
@@ -41,9 +41,19 @@ impl HeldHere {
                 newest.remove(&hold.name);
             }
         }
+        self.one_less();
+    }
+
+    fn one_less(&self) {
         if self.holds.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.none_left.notify_waiters();
         }
+    }
+
+    /// A call on its way in: it becomes a hold, or nothing, before the answer is dropped.
+    pub(crate) fn entering(self: &Arc<Self>) -> Entering {
+        self.holds.fetch_add(1, Ordering::AcqRel);
+        Entering(self.clone())
     }
 
     /// Whether this process holds the lock, as far as it knows.
@@ -52,7 +62,7 @@ impl HeldHere {
         newest.is_some_and(|hold| hold.loss().is_none())
     }
 
-    /// Ends when nothing is held.
+    /// Ends when nothing is held, and nobody on the way in.
     pub(crate) async fn drained(&self) {
         loop {
             let mut none_left = pin!(self.none_left.notified());
@@ -62,5 +72,15 @@ impl HeldHere {
             }
             none_left.await;
         }
+    }
+}
+
+/// Counts a call on its way in.
+#[derive(Debug)]
+pub(crate) struct Entering(Arc<HeldHere>);
+
+impl Drop for Entering {
+    fn drop(&mut self) {
+        self.0.one_less();
     }
 }

@@ -84,6 +84,8 @@ pub(crate) async fn enter(wanted: Wanted) -> Result<Entry, LockError> {
 
 async fn try_enter(wanted: &Wanted, started: Moment) -> Result<Entry, LockError> {
     let shared = &wanted.shared;
+    // Counted before the look: shutting down either sees this call, or is seen by it.
+    let _entering = shared.held.entering();
     if shared.closed.load(Ordering::Acquire) {
         return Err(LockError::ShutDown);
     }
