@@ -122,6 +122,18 @@ fn a_client_outlives_the_runtime_that_made_it() {
     guard.blocking_release();
 }
 
+/// The first call comes from a runtime that has ended already.
+#[test]
+fn a_runtime_that_has_ended_does_not_stop_a_client() {
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let client = runtime().block_on(redis());
+    let ended = runtime();
+    let handle = ended.handle().clone();
+    drop(ended);
+    handle.block_on(works(&client));
+    runtime().block_on(works(&client));
+}
+
 /// Neither connections nor threads of a client outlive it.
 #[tokio::test]
 async fn a_dropped_client_closes_its_connections() {

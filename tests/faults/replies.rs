@@ -251,3 +251,56 @@ async fn row_38_old_socket_is_read_late() {
         tokio::time::sleep(5 * MS).await;
     }
 }
+
+/// Hundreds of waiters whose connection is cut while they are granted one after the other, and while some give up: no
+/// hold is given away under a body that runs, and nobody is granted who has gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_19_hundreds_reconnect_while_they_are_granted_or_give_up() {
+    const KEYS: u64 = 300;
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let (direct, behind) = (client(&server.url()).await, client(&proxy.url()).await);
+    let mut guards = Vec::new();
+    for i in 0..KEYS {
+        let lock = direct.lock(format!("k{i}")).lease(60 * SECOND);
+        guards.push(lock.acquire().await.unwrap());
+    }
+    let mut waiting = tokio::task::JoinSet::new();
+    for i in 0..KEYS {
+        // Every third one's time is up around the reconnect.
+        let wait = if i % 3 == 0 {
+            500 * MS + MS * u32::try_from(i % 20).unwrap()
+        } else {
+            20 * SECOND
+        };
+        let lock = behind.lock(format!("k{i}")).wait(wait).lease(60 * SECOND);
+        let other = direct.lock(format!("k{i}"));
+        waiting.spawn(async move {
+            let Ok(guard) = lock.acquire().await else {
+                return;
+            };
+            tokio::time::sleep(20 * MS).await;
+            let second = other.try_acquire().await;
+            assert!(
+                second.is_err() || guard.loss().is_some(),
+                "two holders of {}",
+                guard.key()
+            );
+            guard.release().await;
+        });
+    }
+    let last = direct.lock(format!("k{}", KEYS - 1));
+    until(async || last.status().await.unwrap().waiters == 1).await;
+    tokio::time::sleep(480 * MS).await;
+    proxy.cut();
+    for (i, guard) in (0..).zip(guards) {
+        waiting.spawn(async move {
+            tokio::time::sleep(MS * (i / 10)).await;
+            guard.release().await;
+        });
+    }
+    while let Some(ended) = waiting.join_next().await {
+        ended.unwrap();
+    }
+    until(async || left(&server).await.is_empty()).await;
+}

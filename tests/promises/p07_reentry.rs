@@ -1,6 +1,12 @@
 //! Re-entry follows the call stack: enclosing calls are entered again, siblings take turns, strangers wait.
 
-use std::cell::Cell;
+use std::{
+    cell::Cell,
+    future::Future,
+    sync::atomic::{AtomicUsize, Ordering},
+    task::Poll,
+    time::Instant,
+};
 
 use lock_runtime::{BusyWith, InCurrentHold, LockClient, LockError};
 use tokio::time::sleep;
@@ -232,6 +238,51 @@ async fn a_guard_encloses_only_what_runs_in_it() {
             .unwrap()
             .unwrap();
         guard.release().await;
+    })
+    .await;
+}
+
+/// A turn lasts as long as anything nested in it: also a call that was begun there and is polled on elsewhere, and a
+/// task that was taken along.
+#[tokio::test]
+async fn whatever_was_begun_in_a_turn_keeps_the_next_sibling_waiting() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let lock = client.lock("k").wait(5 * SECOND);
+        let inside = AtomicUsize::new(0);
+        let body = || async {
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+            sleep(30 * MS).await;
+            inside.fetch_sub(1, Ordering::SeqCst);
+        };
+        lock.run(async {
+            let mut begun = Box::pin(lock.run(body()));
+            let poll_once = std::future::poll_fn(|cx| {
+                assert!(begun.as_mut().poll(cx).is_pending());
+                Poll::Ready(())
+            });
+            lock.run(poll_once).await.unwrap();
+            let (begun, sibling) = tokio::join!(begun, lock.run(body()));
+            begun.and(sibling).unwrap();
+        })
+        .await
+        .unwrap();
+        lock.run(async {
+            let mut task = None;
+            lock.run(async {
+                let lock = lock.clone();
+                let nested = async move { lock.run(sleep(30 * MS)).await };
+                task = Some(tokio::spawn(nested.in_current_hold()));
+            })
+            .await
+            .unwrap();
+            let started = Instant::now();
+            lock.run(async {}).await.unwrap();
+            assert!(started.elapsed() >= 20 * MS, "{:?}", started.elapsed());
+            task.unwrap().await.unwrap().unwrap();
+        })
+        .await
+        .unwrap();
     })
     .await;
 }
