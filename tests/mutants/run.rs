@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 /// Changes the copy, tests it, and changes it back. True if the promise's own tests noticed, and no others.
 fn try_mutant(source: &Path, copy: &Path, mutant: &Mutant) -> bool {
     for change in mutant.changes {
-        let text = std::fs::read_to_string(source.join(change.file)).expect(change.file);
+        let text = std::fs::read_to_string(copy.join(change.file)).expect(change.file);
         assert_eq!(
             text.matches(change.from).count(),
             1,

@@ -32,11 +32,18 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         promise: 2,
         what: "the last waiter goes first",
-        changes: &[Change {
-            file: "lock-runtime/src/backend/redis/scripts/release_last.lua",
-            from: "redis.call('ZPOPMIN', KEYS[2])",
-            to: "redis.call('ZPOPMAX', KEYS[2])",
-        }],
+        changes: &[
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/acquire.lua",
+                from: "local score = time[1] * 1000000 + time[2]",
+                to: "local score = 9e15 - (time[1] * 1000000 + time[2])",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/acquire.lua",
+                from: "if before >= score then",
+                to: "if false then",
+            },
+        ],
     },
     Mutant {
         promise: 3,
