@@ -37,6 +37,15 @@ pub enum Answer {
     Busy,
 }
 
+/// What an attempt to take several locks as one came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Together {
+    /// Inside all of them, in the order of the requests.
+    Granted(Vec<Grant>),
+    /// None of them was taken; the index of the first that is not free.
+    Busy(usize),
+}
+
 /// What leaving the queue found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaving {
@@ -132,15 +141,29 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Begins an acquisition. Nothing is sent before [`Attempt::enter`] is polled.
     fn attempt(&self, request: Request) -> Box<dyn Attempt>;
 
-    /// Gives the lock to the next waiter, or frees it.
+    /// Takes several locks, in one step, if each of them is free and waited for by nobody; else none. Nothing queues.
+    /// Dropped before its answer it gives back, in the background, whatever it may have got.
+    fn acquire_together(
+        &self,
+        requests: Vec<Request>,
+    ) -> BoxFuture<'_, Result<Together, BackendError>>;
+
+    /// Gives the lock to the next waiter, or frees it; at `keep_until`, if that is later than now.
     fn release<'a>(
         &'a self,
         name: &'a LockName,
         token: FencingToken,
+        keep_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>>;
 
-    /// The same without being awaited, tried again until `until`.
-    fn release_in_background(&self, name: &LockName, token: FencingToken, until: Option<Moment>);
+    /// The same without being awaited, tried again until the lease ends by itself.
+    fn release_in_background(
+        &self,
+        name: &LockName,
+        token: FencingToken,
+        keep_until: Option<Moment>,
+        lease_ends: Option<Moment>,
+    );
 
     /// Extends the lease to `lease` from now; a longer one stays as it is.
     fn renew<'a>(

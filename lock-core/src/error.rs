@@ -19,6 +19,9 @@ pub enum BusyWith {
     ThisProcess,
     /// A sibling under the call that encloses this one.
     Sibling,
+    /// Anybody: the lock stands before one that an enclosing call holds in the order of `keys`, where waiting could
+    /// deadlock. It was tried once.
+    OutOfOrder,
 }
 
 /// How a lease was lost.
@@ -115,6 +118,9 @@ impl fmt::Display for LockError {
                     BusyWith::Sibling => f.write_str(
                         "; a sibling under the same enclosing call is inside, and siblings take turns: if the caller runs inside that sibling, wrap its future in `.in_current_hold()`",
                     ),
+                    BusyWith::OutOfOrder => f.write_str(
+                        "; it was tried only once, for it stands before a lock that an enclosing call holds, and waiting out of order could deadlock: let the enclosing call take it too, among its `keys`",
+                    ),
                 }
             }
             Self::Lost { key, token, reason } => {
@@ -196,5 +202,22 @@ pub trait LockResult {
 impl<T, E: FromLockError> LockResult for Result<T, E> {
     fn from_lock_error(error: LockError) -> Self {
         Err(E::from_lock_error(error))
+    }
+}
+
+/// What a guarded function returns that is skipped while its lock is busy: a [`LockResult`] of an `Option`.
+#[diagnostic::on_unimplemented(
+    message = "#[distributed_lock] `on_busy = skip` returns `Ok(None)` while the lock is busy, and `{Self}` has no place for it",
+    label = "not a `Result<Option<T>, E>`",
+    note = "return `Result<Option<T>, E>` and `Ok(Some(value))`, or write `on_busy = error`"
+)]
+pub trait SkipResult {
+    /// The result of a call that was skipped.
+    fn skipped() -> Self;
+}
+
+impl<T, E> SkipResult for Result<Option<T>, E> {
+    fn skipped() -> Self {
+        Ok(None)
     }
 }

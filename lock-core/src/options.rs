@@ -30,6 +30,8 @@ pub struct LockOptions {
     pub max_hold: Option<Duration>,
     /// What becomes of the body at a loss.
     pub on_lost: OnLost,
+    /// How long the lock stays taken at least, even if the body is quicker; zero by default.
+    pub hold_at_least: Duration,
 }
 
 /// The values for what a call leaves open.
@@ -59,6 +61,8 @@ pub struct Terms {
     pub lease: LeaseTerms,
     /// What becomes of the body at a loss.
     pub on_lost: OnLost,
+    /// How long the lock stays taken at least, even if the body is quicker.
+    pub hold_at_least: Duration,
 }
 
 /// Why choices are refused. Nothing was sent, the body was not run.
@@ -75,6 +79,8 @@ pub enum OptionsError {
     WaitTooLong,
     /// `max_hold` ends a renewal, and a fixed lease has none.
     MaxHoldWithoutRenewal,
+    /// `hold_at_least` is longer than the lease that was asked for, or than any lease may be.
+    HoldAtLeastAboveLease,
 }
 
 impl fmt::Display for OptionsError {
@@ -93,6 +99,11 @@ impl fmt::Display for OptionsError {
             Self::WaitTooLong => write!(f, "a wait is at most {} hours", MAX_WAIT.as_secs() / 3600),
             Self::MaxHoldWithoutRenewal => f.write_str(
                 "`max_hold` ends the renewal, and a fixed lease is not renewed: remove `max_hold`, or set `renew`",
+            ),
+            Self::HoldAtLeastAboveLease => write!(
+                f,
+                "`hold_at_least` keeps the rest of a lease, and is longer than the lease: choose a longer `lease` ({} hours at most), or a shorter `hold_at_least`",
+                MAX_LEASE.as_secs() / 3600
             ),
         }
     }
@@ -126,10 +137,15 @@ impl LockOptions {
             (false, Some(_)) => return Err(OptionsError::MaxHoldWithoutRenewal),
             (false, None) => Renewal::Fixed,
         };
+        // A lease that nobody asked for is extended as far as that takes.
+        if self.hold_at_least > self.lease.unwrap_or(MAX_LEASE) {
+            return Err(OptionsError::HoldAtLeastAboveLease);
+        }
         Ok(Terms {
             wait,
             lease: LeaseTerms { time, renewal },
             on_lost: self.on_lost,
+            hold_at_least: self.hold_at_least,
         })
     }
 }
@@ -180,6 +196,10 @@ mod tests {
             renew: Some(true),
             ..lease(time)
         };
+        let at_least = |hold_at_least| LockOptions {
+            hold_at_least,
+            ..Default::default()
+        };
         for (options, error) in [
             (lease(Duration::ZERO), OptionsError::LeaseTooShort),
             (
@@ -208,10 +228,30 @@ mod tests {
                 },
                 OptionsError::MaxHoldWithoutRenewal,
             ),
+            (
+                LockOptions {
+                    hold_at_least: SECOND + Duration::from_nanos(1),
+                    ..lease(SECOND)
+                },
+                OptionsError::HoldAtLeastAboveLease,
+            ),
+            (
+                at_least(MAX_LEASE + SECOND),
+                OptionsError::HoldAtLeastAboveLease,
+            ),
         ] {
             assert_eq!(complete(options), Err(error));
         }
-        for edge in [lease(MIN_LEASE), lease(MAX_LEASE), renewed(SECOND)] {
+        for edge in [
+            lease(MIN_LEASE),
+            lease(MAX_LEASE),
+            renewed(SECOND),
+            at_least(MAX_LEASE),
+            LockOptions {
+                hold_at_least: SECOND,
+                ..lease(SECOND)
+            },
+        ] {
             assert!(complete(edge).is_ok());
         }
     }

@@ -1,9 +1,11 @@
 //! First stage: what stands in the attribute's parentheses becomes [`Args`].
 
+use std::time::Duration;
+
 use lock_core::options::{Defaults, LockOptions, OnLost, OptionsError};
 use proc_macro2::{Span, TokenStream};
 use syn::{
-    Expr, Ident, LitStr, Path,
+    Expr, ExprPath, Ident, LitStr, Path,
     ext::IdentExt as _,
     parse::{ParseStream, Parser as _},
     parse_quote,
@@ -15,17 +17,20 @@ use crate::{
     names,
     option::option,
     template::{self, Piece},
-    value,
+    value::{self, OnBusy},
 };
 
 /// The options of one attribute. What a mistake spoiled is absent.
 pub(crate) struct Args {
-    pub(crate) key: Option<Key>,
+    pub(crate) key: Option<Keys>,
     pub(crate) wait: Option<Length>,
     pub(crate) lease: Option<Length>,
     pub(crate) renew: Option<bool>,
     pub(crate) max_hold: Option<Length>,
+    pub(crate) hold_at_least: Option<Length>,
+    pub(crate) on_busy: Option<OnBusy>,
     pub(crate) on_lost: Option<OnLost>,
+    pub(crate) map_err: Option<ExprPath>,
     pub(crate) client: Option<Expr>,
     pub(crate) namespace: Option<LitStr>,
     pub(crate) guard: Option<Ident>,
@@ -33,7 +38,13 @@ pub(crate) struct Args {
     pub(crate) root: Path,
 }
 
-/// The key, parsed. Its errors point at the literal, for a part of a literal has no span of its own.
+/// What names the locks.
+pub(crate) enum Keys {
+    One(Key),
+    Several(Vec<Key>),
+}
+
+/// A key, parsed. Its errors point at the literal, for a part of a literal has no span of its own.
 pub(crate) struct Key {
     pub(crate) literal: LitStr,
     pub(crate) pieces: Vec<Piece>,
@@ -48,7 +59,10 @@ impl Args {
             lease: None,
             renew: None,
             max_hold: None,
+            hold_at_least: None,
+            on_busy: None,
             on_lost: None,
+            map_err: None,
             client: None,
             namespace: None,
             guard: None,
@@ -112,12 +126,18 @@ impl Args {
             return;
         }
         match written.as_str() {
-            "key" => self.key = key(value, mistakes),
+            "key" => self.key = key(value, mistakes).map(Keys::One),
+            "keys" => self.key = keys(value, mistakes).map(Keys::Several),
             "wait" => self.wait = duration::read(name, value, mistakes),
             "lease" => self.lease = duration::read(name, value, mistakes),
             "max_hold" => self.max_hold = duration::read(name, value, mistakes),
+            "hold_at_least" => self.hold_at_least = duration::read(name, value, mistakes),
             "renew" => self.renew = value::renew(value, mistakes),
             "on_lost" => self.on_lost = value::on_lost(value, mistakes),
+            "on_busy" => self.on_busy = value::on_busy(value, mistakes),
+            "map_err" => self.map_err = value::map_err(value, mistakes),
+            "mode" => value::mode(value, mistakes),
+            "strategy" => value::strategy(value, mistakes),
             "client" => self.client = Some(value.clone()),
             "namespace" => self.namespace = value::namespace(value, mistakes),
             "guard" => self.guard = value::guard(value, mistakes),
@@ -126,10 +146,7 @@ impl Args {
                     self.root = root;
                 }
             }
-            _ => mistakes.add(
-                name,
-                format_args!("`{written}` is not supported yet: remove it"),
-            ),
+            _ => unreachable!("`{written}` is a known option"),
         }
     }
 
@@ -149,6 +166,12 @@ impl Args {
                 .as_ref()
                 .map(|max_hold| max_hold.known().unwrap_or(Defaults::default().lease)),
             on_lost: OnLost::Cancel,
+            // Against a lease whose value is not known here, it is checked at run time.
+            hold_at_least: match &self.lease {
+                Some(Length::Path(_)) => None,
+                _ => self.hold_at_least.as_ref().and_then(Length::known),
+            }
+            .unwrap_or_default(),
         };
         // Each refusal takes the refused value away, so the next round finds the next mistake.
         while let Err(error) = options.complete(&Defaults::default()) {
@@ -162,6 +185,10 @@ impl Args {
                 | OptionsError::LeaseTooLong => {
                     options.lease = Some(Defaults::default().lease);
                     &self.lease
+                }
+                OptionsError::HoldAtLeastAboveLease => {
+                    options.hold_at_least = Duration::ZERO;
+                    &self.hold_at_least
                 }
                 OptionsError::MaxHoldWithoutRenewal => {
                     options.max_hold = None;
@@ -180,6 +207,23 @@ impl Args {
     }
 }
 
+fn keys(value: &Expr, mistakes: &mut Mistakes) -> Option<Vec<Key>> {
+    let mut keys: Vec<Key> = Vec::new();
+    for value in value::keys(value, mistakes)? {
+        let Some(key) = key(value, mistakes) else {
+            continue;
+        };
+        if keys.iter().any(|other| other.pieces == key.pieces) {
+            mistakes.add(
+                value,
+                "this key is in the list twice: remove one of them, or name another lock",
+            );
+        }
+        keys.push(key);
+    }
+    Some(keys)
+}
+
 fn key(value: &Expr, mistakes: &mut Mistakes) -> Option<Key> {
     let literal = value::key(value, mistakes)?;
     match template::parse(&literal.value()) {
@@ -193,8 +237,6 @@ fn key(value: &Expr, mistakes: &mut Mistakes) -> Option<Key> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use quote::quote;
 
     use super::*;
@@ -230,9 +272,17 @@ mod tests {
         let args = read(quote! {
             key = "order:<id>", wait = "0s", lease = "30s", renew = true, max_hold = limits::HOLD,
             on_lost = continue, client = self.locks.get(0), namespace = "shop", guard = held, crate = ::locks,
+            hold_at_least = "2s", on_busy = fallback(Self::later), map_err = PayError::Lock, mode = exclusive,
+            strategy = handoff,
         });
         let args = args.unwrap_or_else(|messages| panic!("{messages:?}"));
-        assert_eq!(args.key.map(|key| key.pieces.len()), Some(2));
+        assert!(matches!(args.key, Some(Keys::One(key)) if key.pieces.len() == 2));
+        assert!(matches!(args.on_busy, Some(OnBusy::Fallback(_))));
+        assert!(args.map_err.is_some());
+        assert_eq!(
+            args.hold_at_least.and_then(|time| time.known()),
+            Some(Duration::from_secs(2))
+        );
         assert_eq!(
             args.wait.and_then(|wait| wait.known()),
             Some(Duration::ZERO)
@@ -263,7 +313,12 @@ mod tests {
         refused(quote!(wait = "5s"), "no key");
         refused(quote!(key = "a", key = "b"), "twice");
         refused(quote!(key = "a", keys = ["b"]), "both `key` and `keys`");
-        refused(quote!(keys = ["b"]), "not supported yet");
+        assert!(mistakes(quote!(keys = ["a:<x>", "b:<y>"])).is_empty());
+        refused(quote!(keys = []), "the list of keys is empty");
+        refused(quote!(keys = "a"), "`keys` is a list");
+        refused(quote!(keys = ["a", 5]), "string literal");
+        refused(quote!(keys = ["a", "a>"]), "closes nothing");
+        refused(quote!(keys = ["a:<x>", "b", "a:<x>"]), "twice");
         refused(quote!("order:<id>"), "write `key = ");
         refused(quote!(key = 5), "string literal");
         refused(quote!(key = format!("a{}", id)), "format!");
@@ -276,11 +331,10 @@ mod tests {
         refused(quote!(key = "a", ttl = 5), "`lease = ");
         refused(quote!(key = "a", frobnicate), "the options are `key`");
         for tokens in [
-            quote!(mode = permits(0)),
-            quote!(on_busy = fallback(f)),
+            quote!(mode = read),
+            quote!(mode = permits(3)),
             quote!(strategy = spin),
-            quote!(hold_at_least = "0s"),
-            quote!(map_err = f),
+            quote!(strategy = notify),
         ] {
             refused(quote!(key = "a", #tokens), "not supported yet");
         }
@@ -304,6 +358,17 @@ mod tests {
             "on_lost = continue",
         );
         refused(quote!(key = "a", on_lost = retry), "on_lost = continue");
+        refused(quote!(key = "a", on_busy = "skip"), "on_busy = skip");
+        refused(quote!(key = "a", on_busy = fallback("f")), "fallback(f)");
+        refused(quote!(key = "a", on_busy = fallback(|| 1)), "the path of");
+        refused(quote!(key = "a", on_busy = fallback), "needs a path");
+        refused(quote!(key = "a", on_busy = retry), "on_busy = skip");
+        refused(quote!(key = "a", map_err = "E::L"), "map_err = E::L");
+        refused(quote!(key = "a", map_err = |e| e), "the path of");
+        refused(quote!(key = "a", mode = permits(0)), "permits(1)");
+        refused(quote!(key = "a", mode = permits()), "one number");
+        refused(quote!(key = "a", mode = "read"), "without quotes");
+        refused(quote!(key = "a", strategy = "spin"), "without quotes");
         refused(quote!(key = "a", guard = "held"), "guard = held");
         refused(quote!(key = "a", guard = a.b), "a name");
         refused(quote!(key = "a", namespace = ""), "empty");
@@ -330,6 +395,12 @@ mod tests {
             quote!(key = "a", lease = LEASE, max_hold = HOLD),
             "`max_hold`",
         );
+        refused(
+            quote!(key = "a", lease = "1s", hold_at_least = "2s"),
+            "`hold_at_least`",
+        );
+        assert!(mistakes(quote!(key = "a", lease = LEASE, hold_at_least = "1h")).is_empty());
+        assert!(mistakes(quote!(key = "a", hold_at_least = "1h")).is_empty());
         assert!(mistakes(quote!(key = "a", max_hold = "1m")).is_empty());
         assert!(
             mistakes(quote!(

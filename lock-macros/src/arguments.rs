@@ -7,6 +7,8 @@ use syn::{
     visit::Visit,
 };
 
+use crate::mistakes::Mistakes;
+
 pub(crate) struct Arguments {
     pub(crate) receiver: Option<Receiver>,
     pub(crate) typed: Vec<Argument>,
@@ -21,6 +23,8 @@ pub(crate) struct Argument {
     pub(crate) parts: Vec<Ident>,
     pub(crate) ty: Type,
     pattern: Pat,
+    /// Whether the signature says `outer` now, instead of the pattern.
+    taken: bool,
     /// `cfg`s: what stands for the argument carries them too.
     conditions: Vec<Attribute>,
     /// Lint levels: they are about the binding, which stands in the body.
@@ -45,6 +49,7 @@ impl Arguments {
             if matches!(&argument.pattern, Pat::Ident(pattern) if !is_plain(pattern)) {
                 argument.outer = made(index);
             }
+            argument.taken = true;
             let outer = &argument.outer;
             *input.pat = syn::parse_quote!(#outer);
             input.attrs.retain(|attr| !is_lint(attr));
@@ -89,6 +94,7 @@ impl Arguments {
                         parts,
                         ty: (*typed.ty).clone(),
                         pattern: (*typed.pat).clone(),
+                        taken: false,
                         conditions,
                         lints,
                     });
@@ -107,6 +113,31 @@ impl Arguments {
         let names = names.map(|name| name.unraw().to_string());
         // What `#[async_trait]` called a pattern is nothing the user wrote.
         names.filter(|name| !name.starts_with("__arg")).collect()
+    }
+
+    /// All arguments by value, `self` first, as another function takes them.
+    pub(crate) fn hand_over(&self) -> Vec<Ident> {
+        let receiver = self.receiver.iter();
+        let receiver = receiver.map(|receiver| Ident::new("self", receiver.self_token.span));
+        let typed = self.typed.iter().map(|argument| argument.outer.clone());
+        receiver.chain(typed).collect()
+    }
+
+    /// Refuses what [`hand_over`](Self::hand_over) could not name.
+    pub(crate) fn check_hand_over(&self, mistakes: &mut Mistakes) {
+        for argument in &self.typed {
+            if !argument.conditions.is_empty() {
+                mistakes.add(
+                    &argument.outer,
+                    "an argument under `#[cfg]` cannot be handed to a fallback: write the function twice, each under its `cfg`",
+                );
+            } else if argument.is_bound_by_pattern() {
+                mistakes.add(
+                    &argument.pattern,
+                    "a pattern cannot be handed to a fallback from a boxed future: give the argument a name, and take it apart inside",
+                );
+            }
+        }
     }
 
     /// Moves every argument into the body's block, as rustc itself does for an `async fn`: in order, so that they are
@@ -136,6 +167,11 @@ impl Arguments {
 }
 
 impl Argument {
+    /// Whether the expansion has no name for the whole of it, because the signature stays as it is.
+    fn is_bound_by_pattern(&self) -> bool {
+        !self.taken && !matches!(&self.pattern, Pat::Ident(pattern) if is_plain(pattern))
+    }
+
     fn move_in(&self, used: &[Ident]) -> TokenStream {
         let Self {
             outer,

@@ -9,8 +9,14 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::{Token, Type, ext::IdentExt as _, spanned::Spanned as _, visit_mut::VisitMut};
 
 use crate::{
-    args::Args, arguments::Arguments, duration::Length, key::Resolved, mistakes::Mistakes,
-    shape::Body, signature::Function,
+    args::{Args, Keys},
+    arguments::Arguments,
+    duration::Length,
+    key::ResolvedKeys,
+    mistakes::Mistakes,
+    shape::Body,
+    signature::Function,
+    value::OnBusy,
 };
 
 /// Expands; after a mistake the result is worth nothing.
@@ -23,15 +29,23 @@ pub(crate) fn expand(args: &Args, mut function: Function, mistakes: &mut Mistake
     let Some(key) = &args.key else {
         return TokenStream::new();
     };
-    let key = Resolved::read(key, &arguments, mistakes);
+    let key = ResolvedKeys::read(key, &arguments, mistakes);
+    if let Some(OnBusy::Fallback(_)) = &args.on_busy {
+        arguments.check_hand_over(mistakes);
+    }
+    let call = Guarded {
+        args,
+        output: &function.output,
+        arguments: &arguments,
+    };
     let body = match &function.body {
-        Body::Async(body) => async_body(args, &function.output, &key, &arguments, body),
+        Body::Async(body) => call.async_body(&key, body),
         Body::Boxed {
             place,
             before,
             pin,
             block,
-        } => boxed_body(args, &function.output, &key, *place, before, pin, block),
+        } => call.boxed_body(&key, *place, before, pin, block),
     };
     let Function {
         attrs,
@@ -62,105 +76,154 @@ fn check_guard(args: &Args, arguments: &Arguments, mistakes: &mut Mistakes) {
     }
 }
 
+/// A function on its way to a guarded one.
+struct Guarded<'a> {
+    args: &'a Args,
+    output: &'a Type,
+    arguments: &'a Arguments,
+}
+
+impl Guarded<'_> {
+    /// ```text
+    /// // before
+    /// #[distributed_lock(key = "order:<id>", wait = "5s")]
+    /// async fn pay(id: u64, mut req: Req) -> Result<Receipt, PayError> { BODY }
+    ///
+    /// // after
+    /// async fn pay(id: u64, req: Req) -> Result<Receipt, PayError> {
+    ///     let __key = KEY;
+    ///     let __call = CALL;
+    ///     __call.run(async move {
+    ///         let id = id;
+    ///         let mut req = req;
+    ///         { FAKE_RETURN BODY }
+    ///     }, FAILED).await
+    /// }
+    /// ```
+    ///
+    /// The key comes first, before anything is moved. Key and call are statements of their own, so that what they
+    /// borrow is given back before the `.await` and asks nothing of the future. The braces of the block are the
+    /// macro's, of edition 2024, in which temporaries of the body's tail go before the arguments, as in a plain
+    /// `async fn`.
+    fn async_body(&self, key: &ResolvedKeys<'_>, body: &Group) -> TokenStream {
+        let (rendered, used) = (key.expand(&private(self.args)), key.used());
+        let key = made("__key");
+        let run = self.run(&self.arguments.move_in(&used), body);
+        braced(body.span(), quote!(let #key = #rendered; #run))
+    }
+
+    /// ```text
+    /// // before
+    /// #[distributed_lock(key = "order:<id>")]
+    /// fn pay(&self, id: u64) -> Pin<Box<dyn Future<Output = Result<Receipt, PayError>> + Send + '_>> {
+    ///     BEFORE
+    ///     Box::pin(async move { BODY })
+    /// }
+    ///
+    /// // after
+    /// fn pay(&self, id: u64) -> Pin<Box<dyn Future<Output = Result<Receipt, PayError>> + Send + '_>> {
+    ///     let __key = KEY;
+    ///     BEFORE
+    ///     Box::pin(async move {
+    ///         let __call = CALL;
+    ///         __call.run(async move { { FAKE_RETURN BODY } }, FAILED).await
+    ///     })
+    /// }
+    /// ```
+    ///
+    /// The key is rendered where the names are still the user's: inside the block `#[async_trait]` calls `self`
+    /// `__self`. The tail keeps its form, which other attributes look for too. What the block binds, it moves in
+    /// itself.
+    fn boxed_body(
+        &self,
+        key: &ResolvedKeys<'_>,
+        place: Span,
+        before: &TokenStream,
+        pin: &TokenStream,
+        block: &Group,
+    ) -> TokenStream {
+        let rendered = key.expand(&private(self.args));
+        let key = made("__key");
+        let run = self.run(&TokenStream::new(), block);
+        let at_output = Span::mixed_site().located_at(self.output.span());
+        let tail = quote_spanned!(at_output=> (async move { #run }));
+        braced(place, quote!(let #key = #rendered; #before #pin #tail))
+    }
+
+    /// ```text
+    /// let __call = CALL;
+    /// __call.run(async move {
+    ///     MOVE_IN
+    ///     {
+    ///         FAKE_RETURN
+    ///         let hold = ROOT::__private::v1::hold();     // guard = hold
+    ///         BODY
+    ///     }
+    /// }, FAILED).await
+    ///
+    /// // on_busy = fallback(sold_out): the body is built only after the grant, for until then its arguments may be
+    /// // the fallback's
+    /// let __call = CALL;
+    /// match __call.enter().await {
+    ///     Ok(__inside) => __inside.run(async move { … }, FAILED).await,
+    ///     Err(__error) if ROOT::__private::v1::is_busy(&__error) => sold_out(self, id, req, __error).await,
+    ///     Err(__error) => FAILED(__error),
+    /// }
+    /// ```
+    ///
+    /// It stands where the return type does: there rustc reports one that cannot carry a lock's failure. The inner
+    /// braces are the user's, with their span and edition.
+    fn run(&self, move_in: &TokenStream, body: &Group) -> TokenStream {
+        let Self { args, output, .. } = self;
+        let (private, configured) = (private(args), call(args));
+        let call = made("__call");
+        let guard = args.guard.as_ref().map(|guard| hold(args, guard));
+        let fake_return = fake_return(output);
+        let stream = body.stream();
+        let mut block = Group::new(Delimiter::Brace, quote!(#fake_return #guard #stream));
+        block.set_span(body.span());
+        let at_output = Span::mixed_site().located_at(output.span());
+        let failed = failed(args, at_output);
+        let Some(OnBusy::Fallback(path)) = &args.on_busy else {
+            return quote_spanned! {at_output=>
+                let #call = #configured;
+                #call.run(async move { #move_in #block }, #failed).await
+            };
+        };
+        let (inside, error) = (made("__inside"), made("__error"));
+        let handed = self.arguments.hand_over();
+        let at_path = Span::mixed_site().located_at(path.span());
+        let fallback = quote_spanned!(at_path=> #path(#(#handed,)* #error).await);
+        quote_spanned! {at_output=>
+            let #call = #configured;
+            match #call.enter().await {
+                ::core::result::Result::Ok(#inside) => #inside.run(async move { #move_in #block }, #failed).await,
+                ::core::result::Result::Err(#error) if #private::is_busy(&#error) => #fallback,
+                ::core::result::Result::Err(#error) => #failed(#error),
+            }
+        }
+    }
+}
+
+/// What makes the function's error of a lock's failure.
+///
 /// ```text
-/// // before
-/// #[distributed_lock(key = "order:<id>", wait = "5s")]
-/// async fn pay(id: u64, mut req: Req) -> Result<Receipt, PayError> { BODY }
-///
-/// // after
-/// async fn pay(id: u64, req: Req) -> Result<Receipt, PayError> {
-///     let __key = KEY;
-///     let __call = CALL;
-///     __call.run(async move {
-///         let id = id;
-///         let mut req = req;
-///         { FAKE_RETURN BODY }
-///     }).await
-/// }
+///                                                  ROOT::__private::v1::from
+/// map_err = PayError::Lock                         ROOT::__private::v1::mapped(PayError::Lock)
+/// on_busy = skip                                   ROOT::__private::v1::skip(ROOT::__private::v1::from)
 /// ```
-///
-/// The key comes first, before anything is moved. Key and call are statements of their own, so that what they borrow
-/// is given back before the `.await` and asks nothing of the future. The braces of the block are the macro's, of
-/// edition 2024, in which temporaries of the body's tail go before the arguments, as in a plain `async fn`.
-fn async_body(
-    args: &Args,
-    output: &Type,
-    key: &Resolved<'_>,
-    arguments: &Arguments,
-    body: &Group,
-) -> TokenStream {
+fn failed(args: &Args, at_output: Span) -> TokenStream {
     let private = private(args);
-    let (rendered, used) = (key.expand(&private), key.used());
-    let key = made("__key");
-    let move_in = arguments.move_in(&used);
-    let run = run(args, output, &move_in, body);
-    braced(body.span(), quote!(let #key = #rendered; #run))
-}
-
-/// ```text
-/// // before
-/// #[distributed_lock(key = "order:<id>")]
-/// fn pay(&self, id: u64) -> Pin<Box<dyn Future<Output = Result<Receipt, PayError>> + Send + '_>> {
-///     BEFORE
-///     Box::pin(async move { BODY })
-/// }
-///
-/// // after
-/// fn pay(&self, id: u64) -> Pin<Box<dyn Future<Output = Result<Receipt, PayError>> + Send + '_>> {
-///     let __key = KEY;
-///     BEFORE
-///     Box::pin(async move {
-///         let __call = CALL;
-///         __call.run(async move { { FAKE_RETURN BODY } }).await
-///     })
-/// }
-/// ```
-///
-/// The key is rendered where the names are still the user's: inside the block `#[async_trait]` calls `self`
-/// `__self`. The tail keeps its form, which other attributes look for too. What the block binds, it moves in itself.
-fn boxed_body(
-    args: &Args,
-    output: &Type,
-    key: &Resolved<'_>,
-    place: Span,
-    before: &TokenStream,
-    pin: &TokenStream,
-    block: &Group,
-) -> TokenStream {
-    let rendered = key.expand(&private(args));
-    let key = made("__key");
-    let run = run(args, output, &TokenStream::new(), block);
-    let at_output = Span::mixed_site().located_at(output.span());
-    let tail = quote_spanned!(at_output=> (async move { #run }));
-    braced(place, quote!(let #key = #rendered; #before #pin #tail))
-}
-
-/// ```text
-/// let __call = CALL;
-/// __call.run(async move {
-///     MOVE_IN
-///     {
-///         FAKE_RETURN
-///         let hold = ROOT::__private::v1::hold();     // guard = hold
-///         BODY
-///     }
-/// }).await
-/// ```
-///
-/// It stands where the return type does: there rustc reports one that cannot carry a lock's failure. The inner braces
-/// are the user's, with their span and edition.
-fn run(args: &Args, output: &Type, move_in: &TokenStream, body: &Group) -> TokenStream {
-    let configured = call(args);
-    let call = made("__call");
-    let guard = args.guard.as_ref().map(|guard| hold(args, guard));
-    let fake_return = fake_return(output);
-    let stream = body.stream();
-    let mut block = Group::new(Delimiter::Brace, quote!(#fake_return #guard #stream));
-    block.set_span(body.span());
-    let at_output = Span::mixed_site().located_at(output.span());
-    quote_spanned! {at_output=>
-        let #call = #configured;
-        #call.run(async move { #move_in #block }).await
+    let failed = match &args.map_err {
+        Some(path) => {
+            let at_path = Span::mixed_site().located_at(path.span());
+            quote_spanned!(at_path=> #private::mapped(#path))
+        }
+        None => quote_spanned!(at_output=> #private::from),
+    };
+    match &args.on_busy {
+        Some(OnBusy::Skip) => quote_spanned!(at_output=> #private::skip(#failed)),
+        _ => failed,
     }
 }
 
@@ -177,6 +240,7 @@ fn call(args: &Args) -> TokenStream {
         lease,
         renew,
         max_hold,
+        hold_at_least,
         on_lost,
         client,
         namespace,
@@ -185,6 +249,10 @@ fn call(args: &Args) -> TokenStream {
     } = args;
     let private = private(args);
     let key = made("__key");
+    let new = match &args.key {
+        Some(Keys::Several(_)) => quote!(several),
+        _ => quote!(new),
+    };
     let wait = wait
         .as_ref()
         .map(Length::expand)
@@ -198,6 +266,10 @@ fn call(args: &Args) -> TokenStream {
         .as_ref()
         .map(Length::expand)
         .map(|max_hold| quote!(.max_hold(#max_hold)));
+    let hold_at_least = hold_at_least
+        .as_ref()
+        .map(Length::expand)
+        .map(|hold_at_least| quote!(.hold_at_least(#hold_at_least)));
     let on_lost = on_lost.map(|on_lost| match on_lost {
         OnLost::Cancel => quote!(.on_lost(#root::OnLost::Cancel)),
         OnLost::Continue => quote!(.on_lost(#root::OnLost::Continue)),
@@ -209,7 +281,10 @@ fn call(args: &Args) -> TokenStream {
         let at_client = Span::mixed_site().located_at(client.span());
         quote_spanned!(at_client=> .client(&(#client)))
     });
-    quote!(#private::Call::new(#key) #wait #lease #renew #max_hold #on_lost #namespace #client)
+    quote! {
+        #private::Call::#new(#key)
+            #wait #lease #renew #max_hold #hold_at_least #on_lost #namespace #client
+    }
 }
 
 /// An edge on which the block returns the user's type: from it rustc knows that type before it looks at the body, so
@@ -254,10 +329,17 @@ impl VisitMut for InferHidden {
     }
 }
 
-/// `let hold = ROOT::__private::v1::hold();`
+/// ```text
+/// key = "…"       let hold = ROOT::__private::v1::hold();
+/// keys = […]      let hold = ROOT::__private::v1::holds();
+/// ```
 pub(crate) fn hold(args: &Args, guard: &Ident) -> TokenStream {
     let private = private(args);
-    quote!(let #guard = #private::hold();)
+    let hold = match &args.key {
+        Some(Keys::Several(_)) => quote!(holds),
+        _ => quote!(hold),
+    };
+    quote!(let #guard = #private::#hold();)
 }
 
 /// All that an expansion names, of the version that this macro was made with.

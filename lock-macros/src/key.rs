@@ -5,7 +5,7 @@ use quote::{quote, quote_spanned};
 use syn::{Ident, Index, Member, Receiver, Type, ext::IdentExt as _, spanned::Spanned as _};
 
 use crate::{
-    args::Key,
+    args::{Key, Keys},
     arguments::{Argument, Arguments},
     lookalikes,
     mistakes::Mistakes,
@@ -29,6 +29,41 @@ pub(crate) enum Source<'a> {
     Argument(&'a Argument),
 }
 
+/// All keys of a call, checked against the signature.
+pub(crate) enum ResolvedKeys<'a> {
+    One(Resolved<'a>),
+    Several(Vec<Resolved<'a>>),
+}
+
+impl<'a> ResolvedKeys<'a> {
+    pub(crate) fn read(keys: &'a Keys, arguments: &'a Arguments, mistakes: &mut Mistakes) -> Self {
+        let mut read = |key| Resolved::read(key, arguments, mistakes);
+        match keys {
+            Keys::One(key) => Self::One(read(key)),
+            Keys::Several(keys) => Self::Several(keys.iter().map(read).collect()),
+        }
+    }
+
+    /// The arguments that the keys use.
+    pub(crate) fn used(&self) -> Vec<Ident> {
+        match self {
+            Self::One(key) => key.used(),
+            Self::Several(keys) => keys.iter().flat_map(Resolved::used).collect(),
+        }
+    }
+
+    /// Renders one key, or an array of them.
+    pub(crate) fn expand(&self, private: &TokenStream) -> TokenStream {
+        match self {
+            Self::One(key) => key.expand(private),
+            Self::Several(keys) => {
+                let keys = keys.iter().map(|key| key.expand(private));
+                quote!([#(#keys),*])
+            }
+        }
+    }
+}
+
 /// A key, checked against the signature.
 pub(crate) struct Resolved<'a> {
     parts: Vec<Part<'a>>,
@@ -37,7 +72,7 @@ pub(crate) struct Resolved<'a> {
 
 impl<'a> Resolved<'a> {
     /// Finds what the key names, and reports each placeholder that names nothing.
-    pub(crate) fn read(key: &'a Key, arguments: &'a Arguments, mistakes: &mut Mistakes) -> Self {
+    fn read(key: &'a Key, arguments: &'a Arguments, mistakes: &mut Mistakes) -> Self {
         let mut parts = Vec::new();
         for piece in &key.pieces {
             match piece {
@@ -63,7 +98,7 @@ impl<'a> Resolved<'a> {
     }
 
     /// The arguments that the key uses.
-    pub(crate) fn used(&self) -> Vec<Ident> {
+    fn used(&self) -> Vec<Ident> {
         let sources = self.parts.iter().filter_map(|part| match part {
             Part::Value {
                 source: Source::Argument(argument),
@@ -83,7 +118,7 @@ impl<'a> Resolved<'a> {
     ///     .text("order:").part("id", &id).text(":").raw("req.user.0:raw", &req.user.0)
     ///     .build()
     /// ```
-    pub(crate) fn expand(&self, private: &TokenStream) -> TokenStream {
+    fn expand(&self, private: &TokenStream) -> TokenStream {
         let parts = self.parts.iter().map(|part| match part {
             Part::Text(text) => quote!(.text(#text)),
             Part::Value {

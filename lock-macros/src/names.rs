@@ -2,31 +2,31 @@
 
 use crate::suggest;
 
-/// Each option with an example of its use. The last six are recognised, not supported.
+/// Each option with an example of its use. The last two have one value each so far.
 const OPTIONS: [(&str, &str); 16] = [
     ("key", "key = \"order:<id>\""),
+    ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
     ("wait", "wait = \"5s\""),
     ("lease", "lease = \"30s\""),
     ("renew", "renew = true"),
     ("max_hold", "max_hold = \"10m\""),
+    ("hold_at_least", "hold_at_least = \"10s\""),
+    ("on_busy", "on_busy = skip"),
     ("on_lost", "on_lost = continue"),
+    ("map_err", "map_err = PayError::Lock"),
     ("client", "client = self.locks"),
     ("namespace", "namespace = \"shop\""),
     ("guard", "guard = hold"),
     ("crate", "crate = ::lock_runtime"),
-    ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
-    ("on_busy", "on_busy = skip"),
-    ("mode", "mode = read"),
-    ("hold_at_least", "hold_at_least = \"10s\""),
-    ("strategy", "strategy = notify"),
-    ("map_err", "map_err = wrap"),
+    ("mode", "mode = exclusive"),
+    ("strategy", "strategy = handoff"),
 ];
 
-/// How many of [`OPTIONS`] an error may recommend.
-const SUPPORTED: usize = 10;
+/// How many of [`OPTIONS`] an error recommends.
+const SUPPORTED: usize = 14;
 
 /// What other lock libraries call an option, in lower case without `_`.
-const FOREIGN: [(&[&str], &str); 6] = [
+const FOREIGN: [(&[&str], &str); 8] = [
     (
         &["timeout"],
         "write `wait = \"…\"` for how long to wait for the lock, or `lease = \"…\"` for how long to have it",
@@ -55,6 +55,14 @@ const FOREIGN: [(&[&str], &str); 6] = [
             "lockatmostfor",
         ],
         "write `lease = \"…\"` for how long to have the lock",
+    ),
+    (
+        &["lockatleastfor", "minhold", "minlease"],
+        "write `hold_at_least = \"…\"` for how long the lock stays taken, however quick the body is",
+    ),
+    (
+        &["fallback", "onfail", "onfailure", "skip"],
+        "write `on_busy = skip` or `on_busy = fallback(path)` for what to do while the lock is busy",
     ),
     (
         &["watchdog", "autorenew", "renewal", "extend", "keepalive"],
@@ -127,6 +135,8 @@ mod tests {
             ("ttl", "`lease"),
             ("expire", "`lease"),
             ("leaseTime", "`lease"),
+            ("lockAtLeastFor", "`hold_at_least"),
+            ("fallback", "`on_busy"),
         ] {
             let message = unknown(name);
             assert!(message.contains(option), "{message}");

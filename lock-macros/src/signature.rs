@@ -65,7 +65,7 @@ fn function(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<Function>
     if let Some(twice) = attrs.iter().find(|attr| is_this_attribute(attr)) {
         mistakes.add(
             twice,
-            "a second lock on one function: stacked locks can deadlock, so let one key cover both",
+            "a second lock on one function: stacked locks can deadlock, so name both in one attribute, as in `keys = [\"a\", \"b:<id>\"]`",
         );
         return None;
     }

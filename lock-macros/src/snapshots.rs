@@ -28,7 +28,8 @@ fn a_function_with_all_options() {
     expands(
         quote! {
             key = "order:<id>:<req.user.0:raw>", wait = "5s", lease = LEASE, renew = true, max_hold = "10m",
-            on_lost = continue, client = state.locks, namespace = "shop", guard = hold, crate = ::locks
+            hold_at_least = MIN, on_lost = continue, client = state.locks, namespace = "shop", guard = hold,
+            crate = ::locks, mode = exclusive, strategy = handoff
         },
         quote! {
             /// Pays.
@@ -46,6 +47,7 @@ fn a_function_with_all_options() {
                     .lease(LEASE)
                     .renew(true)
                     .max_hold(::core::time::Duration::new(600u64, 0u32))
+                    .hold_at_least(MIN)
                     .on_lost(::locks::OnLost::Continue)
                     .namespace("shop")
                     .client(&(state.locks));
@@ -55,7 +57,7 @@ fn a_function_with_all_options() {
                     #[allow(unused_variables)]
                     let mut req = req;
                     { #fake let hold = ::locks::__private::v1::hold(); body }
-                }).await
+                }, ::locks::__private::v1::from).await
             }
         },
     );
@@ -97,7 +99,7 @@ fn arguments_of_every_form() {
                     #[cfg(unix)] #[expect(unused_variables)] let d = d;
                     let r#type = r#type;
                     { #fake body }
-                }).await
+                }, ::lock_runtime::__private::v1::from).await
             }
         },
     );
@@ -119,7 +121,7 @@ fn a_borrowed_self_is_captured_by_its_use() {
                 let __call = ::lock_runtime::__private::v1::Call::new(__key);
                 __call.run(async move {
                     { #fake body }
-                }).await
+                }, ::lock_runtime::__private::v1::from).await
             }
         },
     );
@@ -147,11 +149,159 @@ fn a_method_under_async_trait() {
                     let __call = ::lock_runtime::__private::v1::Call::new(__key).client(&(self.locks));
                     __call.run(async move {
                         { #fake let hold = ::lock_runtime::__private::v1::hold(); let __self = self; let id = id; inner }
-                    }).await
+                    }, ::lock_runtime::__private::v1::from).await
                 })
             }
         },
     );
+}
+
+#[test]
+fn several_keys() {
+    let fake = fake(quote!(Result<(), E>));
+    expands(
+        quote!(keys = ["account:<from>", "account:<to>"], guard = holds),
+        quote!(
+            async fn transfer(from: u64, to: u64) -> Result<(), E> {
+                body
+            }
+        ),
+        quote! {
+            async fn transfer(from: u64, to: u64) -> Result<(), E> {
+                let __key = [
+                    ::lock_runtime::__private::v1::key().text("account:").part("from", &from).build(),
+                    ::lock_runtime::__private::v1::key().text("account:").part("to", &to).build()
+                ];
+                let __call = ::lock_runtime::__private::v1::Call::several(__key);
+                __call.run(async move {
+                    #[allow(unused_variables)]
+                    let from = from;
+                    #[allow(unused_variables)]
+                    let to = to;
+                    { #fake let holds = ::lock_runtime::__private::v1::holds(); body }
+                }, ::lock_runtime::__private::v1::from).await
+            }
+        },
+    );
+}
+
+#[test]
+fn a_failure_becomes_what_the_options_say() {
+    for (options, failed) in [
+        (
+            quote!(map_err = PayError::Lock),
+            quote!(::lock_runtime::__private::v1::mapped(PayError::Lock)),
+        ),
+        (
+            quote!(on_busy = skip),
+            quote!(::lock_runtime::__private::v1::skip(
+                ::lock_runtime::__private::v1::from
+            )),
+        ),
+        (
+            quote!(map_err = wrap, on_busy = skip),
+            quote!(::lock_runtime::__private::v1::skip(
+                ::lock_runtime::__private::v1::mapped(wrap)
+            )),
+        ),
+        (
+            quote!(on_busy = error),
+            quote!(::lock_runtime::__private::v1::from),
+        ),
+    ] {
+        let fake = fake(quote!(Result<Option<()>, E>));
+        expands(
+            quote!(key = "k", #options),
+            quote!(
+                async fn f() -> Result<Option<()>, E> {
+                    body
+                }
+            ),
+            quote! {
+                async fn f() -> Result<Option<()>, E> {
+                    let __key = ::lock_runtime::__private::v1::key().text("k").build();
+                    let __call = ::lock_runtime::__private::v1::Call::new(__key);
+                    __call.run(async move { { #fake body } }, #failed).await
+                }
+            },
+        );
+    }
+}
+
+#[test]
+fn a_fallback_takes_the_arguments_that_the_body_did_not() {
+    let fake = fake(quote!(Result<(), E>));
+    expands(
+        quote!(key = "<self.id>", on_busy = fallback(Self::later)),
+        quote! {
+            async fn f(&self, mut order: Order, (a, _): Pair) -> Result<(), E> { body }
+        },
+        quote! {
+            async fn f(&self, order: Order, __arg1: Pair) -> Result<(), E> {
+                let __key = ::lock_runtime::__private::v1::key().part("self.id", &self.id).build();
+                let __call = ::lock_runtime::__private::v1::Call::new(__key);
+                match __call.enter().await {
+                    ::core::result::Result::Ok(__inside) => __inside.run(async move {
+                        let mut order = order;
+                        let __arg1 = __arg1;
+                        let (a, _) = __arg1;
+                        { #fake body }
+                    }, ::lock_runtime::__private::v1::from).await,
+                    ::core::result::Result::Err(__error) if ::lock_runtime::__private::v1::is_busy(&__error) =>
+                        Self::later(self, order, __arg1, __error).await,
+                    ::core::result::Result::Err(__error) => ::lock_runtime::__private::v1::from(__error),
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn a_fallback_of_a_method_under_async_trait() {
+    let fake = fake(quote!(Result<(), E>));
+    expands(
+        quote!(key = "k", on_busy = fallback(later)),
+        quote! {
+            fn f<'a>(&'a self, id: u64) -> Pin<Box<dyn Future<Output = Result<(), E> > + 'a> > {
+                Box::pin(async move { let __self = self; let id = id; inner })
+            }
+        },
+        quote! {
+            fn f<'a>(&'a self, id: u64) -> Pin<Box<dyn Future<Output = Result<(), E> > + 'a> > {
+                let __key = ::lock_runtime::__private::v1::key().text("k").build();
+                Box::pin(async move {
+                    let __call = ::lock_runtime::__private::v1::Call::new(__key);
+                    match __call.enter().await {
+                        ::core::result::Result::Ok(__inside) => __inside.run(async move {
+                            { #fake let __self = self; let id = id; inner }
+                        }, ::lock_runtime::__private::v1::from).await,
+                        ::core::result::Result::Err(__error) if ::lock_runtime::__private::v1::is_busy(&__error) =>
+                            later(self, id, __error).await,
+                        ::core::result::Result::Err(__error) => ::lock_runtime::__private::v1::from(__error),
+                    }
+                })
+            }
+        },
+    );
+}
+
+#[test]
+fn a_fallback_needs_every_argument() {
+    for (item, says) in [
+        (
+            quote! { async fn f(#[cfg(unix)] a: u8) -> Result<(), E> { body } },
+            "under `#[cfg]`",
+        ),
+        (
+            quote! { fn f((a, b): Pair) -> Pin<Box<dyn Future<Output = Result<(), E> > > > {
+                Box::pin(async move { body })
+            } },
+            "a pattern cannot",
+        ),
+    ] {
+        let expanded = crate::locked(quote!(key = "k", on_busy = fallback(g)), item).to_string();
+        assert!(expanded.contains(says), "{expanded}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The values of the options that are no durations.
 
 use lock_core::options::OnLost;
-use syn::{Expr, ExprLit, Ident, Lit, LitStr, Path};
+use syn::{Expr, ExprLit, ExprPath, Ident, Lit, LitStr, Path};
 
 use crate::{mistakes::Mistakes, template};
 
@@ -44,6 +44,148 @@ pub(crate) fn key(value: &Expr, mistakes: &mut Mistakes) -> Option<LitStr> {
         ),
     }
     None
+}
+
+/// The literals of a list of keys; what a mistake spoiled is left out.
+pub(crate) fn keys<'a>(value: &'a Expr, mistakes: &mut Mistakes) -> Option<Vec<&'a Expr>> {
+    match value {
+        Expr::Array(list) if list.elems.is_empty() => mistakes.add(
+            value,
+            "the list of keys is empty: name the locks, as in `keys = [\"account:<from>\", \"account:<to>\"]`",
+        ),
+        Expr::Array(list) => return Some(list.elems.iter().collect()),
+        _ => mistakes.add(
+            value,
+            "`keys` is a list: write `keys = [\"account:<from>\", \"account:<to>\"]`, or `key = \"…\"` for one lock",
+        ),
+    }
+    None
+}
+
+/// What to do while the lock is busy, other than to fail.
+pub(crate) enum OnBusy {
+    Skip,
+    /// Calls this function instead.
+    Fallback(ExprPath),
+}
+
+pub(crate) fn on_busy(value: &Expr, mistakes: &mut Mistakes) -> Option<OnBusy> {
+    let named =
+        |value: &Expr, name: &str| matches!(value, Expr::Path(path) if path.path.is_ident(name));
+    match value {
+        value if named(value, "error") => return None,
+        value if named(value, "skip") => return Some(OnBusy::Skip),
+        Expr::Call(call) if named(&call.func, "fallback") => {
+            let mut args = call.args.iter();
+            match (args.next().cloned().map(ungrouped), args.next()) {
+                (Some(Expr::Path(path)), None) => return Some(OnBusy::Fallback(path)),
+                (Some(Expr::Lit(ExprLit { lit: Lit::Str(name), .. })), None) => mistakes.add(
+                    &name,
+                    format_args!("the fallback is a path, not a text: write `on_busy = fallback({})`", path_like(&name, "sold_out")),
+                ),
+                _ => mistakes.add(
+                    value,
+                    "the fallback is the path of an `async fn` that takes this function's arguments and a `LockError`: write `on_busy = fallback(sold_out)`",
+                ),
+            }
+        }
+        value if named(value, "fallback") => mistakes.add(
+            value,
+            "the fallback needs a path, of an `async fn` that takes this function's arguments and a `LockError`: write `on_busy = fallback(sold_out)`",
+        ),
+        _ => mistakes.add(
+            value,
+            "a call whose lock is busy fails, is skipped or falls back: write `on_busy = error`, `on_busy = skip` or `on_busy = fallback(path)`, without quotes",
+        ),
+    }
+    None
+}
+
+/// The text if it is a path, else an example.
+fn path_like(literal: &LitStr, example: &str) -> String {
+    let text = literal.value();
+    match literal.parse::<Path>() {
+        Ok(_) => text,
+        Err(_) => example.into(),
+    }
+}
+
+pub(crate) fn map_err(value: &Expr, mistakes: &mut Mistakes) -> Option<ExprPath> {
+    match value {
+        Expr::Path(path) => return Some(path.clone()),
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(name),
+            ..
+        }) => mistakes.add(
+            name,
+            format_args!(
+                "`map_err` is a path, not a text: write `map_err = {}`",
+                path_like(name, "PayError::Lock")
+            ),
+        ),
+        _ => mistakes.add(
+            value,
+            "`map_err` is the path of a function from `LockError` to the error type: write `map_err = PayError::Lock`",
+        ),
+    }
+    None
+}
+
+/// Refuses every mode but the one that there is.
+pub(crate) fn mode(value: &Expr, mistakes: &mut Mistakes) {
+    let message = match value {
+        // A writer excludes everybody.
+        Expr::Path(path) if path.path.is_ident("exclusive") || path.path.is_ident("write") => {
+            return;
+        }
+        Expr::Path(path) if path.path.is_ident("read") => {
+            "`mode = read` is not supported yet: write `mode = exclusive`, or remove it"
+        }
+        Expr::Call(call) if matches!(&*call.func, Expr::Path(path) if path.path.is_ident("permits")) => {
+            match call.args.first() {
+                Some(Expr::Lit(ExprLit {
+                    lit: Lit::Int(number),
+                    ..
+                })) if number.base10_digits() == "0" => {
+                    mistakes.add(
+                        number,
+                        "no permits, so that nobody could ever enter: write `mode = permits(1)` at least",
+                    );
+                    return;
+                }
+                Some(_) if call.args.len() == 1 => {
+                    "`mode = permits(…)` is not supported yet: write `mode = exclusive`, or remove it"
+                }
+                _ => "`permits` needs one number: write `mode = permits(3)`",
+            }
+        }
+        _ => {
+            "this is no mode: write `mode = exclusive`, `mode = read`, `mode = write` or `mode = permits(3)`, without quotes"
+        }
+    };
+    mistakes.add(value, message);
+}
+
+/// Refuses every strategy but the one that there is.
+pub(crate) fn strategy(value: &Expr, mistakes: &mut Mistakes) {
+    let is = |name: &str| matches!(value, Expr::Path(path) if path.path.is_ident(name));
+    if is("handoff") {
+        return;
+    }
+    if is("notify") || is("spin") {
+        let name = if is("spin") { "spin" } else { "notify" };
+        mistakes.add(
+            value,
+            format_args!(
+                "`strategy = {name}` is not supported yet: write `strategy = handoff`, or remove it"
+            ),
+        );
+    } else {
+        mistakes.add(
+            value,
+            "this is no strategy: write `strategy = handoff`, `strategy = notify` or `strategy = spin`, without quotes",
+        );
+    }
 }
 
 pub(crate) fn renew(value: &Expr, mistakes: &mut Mistakes) -> Option<bool> {

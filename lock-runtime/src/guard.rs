@@ -19,12 +19,7 @@ use lock_core::{
 };
 use pin_project_lite::pin_project;
 
-use crate::{
-    engine,
-    hold::HoldState,
-    reentry,
-    wait::{self, Entry, Wanted},
-};
+use crate::{engine, entry::Entered, hold::HoldState, locks::Locks, reentry, wait};
 
 /// The hold that a body runs in: its fencing token, what is left of its lease, and word of its loss.
 ///
@@ -126,6 +121,85 @@ impl Hold {
     }
 }
 
+/// The holds of a body that runs under several locks: one for each of its `keys`, in their order, each with a fencing
+/// token of its own. In a function annotated with `keys`, `guard = ident` binds them.
+///
+/// ```
+/// use lock_runtime::{LockClient, LockError, distributed_lock};
+///
+/// #[distributed_lock(keys = ["account:<from>", "account:<to>"], guard = holds)]
+/// async fn transfer(from: u64, to: u64) -> Result<bool, LockError> {
+///     assert_eq!(holds[1].key().as_str(), format!("account:{to}"));
+///     Ok(holds[0].token() != holds[1].token())
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = LockClient::connect("memory:").await?;
+/// assert!(client.scope(transfer(2, 1)).await?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Holds {
+    holds: Vec<Hold>,
+}
+
+impl Holds {
+    /// The holds of the innermost call that encloses the code which runs right now.
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        let frame = reentry::enclosing()?;
+        let holds = frame.holds().iter().cloned();
+        Some(Self {
+            holds: holds.map(|state| Hold { state }).collect(),
+        })
+    }
+
+    /// What is left of the lease that ends first, see [`Hold::remaining`].
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let all = self.holds.iter().map(Hold::remaining);
+        all.min().unwrap_or_default()
+    }
+
+    /// The loss of one of them, if there is one by now.
+    #[must_use]
+    pub fn loss(&self) -> Option<LossReason> {
+        self.holds.iter().find_map(Hold::loss)
+    }
+
+    /// Ends when one of them is lost; never, if they are released before.
+    ///
+    /// # Cancel safety
+    /// May be dropped and called again.
+    pub async fn lost(&self) -> LossReason {
+        let mut each: Vec<_> = self
+            .holds
+            .iter()
+            .map(|hold| Box::pin(hold.lost()))
+            .collect();
+        std::future::poll_fn(|cx| {
+            let lost = each
+                .iter_mut()
+                .find_map(|lost| match lost.as_mut().poll(cx) {
+                    Poll::Ready(reason) => Some(reason),
+                    Poll::Pending => None,
+                });
+            lost.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+impl std::ops::Deref for Holds {
+    type Target = [Hold];
+
+    fn deref(&self) -> &[Hold] {
+        &self.holds
+    }
+}
+
 /// Holds a lock until it is released or dropped.
 ///
 /// All that a [`Hold`] tells is on the guard too. A guard does not stop anybody at a loss: watch
@@ -139,16 +213,16 @@ impl Hold {
 #[must_use = "a dropped guard releases its lock"]
 pub struct LockGuard {
     hold: Hold,
-    entry: Entry,
+    entered: Entered,
 }
 
 impl LockGuard {
-    pub(crate) fn new(entry: Entry) -> Self {
+    pub(crate) fn new(entered: Entered) -> Self {
         Self {
             hold: Hold {
-                state: entry.hold().clone(),
+                state: entered.hold().clone(),
             },
-            entry,
+            entered,
         }
     }
 
@@ -164,7 +238,7 @@ impl LockGuard {
         let mut body = pin!(body);
         let mut watch = None;
         std::future::poll_fn(|cx| {
-            poll_inside(&self.entry, OnLost::Cancel, &mut watch, body.as_mut(), cx)
+            poll_inside(&self.entered, OnLost::Cancel, &mut watch, body.as_mut(), cx)
         })
         .await
     }
@@ -172,7 +246,7 @@ impl LockGuard {
     /// Releases the lock and waits until the server has confirmed that, a second at most; after it, and if the call is
     /// dropped, the release goes on in the background.
     pub async fn release(self) {
-        self.entry.leave().await;
+        self.entered.leave().await;
     }
 
     /// [`release`](Self::release) for code outside async.
@@ -193,46 +267,40 @@ impl std::ops::Deref for LockGuard {
 }
 
 /// Word of a lease's loss, made when a body first has to wait.
-type Watch = Option<BoxFuture<'static, LossReason>>;
+type Watch = Option<BoxFuture<'static, ()>>;
 
-/// Polls a body inside its hold, the deadline checked before.
+/// Polls a body inside its holds, the deadlines checked before.
 fn poll_inside<F: Future>(
-    entry: &Entry,
+    entered: &Entered,
     on_lost: OnLost,
     watch: &mut Watch,
     body: Pin<&mut F>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<F::Output, LockError>> {
-    let hold = entry.hold();
-    let lost = |reason| {
-        Poll::Ready(Err(LockError::Lost {
-            key: hold.key.clone(),
-            token: hold.token,
-            reason,
-        }))
-    };
-    if let (OnLost::Cancel, Some(reason)) = (on_lost, hold.loss()) {
-        return lost(reason);
+    if on_lost == OnLost::Cancel
+        && let Some(lost) = entered.loss()
+    {
+        return Poll::Ready(Err(lost));
     }
-    if let Poll::Ready(output) = reentry::inside(Some(entry.frame().clone()), || body.poll(cx)) {
+    if let Poll::Ready(output) = reentry::inside(Some(entered.frame().clone()), || body.poll(cx)) {
         // The result is the body's, whatever became of the lease; a loss is logged and counted.
-        hold.loss();
+        entered.loss();
         return Poll::Ready(Ok(output));
     }
-    let watching = watch.get_or_insert_with(|| Box::pin(hold.clone().watch()));
-    match (watching.as_mut().poll(cx), on_lost) {
-        (Poll::Ready(reason), OnLost::Cancel) => lost(reason),
-        (Poll::Ready(_), OnLost::Continue) => {
-            *watch = Some(Box::pin(std::future::pending()));
-            Poll::Pending
-        }
-        (Poll::Pending, _) => Poll::Pending,
+    loop {
+        let watching = watch.get_or_insert_with(|| entered.watch());
+        ready!(watching.as_mut().poll(cx));
+        *watch = match (on_lost, entered.loss()) {
+            (OnLost::Cancel, Some(lost)) => return Poll::Ready(Err(lost)),
+            (OnLost::Cancel, None) => None,
+            (OnLost::Continue, _) => Some(Box::pin(std::future::pending())),
+        };
     }
 }
 
 enum Stage {
-    Entering(BoxFuture<'static, Result<Entry, LockError>>),
-    Inside { entry: Entry, watch: Watch },
+    Entering(BoxFuture<'static, Result<Entered, LockError>>),
+    Inside { entered: Entered, watch: Watch },
     Leaving(BoxFuture<'static, ()>),
     Ended,
 }
@@ -254,17 +322,39 @@ pin_project! {
 }
 
 impl<F: Future> Run<F> {
-    pub(crate) fn new(wanted: Result<Wanted, LockError>, body: F) -> Self {
-        let on_lost = wanted
-            .as_ref()
-            .map_or(OnLost::Cancel, |wanted| wanted.terms.on_lost);
+    /// Enters first.
+    pub(crate) fn new(locks: Result<Locks, LockError>, body: F) -> Self {
+        let (on_lost, entering) = match locks {
+            Ok(locks) => (locks.on_lost(), locks.enter()),
+            Err(error) => (OnLost::Cancel, ready_box(Err(error))),
+        };
+        Self::at(Stage::Entering(entering), on_lost, body)
+    }
+
+    /// Is inside already.
+    pub(crate) fn inside(entered: Entered, on_lost: OnLost, body: F) -> Self {
+        Self::at(
+            Stage::Inside {
+                entered,
+                watch: None,
+            },
+            on_lost,
+            body,
+        )
+    }
+
+    fn at(stage: Stage, on_lost: OnLost, body: F) -> Self {
         Self {
             body: Some(body),
             result: None,
-            stage: Stage::Entering(Box::pin(async { wait::enter(wanted?).await })),
+            stage,
             on_lost,
         }
     }
+}
+
+fn ready_box<T: Send + 'static>(value: T) -> BoxFuture<'static, T> {
+    Box::pin(std::future::ready(value))
 }
 
 impl<F: Future> fmt::Debug for Run<F> {
@@ -281,26 +371,32 @@ impl<F: Future> Future for Run<F> {
         loop {
             match this.stage {
                 Stage::Entering(entering) => match ready!(entering.as_mut().poll(cx)) {
-                    Ok(entry) => *this.stage = Stage::Inside { entry, watch: None },
+                    Ok(entered) => {
+                        *this.stage = Stage::Inside {
+                            entered,
+                            watch: None,
+                        };
+                    }
                     Err(error) => {
                         this.body.set(None);
                         *this.stage = Stage::Ended;
                         return Poll::Ready(Err(error));
                     }
                 },
-                Stage::Inside { entry, watch } => {
+                Stage::Inside { entered, watch } => {
                     let body = this
                         .body
                         .as_mut()
                         .as_pin_mut()
                         .expect("a body is there until it has ended");
-                    let result = ready!(poll_inside(entry, *this.on_lost, watch, body, cx));
+                    let result = ready!(poll_inside(entered, *this.on_lost, watch, body, cx));
                     *this.result = Some(result);
                     // The key is released only after the body is gone.
                     this.body.set(None);
-                    if let Stage::Inside { entry, .. } = std::mem::replace(this.stage, Stage::Ended)
+                    if let Stage::Inside { entered, .. } =
+                        std::mem::replace(this.stage, Stage::Ended)
                     {
-                        *this.stage = Stage::Leaving(Box::pin(entry.leave()));
+                        *this.stage = Stage::Leaving(Box::pin(entered.leave()));
                     }
                 }
                 Stage::Leaving(leaving) => {

@@ -14,7 +14,7 @@ use std::{
 
 use lock_core::{
     backend::{Backend, BackendError, Released, Renewed},
-    error::LossReason,
+    error::{LockError, LossReason},
     fencing::FencingToken,
     key::{LockKey, LockName},
     lease::{Grant, LeaseTerms, Moment, Renewal},
@@ -122,8 +122,11 @@ pub(crate) struct HoldState {
     pub(crate) name: LockName,
     pub(crate) token: FencingToken,
     pub(crate) terms: LeaseTerms,
-    pub(crate) entered: Moment,
     pub(crate) kept_at: KeptAt,
+    /// When the lease began: with the grant, or with a body that had to wait for other locks too.
+    begun: AtomicMoment,
+    /// Released before, the lock stays taken until then; none if it is free at once.
+    keep_until: AtomicMoment,
     shared: Arc<Shared>,
     /// The local deadline, which only moves on; none while the backend itself keeps the lease.
     deadline: AtomicMoment,
@@ -162,8 +165,9 @@ impl HoldState {
             name,
             token: grant.token,
             terms,
-            entered,
             kept_at: KeptAt::new(),
+            begun: AtomicMoment::new(Some(entered)),
+            keep_until: AtomicMoment::new(Some(Moment::new(Duration::ZERO))),
             shared,
             deadline: AtomicMoment::new(grant.valid_until),
             lost: OnceLock::new(),
@@ -200,6 +204,45 @@ impl HoldState {
         self.deadline
             .0
             .fetch_max(AtomicMoment::nanos(until), Ordering::AcqRel);
+    }
+
+    pub(crate) fn begun(&self) -> Moment {
+        self.begun.get().expect("a hold has begun")
+    }
+
+    /// The body begins only now, and with it a fixed lease: what renewals meanwhile have added is not its.
+    pub(crate) fn begin_anew(&self) {
+        let now = self.backend().now();
+        self.begun
+            .0
+            .store(AtomicMoment::nanos(now), Ordering::Release);
+        if self.terms.renewal == Renewal::Fixed && self.deadline().is_some() {
+            let end = AtomicMoment::nanos(now + self.terms.time);
+            self.deadline.0.fetch_min(end, Ordering::AcqRel);
+        }
+    }
+
+    /// An entry that leaves wants the lock to stay taken until then.
+    pub(crate) fn keep_until(&self, until: Moment) {
+        self.keep_until
+            .0
+            .fetch_max(AtomicMoment::nanos(until), Ordering::AcqRel);
+    }
+
+    /// Until when the lock stays taken after its release, if that is still to come.
+    fn kept_until(&self) -> Option<Moment> {
+        self.keep_until
+            .get()
+            .filter(|until| *until > self.backend().now())
+    }
+
+    /// The loss as the error of a call inside, if the lease is lost by now.
+    pub(crate) fn lost_error(&self) -> Option<LockError> {
+        self.loss().map(|reason| LockError::Lost {
+            key: self.key.clone(),
+            token: self.token,
+            reason,
+        })
     }
 
     pub(crate) fn remaining(&self) -> Duration {
@@ -256,7 +299,7 @@ impl HoldState {
 
     /// Ends when the lease is lost, after a warning when a body has used 80 % of a fixed lease.
     pub(crate) async fn watch(self: Arc<Self>) -> LossReason {
-        let late = self.entered + self.terms.time * 4 / 5;
+        let late = self.begun() + self.terms.time * 4 / 5;
         if self.terms.renewal == Renewal::Fixed && !self.warned.load(Ordering::Acquire) {
             let loss = pin!(self.wait_for_loss());
             tokio::select! {
@@ -382,7 +425,8 @@ impl EntryDuty {
         }
         let answer = {
             let hold = &releasing.hold;
-            let mut release = pin!(hold.backend().release(&hold.name, hold.token));
+            let keep_until = hold.kept_until();
+            let mut release = pin!(hold.backend().release(&hold.name, hold.token, keep_until));
             // In process the answer is there at once: no timer, and no thread of the engine's.
             match std::future::poll_fn(|cx| Poll::Ready(release.as_mut().poll(cx))).await {
                 Poll::Ready(answer) => Some(answer),
@@ -444,8 +488,12 @@ impl Drop for Releasing {
         if !self.confirmed {
             let hold = &self.hold;
             tracing::debug!(key = %hold.key, token = %hold.token, "releasing in the background");
-            hold.backend()
-                .release_in_background(&hold.name, hold.token, hold.deadline());
+            hold.backend().release_in_background(
+                &hold.name,
+                hold.token,
+                hold.kept_until(),
+                hold.deadline(),
+            );
         }
         // Only now: shutting down waits for the release too, or for its going on in the background.
         self.hold.shared.held.remove(&self.hold);

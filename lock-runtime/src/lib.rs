@@ -45,12 +45,15 @@ mod client;
 mod clock;
 mod connect;
 mod engine;
+mod entry;
 mod guard;
 mod held;
 mod hold;
 mod lock;
+mod locks;
 mod reentry;
 mod renewal;
+mod several;
 mod stats;
 mod sync;
 mod wait;
@@ -61,11 +64,11 @@ pub mod __private;
 
 pub use client::{AlreadyInstalled, LockClient, LockClientBuilder, URL_VARIABLE};
 pub use connect::ConnectError;
-pub use guard::{Hold, LockGuard, Run};
+pub use guard::{Hold, Holds, LockGuard, Run};
 pub use lock::Lock;
 pub use lock_core::{
     backend::{Holder, Status},
-    error::{BusyWith, FromLockError, LockError, LockResult, LossReason},
+    error::{BusyWith, FromLockError, LockError, LockResult, LossReason, SkipResult},
     fencing::FencingToken,
     key::{KeyError, KeyPart, LockKey, MAX_KEY_BYTES, escape},
     options::{OnLost, OptionsError},

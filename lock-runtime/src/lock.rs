@@ -13,6 +13,7 @@ use crate::{
     client::LockClient,
     engine,
     guard::{LockGuard, Run},
+    locks::Locks,
     reentry,
     wait::{self, Wanted},
 };
@@ -103,6 +104,14 @@ impl Lock {
         self
     }
 
+    /// How long the lock stays taken at least, even if the body is quicker: the value returns at once, and the lock is
+    /// free at the end of that time. It counts from the grant, and is no longer than an explicit lease. A body that
+    /// panics or is dropped, and a guard that is dropped, free the lock at once.
+    pub fn hold_at_least(mut self, hold_at_least: Duration) -> Self {
+        self.options.hold_at_least = hold_at_least;
+        self
+    }
+
     /// What becomes of the body of [`run`](Self::run) when the lease is lost.
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.options.on_lost = on_lost;
@@ -157,7 +166,7 @@ impl Lock {
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
     pub fn run<F: Future>(&self, body: F) -> Run<F> {
-        Run::new(self.wanted(), body)
+        Run::new(self.wanted().map(Locks::One), body)
     }
 
     /// Reads who holds the lock, for how long, and how many wait. The answer may be stale when it arrives.

@@ -11,7 +11,7 @@ pub mod v1 {
     };
 
     use lock_core::{
-        error::{LockError, LockResult},
+        error::{LockError, LockResult, SkipResult},
         key::{KeyBuilder, KeyError, LockKey},
         options::{LockOptions, OnLost},
     };
@@ -19,8 +19,10 @@ pub mod v1 {
 
     use crate::{
         client::LockClient,
-        guard::{Hold, Run},
+        entry::Entered,
+        guard::{Hold, Holds, Run},
         lock::Lock,
+        locks::Locks,
     };
 
     /// Begins a key.
@@ -38,20 +40,67 @@ pub mod v1 {
         Hold::current().expect("an annotated body runs inside its hold")
     }
 
-    /// An annotated call: which lock, on which terms.
+    /// The holds of the body that runs right now, of a call with several keys.
+    ///
+    /// # Panics
+    /// Outside a guarded body, where no expansion calls it.
+    #[must_use]
+    pub fn holds() -> Holds {
+        Holds::current().expect("an annotated body runs inside its holds")
+    }
+
+    /// A lock's failure becomes the function's error, by `From`.
+    pub fn from<R: LockResult>(error: LockError) -> R {
+        R::from_lock_error(error)
+    }
+
+    /// A lock's failure becomes the function's error, by its own function.
+    pub fn mapped<T, E>(map_err: fn(LockError) -> E) -> impl FnOnce(LockError) -> Result<T, E> {
+        move |error| Err(map_err(error))
+    }
+
+    /// A lock that is busy is no failure: the function returns `Ok(None)`.
+    pub fn skip<R: SkipResult>(failed: impl FnOnce(LockError) -> R) -> impl FnOnce(LockError) -> R {
+        move |error| match error {
+            LockError::Busy { .. } => R::skipped(),
+            error => failed(error),
+        }
+    }
+
+    /// Whether a failure to enter is one that a fallback takes over.
+    #[must_use]
+    pub fn is_busy(error: &LockError) -> bool {
+        matches!(error, LockError::Busy { .. })
+    }
+
+    /// An annotated call: which locks, on which terms.
     #[derive(Debug)]
     #[must_use]
     pub struct Call {
-        key: Result<LockKey, KeyError>,
+        keys: Keys,
         client: Option<LockClient>,
         namespace: Option<&'static str>,
         options: LockOptions,
     }
 
+    #[derive(Debug)]
+    enum Keys {
+        One(Result<LockKey, KeyError>),
+        Several(Vec<Result<LockKey, KeyError>>),
+    }
+
     impl Call {
         pub fn new(key: Result<LockKey, KeyError>) -> Self {
+            Self::of(Keys::One(key))
+        }
+
+        pub fn several<const N: usize>(keys: [Result<LockKey, KeyError>; N]) -> Self {
+            Self::of(Keys::Several(keys.into()))
+        }
+
+        fn of(keys: Keys) -> Self {
             Self {
-                key,
+                keys,
                 client: None,
                 namespace: None,
                 options: LockOptions::default(),
@@ -78,6 +127,11 @@ pub mod v1 {
             self
         }
 
+        pub fn hold_at_least(mut self, hold_at_least: Duration) -> Self {
+            self.options.hold_at_least = hold_at_least;
+            self
+        }
+
         pub fn on_lost(mut self, on_lost: OnLost) -> Self {
             self.options.on_lost = on_lost;
             self
@@ -93,21 +147,62 @@ pub mod v1 {
             self
         }
 
-        /// Runs the body under the lock.
-        pub fn run<F>(self, body: F) -> Called<F>
+        /// Runs the body under its locks; `failed` makes the function's error of a lock's failure.
+        pub fn run<F, M>(self, body: F, failed: M) -> Called<F, M>
         where
             F: Future,
-            F::Output: LockResult,
+            M: FnOnce(LockError) -> F::Output,
         {
-            let wanted = self
-                .client
-                .map_or_else(LockClient::current, Ok)
-                .and_then(|client| {
-                    Lock::called(client, self.key, self.namespace, self.options).wanted()
-                });
             Called {
-                run: Run::new(wanted, body),
-                failed: F::Output::from_lock_error,
+                run: Run::new(self.locks(), body),
+                failed: Some(failed),
+            }
+        }
+
+        /// Enters the locks, for a body that is built only then.
+        pub async fn enter(self) -> Result<Inside, LockError> {
+            let on_lost = self.options.on_lost;
+            let entered = self.locks()?.enter().await?;
+            Ok(Inside { entered, on_lost })
+        }
+
+        fn locks(self) -> Result<Locks, LockError> {
+            let Self {
+                keys,
+                client,
+                namespace,
+                options,
+            } = self;
+            let client = client.map_or_else(LockClient::current, Ok)?;
+            let wanted = |client, key| Lock::called(client, key, namespace, options).wanted();
+            Ok(match keys {
+                Keys::One(key) => Locks::One(wanted(client, key)?),
+                Keys::Several(keys) => {
+                    let keys = keys.into_iter().map(|key| wanted(client.clone(), key));
+                    Locks::Several(keys.collect::<Result<_, _>>()?)
+                }
+            })
+        }
+    }
+
+    /// A call that has entered, and has no body yet. Dropped, it leaves.
+    #[derive(Debug)]
+    #[must_use]
+    pub struct Inside {
+        entered: Entered,
+        on_lost: OnLost,
+    }
+
+    impl Inside {
+        /// Runs the body; `failed` makes the function's error of a loss.
+        pub fn run<F, M>(self, body: F, failed: M) -> Called<F, M>
+        where
+            F: Future,
+            M: FnOnce(LockError) -> F::Output,
+        {
+            Called {
+                run: Run::inside(self.entered, self.on_lost, body),
+                failed: Some(failed),
             }
         }
     }
@@ -115,27 +210,33 @@ pub mod v1 {
     pin_project! {
         /// The future of an annotated call: a lock's failure becomes the function's error.
         #[must_use = "futures do nothing unless they are awaited"]
-        pub struct Called<F: Future> {
+        pub struct Called<F: Future, M> {
             #[pin]
             run: Run<F>,
-            // A function, not a bound of the future: a missing `From<LockError>` is one error, at the call.
-            failed: fn(LockError) -> F::Output,
+            failed: Option<M>,
         }
     }
 
-    impl<F: Future> fmt::Debug for Called<F> {
+    impl<F: Future, M> fmt::Debug for Called<F, M> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.debug_struct("Called").finish_non_exhaustive()
         }
     }
 
-    impl<F: Future> Future for Called<F> {
+    impl<F, M> Future for Called<F, M>
+    where
+        F: Future,
+        M: FnOnce(LockError) -> F::Output,
+    {
         type Output = F::Output;
 
         fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-            let failed = self.failed;
-            let result = ready!(self.project().run.poll(cx));
-            Poll::Ready(result.unwrap_or_else(failed))
+            let this = self.project();
+            let result = ready!(this.run.poll(cx));
+            Poll::Ready(result.unwrap_or_else(|error| {
+                let failed = this.failed.take();
+                failed.expect("a finished call is not polled again")(error)
+            }))
         }
     }
 }

@@ -24,9 +24,21 @@ tokio::task_local! {
     static ENCLOSING: Option<Arc<Frame>>;
 }
 
+/// In which order a call takes its locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// One lock, wherever its author nests it: `wait` bounds a deadlock.
+    OfCalls,
+    /// Several locks, in the order of their names.
+    OfNames,
+}
+
 /// One entered call, as those nested in it see it.
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
+    order: Order,
+    /// The holds of a call that has several, in the order of its keys; in the innermost of their frames.
+    several: OnceLock<Vec<Arc<HoldState>>>,
     /// Calls nested in this one that want the same key take turns, first come, first served.
     turn: OnceLock<Arc<Semaphore>>,
     /// This call's own turn among its siblings, which ends with the last call nested in it.
@@ -47,9 +59,12 @@ impl Frame {
         hold: Arc<HoldState>,
         outer: Option<Arc<Self>>,
         own_turn: Option<OwnedSemaphorePermit>,
+        order: Order,
     ) -> Arc<Self> {
         Arc::new(Self {
             hold,
+            order,
+            several: OnceLock::new(),
             turn: OnceLock::new(),
             _own_turn: own_turn,
             outer,
@@ -67,14 +82,45 @@ impl Frame {
         std::iter::successors(Some(self), |frame| frame.outer.as_ref())
     }
 
+    fn is_inside(&self, shared: &Arc<Shared>, name: &LockName) -> bool {
+        self.hold.name == *name && Arc::ptr_eq(self.hold.shared(), shared)
+    }
+
     /// The innermost frame from here outwards that is inside this lock.
     pub(crate) fn find(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
         name: &LockName,
     ) -> Option<&Arc<Self>> {
+        self.chain().find(|frame| frame.is_inside(shared, name))
+    }
+
+    /// Whether to wait for this lock, from here, would be out of the order of names: one that comes later is held
+    /// already, and it or this one belongs to a call that keeps the order. What is outside a hold of this very lock does
+    /// not count: all who take turns there are inside that too.
+    pub(crate) fn is_out_of_order(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        name: &LockName,
+        order: Order,
+    ) -> bool {
         self.chain()
-            .find(|frame| frame.hold.name == *name && Arc::ptr_eq(frame.hold.shared(), shared))
+            .take_while(|frame| !frame.is_inside(shared, name))
+            .filter(|frame| order == Order::OfNames || frame.order == Order::OfNames)
+            .any(|frame| frame.hold.name > *name && Arc::ptr_eq(frame.hold.shared(), shared))
+    }
+
+    /// The holds of the call whose innermost frame this is.
+    pub(crate) fn holds(&self) -> &[Arc<HoldState>] {
+        self.several
+            .get()
+            .map_or(std::slice::from_ref(&self.hold), Vec::as_slice)
+    }
+
+    /// Tells the call's own body which holds it has.
+    pub(crate) fn set_holds(&self, holds: Vec<Arc<HoldState>>) {
+        let set = self.several.set(holds);
+        debug_assert!(set.is_ok(), "a call is entered once");
     }
 }
 

@@ -180,7 +180,7 @@ async fn tend(keeper: Arc<Keeper>, hold: Arc<HoldState>) {
             return;
         };
         let now = clock::boot::now();
-        let lease_ends = hold.entered + hold.terms.time;
+        let lease_ends = hold.begun() + hold.terms.time;
         let step = step(hold.plan(), lease_ends, deadline, now);
         let answer = {
             let backend = hold.backend();

@@ -9,10 +9,10 @@ use std::{
 };
 
 use lock_core::{
-    backend::{Answer, Backend, Leaving, Request},
+    backend::{Answer, Backend, BackendError, Leaving, Request},
     error::{BusyWith, LockError},
     key::{LockKey, LockName},
-    lease::{Grant, Moment},
+    lease::{Grant, LeaseTerms, Moment},
     options::Terms,
     owner::OwnerId,
 };
@@ -20,8 +20,9 @@ use uuid::Uuid;
 
 use crate::{
     client::Shared,
-    hold::{Cover, EntryDuty, HoldState},
-    reentry::{self, Frame},
+    entry::{Entered, Entry},
+    hold::{Cover, HoldState},
+    reentry::{self, Frame, Order},
     stats::count,
 };
 
@@ -39,69 +40,102 @@ pub(crate) struct Wanted {
     pub(crate) terms: Terms,
 }
 
-/// One entered call. Dropped, it leaves in the background.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    // In the order in which they end: the demand for renewal, the entry itself, the frame with the turn among siblings.
-    cover: Option<Cover>,
-    duty: EntryDuty,
-    frame: Arc<Frame>,
-}
-
-impl Entry {
-    pub(crate) fn hold(&self) -> &Arc<HoldState> {
-        self.duty.hold()
-    }
-
-    /// What those nested in this entry see around them.
-    pub(crate) fn frame(&self) -> &Arc<Frame> {
-        &self.frame
-    }
-
-    /// Leaves, and releases if nobody else is inside.
-    pub(crate) async fn leave(self) {
-        drop(self.cover);
-        self.duty.leave().await;
-        drop(self.frame);
+impl Wanted {
+    /// A new acquisition of it.
+    pub(crate) fn request(&self) -> Request {
+        Request {
+            name: self.name.clone(),
+            owner: OwnerId::from_u128(Uuid::new_v4().as_u128()),
+            lease: self.terms.lease,
+            wait: self.terms.wait,
+        }
     }
 }
 
 /// Enters. The enclosing call is looked up here, at the first poll.
-pub(crate) async fn enter(wanted: Wanted) -> Result<Entry, LockError> {
-    let started = wanted.shared.backend.now();
-    let entered = try_enter(&wanted, started).await;
+pub(crate) async fn enter(wanted: Wanted) -> Result<Entered, LockError> {
+    counted(&wanted.shared, async {
+        let entry = enter_one(&wanted, reentry::enclosing(), Order::OfCalls).await?;
+        Ok(Entered::one(entry).for_at_least(wanted.terms.hold_at_least))
+    })
+    .await
+}
+
+/// Runs what enters, unless the client is shut down, and counts what comes of it.
+pub(crate) async fn counted(
+    shared: &Arc<Shared>,
+    entering: impl Future<Output = Result<Entered, LockError>>,
+) -> Result<Entered, LockError> {
+    // Counted before the look: shutting down either sees this call, or is seen by it.
+    let _entering = shared.held.entering();
+    let entered = if shared.closed.load(Ordering::Acquire) {
+        Err(LockError::ShutDown)
+    } else {
+        entering.await
+    };
     if let Err(error) = &entered {
-        let counters = &wanted.shared.counters;
+        let counters = &shared.counters;
         match error {
             LockError::Busy { .. } => count(&counters.busy),
             LockError::Lost { .. } => {}
             _ => count(&counters.failed),
         }
-        tracing::debug!(key = %wanted.key, %error, "not acquired");
+        tracing::debug!(%error, "not acquired");
     }
     entered
 }
 
-async fn try_enter(wanted: &Wanted, started: Moment) -> Result<Entry, LockError> {
-    let shared = &wanted.shared;
-    // Counted before the look: shutting down either sees this call, or is seen by it.
-    let _entering = shared.held.entering();
-    if shared.closed.load(Ordering::Acquire) {
-        return Err(LockError::ShutDown);
+/// Enters one lock from inside `enclosing`.
+pub(crate) async fn enter_one(
+    wanted: &Wanted,
+    enclosing: Option<Arc<Frame>>,
+    order: Order,
+) -> Result<Entry, LockError> {
+    let (shared, name) = (&wanted.shared, &wanted.name);
+    let out_of_order = |frame: &Arc<Frame>| frame.is_out_of_order(shared, name, order);
+    if !wanted.terms.wait.is_zero() && enclosing.as_ref().is_some_and(out_of_order) {
+        let mut once = wanted.clone();
+        once.terms.wait = Duration::ZERO;
+        return match enter_now(&once, enclosing, order).await {
+            Err(LockError::Busy { key, waited, .. }) => Err(LockError::Busy {
+                key,
+                waited,
+                with: BusyWith::OutOfOrder,
+            }),
+            entered => entered,
+        };
     }
-    let enclosing = reentry::enclosing();
+    enter_now(wanted, enclosing, order).await
+}
+
+async fn enter_now(
+    wanted: &Wanted,
+    enclosing: Option<Arc<Frame>>,
+    order: Order,
+) -> Result<Entry, LockError> {
+    let started = wanted.shared.backend.now();
     if let Some(frame) = enclosing
         .as_ref()
-        .and_then(|frame| frame.find(shared, &wanted.name))
-        && let Some(entry) = enter_again(wanted, frame, enclosing.clone(), started).await?
+        .and_then(|frame| frame.find(&wanted.shared, &wanted.name))
+        && let Some(entry) = enter_again(wanted, frame, enclosing.clone(), order).await?
     {
         return Ok(entry);
     }
     let grant = acquire(wanted, started).await?;
-    let counters = &shared.counters;
-    count(&counters.acquired);
+    Ok(begin(wanted, grant, enclosing, order))
+}
+
+/// A hold begins with its grant.
+pub(crate) fn begin(
+    wanted: &Wanted,
+    grant: Grant,
+    enclosing: Option<Arc<Frame>>,
+    order: Order,
+) -> Entry {
+    let shared = &wanted.shared;
+    count(&shared.counters.acquired);
     if grant.queued {
-        count(&counters.waited);
+        count(&shared.counters.waited);
     }
     tracing::debug!(key = %wanted.key, token = %grant.token, queued = grant.queued, "acquired");
     let duty = HoldState::begin(
@@ -111,12 +145,8 @@ async fn try_enter(wanted: &Wanted, started: Moment) -> Result<Entry, LockError>
         wanted.terms.lease,
         grant,
     );
-    let frame = Frame::new(duty.hold().clone(), enclosing, None);
-    Ok(Entry {
-        cover: None,
-        duty,
-        frame,
-    })
+    let frame = Frame::new(duty.hold().clone(), enclosing, None, order);
+    Entry::began(duty, frame)
 }
 
 /// Enters the hold of an enclosing call, in turn with its siblings. `None` if that hold has ended.
@@ -124,9 +154,10 @@ async fn enter_again(
     wanted: &Wanted,
     frame: &Arc<Frame>,
     enclosing: Option<Arc<Frame>>,
-    started: Moment,
+    order: Order,
 ) -> Result<Option<Entry>, LockError> {
     let backend = &wanted.shared.backend;
+    let started = backend.now();
     let deadline = started + wanted.terms.wait;
     let turn = bounded(backend, deadline, frame.turn().acquire_owned()).await;
     let turn = match turn {
@@ -134,62 +165,76 @@ async fn enter_again(
         None => return Err(busy(wanted, started, BusyWith::Sibling)),
     };
     let hold = &frame.hold;
-    let lost = || {
-        hold.loss().map(|reason| LockError::Lost {
-            key: wanted.key.clone(),
-            token: hold.token,
-            reason,
-        })
-    };
     let Some(duty) = hold.enter_again() else {
         return Ok(None);
     };
-    if let Some(lost) = lost() {
+    if let Some(lost) = hold.lost_error() {
         return Err(lost);
     }
-    let deadline = deadline.max(started + TRY_PATIENCE);
-    let cover = match bounded(backend, deadline, hold.cover(wanted.terms.lease)).await {
-        Some(cover) => cover.map_err(|error| {
-            LockError::from_backend(error, &wanted.key, backend.now().since(started))
-        })?,
-        None => return Err(unreachable(wanted, started)),
-    };
-    if let Some(lost) = lost() {
+    let cover = cover(wanted, hold, wanted.terms.lease).await?;
+    if let Some(lost) = hold.lost_error() {
         return Err(lost);
     }
     count(&wanted.shared.counters.reentered);
     tracing::debug!(key = %wanted.key, token = %hold.token, "entered again");
-    let frame = Frame::new(hold.clone(), enclosing, Some(turn));
-    Ok(Some(Entry { cover, duty, frame }))
+    let frame = Frame::new(hold.clone(), enclosing, Some(turn), order);
+    Ok(Some(Entry::again(duty, frame, cover)))
+}
+
+/// Makes the lease of a hold last for `lease` from now, within what is left of `wait`.
+pub(crate) async fn cover(
+    wanted: &Wanted,
+    hold: &Arc<HoldState>,
+    lease: LeaseTerms,
+) -> Result<Option<Cover>, LockError> {
+    let started = wanted.shared.backend.now();
+    let patience = wanted.terms.wait.max(TRY_PATIENCE);
+    let covering = hold.cover(lease);
+    match bounded(&wanted.shared.backend, started + patience, covering).await {
+        Some(Ok(cover)) => Ok(cover),
+        Some(Err(error)) => Err(failed(wanted, started, error)),
+        None => Err(unreachable(wanted, started)),
+    }
+}
+
+/// Bounds what takes locks, `None` if it takes longer than `wait`, or than one attempt may.
+pub(crate) async fn within_wait<F: Future>(
+    wanted: &Wanted,
+    started: Moment,
+    taking: F,
+) -> Option<F::Output> {
+    let wait = wanted.terms.wait;
+    let patience = if wait.is_zero() { TRY_PATIENCE } else { wait };
+    bounded(&wanted.shared.backend, started + patience, taking).await
 }
 
 /// Acquires from the backend, within `wait`.
 async fn acquire(wanted: &Wanted, started: Moment) -> Result<Grant, LockError> {
     let backend = &wanted.shared.backend;
-    let wait = wanted.terms.wait;
-    let mut attempt = backend.attempt(Request {
-        name: wanted.name.clone(),
-        owner: OwnerId::from_u128(Uuid::new_v4().as_u128()),
-        lease: wanted.terms.lease,
-        wait,
-    });
-    let patience = if wait.is_zero() { TRY_PATIENCE } else { wait };
-    let failed = |error| LockError::from_backend(error, &wanted.key, backend.now().since(started));
-    match bounded(backend, started + patience, attempt.enter()).await {
+    let mut attempt = backend.attempt(wanted.request());
+    match within_wait(wanted, started, attempt.enter()).await {
         Some(Ok(Answer::Granted(grant))) => return Ok(grant),
         Some(Ok(Answer::Busy)) => return Err(busy_outside(wanted, started)),
-        Some(Err(error)) => return Err(failed(error)),
+        Some(Err(error)) => return Err(failed(wanted, started, error)),
         // One attempt stands in no queue. Dropped, it gives back what it may have got.
-        None if wait.is_zero() => return Err(unreachable(wanted, started)),
+        None if wanted.terms.wait.is_zero() => return Err(unreachable(wanted, started)),
         None => {}
     }
     // Leaving the queue decides. Without an answer the attempt, dropped, goes on leaving behind our back.
     match bounded(backend, backend.now() + LEAVE_PATIENCE, attempt.leave()).await {
         Some(Ok(Leaving::Granted(grant))) => Ok(grant),
         Some(Ok(Leaving::Left)) => Err(busy_outside(wanted, started)),
-        Some(Err(error)) => Err(failed(error)),
+        Some(Err(error)) => Err(failed(wanted, started, error)),
         None => Err(unreachable(wanted, started)),
     }
+}
+
+pub(crate) fn failed(wanted: &Wanted, started: Moment, error: BackendError) -> LockError {
+    LockError::from_backend(
+        error,
+        &wanted.key,
+        wanted.shared.backend.now().since(started),
+    )
 }
 
 fn busy(wanted: &Wanted, started: Moment, with: BusyWith) -> LockError {
@@ -200,7 +245,7 @@ fn busy(wanted: &Wanted, started: Moment, with: BusyWith) -> LockError {
     }
 }
 
-fn busy_outside(wanted: &Wanted, started: Moment) -> LockError {
+pub(crate) fn busy_outside(wanted: &Wanted, started: Moment) -> LockError {
     let with = if wanted.shared.held.contains(&wanted.name) {
         BusyWith::ThisProcess
     } else {
@@ -209,7 +254,7 @@ fn busy_outside(wanted: &Wanted, started: Moment) -> LockError {
     busy(wanted, started, with)
 }
 
-fn unreachable(wanted: &Wanted, started: Moment) -> LockError {
+pub(crate) fn unreachable(wanted: &Wanted, started: Moment) -> LockError {
     let backend = &wanted.shared.backend;
     LockError::Unreachable {
         key: wanted.key.clone(),

@@ -17,7 +17,7 @@ use std::{
 use lock_core::{
     backend::{
         Answer, Attempt, Backend, BackendError, BoxFuture, Holder, Leaving, Released, Renewed,
-        Request, Status,
+        Request, Status, Together,
     },
     fencing::FencingToken,
     key::LockName,
@@ -138,15 +138,65 @@ impl World {
         result
     }
 
-    /// Who is inside under this token is not any more.
-    fn release(&self, name: &LockName, token: FencingToken) -> Released {
+    /// Who is inside under this token is not any more, or will not be from `keep_until` on.
+    fn release(
+        &self,
+        name: &LockName,
+        token: FencingToken,
+        keep_until: Option<Moment>,
+    ) -> Released {
+        let keep_until = keep_until.filter(|until| *until > clock::now());
+        if keep_until.is_some() {
+            self.forget_kept();
+        }
         self.with(name, |slot, fence| {
-            if slot.held.as_ref().is_none_or(|held| held.token != token) {
+            let Some(held) = slot.held.as_mut().filter(|held| held.token == token) else {
                 return Released::NotHeld;
+            };
+            if keep_until.is_some() {
+                held.until = keep_until;
+                slot.nudge_head();
+            } else {
+                slot.hand_on(fence);
             }
-            slot.hand_on(fence);
             Released::Released
         })
+    }
+
+    /// Nobody comes back to a lock that was kept beyond its hold: what has ended of those is forgotten here.
+    fn forget_kept(&self) {
+        let mut state = lock(&self.0);
+        let State { fence, locks } = &mut *state;
+        locks.retain(|_, slot| {
+            slot.settle(fence);
+            slot.held.is_some() || !slot.queue.is_empty()
+        });
+    }
+
+    /// All or none.
+    fn acquire_together(&self, requests: &[Request]) -> Together {
+        let mut state = lock(&self.0);
+        let State { fence, locks } = &mut *state;
+        for (index, request) in requests.iter().enumerate() {
+            if let Some(slot) = locks.get_mut(&request.name) {
+                slot.settle(fence);
+                if slot.held.is_some() || !slot.queue.is_empty() {
+                    return Together::Busy(index);
+                }
+            }
+        }
+        let grants = requests.iter().map(|request| {
+            let until = end(request.lease);
+            let ends = until.map(|until| until + MARGIN);
+            let slot = locks.entry(request.name.clone()).or_default();
+            Grant {
+                token: slot.grant(request.owner, ends, fence),
+                valid_until: until,
+                validity: request.lease.time,
+                queued: false,
+            }
+        });
+        Together::Granted(grants.collect())
     }
 }
 
@@ -365,16 +415,36 @@ impl Backend for MemoryBackend {
         })
     }
 
+    fn acquire_together(
+        &self,
+        requests: Vec<Request>,
+    ) -> BoxFuture<'_, Result<Together, BackendError>> {
+        Box::pin(async move {
+            if self.refusing.load(Ordering::Acquire) {
+                return Err(BackendError::ShutDown);
+            }
+            Ok(self.world.acquire_together(&requests))
+        })
+    }
+
     fn release<'a>(
         &'a self,
         name: &'a LockName,
         token: FencingToken,
+        keep_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>> {
-        Box::pin(std::future::ready(Ok(self.world.release(name, token))))
+        let released = self.world.release(name, token, keep_until);
+        Box::pin(std::future::ready(Ok(released)))
     }
 
-    fn release_in_background(&self, name: &LockName, token: FencingToken, _until: Option<Moment>) {
-        if self.world.release(name, token) == Released::Released {
+    fn release_in_background(
+        &self,
+        name: &LockName,
+        token: FencingToken,
+        keep_until: Option<Moment>,
+        _lease_ends: Option<Moment>,
+    ) {
+        if self.world.release(name, token, keep_until) == Released::Released {
             count(&self.counters.released);
         }
     }

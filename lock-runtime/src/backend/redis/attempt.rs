@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Renewed, Request},
+    backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Renewed, Request, Together},
     fencing::FencingToken,
     lease::{CLAIM, Grant, Moment, less_drift},
     owner::OwnerId,
@@ -106,21 +106,40 @@ impl Args {
         }
     }
 
+    /// What the grant says after its token.
+    fn tail(&self) -> String {
+        format!("{}|{}|{}", self.lease_ms, self.inbox, self.owner)
+    }
+
+    /// Where late requests cannot be stopped by closing the connection they were sent on, they stop themselves: the
+    /// server's time from which on this one does nothing, empty if there is none.
+    fn not_after(&self, connection: &Connection) -> String {
+        if connection.may_kill {
+            String::new()
+        } else {
+            let end = clock::now() + self.wait + LATE_SLACK;
+            connection.server_micros(end).to_string()
+        }
+    }
+
+    /// A grant in the reply to a request that was sent then.
+    fn taken(&self, token: i64, sent: Moment) -> Grant {
+        Grant {
+            token: FencingToken::new(u64::try_from(token).unwrap_or_default()),
+            valid_until: Some(sent + less_drift(self.lease)),
+            validity: self.lease,
+            queued: false,
+        }
+    }
+
     /// Sends the request over `connection`.
     pub(super) async fn acquire(
         &self,
         connection: &Connection,
         place: Option<&str>,
     ) -> Result<Reply, CallError> {
-        // Where late requests cannot be stopped by closing the connection they were sent on, they stop themselves.
-        let not_after = if connection.may_kill {
-            String::new()
-        } else {
-            let end = clock::now() + self.wait + LATE_SLACK;
-            connection.server_micros(end).to_string()
-        };
         let keys = [self.names.grant(), self.names.queue(), FENCE];
-        let tail = format!("{}|{}|{}", self.lease_ms, self.inbox, self.owner);
+        let (tail, not_after) = (self.tail(), self.not_after(connection));
         let args = [
             tail.as_str(),
             &self.lease_ms,
@@ -133,12 +152,9 @@ impl Args {
         let (reply, sent) = connection.run(&script::ACQUIRE, &keys, &args).await?;
         let reply = match reply {
             Value::Int(token) => {
-                let token = u64::try_from(token).unwrap_or_default();
                 return Ok(Reply::Granted(Grant {
-                    token: FencingToken::new(token),
-                    valid_until: Some(sent + less_drift(self.lease)),
-                    validity: self.lease,
                     queued: place.is_some(),
+                    ..self.taken(token, sent)
                 }));
             }
             reply => reply,
@@ -156,6 +172,44 @@ impl Args {
             "busy" => Reply::Busy,
             _ => Reply::Late,
         })
+    }
+
+    /// Sends one request for all of them over `connection`.
+    async fn acquire_together(
+        all: &[Arc<Self>],
+        connection: &Connection,
+    ) -> Result<Together, CallError> {
+        let Some(first) = all.first() else {
+            return Ok(Together::Granted(Vec::new()));
+        };
+        let not_after = first.not_after(connection);
+        let tails: Vec<String> = all.iter().map(|args| args.tail()).collect();
+        let mut keys = vec![FENCE];
+        let mut args = vec![first.lease_ms.as_str(), &connection.floor, &not_after];
+        for (lock, tail) in all.iter().zip(&tails) {
+            keys.extend([lock.names.grant(), lock.names.queue()]);
+            args.push(tail);
+        }
+        let (reply, sent) = connection.run(&script::TOGETHER, &keys, &args).await?;
+        match reply {
+            Value::Int(0) => {
+                // A new connection will know the server's clock.
+                connection.health.mark_demoted();
+                Err(CallError::NotNow("the request came too late".into()))
+            }
+            Value::Int(busy) => Ok(Together::Busy(
+                usize::try_from(busy - 1).unwrap_or_default(),
+            )),
+            tokens => {
+                let tokens: Vec<i64> = decode(tokens)?;
+                let grants = all.iter().zip(tokens);
+                Ok(Together::Granted(
+                    grants
+                        .map(|(args, token)| args.taken(token, sent))
+                        .collect(),
+                ))
+            }
+        }
     }
 
     /// Takes the owner out of the queue; out of the lock, too, if it is to be given up.
@@ -374,6 +428,46 @@ impl Drop for RedisAttempt {
             });
         }
     }
+}
+
+/// Asks for several locks in one request, once.
+pub(super) async fn acquire_together(
+    server: Arc<Server>,
+    requests: Vec<Request>,
+) -> Result<Together, BackendError> {
+    if server.is_refusing() {
+        return Err(BackendError::ShutDown);
+    }
+    let (link, connection) = server.connected().await?;
+    // One attempt a lock: dropped without an answer, each of them cleans up.
+    let mut attempts = Vec::with_capacity(requests.len());
+    let mut asked = Vec::with_capacity(requests.len());
+    for request in requests {
+        let args = Arc::new(Args::new(&request, link.inbox.clone()));
+        args.gate.lock().await.carried = Some(connection.clone());
+        let mut attempt = RedisAttempt::new(server.clone(), request);
+        attempt.duty = Some(server.begin_duty());
+        attempt.sent = Some(Sent {
+            link: link.clone(),
+            args: args.clone(),
+        });
+        attempts.push(attempt);
+        asked.push(args);
+    }
+    link.watch();
+    let answer = Args::acquire_together(&asked, &connection).await;
+    if answer.is_ok() {
+        for attempt in &mut attempts {
+            attempt.settle(()).await;
+        }
+    }
+    answer.map_err(|error| match error {
+        CallError::Refused(detail) => BackendError::Refused(detail),
+        CallError::Broken(detail) | CallError::NotNow(detail) | CallError::Demoted(detail) => {
+            server.note(detail.clone());
+            BackendError::Unreachable(detail)
+        }
+    })
 }
 
 /// Makes sure that nothing of an acquisition stays behind: the same connection keeps the order of request and leaving;

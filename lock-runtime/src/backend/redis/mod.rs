@@ -24,6 +24,7 @@ use std::{
 use lock_core::{
     backend::{
         Attempt, Backend, BackendError, BoxFuture, Holder, Released, Renewed, Request, Status,
+        Together,
     },
     fencing::FencingToken,
     key::LockName,
@@ -37,7 +38,7 @@ use tokio::{
 };
 
 use self::{
-    attempt::{NOT_NOW_PAUSE, RedisAttempt, millis},
+    attempt::{NOT_NOW_PAUSE, RedisAttempt, acquire_together, millis},
     check::{Failure, check},
     connection::{CallError, Connection},
     link::Link,
@@ -234,15 +235,24 @@ impl Server {
         self: &Arc<Self>,
         name: &LockName,
         token: FencingToken,
+        keep_until: Option<Moment>,
     ) -> Result<Released, BackendError> {
-        let names = Names::new(name.clone());
-        let keys = [names.grant(), names.queue(), FENCE];
-        let grant = format!("{token}|");
-        let args = [Arg::Text(&grant), Arg::Floor, Arg::Text(claim_ms())];
-        match self.run(&script::RELEASE, &keys, &args).await? {
-            (Value::Int(1), _) => Ok(Released::Released),
-            _ => Ok(Released::NotHeld),
-        }
+        let longer = keep_until.map_or(Duration::ZERO, |until| until.since(clock::now()));
+        let (answer, _) = if longer.is_zero() {
+            let names = Names::new(name.clone());
+            let keys = [names.grant(), names.queue(), FENCE];
+            let grant = format!("{token}|");
+            let args = [Arg::Text(&grant), Arg::Floor, Arg::Text(claim_ms())];
+            self.run(&script::RELEASE, &keys, &args).await?
+        } else {
+            let (token, longer) = (token.to_string(), millis(longer));
+            let args = [Arg::Text(&token), Arg::Text(&longer)];
+            self.run(&script::KEEP, &[name.as_str()], &args).await?
+        };
+        Ok(match answer {
+            Value::Int(1) => Released::Released,
+            _ => Released::NotHeld,
+        })
     }
 
     async fn renew(
@@ -306,11 +316,12 @@ impl Server {
         self: Arc<Self>,
         name: LockName,
         token: FencingToken,
-        until: Option<Moment>,
+        keep_until: Option<Moment>,
+        lease_ends: Option<Moment>,
     ) {
-        let lease_ends = until.unwrap_or_else(clock::now);
+        let lease_ends = lease_ends.unwrap_or_else(clock::now);
         let until = lease_ends.max(clock::now() + CLAIM);
-        match clock::timeout_at(until, self.release(&name, token)).await {
+        match clock::timeout_at(until, self.release(&name, token, keep_until)).await {
             Some(Ok(Released::Released)) => {
                 count(&self.counters.released);
                 tracing::debug!(lock = %name, %token, "released in the background");
@@ -407,20 +418,34 @@ impl Backend for RedisBackend {
         Box::new(RedisAttempt::new(self.server.clone(), request))
     }
 
+    fn acquire_together(
+        &self,
+        requests: Vec<Request>,
+    ) -> BoxFuture<'_, Result<Together, BackendError>> {
+        Box::pin(acquire_together(self.server.clone(), requests))
+    }
+
     fn release<'a>(
         &'a self,
         name: &'a LockName,
         token: FencingToken,
+        keep_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>> {
-        Box::pin(self.server.release(name, token))
+        Box::pin(self.server.release(name, token, keep_until))
     }
 
-    fn release_in_background(&self, name: &LockName, token: FencingToken, until: Option<Moment>) {
+    fn release_in_background(
+        &self,
+        name: &LockName,
+        token: FencingToken,
+        keep_until: Option<Moment>,
+        lease_ends: Option<Moment>,
+    ) {
         let duty = self.server.begin_duty();
-        let releasing = self
-            .server
-            .clone()
-            .release_until(name.clone(), token, until);
+        let releasing =
+            self.server
+                .clone()
+                .release_until(name.clone(), token, keep_until, lease_ends);
         engine::spawn(async move {
             releasing.await;
             drop(duty);

@@ -56,7 +56,9 @@ impl Script {
 /// where the server has forgotten it.
 pub(super) fn load_all() -> redis::Pipeline {
     let mut pipeline = redis::Pipeline::new();
-    for script in [&ACQUIRE, &RELEASE, &LEAVE, &LOOK, &RENEW, &STATUS] {
+    for script in [
+        &ACQUIRE, &TOGETHER, &RELEASE, &KEEP, &LEAVE, &LOOK, &RENEW, &STATUS,
+    ] {
         pipeline
             .cmd("SCRIPT")
             .arg("LOAD")
@@ -77,7 +79,9 @@ macro_rules! scripts {
 
 scripts! {
     ACQUIRE = include_str!("scripts/acquire_free.lua"), HAND_ON, include_str!("scripts/acquire.lua");
+    TOGETHER = HAND_ON, include_str!("scripts/acquire_together.lua");
     RELEASE = include_str!("scripts/release_last.lua"), HAND_ON, include_str!("scripts/release.lua");
+    KEEP = include_str!("scripts/keep.lua");
     LEAVE = HAND_ON, include_str!("scripts/leave.lua");
     LOOK = HAND_ON, include_str!("scripts/look.lua");
     RENEW = include_str!("scripts/renew.lua");

@@ -1,0 +1,36 @@
+//! What one call asks for: a lock, or several.
+
+use lock_core::{backend::BoxFuture, error::LockError, options::OnLost};
+
+use crate::{
+    entry::Entered,
+    several,
+    wait::{self, Wanted},
+};
+
+/// The locks of one call, all of one client and on the same terms.
+#[derive(Debug)]
+pub(crate) enum Locks {
+    One(Wanted),
+    /// One at least, in any order.
+    Several(Vec<Wanted>),
+}
+
+impl Locks {
+    pub(crate) fn on_lost(&self) -> OnLost {
+        let first = match self {
+            Self::One(wanted) => Some(wanted),
+            Self::Several(wanted) => wanted.first(),
+        };
+        first.map_or(OnLost::Cancel, |wanted| wanted.terms.on_lost)
+    }
+
+    /// Enters all of them.
+    pub(crate) fn enter(self) -> BoxFuture<'static, Result<Entered, LockError>> {
+        // Boxed here: what one lock needs is smaller.
+        match self {
+            Self::One(wanted) => Box::pin(wait::enter(wanted)),
+            Self::Several(wanted) => Box::pin(several::enter(wanted)),
+        }
+    }
+}
