@@ -117,13 +117,16 @@ impl Entered {
         self
     }
 
-    /// Lets the body find its holds in this order, each of them as often as it is named.
-    pub(crate) fn show<'a>(&self, names: impl Iterator<Item = &'a LockName>) {
+    /// The holds of these names, each as often as it is named.
+    pub(crate) fn named<'a>(
+        &self,
+        names: impl Iterator<Item = &'a LockName>,
+    ) -> Vec<Arc<HoldState>> {
         let of = |name: &LockName| {
             let mut holds = self.entries().map(Entry::hold);
             holds.find(|hold| hold.name == *name).cloned()
         };
-        self.frame().set_holds(names.filter_map(of).collect());
+        names.filter_map(of).collect()
     }
 
     fn entries(&self) -> impl Iterator<Item = &Entry> {

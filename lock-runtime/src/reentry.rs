@@ -24,21 +24,26 @@ tokio::task_local! {
     static ENCLOSING: Option<Arc<Frame>>;
 }
 
-/// In which order a call takes its locks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// One lock, wherever its author nests it: `wait` bounds a deadlock.
-    OfCalls,
-    /// Several locks, in the order of their names.
-    OfNames,
+/// A call with several locks, which it takes in the order of their names.
+#[derive(Debug, Default)]
+pub(crate) struct SeveralLocks {
+    /// Its holds in the order of its keys, once it has entered all of them.
+    holds: OnceLock<Vec<Arc<HoldState>>>,
+}
+
+impl SeveralLocks {
+    /// Tells the call's own body which holds it has.
+    pub(crate) fn show(&self, holds: Vec<Arc<HoldState>>) {
+        let shown = self.holds.set(holds);
+        debug_assert!(shown.is_ok(), "a call is entered once");
+    }
 }
 
 /// One entered call, as those nested in it see it.
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
-    order: Order,
-    /// The holds of a call that has several, in the order of its keys; in the innermost of their frames.
-    several: OnceLock<Vec<Arc<HoldState>>>,
+    /// What the frames of one call have in common; `None` where it has one lock, wherever its author nests it.
+    several: Option<Arc<SeveralLocks>>,
     /// Calls nested in this one that want the same key take turns, first come, first served.
     turn: OnceLock<Arc<Semaphore>>,
     /// This call's own turn among its siblings, which ends with the last call nested in it.
@@ -59,12 +64,11 @@ impl Frame {
         hold: Arc<HoldState>,
         outer: Option<Arc<Self>>,
         own_turn: Option<OwnedSemaphorePermit>,
-        order: Order,
+        several: Option<Arc<SeveralLocks>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             hold,
-            order,
-            several: OnceLock::new(),
+            several,
             turn: OnceLock::new(),
             _own_turn: own_turn,
             outer,
@@ -82,45 +86,45 @@ impl Frame {
         std::iter::successors(Some(self), |frame| frame.outer.as_ref())
     }
 
-    fn is_inside(&self, shared: &Arc<Shared>, name: &LockName) -> bool {
-        self.hold.name == *name && Arc::ptr_eq(self.hold.shared(), shared)
-    }
-
     /// The innermost frame from here outwards that is inside this lock.
     pub(crate) fn find(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
         name: &LockName,
     ) -> Option<&Arc<Self>> {
-        self.chain().find(|frame| frame.is_inside(shared, name))
+        self.chain()
+            .find(|frame| frame.hold.name == *name && Arc::ptr_eq(frame.hold.shared(), shared))
+    }
+
+    fn is_of_the_same_call(&self, other: &Self) -> bool {
+        match (&self.several, &other.several) {
+            (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
+            _ => std::ptr::eq(self, other),
+        }
     }
 
     /// Whether to wait for this lock, from here, would be out of the order of names: one that comes later is held
-    /// already, and it or this one belongs to a call that keeps the order. What is outside a hold of this very lock does
-    /// not count: all who take turns there are inside that too.
+    /// already, and it or this one belongs to a call with several. From the call outwards that is inside this very lock,
+    /// nothing counts: all who take turns there are inside that too.
     pub(crate) fn is_out_of_order(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
         name: &LockName,
-        order: Order,
+        is_one_of_several: bool,
     ) -> bool {
+        let inside = self.find(shared, name);
         self.chain()
-            .take_while(|frame| !frame.is_inside(shared, name))
-            .filter(|frame| order == Order::OfNames || frame.order == Order::OfNames)
+            .take_while(|frame| inside.is_none_or(|inside| !frame.is_of_the_same_call(inside)))
+            .filter(|frame| is_one_of_several || frame.several.is_some())
             .any(|frame| frame.hold.name > *name && Arc::ptr_eq(frame.hold.shared(), shared))
     }
 
     /// The holds of the call whose innermost frame this is.
     pub(crate) fn holds(&self) -> &[Arc<HoldState>] {
-        self.several
-            .get()
+        let several = self.several.as_ref();
+        several
+            .and_then(|several| several.holds.get())
             .map_or(std::slice::from_ref(&self.hold), Vec::as_slice)
-    }
-
-    /// Tells the call's own body which holds it has.
-    pub(crate) fn set_holds(&self, holds: Vec<Arc<HoldState>>) {
-        let set = self.several.set(holds);
-        debug_assert!(set.is_ok(), "a call is entered once");
     }
 }
 

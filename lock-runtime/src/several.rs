@@ -11,7 +11,7 @@ use lock_core::{
 
 use crate::{
     entry::{Entered, Entry},
-    reentry::{self, Frame, Order},
+    reentry::{self, Frame, SeveralLocks},
     wait::{self, Wanted},
 };
 
@@ -34,6 +34,7 @@ pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<Entered, LockError> {
         entries: Vec::with_capacity(in_order.len()),
         earlier: 0,
         innermost: reentry::enclosing(),
+        call: Arc::default(),
     };
     wait::counted(&shared, async {
         if let Err(error) = way.enter(&in_order).await {
@@ -44,7 +45,8 @@ pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<Entered, LockError> {
             return Err(seen_from_start(error, now().since(way.started)));
         }
         let entered = Entered::several(way.entries).for_at_least(at_least);
-        entered.show(wanted.iter().map(|wanted| &wanted.name));
+        way.call
+            .show(entered.named(wanted.iter().map(|wanted| &wanted.name)));
         Ok(entered)
     })
     .await
@@ -58,6 +60,7 @@ struct Way {
     earlier: usize,
     /// What the next lock is nested in.
     innermost: Option<Arc<Frame>>,
+    call: Arc<SeveralLocks>,
 }
 
 impl Way {
@@ -114,7 +117,7 @@ impl Way {
         };
         self.earlier = self.entries.len();
         for (wanted, grant) in wanted.iter().zip(grants) {
-            let entry = wait::begin(wanted, grant, self.innermost.take(), Order::OfNames);
+            let entry = wait::begin(wanted, grant, self.innermost.take(), Some(&self.call));
             self.push(entry);
         }
         Ok(true)
@@ -137,7 +140,7 @@ impl Way {
             }
         }
         let wanted = what_is_left(wanted, self.started);
-        let entry = wait::enter_one(&wanted, self.innermost.clone(), Order::OfNames).await?;
+        let entry = wait::enter_one(&wanted, self.innermost.clone(), Some(&self.call)).await?;
         self.earlier = self.entries.len();
         self.push(entry);
         Ok(())

@@ -22,7 +22,7 @@ use crate::{
     client::Shared,
     entry::{Entered, Entry},
     hold::{Cover, HoldState},
-    reentry::{self, Frame, Order},
+    reentry::{self, Frame, SeveralLocks},
     stats::count,
 };
 
@@ -55,7 +55,7 @@ impl Wanted {
 /// Enters. The enclosing call is looked up here, at the first poll.
 pub(crate) async fn enter(wanted: Wanted) -> Result<Entered, LockError> {
     counted(&wanted.shared, async {
-        let entry = enter_one(&wanted, reentry::enclosing(), Order::OfCalls).await?;
+        let entry = enter_one(&wanted, reentry::enclosing(), None).await?;
         Ok(Entered::one(entry).for_at_least(wanted.terms.hold_at_least))
     })
     .await
@@ -89,14 +89,14 @@ pub(crate) async fn counted(
 pub(crate) async fn enter_one(
     wanted: &Wanted,
     enclosing: Option<Arc<Frame>>,
-    order: Order,
+    several: Option<&Arc<SeveralLocks>>,
 ) -> Result<Entry, LockError> {
     let (shared, name) = (&wanted.shared, &wanted.name);
-    let out_of_order = |frame: &Arc<Frame>| frame.is_out_of_order(shared, name, order);
+    let out_of_order = |frame: &Arc<Frame>| frame.is_out_of_order(shared, name, several.is_some());
     if !wanted.terms.wait.is_zero() && enclosing.as_ref().is_some_and(out_of_order) {
         let mut once = wanted.clone();
         once.terms.wait = Duration::ZERO;
-        return match enter_now(&once, enclosing, order).await {
+        return match enter_now(&once, enclosing, several).await {
             Err(LockError::Busy { key, waited, .. }) => Err(LockError::Busy {
                 key,
                 waited,
@@ -105,24 +105,24 @@ pub(crate) async fn enter_one(
             entered => entered,
         };
     }
-    enter_now(wanted, enclosing, order).await
+    enter_now(wanted, enclosing, several).await
 }
 
 async fn enter_now(
     wanted: &Wanted,
     enclosing: Option<Arc<Frame>>,
-    order: Order,
+    several: Option<&Arc<SeveralLocks>>,
 ) -> Result<Entry, LockError> {
     let started = wanted.shared.backend.now();
     if let Some(frame) = enclosing
         .as_ref()
         .and_then(|frame| frame.find(&wanted.shared, &wanted.name))
-        && let Some(entry) = enter_again(wanted, frame, enclosing.clone(), order).await?
+        && let Some(entry) = enter_again(wanted, frame, enclosing.clone(), several).await?
     {
         return Ok(entry);
     }
     let grant = acquire(wanted, started).await?;
-    Ok(begin(wanted, grant, enclosing, order))
+    Ok(begin(wanted, grant, enclosing, several))
 }
 
 /// A hold begins with its grant.
@@ -130,7 +130,7 @@ pub(crate) fn begin(
     wanted: &Wanted,
     grant: Grant,
     enclosing: Option<Arc<Frame>>,
-    order: Order,
+    several: Option<&Arc<SeveralLocks>>,
 ) -> Entry {
     let shared = &wanted.shared;
     count(&shared.counters.acquired);
@@ -145,7 +145,7 @@ pub(crate) fn begin(
         wanted.terms.lease,
         grant,
     );
-    let frame = Frame::new(duty.hold().clone(), enclosing, None, order);
+    let frame = Frame::new(duty.hold().clone(), enclosing, None, several.cloned());
     Entry::began(duty, frame)
 }
 
@@ -154,7 +154,7 @@ async fn enter_again(
     wanted: &Wanted,
     frame: &Arc<Frame>,
     enclosing: Option<Arc<Frame>>,
-    order: Order,
+    several: Option<&Arc<SeveralLocks>>,
 ) -> Result<Option<Entry>, LockError> {
     let backend = &wanted.shared.backend;
     let started = backend.now();
@@ -177,7 +177,7 @@ async fn enter_again(
     }
     count(&wanted.shared.counters.reentered);
     tracing::debug!(key = %wanted.key, token = %hold.token, "entered again");
-    let frame = Frame::new(hold.clone(), enclosing, Some(turn), order);
+    let frame = Frame::new(hold.clone(), enclosing, Some(turn), several.cloned());
     Ok(Some(Entry::again(duty, frame, cover)))
 }
 

@@ -13,4 +13,5 @@ mod p09_early_exits;
 mod p10_never_unlocked;
 mod p11_keys;
 mod p12_cost;
-mod stores;
+
+use support::stores;

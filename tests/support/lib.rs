@@ -8,6 +8,7 @@ pub mod history;
 pub mod process;
 pub mod proxy;
 pub mod server;
+pub mod stores;
 
 /// What a loaded machine may add to a time that is promised: 250 ms, and 1 s where `CI` is set.
 #[must_use]

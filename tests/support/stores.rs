@@ -2,24 +2,27 @@
 
 use std::{future::Future, time::Duration};
 
+use crate::server::shared_server;
+pub use crate::until;
 use lock_runtime::{LockClient, LockGuard};
-use support::server::shared_server;
-pub(crate) use support::until;
 use uuid::Uuid;
 
-pub(crate) const MS: Duration = Duration::from_millis(1);
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// A millisecond.
+pub const MS: Duration = Duration::from_millis(1);
+/// A second.
+pub const SECOND: Duration = Duration::from_secs(1);
 
 /// One place, and how a process reaches it.
 #[derive(Debug, Clone)]
-pub(crate) struct Store {
+pub struct Store {
     url: String,
     namespace: String,
 }
 
 impl Store {
     /// Locks of the in-process backend that no other test sees.
-    pub(crate) fn memory() -> Self {
+    #[must_use]
+    pub fn memory() -> Self {
         Self {
             url: format!("memory:{}", Uuid::new_v4()),
             namespace: "test".into(),
@@ -27,11 +30,13 @@ impl Store {
     }
 
     /// Locks on a real server that no other test sees.
-    pub(crate) async fn redis() -> Self {
+    pub async fn redis() -> Self {
         Self::on(&shared_server().await.url())
     }
 
-    pub(crate) fn on(url: &str) -> Self {
+    /// Locks on this server that no other test sees.
+    #[must_use]
+    pub fn on(url: &str) -> Self {
         Self {
             url: url.to_owned(),
             namespace: Uuid::new_v4().simple().to_string(),
@@ -39,19 +44,22 @@ impl Store {
     }
 
     /// The same locks, reached by another way.
-    pub(crate) fn through(&self, url: &str) -> Self {
+    #[must_use]
+    pub fn through(&self, url: &str) -> Self {
         Self {
             url: url.to_owned(),
             namespace: self.namespace.clone(),
         }
     }
 
-    pub(crate) fn is_redis(&self) -> bool {
+    /// Whether a server stands behind it.
+    #[must_use]
+    pub fn is_redis(&self) -> bool {
         self.url.starts_with("redis")
     }
 
     /// A client with links, owners and queue places of its own, as another process would have.
-    pub(crate) async fn client(&self) -> LockClient {
+    pub async fn client(&self) -> LockClient {
         LockClient::builder()
             .url(&self.url)
             .namespace(&self.namespace)
@@ -61,7 +69,7 @@ impl Store {
     }
 
     /// The names that the server has for this store; none in process.
-    pub(crate) async fn keys(&self) -> Vec<String> {
+    pub async fn keys(&self) -> Vec<String> {
         if !self.is_redis() {
             return Vec::new();
         }
@@ -72,13 +80,14 @@ impl Store {
     }
 
     /// The stored name of a key.
-    pub(crate) fn name(&self, key: &str) -> String {
+    #[must_use]
+    pub fn name(&self, key: &str) -> String {
         format!("{{{}:{key}}}", self.namespace)
     }
 }
 
 /// Runs a test on every backend. The failing one is named by the panic's output.
-pub(crate) async fn on_every_store<F, Fut>(test: F)
+pub async fn on_every_store<F, Fut>(test: F)
 where
     F: Fn(Store) -> Fut,
     Fut: Future<Output = ()>,
@@ -90,7 +99,7 @@ where
 }
 
 /// Waits until so many wait for the key.
-pub(crate) async fn until_waiting(client: &LockClient, key: &str, waiters: usize) {
+pub async fn until_waiting(client: &LockClient, key: &str, waiters: usize) {
     until(async || {
         let status = client.lock(key).status().await.expect("the store answers");
         status.waiters == waiters
@@ -99,7 +108,7 @@ pub(crate) async fn until_waiting(client: &LockClient, key: &str, waiters: usize
 }
 
 /// Waits until nobody holds the key and nobody waits for it.
-pub(crate) async fn until_free(client: &LockClient, key: &str) {
+pub async fn until_free(client: &LockClient, key: &str) {
     until(async || {
         let status = client.lock(key).status().await.expect("the store answers");
         status.waiters == 0 && status.holder.is_none()
@@ -107,6 +116,10 @@ pub(crate) async fn until_free(client: &LockClient, key: &str) {
     .await;
 }
 
-pub(crate) async fn hold(client: &LockClient, key: &str) -> LockGuard {
+/// Holds a key that is free.
+///
+/// # Panics
+/// If it is not.
+pub async fn hold(client: &LockClient, key: &str) -> LockGuard {
     client.lock(key).acquire().await.expect("the key is free")
 }

@@ -1,0 +1,179 @@
+//! `hold_at_least`: the value returns at once, the lock stays taken until its time is over.
+
+use std::time::Duration;
+
+use lock_runtime::{LockClient, LockError, OptionsError, distributed_lock};
+use support::epsilon;
+use tokio::time::Instant;
+
+use crate::stores::{MS, SECOND, Store, hold, on_every_store, until_waiting};
+
+#[distributed_lock(key = "job", wait = "0s", lease = "20s", hold_at_least = "1s")]
+async fn job(result: Result<u8, LockError>) -> Result<u8, LockError> {
+    result
+}
+
+/// Takes the lock as soon as it is free, and says how long that took since `start`.
+async fn next(client: &LockClient, start: Instant) -> Duration {
+    client
+        .lock("job")
+        .wait(10 * SECOND)
+        .run(async {})
+        .await
+        .unwrap();
+    start.elapsed()
+}
+
+#[tokio::test]
+async fn the_value_returns_at_once_and_the_next_one_enters_at_the_end() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        for result in [Ok(7), Err(LockError::NoClient)] {
+            let start = Instant::now();
+            assert_eq!(client.scope(job(result.clone())).await, result);
+            let returned = start.elapsed();
+            assert!(returned < SECOND, "{returned:?}");
+            // Also for the process that held it.
+            let busy = client.scope(job(Ok(1))).await;
+            assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+            let entered = next(&other, start).await;
+            assert!(
+                (SECOND - 20 * MS..SECOND + 200 * MS + epsilon()).contains(&entered),
+                "{entered:?}"
+            );
+        }
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn those_who_wait_already_enter_at_the_end_in_order() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let start = Instant::now();
+        let guard = client
+            .lock("job")
+            .lease(20 * SECOND)
+            .hold_at_least(SECOND)
+            .acquire()
+            .await
+            .unwrap();
+        let order = std::sync::Mutex::new(Vec::new());
+        let waiter = |number: u8| {
+            let (other, order) = (&other, &order);
+            async move {
+                until_waiting(other, "job", usize::from(number)).await;
+                let inside = async { order.lock().unwrap().push((number, start.elapsed())) };
+                let lock = other.lock("job").wait(10 * SECOND);
+                lock.run(inside).await.unwrap();
+            }
+        };
+        tokio::join!(waiter(0), waiter(1), waiter(2), async {
+            until_waiting(&other, "job", 3).await;
+            guard.release().await;
+        });
+        let order = order.into_inner().unwrap();
+        let numbers: Vec<u8> = order.iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, [0, 1, 2]);
+        let first = order[0].1;
+        assert!(
+            (SECOND - 20 * MS..SECOND + 200 * MS + epsilon()).contains(&first),
+            "{first:?}"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_slower_body_releases_at_once() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let lock = client.lock("job").lease(20 * SECOND).hold_at_least(20 * MS);
+        lock.run(tokio::time::sleep(40 * MS)).await.unwrap();
+        let taken = other.lock("job").try_acquire().await;
+        taken.expect("the lock is free").release().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn dropped_or_panicking_it_is_free_at_once() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let long = || client.lock("job").hold_at_least(20 * SECOND);
+        let free_soon = async || {
+            let free = next(&other, Instant::now()).await;
+            assert!(free < 5 * SECOND, "{free:?}");
+        };
+
+        let mut running = Box::pin(async {
+            let _: Result<(), _> = long().run(std::future::pending()).await;
+        });
+        tokio::select! {
+            biased;
+            () = &mut running => unreachable!("the body never ends"),
+            () = support::until(async || {
+                client.lock("job").status().await.unwrap().holder.is_some()
+            }) => {}
+        }
+        drop(running);
+        free_soon().await;
+
+        let panicking = {
+            let lock = long();
+            tokio::spawn(async move { lock.run(async { panic!("as the test wants") }).await })
+        };
+        let ended: Result<Result<(), LockError>, _> = panicking.await;
+        assert!(ended.unwrap_err().is_panic());
+        free_soon().await;
+
+        drop(long().acquire().await.unwrap());
+        free_soon().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lease_that_nobody_asked_for_is_extended_for_it() {
+    let store = Store::redis().await;
+    let (client, other) = (store.client().await, store.client().await);
+    let lock = client.lock("job").hold_at_least(3600 * SECOND);
+    lock.run(async {}).await.unwrap();
+    let holder = other.lock("job").status().await.unwrap().holder;
+    let left = holder.and_then(|holder| holder.remaining).unwrap();
+    assert!(left > 3590 * SECOND, "{left:?}");
+}
+
+#[tokio::test]
+async fn a_nested_call_keeps_the_lock_of_the_call_around_it() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let start = Instant::now();
+        let outer = client.lock("job").lease(20 * SECOND);
+        let nested = client.scope(job(Ok(3)));
+        assert_eq!(outer.run(nested).await.unwrap(), Ok(3));
+        let entered = next(&other, start).await;
+        assert!(entered > SECOND - 20 * MS, "{entered:?}");
+    })
+    .await;
+}
+
+const SHORT: Duration = Duration::from_millis(20);
+
+#[distributed_lock(key = "job", lease = SHORT, hold_at_least = "1s")]
+async fn longer_than_its_lease() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn longer_than_the_lease_is_refused_before_anything_is_sent() {
+    let client = Store::memory().client().await;
+    assert_eq!(
+        client.scope(longer_than_its_lease()).await,
+        Err(LockError::InvalidOptions(
+            OptionsError::HoldAtLeastAboveLease
+        ))
+    );
+    hold(&client, "job").await.release().await;
+}

@@ -1,0 +1,471 @@
+//! `keys`: several locks in one global order, whatever the order in which a call names them.
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    task::{Context, Poll, Waker},
+};
+
+use lock_runtime::{BusyWith, LockClient, LockError, LossReason, distributed_lock};
+use proptest::prelude::*;
+use support::server::RedisServer;
+use tokio::{task::JoinSet, time::sleep};
+
+use crate::stores::{MS, SECOND, Store, hold, on_every_store, until, until_free, until_waiting};
+
+/// The keys of the locks that are held, of those named.
+async fn held<'a>(client: &LockClient, keys: &[&'a str]) -> Vec<&'a str> {
+    let mut held = Vec::new();
+    for key in keys {
+        if client.lock(*key).status().await.unwrap().holder.is_some() {
+            held.push(*key);
+        }
+    }
+    held
+}
+
+#[distributed_lock(keys = ["account:<from>", "account:<to>"], wait = "20s", guard = holds)]
+async fn transfer(
+    from: u64,
+    to: u64,
+    body: impl AsyncFnOnce(&lock_runtime::Holds),
+) -> Result<(), LockError> {
+    body(&holds).await;
+    Ok(())
+}
+
+#[distributed_lock(keys = ["account:<from>", "account:<to>"], wait = "0s")]
+async fn try_transfer(from: u64, to: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn all_are_held_and_all_are_released() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let keys = ["account:1", "account:2", "account:3"];
+        let body = async |holds: &lock_runtime::Holds| {
+            assert_eq!(held(&other, &keys).await, ["account:1", "account:2"]);
+            assert_eq!(holds.len(), 2);
+            // In the order of the attribute, each with the token of its own lock.
+            assert_eq!(holds[0].key().as_str(), "account:2");
+            assert_eq!(holds[1].key().as_str(), "account:1");
+            let status = other.lock("account:2").status().await.unwrap();
+            assert_eq!(holds[0].token(), status.holder.unwrap().token);
+            assert_ne!(holds[0].token(), holds[1].token());
+            assert!(holds.remaining() > 20 * SECOND);
+            assert_eq!(holds.loss(), None);
+        };
+        client.scope(transfer(2, 1, body)).await.unwrap();
+        assert_eq!(held(&other, &keys).await, [] as [&str; 0]);
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_key_that_two_arguments_name_is_one_lock() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let body = async |holds: &lock_runtime::Holds| {
+            assert_eq!(holds.len(), 2);
+            assert_eq!(holds[0].token(), holds[1].token());
+        };
+        client.scope(transfer(1, 1, body)).await.unwrap();
+        until_free(&client, "account:1").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn opposite_orders_never_deadlock_and_never_overlap() {
+    on_every_store(|store| async move {
+        const ACCOUNTS: u64 = 4;
+        let balances = std::sync::Arc::new([const { AtomicU64::new(1000) }; ACCOUNTS as usize]);
+        let mut transfers = JoinSet::new();
+        for process in 0..4 {
+            let client = store.client().await;
+            for task in 0..8 {
+                let (client, balances) = (client.clone(), balances.clone());
+                transfers.spawn(async move {
+                    for turn in 0..4 {
+                        let from = (process + task + turn) % ACCOUNTS;
+                        let to = (from + 1 + (task + turn) % (ACCOUNTS - 1)) % ACCOUNTS;
+                        let moving = async |_: &lock_runtime::Holds| {
+                            // Two that overlap would lose an update.
+                            let balance = |account: u64| &balances[account as usize];
+                            let (a, b) = (
+                                balance(from).load(Ordering::SeqCst),
+                                balance(to).load(Ordering::SeqCst),
+                            );
+                            tokio::task::yield_now().await;
+                            balance(from).store(a - 1, Ordering::SeqCst);
+                            balance(to).store(b + 1, Ordering::SeqCst);
+                        };
+                        client.scope(transfer(from, to, moving)).await.unwrap();
+                    }
+                });
+            }
+        }
+        while let Some(ended) = transfers.join_next().await {
+            ended.unwrap();
+        }
+        let total: u64 = balances
+            .iter()
+            .map(|balance| balance.load(Ordering::SeqCst))
+            .sum();
+        assert_eq!(total, 1000 * ACCOUNTS);
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn free_ones_are_taken_in_one_script() {
+    let server = RedisServer::start().await;
+    let client = Store::on(&server.url()).client().await;
+    let nothing = async |_: &lock_runtime::Holds| {};
+    client.scope(transfer(1, 2, nothing)).await.unwrap();
+    let before = server.scripts().await;
+    for _ in 0..10 {
+        client.scope(transfer(2, 1, nothing)).await.unwrap();
+    }
+    // One in, and one out for each lock.
+    assert_eq!(server.scripts().await - before, 10 * 3);
+}
+
+#[tokio::test]
+async fn a_try_takes_all_or_none() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        client.scope(try_transfer(1, 2)).await.unwrap();
+        for taken in ["account:1", "account:2"] {
+            let guard = hold(&other, taken).await;
+            match client.scope(try_transfer(2, 1)).await {
+                Err(LockError::Busy { key, .. }) => assert_eq!(key.as_str(), taken),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(held(&other, &["account:1", "account:2"]).await, [taken]);
+            guard.release().await;
+        }
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[distributed_lock(keys = ["b", "a"], wait = "300ms")]
+async fn impatient() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_wait_bounds_all_of_them() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let guard = hold(&other, "b").await;
+        match client.scope(impatient()).await {
+            Err(LockError::Busy { key, waited, .. }) => {
+                assert_eq!(key.as_str(), "b");
+                assert!(
+                    (300 * MS..300 * MS + support::epsilon()).contains(&waited),
+                    "{waited:?}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        // What it had taken meanwhile is free, at once.
+        hold(&other, "a").await.release().await;
+        guard.release().await;
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[distributed_lock(keys = ["a", "b"], wait = "20s", lease = "1s", guard = holds)]
+async fn short_lease(body: impl Future<Output = ()>) -> Result<lock_runtime::Holds, LockError> {
+    let left = holds.remaining();
+    assert!((800 * MS..=SECOND).contains(&left), "{left:?}");
+    body.await;
+    Ok(holds)
+}
+
+#[tokio::test]
+async fn what_is_had_is_kept_while_the_next_one_is_waited_for_and_begins_anew() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let guard = hold(&other, "b").await;
+        let overtaken = AtomicBool::new(false);
+        let waiting = client.scope(short_lease(std::future::ready(())));
+        let holding = async {
+            until_waiting(&other, "b", 1).await;
+            // For longer than the lease of the first one lasts.
+            let taken = other.lock("a").wait(2500 * MS).acquire().await;
+            overtaken.store(taken.is_ok(), Ordering::SeqCst);
+            guard.release().await;
+        };
+        let (entered, ()) = tokio::join!(waiting, holding);
+        entered.unwrap();
+        assert!(!overtaken.into_inner(), "the first lock was given away");
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_still_ends_after_a_wait() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let guard = hold(&other, "b").await;
+        let waiting = client.scope(short_lease(std::future::pending()));
+        let (lost, ()) = tokio::join!(waiting, async {
+            until_waiting(&other, "b", 1).await;
+            guard.release().await;
+        });
+        match lost {
+            Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LossReason::Expired),
+            other => panic!("{other:?}"),
+        }
+        for key in ["a", "b"] {
+            other
+                .lock(key)
+                .wait(5 * SECOND)
+                .run(async {})
+                .await
+                .unwrap();
+        }
+    })
+    .await;
+}
+
+#[distributed_lock(keys = ["a", "b"], lease = "1s", renew = true)]
+async fn renewed(started: &AtomicBool) -> Result<(), LockError> {
+    started.store(true, Ordering::SeqCst);
+    std::future::pending().await
+}
+
+#[tokio::test]
+async fn the_loss_of_one_ends_the_body_and_frees_the_other() {
+    for lost in ["a", "b"] {
+        let store = Store::redis().await;
+        let (client, other) = (store.client().await, store.client().await);
+        let server = support::server::shared_server().await;
+        let started = AtomicBool::new(false);
+        let (ended, ()) = tokio::join!(client.scope(renewed(&started)), async {
+            until(async || started.load(Ordering::SeqCst)).await;
+            let mut redis = server.connection().await;
+            let deleted: u8 = redis::cmd("DEL")
+                .arg(store.name(lost))
+                .query_async(&mut redis)
+                .await
+                .unwrap();
+            assert_eq!(deleted, 1);
+        });
+        match ended {
+            Err(LockError::Lost { key, reason, .. }) => {
+                assert_eq!((key.as_str(), reason), (lost, LossReason::NotHeld));
+            }
+            other => panic!("{other:?}"),
+        }
+        until_free(&other, "a").await;
+        until_free(&other, "b").await;
+    }
+}
+
+#[distributed_lock(keys = ["a", "c"], wait = "5s")]
+async fn a_and_c() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(keys = ["b", "d"], wait = "5s")]
+async fn b_and_d(nested: impl Future<Output = Result<(), LockError>>) -> Result<(), LockError> {
+    nested.await
+}
+
+#[distributed_lock(key = "a", wait = "5s")]
+async fn only_a() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "e", wait = "5s")]
+async fn only_e() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[track_caller]
+fn out_of_order(result: Result<(), LockError>) {
+    match result {
+        Err(LockError::Busy { key, with, waited }) => {
+            assert_eq!((key.as_str(), with), ("a", BusyWith::OutOfOrder));
+            assert!(waited < SECOND, "{waited:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_nested_call_tries_what_stands_before_once_and_waits_for_what_stands_behind() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        // Free, it is had.
+        client.scope(b_and_d(a_and_c())).await.unwrap();
+        client.scope(b_and_d(only_a())).await.unwrap();
+        let guard = hold(&other, "a").await;
+        out_of_order(client.scope(b_and_d(a_and_c())).await);
+        out_of_order(client.scope(b_and_d(only_a())).await);
+        // Also under a call with one key, if the nested one has several.
+        let under_one = client.lock("b").run(client.scope(a_and_c())).await;
+        out_of_order(under_one.unwrap());
+        // Two calls with one key each nest as their author wants: `wait` is the bound.
+        let (waited, ()) = tokio::join!(client.lock("b").run(client.scope(only_a())), async {
+            until_waiting(&other, "a", 1).await;
+            guard.release().await;
+        });
+        waited.unwrap().unwrap();
+
+        let guard = hold(&other, "e").await;
+        let (waited, ()) = tokio::join!(client.scope(b_and_d(only_e())), async {
+            until_waiting(&other, "e", 1).await;
+            guard.release().await;
+        });
+        waited.unwrap();
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nested_in_itself_it_enters_again() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let nothing = async |_: &lock_runtime::Holds| {};
+        let body = async |outer: &lock_runtime::Holds| {
+            let tokens = [outer[0].token(), outer[1].token()];
+            let inner = async |holds: &lock_runtime::Holds| {
+                assert_eq!([holds[1].token(), holds[0].token()], tokens);
+                // One of them again, and one more.
+                transfer(2, 3, nothing).await.unwrap();
+                assert_eq!(
+                    held(&other, &["account:2", "account:3"]).await,
+                    ["account:2"]
+                );
+            };
+            transfer(2, 1, inner).await.unwrap();
+            // The outer call is inside both still.
+            assert_eq!(held(&other, &["account:1", "account:2"]).await.len(), 2);
+        };
+        client.scope(transfer(1, 2, body)).await.unwrap();
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn siblings_take_turns_in_the_same_order() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let inside = AtomicU64::new(0);
+        let body = async |_: &lock_runtime::Holds| {
+            let alone = async |_: &lock_runtime::Holds| {
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                sleep(5 * MS).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+            };
+            // The first two exclude each other by turns, the third by a lock that is not held yet.
+            let (a, b, c) = tokio::join!(
+                transfer(1, 2, alone),
+                transfer(2, 1, alone),
+                transfer(2, 3, async |_: &lock_runtime::Holds| {}),
+            );
+            a.and(b).and(c).unwrap();
+        };
+        client.scope(transfer(1, 2, body)).await.unwrap();
+    })
+    .await;
+}
+
+/// Polls `call` so often, letting the world go on between, and drops it.
+async fn drop_after(call: impl Future, polls: usize) {
+    let mut call = pin!(call);
+    for _ in 0..polls {
+        let mut context = Context::from_waker(Waker::noop());
+        if let Poll::Ready(_) = call.as_mut().poll(&mut context) {
+            return;
+        }
+        sleep(MS / 4).await;
+    }
+}
+
+#[tokio::test]
+async fn dropped_at_any_time_it_leaves_nothing() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        for polls in 0..120 {
+            // Every third time with the second one held, so that the first is had and waited with.
+            let guard = if polls % 3 == 0 {
+                Some(hold(&other, "account:2").await)
+            } else {
+                None
+            };
+            let body = async |_: &lock_runtime::Holds| sleep(2 * MS).await;
+            drop_after(client.scope(transfer(1, 2, body)), polls % 12).await;
+            if let Some(guard) = guard {
+                guard.release().await;
+            }
+            until_free(&other, "account:1").await;
+            until_free(&other, "account:2").await;
+        }
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// However calls nest, name and try, nothing is held in the end, and no two bodies of one key overlap.
+    #[test]
+    fn no_set_of_calls_overlaps_or_leaves_anything(
+        calls in prop::collection::vec((0_u64..4, 0_u64..4, prop::bool::ANY), 2..10)
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let store = Store::memory();
+            let inside = std::sync::Arc::new([const { AtomicU64::new(0) }; 4]);
+            let mut running = JoinSet::new();
+            for (from, to, nests) in calls {
+                let (client, inside) = (store.client().await, inside.clone());
+                running.spawn(async move {
+                    let body = async |_: &lock_runtime::Holds| {
+                        let mut mine = vec![from, to];
+                        mine.dedup();
+                        for key in &mine {
+                            assert_eq!(inside[*key as usize].fetch_add(1, Ordering::SeqCst), 0);
+                        }
+                        sleep(MS).await;
+                        if nests {
+                            let _ = try_transfer(to, from).await;
+                            let _ = try_transfer(from, (to + 1) % 4).await;
+                        }
+                        for key in &mine {
+                            inside[*key as usize].fetch_sub(1, Ordering::SeqCst);
+                        }
+                    };
+                    client.scope(transfer(from, to, body)).await.unwrap();
+                });
+            }
+            while let Some(ended) = running.join_next().await {
+                ended.unwrap();
+            }
+            let client = store.client().await;
+            assert_eq!(
+                held(&client, &["account:0", "account:1", "account:2", "account:3"]).await,
+                [] as [&str; 0]
+            );
+        });
+    }
+}

@@ -1,0 +1,8 @@
+//! The options of a call that are no promise by themselves, on every backend.
+
+mod hold_at_least;
+mod keys;
+mod map_err;
+mod on_busy;
+
+use support::stores;
