@@ -167,7 +167,7 @@ impl Guarded<'_> {
     /// match __call.enter().await {
     ///     Ok(__inside) => __inside.run(async move { … }, FAILED).await,
     ///     Err(__error) if ROOT::__private::v1::is_busy(&__error) => sold_out(self, id, req, __error).await,
-    ///     Err(__error) => FAILED(__error),
+    ///     Err(__error) => (FAILED)(__error),
     /// }
     /// ```
     ///
@@ -183,7 +183,7 @@ impl Guarded<'_> {
         let mut block = Group::new(Delimiter::Brace, quote!(#fake_return #guard #stream));
         block.set_span(body.span());
         let at_output = Span::mixed_site().located_at(output.span());
-        let failed = failed(args, at_output);
+        let failed = failed(args, output);
         let Some(OnBusy::Fallback(path)) = &args.on_busy else {
             return quote_spanned! {at_output=>
                 let #call = #configured;
@@ -199,30 +199,37 @@ impl Guarded<'_> {
             match #call.enter().await {
                 ::core::result::Result::Ok(#inside) => #inside.run(async move { #move_in #block }, #failed).await,
                 ::core::result::Result::Err(#error) if #private::is_busy(&#error) => #fallback,
-                ::core::result::Result::Err(#error) => #failed(#error),
+                ::core::result::Result::Err(#error) => (#failed)(#error),
             }
         }
     }
 }
 
-/// What makes the function's error of a lock's failure.
+/// What makes the function's error of a lock's failure. The default names the public trait itself, as a pointer: rustc
+/// then says once what an error type lacks.
 ///
 /// ```text
-///                                                  ROOT::__private::v1::from
-/// map_err = PayError::Lock                         ROOT::__private::v1::mapped(PayError::Lock)
-/// on_busy = skip                                   ROOT::__private::v1::skip(ROOT::__private::v1::from)
+///                              <OUTPUT as ROOT::LockResult>::from_lock_error as fn(ROOT::LockError) -> _
+/// map_err = PayError::Lock     ROOT::__private::v1::mapped(PayError::Lock)
+/// on_busy = skip               ROOT::__private::v1::skip(<OUTPUT as ROOT::SkipResult>::skipped, …)
 /// ```
-fn failed(args: &Args, at_output: Span) -> TokenStream {
-    let private = private(args);
+fn failed(args: &Args, output: &Type) -> TokenStream {
+    let (root, private) = (&args.root, private(args));
+    let at_output = Span::mixed_site().located_at(output.span());
+    let output = inferable(output);
     let failed = match &args.map_err {
         Some(path) => {
             let at_path = Span::mixed_site().located_at(path.span());
             quote_spanned!(at_path=> #private::mapped(#path))
         }
-        None => quote_spanned!(at_output=> #private::from),
+        None => quote_spanned! {at_output=>
+            <#output as #root::LockResult>::from_lock_error as fn(#root::LockError) -> _
+        },
     };
     match &args.on_busy {
-        Some(OnBusy::Skip) => quote_spanned!(at_output=> #private::skip(#failed)),
+        Some(OnBusy::Skip) => quote_spanned! {at_output=>
+            #private::skip(<#output as #root::SkipResult>::skipped, #failed)
+        },
         _ => failed,
     }
 }
@@ -299,8 +306,7 @@ fn call(args: &Args) -> TokenStream {
 /// }
 /// ```
 fn fake_return(output: &Type) -> TokenStream {
-    let mut output = output.clone();
-    InferHidden.visit_type_mut(&mut output);
+    let inferable = inferable(output);
     let at_output = Span::mixed_site().located_at(output.span());
     quote_spanned! {at_output=>
         #[allow(
@@ -308,13 +314,19 @@ fn fake_return(output: &Type) -> TokenStream {
             clippy::let_unit_value, clippy::let_with_type_underscore, clippy::needless_return
         )]
         if false {
-            let __output: #output = loop {};
+            let __output: #inferable = loop {};
             return __output;
         }
     }
 }
 
-/// `impl Trait` ⇒ `_`, for the type of a `let` cannot hide.
+/// `impl Trait` ⇒ `_`, for a type inside a body cannot hide.
+fn inferable(output: &Type) -> Type {
+    let mut output = output.clone();
+    InferHidden.visit_type_mut(&mut output);
+    output
+}
+
 struct InferHidden;
 
 impl VisitMut for InferHidden {

@@ -22,6 +22,10 @@ fn fake(output: TokenStream) -> TokenStream {
     }
 }
 
+fn failed(output: TokenStream) -> TokenStream {
+    quote!(<#output as ::lock_runtime::LockResult>::from_lock_error as fn(::lock_runtime::LockError) -> _)
+}
+
 #[test]
 fn a_function_with_all_options() {
     let fake = fake(quote!(Result<Receipt, PayError>));
@@ -57,7 +61,7 @@ fn a_function_with_all_options() {
                     #[allow(unused_variables)]
                     let mut req = req;
                     { #fake let hold = ::locks::__private::v1::hold(); body }
-                }, ::locks::__private::v1::from).await
+                }, <Result<Receipt, PayError> as ::locks::LockResult>::from_lock_error as fn(::locks::LockError) -> _).await
             }
         },
     );
@@ -65,7 +69,7 @@ fn a_function_with_all_options() {
 
 #[test]
 fn arguments_of_every_form() {
-    let fake = fake(quote!(Result<(), E>));
+    let (fake, failed) = (fake(quote!(Result<(), E>)), failed(quote!(Result<(), E>)));
     expands(
         quote!(key = "k"),
         quote! {
@@ -99,7 +103,7 @@ fn arguments_of_every_form() {
                     #[cfg(unix)] #[expect(unused_variables)] let d = d;
                     let r#type = r#type;
                     { #fake body }
-                }, ::lock_runtime::__private::v1::from).await
+                }, #failed).await
             }
         },
     );
@@ -107,7 +111,7 @@ fn arguments_of_every_form() {
 
 #[test]
 fn a_borrowed_self_is_captured_by_its_use() {
-    let fake = fake(quote!(Result<_, E>));
+    let (fake, failed) = (fake(quote!(Result<_, E>)), failed(quote!(Result<_, E>)));
     expands(
         quote!(key = "<self.id>"),
         quote!(
@@ -121,7 +125,7 @@ fn a_borrowed_self_is_captured_by_its_use() {
                 let __call = ::lock_runtime::__private::v1::Call::new(__key);
                 __call.run(async move {
                     { #fake body }
-                }, ::lock_runtime::__private::v1::from).await
+                }, #failed).await
             }
         },
     );
@@ -129,7 +133,7 @@ fn a_borrowed_self_is_captured_by_its_use() {
 
 #[test]
 fn a_method_under_async_trait() {
-    let fake = fake(quote!(Result<(), E>));
+    let (fake, failed) = (fake(quote!(Result<(), E>)), failed(quote!(Result<(), E>)));
     expands(
         quote!(key = "<self.id>:<id>", client = self.locks, guard = hold),
         quote! {
@@ -149,7 +153,7 @@ fn a_method_under_async_trait() {
                     let __call = ::lock_runtime::__private::v1::Call::new(__key).client(&(self.locks));
                     __call.run(async move {
                         { #fake let hold = ::lock_runtime::__private::v1::hold(); let __self = self; let id = id; inner }
-                    }, ::lock_runtime::__private::v1::from).await
+                    }, #failed).await
                 })
             }
         },
@@ -158,7 +162,7 @@ fn a_method_under_async_trait() {
 
 #[test]
 fn several_keys() {
-    let fake = fake(quote!(Result<(), E>));
+    let (fake, failed) = (fake(quote!(Result<(), E>)), failed(quote!(Result<(), E>)));
     expands(
         quote!(keys = ["account:<from>", "account:<to>"], guard = holds),
         quote!(
@@ -179,7 +183,7 @@ fn several_keys() {
                     #[allow(unused_variables)]
                     let to = to;
                     { #fake let holds = ::lock_runtime::__private::v1::holds(); body }
-                }, ::lock_runtime::__private::v1::from).await
+                }, #failed).await
             }
         },
     );
@@ -195,18 +199,24 @@ fn a_failure_becomes_what_the_options_say() {
         (
             quote!(on_busy = skip),
             quote!(::lock_runtime::__private::v1::skip(
-                ::lock_runtime::__private::v1::from
+                <Result<Option<()>, E> as ::lock_runtime::SkipResult>::skipped,
+                <Result<Option<()>, E> as ::lock_runtime::LockResult>::from_lock_error
+                    as fn(::lock_runtime::LockError) -> _
             )),
         ),
         (
             quote!(map_err = wrap, on_busy = skip),
             quote!(::lock_runtime::__private::v1::skip(
+                <Result<Option<()>, E> as ::lock_runtime::SkipResult>::skipped,
                 ::lock_runtime::__private::v1::mapped(wrap)
             )),
         ),
         (
             quote!(on_busy = error),
-            quote!(::lock_runtime::__private::v1::from),
+            quote!(
+                <Result<Option<()>, E> as ::lock_runtime::LockResult>::from_lock_error
+                    as fn(::lock_runtime::LockError) -> _
+            ),
         ),
     ] {
         let fake = fake(quote!(Result<Option<()>, E>));
@@ -230,7 +240,7 @@ fn a_failure_becomes_what_the_options_say() {
 
 #[test]
 fn a_fallback_takes_the_arguments_that_the_body_did_not() {
-    let fake = fake(quote!(Result<(), E>));
+    let (fake, failed) = (fake(quote!(Result<(), E>)), failed(quote!(Result<(), E>)));
     expands(
         quote!(key = "<self.id>", on_busy = fallback(Self::later)),
         quote! {
@@ -246,10 +256,10 @@ fn a_fallback_takes_the_arguments_that_the_body_did_not() {
                         let __arg1 = __arg1;
                         let (a, _) = __arg1;
                         { #fake body }
-                    }, ::lock_runtime::__private::v1::from).await,
+                    }, #failed).await,
                     ::core::result::Result::Err(__error) if ::lock_runtime::__private::v1::is_busy(&__error) =>
                         Self::later(self, order, __arg1, __error).await,
-                    ::core::result::Result::Err(__error) => ::lock_runtime::__private::v1::from(__error),
+                    ::core::result::Result::Err(__error) => (#failed)(__error),
                 }
             }
         },
@@ -258,7 +268,7 @@ fn a_fallback_takes_the_arguments_that_the_body_did_not() {
 
 #[test]
 fn a_fallback_of_a_method_under_async_trait() {
-    let fake = fake(quote!(Result<(), E>));
+    let (fake, failed) = (fake(quote!(Result<(), E>)), failed(quote!(Result<(), E>)));
     expands(
         quote!(key = "k", on_busy = fallback(later)),
         quote! {
@@ -274,10 +284,10 @@ fn a_fallback_of_a_method_under_async_trait() {
                     match __call.enter().await {
                         ::core::result::Result::Ok(__inside) => __inside.run(async move {
                             { #fake let __self = self; let id = id; inner }
-                        }, ::lock_runtime::__private::v1::from).await,
+                        }, #failed).await,
                         ::core::result::Result::Err(__error) if ::lock_runtime::__private::v1::is_busy(&__error) =>
                             later(self, id, __error).await,
-                        ::core::result::Result::Err(__error) => ::lock_runtime::__private::v1::from(__error),
+                        ::core::result::Result::Err(__error) => (#failed)(__error),
                     }
                 })
             }

@@ -11,7 +11,7 @@ pub mod v1 {
     };
 
     use lock_core::{
-        error::{LockError, LockResult, SkipResult},
+        error::LockError,
         key::{KeyBuilder, KeyError, LockKey},
         options::{LockOptions, OnLost},
     };
@@ -49,20 +49,18 @@ pub mod v1 {
         Holds::current().expect("an annotated body runs inside its holds")
     }
 
-    /// A lock's failure becomes the function's error, by `From`.
-    pub fn from<R: LockResult>(error: LockError) -> R {
-        R::from_lock_error(error)
-    }
-
     /// A lock's failure becomes the function's error, by its own function.
     pub fn mapped<T, E>(map_err: fn(LockError) -> E) -> impl FnOnce(LockError) -> Result<T, E> {
         move |error| Err(map_err(error))
     }
 
     /// A lock that is busy is no failure: the function returns `Ok(None)`.
-    pub fn skip<R: SkipResult>(failed: impl FnOnce(LockError) -> R) -> impl FnOnce(LockError) -> R {
+    pub fn skip<R>(
+        skipped: fn() -> R,
+        failed: impl FnOnce(LockError) -> R,
+    ) -> impl FnOnce(LockError) -> R {
         move |error| match error {
-            LockError::Busy { .. } => R::skipped(),
+            LockError::Busy { .. } => skipped(),
             error => failed(error),
         }
     }
