@@ -221,3 +221,20 @@ impl<T, E> SkipResult for Result<Option<T>, E> {
         Ok(None)
     }
 }
+
+/// What a guarded function returns that names a `map_err`: a `Result` of the error type that it makes.
+#[diagnostic::on_unimplemented(
+    message = "#[distributed_lock] a guarded function returns a `Result` that can carry a lock's failure, not `{Self}`",
+    label = "not a `Result<T, E>` with what `map_err` makes",
+    note = "return `Result<{Self}, E>` where `map_err` is a function from `LockError` to `E`"
+)]
+pub trait MapErrResult<E> {
+    /// The result of a call that failed to lock.
+    fn from_mapped(error: E) -> Self;
+}
+
+impl<T, E> MapErrResult<E> for Result<T, E> {
+    fn from_mapped(error: E) -> Self {
+        Err(error)
+    }
+}

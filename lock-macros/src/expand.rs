@@ -210,7 +210,11 @@ impl Guarded<'_> {
 ///
 /// ```text
 ///                              <OUTPUT as ROOT::LockResult>::from_lock_error as fn(ROOT::LockError) -> _
-/// map_err = PayError::Lock     ROOT::__private::v1::mapped(PayError::Lock)
+/// map_err = PayError::Lock     {
+///                                  let __map_err: fn(ROOT::LockError) -> _ = PayError::Lock;
+///                                  move |__error: ROOT::LockError|
+///                                      <OUTPUT as ROOT::MapErrResult<_>>::from_mapped(__map_err(__error))
+///                              }
 /// on_busy = skip               ROOT::__private::v1::skip(<OUTPUT as ROOT::SkipResult>::skipped, …)
 /// ```
 fn failed(args: &Args, output: &Type) -> TokenStream {
@@ -219,8 +223,13 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
     let output = inferable(output);
     let failed = match &args.map_err {
         Some(path) => {
+            let (map_err, error) = (made("__map_err"), made("__error"));
             let at_path = Span::mixed_site().located_at(path.span());
-            quote_spanned!(at_path=> #private::mapped(#path))
+            let mapped = quote_spanned!(at_path=> #map_err(#error));
+            quote_spanned! {at_output=> {
+                let #map_err: fn(#root::LockError) -> _ = #path;
+                move |#error: #root::LockError| <#output as #root::MapErrResult<_>>::from_mapped(#mapped)
+            }}
         }
         None => quote_spanned! {at_output=>
             <#output as #root::LockResult>::from_lock_error as fn(#root::LockError) -> _

@@ -191,10 +191,18 @@ fn several_keys() {
 
 #[test]
 fn a_failure_becomes_what_the_options_say() {
+    let mapped = |path: TokenStream| {
+        quote! {{
+            let __map_err: fn(::lock_runtime::LockError) -> _ = #path;
+            move |__error: ::lock_runtime::LockError|
+                <Result<Option<()>, E> as ::lock_runtime::MapErrResult<_>>::from_mapped(__map_err(__error))
+        }}
+    };
+    let wrap = mapped(quote!(wrap));
     for (options, failed) in [
         (
             quote!(map_err = PayError::Lock),
-            quote!(::lock_runtime::__private::v1::mapped(PayError::Lock)),
+            mapped(quote!(PayError::Lock)),
         ),
         (
             quote!(on_busy = skip),
@@ -208,7 +216,7 @@ fn a_failure_becomes_what_the_options_say() {
             quote!(map_err = wrap, on_busy = skip),
             quote!(::lock_runtime::__private::v1::skip(
                 <Result<Option<()>, E> as ::lock_runtime::SkipResult>::skipped,
-                ::lock_runtime::__private::v1::mapped(wrap)
+                #wrap
             )),
         ),
         (

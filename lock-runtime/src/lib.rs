@@ -68,7 +68,7 @@ pub use guard::{Hold, Holds, LockGuard, Run};
 pub use lock::Lock;
 pub use lock_core::{
     backend::{Holder, Status},
-    error::{BusyWith, FromLockError, LockError, LockResult, LossReason, SkipResult},
+    error::{BusyWith, FromLockError, LockError, LockResult, LossReason, MapErrResult, SkipResult},
     fencing::FencingToken,
     key::{KeyError, KeyPart, LockKey, MAX_KEY_BYTES, escape},
     options::{OnLost, OptionsError},

@@ -49,11 +49,6 @@ pub mod v1 {
         Holds::current().expect("an annotated body runs inside its holds")
     }
 
-    /// A lock's failure becomes the function's error, by its own function.
-    pub fn mapped<T, E>(map_err: fn(LockError) -> E) -> impl FnOnce(LockError) -> Result<T, E> {
-        move |error| Err(map_err(error))
-    }
-
     /// A lock that is busy is no failure: the function returns `Ok(None)`.
     pub fn skip<R>(
         skipped: fn() -> R,

@@ -1,0 +1,24 @@
+// `map_err` makes the function's error of a `LockError`: what does not fit is reported at its path.
+use lock_runtime::{LockError, distributed_lock};
+
+enum PayError {
+    Lock(LockError),
+    Other(String),
+}
+
+#[distributed_lock(key = "order:<id>", map_err = PayError::Other)]
+async fn another_argument(id: u64) -> Result<(), PayError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:<id>", map_err = PayError::Lock)]
+async fn another_error(id: u64) -> Result<(), String> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:<id>", map_err = PayError::Lock)]
+async fn no_result(id: u64) -> u64 {
+    1
+}
+
+fn main() {}
