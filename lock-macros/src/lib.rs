@@ -43,16 +43,22 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// | option | meaning | if absent |
 /// |---|---|---|
-/// | `key = "order:<id>"` | the lock's name; the one option that is needed | |
+/// | `key = "order:<id>"` | the lock's name; this or `keys` is needed | |
+/// | `keys = ["account:<from>", "account:<to>"]` | several locks, all of which are held while the body runs | |
 /// | `wait = "5s"` | how long to wait for the lock; `"0s"` tries once | the client's, 3 s |
 /// | `lease = "30s"` | a fixed lease: at its end the body is dropped | the client's, 30 s, renewed every third |
 /// | `renew = true` | renews an explicit lease while the body runs | only an absent `lease` is renewed |
 /// | `max_hold = "10m"` | the renewal stops here | no end |
+/// | `hold_at_least = "10s"` | the lock stays taken so long from the grant, however quick the body is | free at once |
+/// | `on_busy = skip` | a call whose lock is busy returns `Ok(None)`, of a `Result<Option<T>, E>` | `error` |
+/// | `on_busy = fallback(path)` | it calls this `async fn` instead, with the same arguments and the `LockError` | `error` |
 /// | `on_lost = continue` | a body whose lease is lost runs on | `cancel`: it is dropped at its next `.await` |
+/// | `map_err = PayError::Lock` | a function that makes the error type of a `LockError` | `From<LockError>` |
 /// | `client = self.locks` | an expression for the `LockClient` | the task's scoped client, else the installed one |
 /// | `namespace = "shop"` | sets keys of services apart | the client's |
-/// | `guard = hold` | a name under which the body finds its hold: `hold.token()`, `hold.remaining()`, `hold.lost()` | |
+/// | `guard = hold` | a name under which the body finds its hold: `hold.token()`, `hold.remaining()`, `hold.lost()`; with `keys` one hold for each, `hold[0].token()` | |
 /// | `crate = ::locks` | the path of `lock-runtime`, if it was renamed | `::lock_runtime` |
+/// | `mode = exclusive`, `strategy = handoff` | the defaults; no others are supported yet | |
 ///
 /// A duration is a whole number with a unit (`us`, `ms`, `s`, `m`, `h`, `d`) in quotes, or the path of a
 /// `const` of type `Duration`.
@@ -70,6 +76,27 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// A value is anything that is `Display`, except an `Option` or `()`: absent values would share one lock. Between two
 /// placeholders stands a character that no escaped value has, such as `:` or `/`, so different arguments never
 /// give one key. A key needs no placeholder: `key = "nightly-report"`.
+///
+/// # Several keys
+///
+/// `keys` are sorted and freed of duplicates when the call runs, so that `transfer(1, 2)` and `transfer(2, 1)` take their
+/// locks in the same order and never wait for each other. All are taken in one step if all are free; else one after the
+/// other, within one `wait`: what is had is kept meanwhile, and a fixed lease begins when the last one is had.
+/// `wait = "0s"` takes all or none. The loss of one lock ends the body.
+///
+/// Nested calls keep the order too. Where a call with several keys encloses or is nested, a lock that stands before one
+/// that is held already is tried once, and the call is `Busy` if it is not free: waiting for it could deadlock. Nested
+/// calls with one key each may stand in any order; there `wait` bounds a deadlock.
+///
+/// # Busy, and at least
+///
+/// `on_busy` is about `LockError::Busy` alone: a lock that cannot be reached, or is lost, is an error all the same. With
+/// a `fallback` the body is built only after the grant, so that either of the two gets the arguments, and nothing is
+/// cloned.
+///
+/// `hold_at_least` is for jobs that several machines start at about the same time: the value returns at once, and nobody
+/// repeats the job until that time is over. It counts from the grant, and holds for a body that returned, be it an `Err`; a
+/// body that panics, is dropped or loses its lease frees the lock at once.
 ///
 /// # Where it stands
 ///
@@ -89,13 +116,23 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// async fn pay(id: u64, cart: Cart) -> Result<Receipt, PayError> {
 ///     let key = lock_runtime::__private::v1::key().text("order:").part("id", &id).build();
 ///     let call = lock_runtime::__private::v1::Call::new(key).wait(Duration::new(5, 0));
-///     call.run(async move {
-///         let id = id;
-///         let mut cart = cart;
-///         BODY
-///     })
+///     call.run(
+///         async move {
+///             let id = id;
+///             let mut cart = cart;
+///             BODY
+///         },
+///         <Result<Receipt, PayError> as lock_runtime::LockResult>::from_lock_error,
+///     )
 ///     .await
 /// }
+///
+/// // with on_busy = fallback(later)
+///     match call.enter().await {
+///         Ok(inside) => inside.run(async move { … BODY }, …).await,
+///         Err(error) if is_busy(&error) => later(id, cart, error).await,
+///         Err(error) => error.into(),
+///     }
 /// ```
 ///
 /// The key is rendered before the body can move what it names. The body owns every argument, unused ones too: they
@@ -134,13 +171,25 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// }
 /// ```
 ///
-/// A job that only one replica runs, for as long as it takes:
+/// A job that only one replica runs, for as long as it takes, and at most once in ten minutes:
 ///
 /// ```ignore
-/// #[distributed_lock(key = "nightly-report", wait = "0s", max_hold = "2h")]
-/// async fn report() -> Result<(), lock_runtime::LockError> {
-///     // …
-///     Ok(())
+/// #[distributed_lock(key = "report", wait = "0s", max_hold = "2h", hold_at_least = "10m", on_busy = skip)]
+/// async fn report() -> Result<Option<Report>, LockError> {
+///     Ok(Some(Report::write().await?))
+/// }
+/// ```
+///
+/// Two accounts at once, and a word for those who come while they are busy:
+///
+/// ```ignore
+/// #[distributed_lock(keys = ["account:<from.0>", "account:<to.0>"], wait = "2s", on_busy = fallback(later))]
+/// async fn transfer(from: Account, to: Account, amount: Money) -> Result<Receipt, TransferError> {
+///     // Both balances are ours.
+/// }
+///
+/// async fn later(from: Account, to: Account, amount: Money, busy: LockError) -> Result<Receipt, TransferError> {
+///     Err(TransferError::Later(busy))
 /// }
 /// ```
 #[proc_macro_attribute]

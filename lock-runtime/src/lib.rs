@@ -18,8 +18,8 @@
 //! ```
 //!
 //! - [`distributed_lock`] guards an `async fn`; its options and placeholders are documented there.
-//! - [`LockClient`] says where locks live; [`Lock`] is the explicit API on the same engine, [`LockGuard`] and [`Hold`]
-//!   are what is held.
+//! - [`LockClient`] says where locks live; [`Lock`] is the explicit API on the same engine, [`LockGuard`], [`Hold`] and
+//!   [`Holds`] are what is held.
 //! - [`LockError`] says why a call did not run to its end under its lock, [`ConnectError`] why there is no client.
 //! - [`InCurrentHold`] takes spawned tasks into the hold of their parent.
 //!

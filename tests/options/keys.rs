@@ -4,7 +4,7 @@ use std::{
     future::Future,
     pin::pin,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    task::{Context, Poll, Waker},
+    task::{Context, Waker},
 };
 
 use lock_runtime::{BusyWith, LockClient, LockError, LossReason, distributed_lock};
@@ -389,7 +389,7 @@ async fn drop_after(call: impl Future, polls: usize) {
     let mut call = pin!(call);
     for _ in 0..polls {
         let mut context = Context::from_waker(Waker::noop());
-        if let Poll::Ready(_) = call.as_mut().poll(&mut context) {
+        if call.as_mut().poll(&mut context).is_ready() {
             return;
         }
         sleep(MS / 4).await;

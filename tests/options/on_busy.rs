@@ -1,5 +1,7 @@
 //! `on_busy`: what a call does while its lock is busy, other than to fail.
 
+#![expect(clippy::unused_async, reason = "a fallback is async, whatever it does")]
+
 use std::{rc::Rc, sync::Arc};
 
 use lock_runtime::{BusyWith, LockClient, LockError, distributed_lock};
@@ -208,7 +210,10 @@ async fn nested(told: &Notify) -> Result<u8, LockError> {
 async fn no_turn(told: &Notify, error: LockError) -> Result<u8, LockError> {
     told.notify_one();
     match error {
-        LockError::Busy { with, .. } if with == BusyWith::Sibling => Ok(10),
+        LockError::Busy {
+            with: BusyWith::Sibling,
+            ..
+        } => Ok(10),
         other => Err(other),
     }
 }
