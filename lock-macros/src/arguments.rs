@@ -111,8 +111,17 @@ impl Arguments {
             .iter()
             .filter_map(|argument| argument.name.as_ref());
         let names = names.map(|name| name.unraw().to_string());
-        // What `#[async_trait]` called a pattern is nothing the user wrote.
-        names.filter(|name| !name.starts_with("__arg")).collect()
+        names.filter(|name| !is_hidden_pattern(name)).collect()
+    }
+
+    /// Whether patterns of the user's are bound where they cannot be seen.
+    pub(crate) fn has_hidden_patterns(&self) -> bool {
+        let names = self
+            .typed
+            .iter()
+            .filter_map(|argument| argument.name.as_ref());
+        let mut names = names.map(ToString::to_string);
+        names.any(|name| is_hidden_pattern(&name))
     }
 
     /// All arguments by value, `self` first, as another function takes them.
@@ -198,6 +207,11 @@ impl Argument {
             },
         }
     }
+}
+
+/// Whether `#[async_trait]` called a pattern of the user's so.
+fn is_hidden_pattern(name: &str) -> bool {
+    name.starts_with("__arg")
 }
 
 fn made(index: usize) -> Ident {

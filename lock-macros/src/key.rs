@@ -214,6 +214,9 @@ fn source<'a>(
                     "`<{written}>` names a part of a pattern, which is bound only inside the body: give the argument one name and write `<name.field>`"
                 )
             }
+            None if arguments.has_hidden_patterns() => format!(
+                "`<{written}>` names no argument, and a part of a pattern is bound only inside the body: give the argument one name and write `<name.field>`"
+            ),
             None => unknown(placeholder, arguments),
         }
     };

@@ -1,25 +1,24 @@
-//! What is held while a lock is held: the guard, the hold inside a body, and the future that runs a body.
+//! What is held while a lock is held: the guard, and the hold inside a body.
 
-use std::{
-    fmt,
-    future::Future,
-    pin::{Pin, pin},
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::{future::Future, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use lock_core::{
-    backend::{BoxFuture, Renewed},
+    backend::Renewed,
     error::{LockError, LossReason},
     fencing::FencingToken,
     key::LockKey,
     lease::MAX_LEASE,
     options::{OnLost, OptionsError},
 };
-use pin_project_lite::pin_project;
 
-use crate::{engine, entry::Entered, hold::HoldState, locks::Locks, reentry, wait};
+use crate::{
+    engine,
+    entry::Entered,
+    hold::HoldState,
+    reentry,
+    run::{Inside, Slot},
+    wait,
+};
 
 /// The hold that a body runs in: its fencing token, what is left of its lease, and word of its loss.
 ///
@@ -235,12 +234,13 @@ impl LockGuard {
     /// # Cancel safety
     /// Dropping the call drops the body; the guard goes on holding.
     pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, LockError> {
-        let mut body = pin!(body);
-        let mut watch = None;
+        let mut body = pin!(Slot::new(body));
+        let mut inside = Inside::default();
         std::future::poll_fn(|cx| {
-            poll_inside(&self.entered, OnLost::Cancel, &mut watch, body.as_mut(), cx)
+            inside.poll(&self.entered, OnLost::Cancel, &mut body.as_mut(), cx)
         })
-        .await
+        .await?;
+        Ok(body.take_output())
     }
 
     /// Releases the lock and waits until the server has confirmed that, a second at most; after it, and if the call is
@@ -263,151 +263,5 @@ impl std::ops::Deref for LockGuard {
 
     fn deref(&self) -> &Hold {
         &self.hold
-    }
-}
-
-/// Word of a lease's loss, made when a body first has to wait.
-type Watch = Option<BoxFuture<'static, ()>>;
-
-/// Polls a body inside its holds, the deadlines checked before.
-fn poll_inside<F: Future>(
-    entered: &Entered,
-    on_lost: OnLost,
-    watch: &mut Watch,
-    body: Pin<&mut F>,
-    cx: &mut Context<'_>,
-) -> Poll<Result<F::Output, LockError>> {
-    if on_lost == OnLost::Cancel
-        && let Some(lost) = entered.loss()
-    {
-        return Poll::Ready(Err(lost));
-    }
-    if let Poll::Ready(output) = reentry::inside(Some(entered.frame().clone()), || body.poll(cx)) {
-        // The result is the body's, whatever became of the lease; a loss is logged and counted.
-        entered.loss();
-        return Poll::Ready(Ok(output));
-    }
-    loop {
-        let watching = watch.get_or_insert_with(|| entered.watch());
-        ready!(watching.as_mut().poll(cx));
-        *watch = match (on_lost, entered.loss()) {
-            (OnLost::Cancel, Some(lost)) => return Poll::Ready(Err(lost)),
-            (OnLost::Cancel, None) => None,
-            (OnLost::Continue, _) => Some(Box::pin(std::future::pending())),
-        };
-    }
-}
-
-enum Stage {
-    Entering(BoxFuture<'static, Result<Entered, LockError>>),
-    Inside { entered: Entered, watch: Watch },
-    Leaving(BoxFuture<'static, ()>),
-    Ended,
-}
-
-pin_project! {
-    /// A body under its lock: acquires, runs, releases.
-    ///
-    /// # Cancel safety
-    /// Dropped at any point it drops the body, then gives back in the background whatever it has of the lock.
-    #[must_use = "futures do nothing unless they are awaited"]
-    pub struct Run<F: Future> {
-        // Before the stage: what the body owns is dropped while the lock is still held.
-        #[pin]
-        body: Option<F>,
-        result: Option<Result<F::Output, LockError>>,
-        stage: Stage,
-        on_lost: OnLost,
-    }
-}
-
-impl<F: Future> Run<F> {
-    /// Enters first.
-    pub(crate) fn new(locks: Result<Locks, LockError>, body: F) -> Self {
-        let (on_lost, entering) = match locks {
-            Ok(locks) => (locks.on_lost(), locks.enter()),
-            Err(error) => (OnLost::Cancel, ready_box(Err(error))),
-        };
-        Self::at(Stage::Entering(entering), on_lost, body)
-    }
-
-    /// Is inside already.
-    pub(crate) fn inside(entered: Entered, on_lost: OnLost, body: F) -> Self {
-        Self::at(
-            Stage::Inside {
-                entered,
-                watch: None,
-            },
-            on_lost,
-            body,
-        )
-    }
-
-    fn at(stage: Stage, on_lost: OnLost, body: F) -> Self {
-        Self {
-            body: Some(body),
-            result: None,
-            stage,
-            on_lost,
-        }
-    }
-}
-
-fn ready_box<T: Send + 'static>(value: T) -> BoxFuture<'static, T> {
-    Box::pin(std::future::ready(value))
-}
-
-impl<F: Future> fmt::Debug for Run<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Run").finish_non_exhaustive()
-    }
-}
-
-impl<F: Future> Future for Run<F> {
-    type Output = Result<F::Output, LockError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        loop {
-            match this.stage {
-                Stage::Entering(entering) => match ready!(entering.as_mut().poll(cx)) {
-                    Ok(entered) => {
-                        *this.stage = Stage::Inside {
-                            entered,
-                            watch: None,
-                        };
-                    }
-                    Err(error) => {
-                        this.body.set(None);
-                        *this.stage = Stage::Ended;
-                        return Poll::Ready(Err(error));
-                    }
-                },
-                Stage::Inside { entered, watch } => {
-                    let body = this
-                        .body
-                        .as_mut()
-                        .as_pin_mut()
-                        .expect("a body is there until it has ended");
-                    let result = ready!(poll_inside(entered, *this.on_lost, watch, body, cx));
-                    *this.result = Some(result);
-                    // The key is released only after the body is gone.
-                    this.body.set(None);
-                    if let Stage::Inside { entered, .. } =
-                        std::mem::replace(this.stage, Stage::Ended)
-                    {
-                        *this.stage = Stage::Leaving(Box::pin(entered.leave()));
-                    }
-                }
-                Stage::Leaving(leaving) => {
-                    ready!(leaving.as_mut().poll(cx));
-                    *this.stage = Stage::Ended;
-                }
-                Stage::Ended => {
-                    let result = this.result.take();
-                    return Poll::Ready(result.expect("a finished call is not polled again"));
-                }
-            }
-        }
     }
 }

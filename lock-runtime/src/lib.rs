@@ -53,6 +53,7 @@ mod lock;
 mod locks;
 mod reentry;
 mod renewal;
+mod run;
 mod several;
 mod stats;
 mod sync;
@@ -64,7 +65,7 @@ pub mod __private;
 
 pub use client::{AlreadyInstalled, LockClient, LockClientBuilder, URL_VARIABLE};
 pub use connect::ConnectError;
-pub use guard::{Hold, Holds, LockGuard, Run};
+pub use guard::{Hold, Holds, LockGuard};
 pub use lock::Lock;
 pub use lock_core::{
     backend::{Holder, Status},
@@ -77,4 +78,5 @@ pub use lock_core::{
 pub use lock_macros::distributed_lock;
 pub use redis;
 pub use reentry::{InCurrentHold, WithinHold};
+pub use run::Run;
 pub use stats::Stats;

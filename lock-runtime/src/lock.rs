@@ -12,9 +12,10 @@ use lock_core::{
 use crate::{
     client::LockClient,
     engine,
-    guard::{LockGuard, Run},
+    guard::LockGuard,
     locks::Locks,
     reentry,
+    run::Run,
     wait::{self, Wanted},
 };
 

@@ -20,9 +20,10 @@ pub mod v1 {
     use crate::{
         client::LockClient,
         entry::Entered,
-        guard::{Hold, Holds, Run},
+        guard::{Hold, Holds},
         lock::Lock,
         locks::Locks,
+        run::{Passage, Slot},
     };
 
     /// Begins a key.
@@ -147,7 +148,8 @@ pub mod v1 {
             M: FnOnce(LockError) -> F::Output,
         {
             Called {
-                run: Run::new(self.locks(), body),
+                body: Slot::new(body),
+                passage: Passage::through(self.locks()),
                 failed: Some(failed),
             }
         }
@@ -194,7 +196,8 @@ pub mod v1 {
             M: FnOnce(LockError) -> F::Output,
         {
             Called {
-                run: Run::inside(self.entered, self.on_lost, body),
+                body: Slot::new(body),
+                passage: Passage::from_inside(self.entered, self.on_lost),
                 failed: Some(failed),
             }
         }
@@ -204,8 +207,10 @@ pub mod v1 {
         /// The future of an annotated call: a lock's failure becomes the function's error.
         #[must_use = "futures do nothing unless they are awaited"]
         pub struct Called<F: Future, M> {
+            // Before the passage: what the body owns is dropped while the locks are still held.
             #[pin]
-            run: Run<F>,
+            body: Slot<F>,
+            passage: Passage,
             failed: Option<M>,
         }
     }
@@ -225,11 +230,14 @@ pub mod v1 {
 
         fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
             let this = self.project();
-            let result = ready!(this.run.poll(cx));
-            Poll::Ready(result.unwrap_or_else(|error| {
-                let failed = this.failed.take();
-                failed.expect("a finished call is not polled again")(error)
-            }))
+            let mut body = this.body;
+            Poll::Ready(match ready!(this.passage.poll(&mut body, cx)) {
+                Ok(()) => body.take_output(),
+                Err(error) => {
+                    let failed = this.failed.take();
+                    failed.expect("a finished call is not polled again")(error)
+                }
+            })
         }
     }
 }

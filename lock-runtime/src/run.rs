@@ -1,0 +1,221 @@
+//! A body under its locks: the call enters, runs the body inside, and leaves.
+//!
+//! Whatever the body is, all but its own polling is compiled once, behind [`Body`]: services have hundreds of bodies.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use lock_core::{backend::BoxFuture, error::LockError, options::OnLost};
+use pin_project_lite::pin_project;
+
+use crate::{entry::Entered, locks::Locks, reentry};
+
+/// A body of any type.
+pub(crate) trait Body {
+    /// Polls it, and keeps what it returns.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Drops it, with all that it owns.
+    fn end(&mut self);
+}
+
+pin_project! {
+    /// A body, and what it has returned.
+    pub(crate) struct Slot<F: Future> {
+        #[pin]
+        body: Option<F>,
+        output: Option<F::Output>,
+    }
+}
+
+impl<F: Future> Slot<F> {
+    pub(crate) fn new(body: F) -> Self {
+        Self {
+            body: Some(body),
+            output: None,
+        }
+    }
+
+    pub(crate) fn take_output(self: Pin<&mut Self>) -> F::Output {
+        let output = self.project().output.take();
+        output.expect("a finished call is not polled again")
+    }
+}
+
+impl<F: Future> Body for Pin<&mut Slot<F>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.as_mut().project();
+        let body = this.body.as_pin_mut();
+        let body = body.expect("a body is there until it has ended");
+        *this.output = Some(ready!(body.poll(cx)));
+        Poll::Ready(())
+    }
+
+    fn end(&mut self) {
+        self.as_mut().project().body.set(None);
+    }
+}
+
+/// What a body inside its locks needs from poll to poll: word of a lease's loss, made when the body first has to wait.
+#[derive(Default)]
+pub(crate) struct Inside(Option<BoxFuture<'static, ()>>);
+
+impl Inside {
+    /// Polls a body inside its locks, the deadlines checked before.
+    pub(crate) fn poll(
+        &mut self,
+        entered: &Entered,
+        on_lost: OnLost,
+        body: &mut dyn Body,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), LockError>> {
+        if on_lost == OnLost::Cancel
+            && let Some(lost) = entered.loss()
+        {
+            return Poll::Ready(Err(lost));
+        }
+        let frame = entered.frame().clone();
+        if reentry::inside(Some(frame), || body.poll(cx)).is_ready() {
+            // The result is the body's, whatever became of the lease; a loss is logged and counted.
+            entered.loss();
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            let watch = self.0.get_or_insert_with(|| entered.watch());
+            ready!(watch.as_mut().poll(cx));
+            self.0 = match (on_lost, entered.loss()) {
+                (OnLost::Cancel, Some(lost)) => return Poll::Ready(Err(lost)),
+                (OnLost::Cancel, None) => None,
+                (OnLost::Continue, _) => Some(Box::pin(std::future::pending())),
+            };
+        }
+    }
+}
+
+enum Stage {
+    Entering(BoxFuture<'static, Result<Entered, LockError>>),
+    Inside { entered: Entered, inside: Inside },
+    Leaving(BoxFuture<'static, ()>, Result<(), LockError>),
+    Ended,
+}
+
+/// The way of one call through its locks. Dropped after the body, it gives back whatever it has of them.
+pub(crate) struct Passage {
+    stage: Stage,
+    on_lost: OnLost,
+}
+
+impl Passage {
+    /// Enters first.
+    pub(crate) fn through(locks: Result<Locks, LockError>) -> Self {
+        match locks {
+            Ok(locks) => Self {
+                on_lost: locks.on_lost(),
+                stage: Stage::Entering(locks.enter()),
+            },
+            Err(error) => Self {
+                on_lost: OnLost::Cancel,
+                stage: Stage::Entering(Box::pin(std::future::ready(Err(error)))),
+            },
+        }
+    }
+
+    /// Is inside already.
+    pub(crate) fn from_inside(entered: Entered, on_lost: OnLost) -> Self {
+        Self {
+            stage: Stage::Inside {
+                entered,
+                inside: Inside::default(),
+            },
+            on_lost,
+        }
+    }
+
+    /// Ends when the locks are left, or were not entered; without an error the body has returned.
+    pub(crate) fn poll(
+        &mut self,
+        body: &mut dyn Body,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), LockError>> {
+        loop {
+            match &mut self.stage {
+                Stage::Entering(entering) => match ready!(entering.as_mut().poll(cx)) {
+                    Ok(entered) => {
+                        self.stage = Stage::Inside {
+                            entered,
+                            inside: Inside::default(),
+                        };
+                    }
+                    Err(error) => {
+                        body.end();
+                        self.stage = Stage::Ended;
+                        return Poll::Ready(Err(error));
+                    }
+                },
+                Stage::Inside { entered, inside } => {
+                    let result = ready!(inside.poll(entered, self.on_lost, body, cx));
+                    // The key is released only after the body is gone.
+                    body.end();
+                    if let Stage::Inside { entered, .. } =
+                        std::mem::replace(&mut self.stage, Stage::Ended)
+                    {
+                        self.stage = Stage::Leaving(Box::pin(entered.leave()), result);
+                    }
+                }
+                Stage::Leaving(leaving, _) => {
+                    ready!(leaving.as_mut().poll(cx));
+                    if let Stage::Leaving(_, result) =
+                        std::mem::replace(&mut self.stage, Stage::Ended)
+                    {
+                        return Poll::Ready(result);
+                    }
+                }
+                Stage::Ended => panic!("a finished call is not polled again"),
+            }
+        }
+    }
+}
+
+pin_project! {
+    /// A body under its lock: acquires, runs, releases.
+    ///
+    /// # Cancel safety
+    /// Dropped at any point it drops the body, then gives back in the background whatever it has of the lock.
+    #[must_use = "futures do nothing unless they are awaited"]
+    pub struct Run<F: Future> {
+        // Before the passage: what the body owns is dropped while the lock is still held.
+        #[pin]
+        body: Slot<F>,
+        passage: Passage,
+    }
+}
+
+impl<F: Future> Run<F> {
+    pub(crate) fn new(locks: Result<Locks, LockError>, body: F) -> Self {
+        Self {
+            body: Slot::new(body),
+            passage: Passage::through(locks),
+        }
+    }
+}
+
+impl<F: Future> fmt::Debug for Run<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").finish_non_exhaustive()
+    }
+}
+
+impl<F: Future> Future for Run<F> {
+    type Output = Result<F::Output, LockError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let mut body = this.body;
+        ready!(this.passage.poll(&mut body, cx))?;
+        Poll::Ready(Ok(body.take_output()))
+    }
+}
