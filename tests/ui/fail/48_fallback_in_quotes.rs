@@ -21,6 +21,11 @@ async fn refund(id: u64) -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(key = "order:<id>", map_err = |error| error)]
+async fn restock(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
 async fn later(_id: u64, _error: LockError) -> Result<(), LockError> {
     Ok(())
 }
