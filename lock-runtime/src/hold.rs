@@ -134,6 +134,8 @@ pub(crate) struct HoldState {
     lost_now: Notify,
     /// Whether somebody was warned that a fixed lease runs out.
     warned: AtomicBool,
+    /// Whether the lease stands for a claim only, until it is confirmed.
+    claim: AtomicBool,
     /// How many entered calls are inside; the last one out releases.
     entries: AtomicUsize,
     /// The renewals that those inside ask for.
@@ -173,13 +175,13 @@ impl HoldState {
             lost: OnceLock::new(),
             lost_now: Notify::new(),
             warned: AtomicBool::new(false),
+            claim: AtomicBool::new(grant.validity + Duration::from_millis(1) < terms.time),
             entries: AtomicUsize::new(1),
             plans: Mutex::new(Plan::of(terms, entered).into_iter().collect()),
         });
         hold.shared.held.add(&hold);
-        let claim = grant.validity + Duration::from_millis(1) < terms.time;
         if !hold.backend().keeps_leases() {
-            hold.shared.keeper.keep(&hold, claim);
+            hold.shared.keeper.keep(&hold);
         }
         EntryDuty { hold: Some(hold) }
     }
@@ -204,6 +206,14 @@ impl HoldState {
         self.deadline
             .0
             .fetch_max(AtomicMoment::nanos(until), Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_claim(&self) -> bool {
+        self.claim.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn confirm_claim(&self) {
+        self.claim.store(false, Ordering::Release);
     }
 
     pub(crate) fn begun(&self) -> Moment {

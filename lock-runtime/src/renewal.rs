@@ -38,13 +38,12 @@ enum Step {
     Check,
 }
 
-/// Decides what is due: a planned renewal happens until its end, an unconfirmed claim becomes the rest of its lease,
-/// and a lease that stands whole is only read.
-fn step(plan: Option<Plan>, lease_ends: Moment, deadline: Moment, now: Moment) -> Step {
+/// Decides what is due: a planned renewal happens until its end, a claim is confirmed to the rest of its lease, and a
+/// lease that stands whole is only read.
+fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Moment) -> Step {
     match plan {
         Some(plan) if plan.until.is_none_or(|until| now < until) => Step::Renew(plan.lease),
-        // Only a claim ends well before the lease does; a little earlier is the clocks' drift.
-        None if deadline + CONFIRM_AFTER < lease_ends => Step::Renew(lease_ends.since(now)),
+        _ if claim => Step::Renew(lease_ends.since(now)),
         _ => Step::Check,
     }
 }
@@ -78,13 +77,13 @@ fn id(hold: &Arc<HoldState>) -> HoldId {
 
 impl Keeper {
     /// Keeps a hold until it is forgotten; one whose backend keeps it needs no keeping.
-    pub(crate) fn keep(self: &Arc<Self>, hold: &Arc<HoldState>, claim: bool) {
+    pub(crate) fn keep(self: &Arc<Self>, hold: &Arc<HoldState>) {
         let Some(deadline) = hold.deadline() else {
             return;
         };
         let now = clock::boot::now();
         let mut due = next_due(hold.terms.time, deadline, now);
-        if claim {
+        if hold.is_claim() {
             due = due.min(now + CONFIRM_AFTER);
         }
         self.insert(hold, due);
@@ -181,7 +180,7 @@ async fn tend(keeper: Arc<Keeper>, hold: Arc<HoldState>) {
         };
         let now = clock::boot::now();
         let lease_ends = hold.begun() + hold.terms.time;
-        let step = step(hold.plan(), lease_ends, deadline, now);
+        let step = step(hold.plan(), hold.is_claim(), lease_ends, now);
         let answer = {
             let backend = hold.backend();
             let answer = match step {
@@ -194,6 +193,7 @@ async fn tend(keeper: Arc<Keeper>, hold: Arc<HoldState>) {
             Some(Ok(Renewed::Until(until))) => {
                 if let Step::Renew(lease) = step {
                     hold.extend_deadline(until);
+                    hold.confirm_claim();
                     count(&hold.counters().renewed);
                     tracing::debug!(key = %hold.key, token = %hold.token, ?lease, "lease renewed");
                 }
@@ -242,26 +242,24 @@ mod tests {
             until: Some(at(100)),
             ..endless
         };
-        assert_eq!(
-            step(Some(endless), at(30), at(30), at(1000)),
-            Step::Renew(30 * SECOND)
-        );
-        assert_eq!(
-            step(Some(ending), at(30), at(120), at(99)),
-            Step::Renew(30 * SECOND)
-        );
-        assert_eq!(step(Some(ending), at(30), at(120), at(100)), Step::Check);
+        for claim in [false, true] {
+            let step = |plan, now| step(Some(plan), claim, at(120), at(now));
+            assert_eq!(step(endless, 1000), Step::Renew(30 * SECOND));
+            assert_eq!(step(ending, 99), Step::Renew(30 * SECOND));
+        }
+        assert_eq!(step(Some(ending), false, at(120), at(100)), Step::Check);
     }
 
     #[test]
-    fn a_fixed_lease_is_renewed_only_while_it_is_a_claim() {
-        assert_eq!(step(None, at(30), at(2), at(1)), Step::Renew(29 * SECOND));
-        assert_eq!(step(None, at(30), at(30), at(1)), Step::Check);
-        assert_eq!(
-            step(None, at(30), at(30) - Duration::from_millis(31), at(1)),
-            Step::Check
-        );
-        assert_eq!(step(None, at(30), at(60), at(1)), Step::Check);
+    fn a_claim_becomes_the_rest_of_its_lease() {
+        let over = Plan {
+            lease: 30 * SECOND,
+            until: Some(at(1)),
+        };
+        for plan in [None, Some(over)] {
+            assert_eq!(step(plan, true, at(30), at(1)), Step::Renew(29 * SECOND));
+            assert_eq!(step(plan, false, at(30), at(1)), Step::Check);
+        }
     }
 
     #[test]

@@ -114,7 +114,37 @@ async fn row_11_release_sent_twice() {
     assert!(direct.lock("k").try_acquire().await.is_err());
     assert_eq!(token_of(&grant(&server).await.unwrap()), next.token().get());
     assert_eq!(next.loss(), None);
+    // Nor is it a loss for the one that released.
+    assert_eq!(behind.stats().lost, 0);
     next.release().await;
+}
+
+/// Row 11: the same for a lock that stays taken for its least time.
+#[tokio::test]
+async fn row_11_lock_kept_twice() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let (behind, direct) = (client(&proxy.url()).await, client(&server.url()).await);
+    let lock = behind.lock("k").lease(20 * SECOND).hold_at_least(SECOND);
+    let start = Instant::now();
+    let guard = lock.acquire().await.unwrap();
+    proxy.hold_replies(true);
+    let before = server.scripts().await;
+    let releasing = tokio::spawn(guard.release());
+    until(async || server.scripts().await > before).await;
+    proxy.cut();
+    proxy.hold_replies(false);
+    releasing.await.unwrap();
+    until(async || server.scripts().await >= before + 2).await;
+    let lock = direct.lock("k").wait(20 * SECOND);
+    lock.run(async {}).await.unwrap();
+    let entered = start.elapsed();
+    assert!(
+        (SECOND - 20 * MS..SECOND + 200 * MS + epsilon()).contains(&entered),
+        "{entered:?}"
+    );
+    assert_eq!(behind.stats().lost, 0);
+    assert_eq!(left(&server).await, Vec::<String>::new());
 }
 
 /// Row 13: a half-open socket. The hold ends at its local deadline at the latest, and the client connects anew.

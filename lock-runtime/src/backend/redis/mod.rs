@@ -79,6 +79,15 @@ enum Arg<'a> {
     Floor,
 }
 
+/// A script's answer.
+struct Answered {
+    value: Value,
+    /// When the request that it answers was sent.
+    sent: Moment,
+    /// Whether an earlier request got no answer, and may have been carried out.
+    again: bool,
+}
+
 /// How to reach the server.
 pub(crate) struct RedisConfig {
     pub(crate) info: redis::ConnectionInfo,
@@ -208,7 +217,8 @@ impl Server {
         script: &Script,
         keys: &[&str],
         args: &[Arg<'_>],
-    ) -> Result<(Value, Moment), BackendError> {
+    ) -> Result<Answered, BackendError> {
+        let mut again = false;
         loop {
             let (link, connection) = self.connected().await?;
             link.watch();
@@ -220,9 +230,12 @@ impl Server {
                 })
                 .collect();
             match connection.run(script, keys, &args).await {
-                Ok(answer) => return Ok(answer),
+                Ok((value, sent)) => return Ok(Answered { value, sent, again }),
                 Err(CallError::Refused(detail)) => return Err(BackendError::Refused(detail)),
-                Err(CallError::Broken(detail)) => self.note(detail),
+                Err(CallError::Broken(detail)) => {
+                    again = true;
+                    self.note(detail);
+                }
                 Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
                     self.note(detail);
                     clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
@@ -238,7 +251,7 @@ impl Server {
         keep_until: Option<Moment>,
     ) -> Result<Released, BackendError> {
         let longer = keep_until.map_or(Duration::ZERO, |until| until.since(clock::now()));
-        let (answer, _) = if longer.is_zero() {
+        let answered = if longer.is_zero() {
             let names = Names::new(name.clone());
             let keys = [names.grant(), names.queue(), FENCE];
             let grant = format!("{token}|");
@@ -249,8 +262,10 @@ impl Server {
             let args = [Arg::Text(&token), Arg::Text(&longer)];
             self.run(&script::KEEP, &[name.as_str()], &args).await?
         };
-        Ok(match answer {
+        Ok(match answered.value {
             Value::Int(1) => Released::Released,
+            // The first request was carried out, and its answer lost.
+            _ if answered.again => Released::Released,
             _ => Released::NotHeld,
         })
     }
@@ -263,10 +278,11 @@ impl Server {
     ) -> Result<Renewed, BackendError> {
         let (token, lease) = (token.to_string(), millis(lease));
         let args = [Arg::Text(&token), Arg::Text(&lease)];
-        match self.run(&script::RENEW, &[name.as_str()], &args).await? {
-            (Value::Int(left), sent) if left >= 0 => {
+        let answered = self.run(&script::RENEW, &[name.as_str()], &args).await?;
+        match answered.value {
+            Value::Int(left) if left >= 0 => {
                 let left = Duration::from_millis(u64::try_from(left).unwrap_or_default());
-                Ok(Renewed::Until(sent + less_drift(left)))
+                Ok(Renewed::Until(answered.sent + less_drift(left)))
             }
             _ => Ok(Renewed::NotHeld),
         }
@@ -275,7 +291,7 @@ impl Server {
     async fn status(self: &Arc<Self>, name: &LockName) -> Result<Status, BackendError> {
         let names = Names::new(name.clone());
         let keys = [names.grant(), names.queue()];
-        let (status, _) = self.run(&script::STATUS, &keys, &[]).await?;
+        let status = self.run(&script::STATUS, &keys, &[]).await?.value;
         let (waiters, token, owner, left): (usize, Option<u64>, Option<String>, i64) =
             redis::from_redis_value(status).map_err(|error| {
                 BackendError::Refused(format!("an answer that is not understood: {error}"))
