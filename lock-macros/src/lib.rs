@@ -4,6 +4,8 @@
 //! `key` finds what the placeholders name, `expand` writes the locked function, `fallback` what is left of it after a
 //! mistake.
 
+// `lock-fuzz` compiles these files as an ordinary library, which can export the checks and has no `proc_macro`.
+#[cfg(not(fuzzing))]
 use proc_macro::TokenStream;
 
 mod args;
@@ -192,6 +194,7 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 ///     Err(TransferError::Later(busy))
 /// }
 /// ```
+#[cfg(not(fuzzing))]
 #[proc_macro_attribute]
 pub fn distributed_lock(args: TokenStream, item: TokenStream) -> TokenStream {
     locked(args.into(), item.into()).into()
@@ -211,5 +214,7 @@ fn locked(
     }
 }
 
+#[cfg(any(test, fuzzing))]
+pub mod robustness;
 #[cfg(test)]
 mod snapshots;

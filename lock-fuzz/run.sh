@@ -1,0 +1,59 @@
+#!/bin/sh
+# Searches for inputs that break the attribute: sh lock-fuzz/run.sh [minutes for each target, 10 if left out]
+#
+# Needs a nightly compiler and cargo-fuzz, which it installs where rustup and cargo can, and a C++ compiler. What reaches
+# new code is kept in corpus/, the least of it that will do; `cargo test -p lock-macros` replays that. A failing input
+# is left in artifacts/.
+set -eu
+cd "$(dirname "$0")"
+
+missing() {
+    echo "$1" >&2
+    exit 1
+}
+
+minutes=${1:-10}
+case $minutes in
+'' | *[!0-9]*) missing 'usage: sh lock-fuzz/run.sh [minutes]' ;;
+esac
+command -v c++ >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || command -v clang++ >/dev/null 2>&1 ||
+    missing 'a C++ compiler is missing, for libFuzzer is compiled here: install g++ or clang'
+if ! cargo +nightly --version >/dev/null 2>&1; then
+    command -v rustup >/dev/null 2>&1 ||
+        missing 'a nightly compiler is missing, and rustup, which could install it: see https://rustup.rs'
+    echo '== installing a nightly compiler'
+    rustup toolchain install nightly --profile minimal || missing 'a nightly compiler is missing, and rustup could not install it'
+fi
+PATH="$PATH:$PWD/target/tools/bin"
+if ! command -v cargo-fuzz >/dev/null 2>&1; then
+    echo '== installing cargo-fuzz'
+    cargo +nightly install cargo-fuzz --locked --root target/tools ||
+        missing 'cargo-fuzz is missing, and cargo could not install it'
+fi
+
+# The code has no `unsafe`, so a sanitizer would only cost time.
+fuzz() {
+    cargo +nightly fuzz "$1" --fuzz-dir . --sanitizer none "$target" "$found" $2 -- -max_len=1024 -timeout=25 $3
+}
+
+for target in keys tokens; do
+    found=target/found/$target
+    kept=target/kept/$target
+    mkdir -p "$found" corpus/$target
+    options="-max_total_time=$((minutes * 60)) -print_final_stats=1"
+    [ ! -e $target.dict ] || options="$options -dict=$target.dict"
+    echo "== $target, for $minutes minutes"
+    fuzz run "corpus/$target seeds/$target" "$options"
+
+    # One input for each edge that the seeds do not reach; how often it is passed is of no interest here.
+    rm -rf "$kept"
+    mkdir -p "$kept"
+    cp seeds/$target/* "$kept"
+    found=$kept fuzz run "corpus/$target target/found/$target" '-merge=1 -use_counters=0'
+    for seed in seeds/$target/*; do
+        rm -f "$kept/${seed##*/}"
+    done
+    rm -rf corpus/$target "$found"
+    mv "$kept" corpus/$target
+    echo "== $target: $(ls corpus/$target | wc -l) inputs kept"
+done

@@ -1,0 +1,400 @@
+//! What must hold for any input: no two argument lists have one key, and the macro never panics.
+//!
+//! The checks take bytes, so that a coverage-guided fuzzer can look for a counterexample: `lock-fuzz` does, and keeps
+//! what it found worth trying, which the tests here replay. The property tests in `cases` build such
+//! bytes of the words that the macro knows.
+
+use std::fmt;
+
+use lock_core::key::{KeyBuilder, KeyError, LockKey, LockName, MAX_KEY_BYTES, escape};
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
+use quote::quote;
+use syn::{ImplItem, Item, LitStr, Signature, TraitItem};
+
+use crate::template::{self, Piece, Placeholder};
+
+#[cfg(test)]
+mod cases;
+
+/// Stands between the texts of a case of [`keys`], for no text has it.
+const NO_TEXT: u8 = 0xFF;
+
+/// Different values have different keys, and equal ones the same.
+///
+/// The case: a template, a value for each placeholder, other values for them, a namespace and another one, with the
+/// byte FF between them. What is missing is `0`, or as on the other side. The answer is whether two different lists of
+/// values had keys, for any other case tells little.
+///
+/// # Panics
+/// If they do not.
+pub fn keys(data: &[u8]) -> bool {
+    let mut texts = data
+        .split(|byte| *byte == NO_TEXT)
+        .map(|text| String::from_utf8_lossy(text).into_owned());
+    let Ok(pieces) = template::parse(&texts.next().unwrap_or_default()) else {
+        return false;
+    };
+    let holes: Vec<_> = pieces.iter().filter_map(hole).collect();
+    // `:raw` gives the promise up.
+    if holes.iter().any(|hole| hole.raw) {
+        return false;
+    }
+    let mut tuple = |missing: &[String]| -> Vec<String> {
+        missing
+            .iter()
+            .map(|missing| texts.next().unwrap_or_else(|| missing.clone()))
+            .collect()
+    };
+    let left = tuple(&vec!["0".to_owned(); holes.len()]);
+    let right = tuple(&left);
+    let left_space = tuple(&["0".to_owned()]);
+    let right_space = tuple(&left_space);
+
+    let (Some(left_key), Some(right_key)) = (
+        rendered(&pieces, &left, |key, value| key.part("part", value)),
+        rendered(&pieces, &right, |key, value| {
+            key.part("part", &ByCharacter(value))
+        }),
+    ) else {
+        return false;
+    };
+    assert_eq!(
+        left == right,
+        left_key == right_key,
+        "{left:?} and {right:?} give `{left_key}` and `{right_key}`"
+    );
+    read_back(&pieces, &left, &left_key);
+    read_back(&pieces, &right, &right_key);
+
+    let name = |space: &[String], key| LockName::new(&space[0], key).ok();
+    if let (Some(left_name), Some(right_name)) =
+        (name(&left_space, &left_key), name(&right_space, &right_key))
+    {
+        assert_eq!(
+            (left_space, left_key) == (right_space, right_key),
+            left_name == right_name,
+            "`{left_name}` and `{right_name}`"
+        );
+    }
+    left != right
+}
+
+fn hole(piece: &Piece) -> Option<&Placeholder> {
+    match piece {
+        Piece::Text(_) => None,
+        Piece::Placeholder(hole) => Some(hole),
+    }
+}
+
+/// As the expansion does it. No key is an answer where a value is none or the key is too long.
+fn rendered(
+    pieces: &[Piece],
+    values: &[String],
+    part: impl Fn(KeyBuilder, &str) -> KeyBuilder,
+) -> Option<LockKey> {
+    let mut rest = values.iter();
+    let key = pieces
+        .iter()
+        .fold(KeyBuilder::new(), |key, piece| match piece {
+            Piece::Text(text) => key.text(text),
+            Piece::Placeholder(_) => part(key, rest.next().expect("a value for each placeholder")),
+        });
+    match key.build() {
+        Ok(key) => Some(key),
+        Err(KeyError::EmptyPart { .. }) if values.iter().any(String::is_empty) => None,
+        Err(KeyError::TooLong { bytes }) if bytes > MAX_KEY_BYTES => None,
+        Err(error) => panic!("{values:?}: {error}"),
+    }
+}
+
+/// A value that prints in small pieces.
+struct ByCharacter<'a>(&'a str);
+
+impl fmt::Display for ByCharacter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .chars()
+            .try_for_each(|character| write!(f, "{character}"))
+    }
+}
+
+/// The values can be told from the key, so no others have it: a stronger claim than two unequal keys, which a search
+/// would have to hit upon.
+fn read_back(pieces: &[Piece], values: &[String], key: &LockKey) {
+    let mut rest = values.iter();
+    let mut expected = String::new();
+    for piece in pieces {
+        match piece {
+            Piece::Text(text) => expected.push_str(text),
+            Piece::Placeholder(_) => {
+                let value = rest.next().expect("a value for each placeholder");
+                let part = escape(value);
+                assert!(part.bytes().all(escaping_yields), "{value:?} ⇒ {part:?}");
+                assert_eq!(unescaped(&part), value.as_bytes(), "{part:?}");
+                expected.push_str(&part);
+            }
+        }
+    }
+    assert_eq!(key.as_str(), expected);
+    assert_eq!(readings(pieces, &expected), 1, "readings of `{expected}`");
+}
+
+/// `[A-Za-z0-9._~-]` and `%`, as promised and not as lock-core has it.
+fn escaping_yields(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._~-%".contains(&byte)
+}
+
+fn unescaped(part: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = part;
+    while let Some((&first, _)) = rest.as_bytes().split_first() {
+        let (byte, length) = match first {
+            b'%' => (u8::from_str_radix(&rest[1..3], 16).expect("two digits"), 3),
+            other => (other, 1),
+        };
+        bytes.push(byte);
+        rest = &rest[length..];
+    }
+    bytes
+}
+
+/// In how many ways a key can be cut into the texts of its template and values between them.
+fn readings(pieces: &[Piece], key: &str) -> usize {
+    let key = key.as_bytes();
+    // For each place of the key, in how many ways the pieces so far can end there.
+    let mut ways = vec![0_usize; key.len() + 1];
+    ways[0] = 1;
+    for piece in pieces {
+        let mut next = vec![0_usize; key.len() + 1];
+        for (start, &count) in ways.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let rest = &key[start..];
+            let ends = match piece {
+                Piece::Text(text) if rest.starts_with(text.as_bytes()) => text.len()..=text.len(),
+                #[allow(clippy::reversed_empty_ranges)]
+                Piece::Text(_) => 1..=0,
+                Piece::Placeholder(_) => {
+                    1..=rest
+                        .iter()
+                        .take_while(|byte| escaping_yields(**byte))
+                        .count()
+                }
+            };
+            for length in ends {
+                next[start + length] = next[start + length].saturating_add(count);
+            }
+        }
+        ways = next;
+    }
+    ways[key.len()]
+}
+
+/// The word before a group that is to have invisible delimiters, as those of a `macro_rules` fragment. No text says it
+/// otherwise.
+const INVISIBLE: &str = "invisible";
+
+/// Deeper groups overflow the stack of any parser that recurses, as syn does.
+const DEPTH: usize = 32;
+
+/// With more ranges among signs, syn can take minutes to print one expression: its time doubles with each.
+const RANGES: usize = 8;
+
+/// The macro answers any tokens with tokens, and a mistake in words of its own.
+///
+/// The case: what stands in the attribute's parentheses, a NUL, the item below it (a plain function if it is missing).
+/// The answer is whether it was accepted.
+///
+/// # Panics
+/// If it does not.
+pub fn tokens(data: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(data);
+    if text.matches("..").count() > RANGES {
+        return false;
+    }
+    let (args, item) = text.split_once('\0').unwrap_or((
+        &text,
+        "async fn f(&self, id: u64) -> Result<(), E> { body }",
+    ));
+    let (Some(args), Some(item)) = (lexed(args), lexed(item)) else {
+        return false;
+    };
+    let output = crate::locked(args.clone(), item.clone());
+    let written = output.to_string();
+    if let Err(error) = written.parse::<TokenStream>() {
+        panic!("{error}: {written}");
+    }
+    // Which errors were there before cannot be told.
+    if names(&args, "compile_error") || names(&item, "compile_error") {
+        return false;
+    }
+    let (rest, messages) = errors(output);
+    for message in &messages {
+        let said = message.strip_prefix("#[distributed_lock] ");
+        assert!(
+            said.is_some_and(|said| !said.trim().is_empty()),
+            "{message:?}"
+        );
+    }
+    if messages.is_empty() {
+        locked(&item, &rest);
+    } else if !names(&args, "guard") {
+        let kept = quote!(#[allow(unused_variables)] #item);
+        assert_eq!(rest.to_string(), kept.to_string());
+    }
+    messages.is_empty()
+}
+
+/// A function that was accepted is locked, under its own signature, wherever it can stand.
+fn locked(item: &TokenStream, output: &TokenStream) {
+    assert!(names(output, "__private"), "no lock: {output}");
+    for (before, after) in signatures(item).into_iter().zip(signatures(output)) {
+        let Some(before) = before else { continue };
+        let after = after.unwrap_or_else(|| panic!("{item}\n⇒ {output}"));
+        assert_eq!(before.ident, after.ident);
+        assert_eq!(before.inputs.len(), after.inputs.len(), "{output}");
+        let (before, after) = (before.output, after.output);
+        assert_eq!(quote!(#before).to_string(), quote!(#after).to_string());
+    }
+}
+
+/// What a function is as an item, in an `impl` and in a trait.
+fn signatures(tokens: &TokenStream) -> [Option<Signature>; 3] {
+    let parsed = || tokens.clone();
+    [
+        match syn::parse2(parsed()) {
+            Ok(Item::Fn(function)) => Some(function.sig),
+            _ => None,
+        },
+        match syn::parse2(parsed()) {
+            Ok(ImplItem::Fn(function)) => Some(function.sig),
+            _ => None,
+        },
+        match syn::parse2(parsed()) {
+            Ok(TraitItem::Fn(function)) => Some(function.sig),
+            _ => None,
+        },
+    ]
+}
+
+fn lexed(text: &str) -> Option<TokenStream> {
+    grouped(text.parse().ok()?, DEPTH)
+}
+
+/// `invisible(tokens)` ⇒ a group without delimiters
+fn grouped(tokens: TokenStream, depth: usize) -> Option<TokenStream> {
+    let mut trees: Vec<TokenTree> = Vec::new();
+    for tree in tokens {
+        let TokenTree::Group(group) = tree else {
+            trees.push(tree);
+            continue;
+        };
+        let stream = grouped(group.stream(), depth.checked_sub(1)?)?;
+        let mut delimiter = group.delimiter();
+        if matches!(trees.last(), Some(TokenTree::Ident(word)) if word == INVISIBLE) {
+            trees.pop();
+            delimiter = Delimiter::None;
+        }
+        trees.push(Group::new(delimiter, stream).into());
+    }
+    Some(trees.into_iter().collect())
+}
+
+fn names(tokens: &TokenStream, word: &str) -> bool {
+    tokens.clone().into_iter().any(|tree| match tree {
+        TokenTree::Ident(name) => name == word,
+        TokenTree::Group(group) => names(&group.stream(), word),
+        _ => false,
+    })
+}
+
+/// Takes each `::core::compile_error! { "…" }` off the end.
+fn errors(tokens: TokenStream) -> (TokenStream, Vec<String>) {
+    let mut trees: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut messages = Vec::new();
+    while let Some(start) = trees.len().checked_sub(8)
+        && let [.., TokenTree::Group(message)] = &trees[start..]
+        && trees[start..start + 7].iter().map(ToString::to_string).eq([
+            ":",
+            ":",
+            "core",
+            ":",
+            ":",
+            "compile_error",
+            "!",
+        ])
+        && let Ok(message) = syn::parse2::<LitStr>(message.stream())
+    {
+        messages.push(message.value());
+        trees.truncate(start);
+    }
+    (trees.into_iter().collect(), messages)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, panic, path::Path};
+
+    use super::*;
+
+    /// Runs what `lock-fuzz` keeps through a check.
+    fn replayed(target: &str, check: fn(&[u8]) -> bool) {
+        for kept in ["seeds", "corpus"] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../lock-fuzz")
+                .join(kept)
+                .join(target);
+            let files: Vec<_> = fs::read_dir(&folder)
+                .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+                .map(|file| file.unwrap().path())
+                .collect();
+            let mut telling = 0;
+            for file in &files {
+                let data = fs::read(file).unwrap();
+                match panic::catch_unwind(|| check(&data)) {
+                    Ok(tells) => telling += usize::from(tells),
+                    Err(_) => panic!("see above, for {}", file.display()),
+                }
+            }
+            assert!(
+                telling > 0,
+                "{} files of no use in {}",
+                files.len(),
+                folder.display()
+            );
+        }
+    }
+
+    #[test]
+    fn kept_keys_hold() {
+        replayed("keys", keys);
+    }
+
+    #[test]
+    fn kept_tokens_hold() {
+        replayed("tokens", tokens);
+    }
+
+    #[test]
+    fn a_key_that_can_be_cut_in_two_ways_is_seen() {
+        let pieces = |text| template::parse(text).unwrap();
+        assert_eq!(readings(&pieces("a:<x>:<y>"), "a:b%3A:c"), 1);
+        assert_eq!(readings(&pieces("a:<x>"), "a:b:c"), 0);
+        let mut touching = pieces("<x>:<y>");
+        touching.remove(1);
+        assert_eq!(readings(&touching, "abc"), 2);
+    }
+
+    #[test]
+    fn messages_are_seen() {
+        let output =
+            quote!(fn f() {} ::core::compile_error! { "a" } ::core::compile_error! { "b" });
+        let (rest, messages) = errors(output);
+        assert_eq!(
+            rest.to_string(),
+            quote!(
+                fn f() {}
+            )
+            .to_string()
+        );
+        assert_eq!(messages, ["b", "a"]);
+    }
+}
