@@ -31,29 +31,31 @@ if ! command -v cargo-fuzz >/dev/null 2>&1; then
         missing 'cargo-fuzz is missing, and cargo could not install it'
 fi
 
-# The code has no `unsafe`, so a sanitizer would only cost time.
+# fuzz "<folders, the first is written to>" <options>. The code has no `unsafe`, so a sanitizer would only cost time.
 fuzz() {
-    cargo +nightly fuzz "$1" --fuzz-dir . --sanitizer none "$target" "$found" $2 -- -max_len=1024 -timeout=25 $3
+    folders=$1
+    shift
+    cargo +nightly fuzz run --fuzz-dir . --sanitizer none "$target" $folders -- -max_len=1024 -timeout=25 "$@"
 }
 
 for target in keys tokens; do
-    found=target/found/$target
-    kept=target/kept/$target
-    mkdir -p "$found" corpus/$target
-    options="-max_total_time=$((minutes * 60)) -print_final_stats=1"
-    [ ! -e $target.dict ] || options="$options -dict=$target.dict"
+    found=target/found/$target kept=target/kept/$target
+    mkdir -p "$found" "corpus/$target"
     echo "== $target, for $minutes minutes"
-    fuzz run "corpus/$target seeds/$target" "$options"
+    set -- "-max_total_time=$((minutes * 60))" -print_final_stats=1
+    [ ! -e "$target.dict" ] || set -- "$@" "-dict=$target.dict"
+    fuzz "$found corpus/$target seeds/$target" "$@"
 
-    # One input for each edge that the seeds do not reach; how often it is passed is of no interest here.
+    # Few inputs that reach each edge the seeds do not, however often; of too many the longest, which reach most.
     rm -rf "$kept"
     mkdir -p "$kept"
-    cp seeds/$target/* "$kept"
-    found=$kept fuzz run "corpus/$target target/found/$target" '-merge=1 -use_counters=0'
-    for seed in seeds/$target/*; do
+    cp "seeds/$target"/* "$kept"
+    fuzz "$kept corpus/$target $found" -set_cover_merge=1 -use_counters=0
+    for seed in "seeds/$target"/*; do
         rm -f "$kept/${seed##*/}"
     done
-    rm -rf corpus/$target "$found"
-    mv "$kept" corpus/$target
-    echo "== $target: $(ls corpus/$target | wc -l) inputs kept"
+    ls -S "$kept" | tail -n +401 | (cd "$kept" && xargs rm -f)
+    rm -rf "corpus/$target" "$found"
+    mv "$kept" "corpus/$target"
+    echo "== $target: $(ls "corpus/$target" | wc -l) inputs kept"
 done

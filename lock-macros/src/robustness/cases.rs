@@ -123,7 +123,7 @@ const EXPRESSIONS: &str = r#"cancel¦continue¦continue 'a¦skip¦error¦fallbac
     ::locks¦crate::locks¦limits::WAIT¦<T as Limits>::WAIT¦a.b?.c[0]¦|x| x¦return¦async move { x.await }¦
     format!("a{}", id)¦["a:<id>", "b"]¦[]"#;
 
-/// An attribute that is accepted, as far as its options are supported.
+/// Most are accepted.
 const ATTRIBUTES: &str = r#"key = "a:<id>", wait = "5s", guard = hold,¦
     key = "<id>/<self.name>", client = self.locks,¦
     key = "a", lease = LEASE, renew = true, max_hold = "10m", on_lost = continue,¦
