@@ -14,7 +14,7 @@ missing() {
 
 minutes=${1:-10}
 case $minutes in
-'' | *[!0-9]*) missing 'usage: sh lock-fuzz/run.sh [minutes]' ;;
+'' | *[!0-9]* | 0) missing 'usage: sh lock-fuzz/run.sh [minutes]' ;;
 esac
 command -v c++ >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || command -v clang++ >/dev/null 2>&1 ||
     missing 'a C++ compiler is missing, for libFuzzer is compiled here: install g++ or clang'
