@@ -351,7 +351,7 @@ fn errors(tokens: TokenStream) -> (TokenStream, Vec<String>) {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, panic, path::Path};
+    use std::{fs, path::Path, thread};
 
     use super::*;
 
@@ -369,7 +369,11 @@ mod tests {
             let mut telling = 0;
             for file in &files {
                 let data = fs::read(file).unwrap();
-                match panic::catch_unwind(|| check(&data)) {
+                // syn recurses, in frames that are large where nothing is optimised.
+                let tried = thread::Builder::new()
+                    .stack_size(64 << 20)
+                    .spawn(move || check(&data));
+                match tried.unwrap().join() {
                     Ok(tells) => telling += usize::from(tells),
                     Err(_) => panic!("see above, for {}", file.display()),
                 }
