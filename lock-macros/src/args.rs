@@ -321,6 +321,7 @@ mod tests {
         refused(quote!(keys = ["a:<x>", "b", "a:<x>"]), "twice");
         refused(quote!("order:<id>"), "write `key = ");
         refused(quote!(key = 5), "string literal");
+        refused(quote!(key = "a"b), "string literal");
         refused(quote!(key = format!("a{}", id)), "format!");
     }
 

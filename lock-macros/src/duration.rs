@@ -6,7 +6,7 @@ use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{Expr, ExprLit, ExprPath, Ident, Lit, LitStr};
 
-use crate::mistakes::Mistakes;
+use crate::{mistakes::Mistakes, value};
 
 pub(crate) enum Length {
     Literal(Duration, LitStr),
@@ -48,11 +48,16 @@ impl Length {
 }
 
 pub(crate) fn read(name: &Ident, value: &Expr, mistakes: &mut Mistakes) -> Option<Length> {
+    if let Some(literal) = value::text(value) {
+        return match lock_core::duration::parse(&literal.value()) {
+            Ok(duration) => Some(Length::Literal(duration, literal.clone())),
+            Err(error) => {
+                mistakes.add(literal, error);
+                None
+            }
+        };
+    }
     match value {
-        Expr::Lit(ExprLit { lit: Lit::Str(literal), .. }) => match lock_core::duration::parse(&literal.value()) {
-            Ok(duration) => return Some(Length::Literal(duration, literal.clone())),
-            Err(error) => mistakes.add(literal, error),
-        },
         Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => {
             let unit = if number.suffix().is_empty() { "s" } else { number.suffix() };
             let digits = number.base10_digits();
@@ -96,7 +101,7 @@ mod tests {
 
     #[test]
     fn each_mistake_says_what_to_write() {
-        let cases: [(Expr, &str); 8] = [
+        let cases: [(Expr, &str); 9] = [
             (parse_quote!("5"), "needs a unit"),
             (parse_quote!(5), "write `wait = \"5s\"`"),
             (parse_quote!(250ms), "write `wait = \"250ms\"`"),
@@ -104,6 +109,7 @@ mod tests {
             (parse_quote!(-5), "no duration"),
             (parse_quote!("5 s"), "a whole number followed by"),
             (parse_quote!("99999999999999999999s"), "too long"),
+            (parse_quote!("5s"x), "no duration"),
             (
                 parse_quote!(Duration::from_secs(5)),
                 "`const` of type `Duration`",

@@ -13,12 +13,13 @@ pub(crate) fn ungrouped(expr: Expr) -> Expr {
     }
 }
 
-fn text(value: &Expr) -> Option<&LitStr> {
+pub(crate) fn text(value: &Expr) -> Option<&LitStr> {
     match value {
+        // One with a suffix, `"a"b`, is no string to rustc either.
         Expr::Lit(ExprLit {
             lit: Lit::Str(literal),
             ..
-        }) => Some(literal),
+        }) if literal.suffix().is_empty() => Some(literal),
         _ => None,
     }
 }
