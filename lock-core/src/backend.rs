@@ -148,7 +148,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         requests: Vec<Request>,
     ) -> BoxFuture<'_, Result<Together, BackendError>>;
 
-    /// Gives the lock to the next waiter, or frees it; at `keep_until`, if that is later than now.
+    /// Gives the lock to the next waiter, or frees it; at `keep_until`, if that is later than now. Either way the grant
+    /// cannot be renewed any more.
     fn release<'a>(
         &'a self,
         name: &'a LockName,
@@ -167,6 +168,14 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// Extends the lease to `lease` from now; a longer one stays as it is.
     fn renew<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+        lease: Duration,
+    ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
+
+    /// Begins the lease anew: it ends `lease` from now, be that later or earlier. Nobody relies on it yet.
+    fn restart<'a>(
         &'a self,
         name: &'a LockName,
         token: FencingToken,

@@ -49,7 +49,8 @@ pub enum LockError {
         /// Who stood in the way.
         with: BusyWith,
     },
-    /// The lease was lost while the body ran, and the body was dropped. What it had done stays done: let the guarded
+    /// The lease was lost while the body ran, and the body was dropped; or while a call with several keys still waited
+    /// for the others, or before its body was first polled. What the body had done stays done: let the guarded
     /// resource refuse `token` once a higher one has been there.
     Lost {
         /// The lock.
@@ -124,12 +125,12 @@ impl fmt::Display for LockError {
                 }
             }
             Self::Lost { key, token, reason } => {
-                write!(f, "the lease of lock `{key}` (token {token}) was lost while the body ran: ")?;
+                write!(f, "the lease of lock `{key}` (token {token}) was lost before the call was done: ")?;
                 f.write_str(match reason {
                     LossReason::Expired => "its time ran out before it was released or renewed",
                     LossReason::NotHeld => "the server no longer holds the key under this token",
                 })?;
-                f.write_str("; the body was dropped, check what it had already done")
+                f.write_str("; its body was dropped if it had begun, check what it had already done")
             }
             Self::Unreachable { key, waited, detail } => write!(
                 f,

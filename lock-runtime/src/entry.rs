@@ -1,12 +1,8 @@
 //! What a call has entered: one lock, or several.
 
-use std::{
-    future::{Future, poll_fn},
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{future::pending, sync::Arc, time::Duration};
 
+use futures_util::future::{join, join_all, select_all};
 use lock_core::{backend::BoxFuture, error::LockError, key::LockName, lease::Moment};
 
 use crate::{
@@ -72,9 +68,9 @@ impl Entry {
         self.cover = cover;
     }
 
-    /// Leaves, and releases if nobody else is inside.
-    async fn leave(self) {
-        if let Some(until) = self.keep_until {
+    /// Leaves, and releases if nobody else is inside; later, if a body has returned that wants it so.
+    async fn leave(self, returned: bool) {
+        if let Some(until) = self.keep_until.filter(|_| returned) {
             self.hold().keep_until(until);
         }
         drop(self.cover);
@@ -146,43 +142,41 @@ impl Entered {
     /// The loss of one of them, if there is one by now. Each is looked at, for a loss is logged when it is seen.
     pub(crate) fn loss(&self) -> Option<LockError> {
         self.entries()
-            .filter_map(|entry| entry.hold().lost_error())
+            .filter_map(|entry| entry.hold().not_lost().err())
             .reduce(|first, _| first)
     }
 
     /// Ends when one of them is lost.
     pub(crate) fn watch(&self) -> BoxFuture<'static, ()> {
-        let mut watches: Vec<_> = self
+        if self.others.is_empty() {
+            let hold = self.hold().clone();
+            return Box::pin(async move {
+                hold.watch().await;
+            });
+        }
+        let watches = self
             .entries()
-            .map(|entry| Box::pin(entry.hold().clone().watch()))
-            .collect();
-        Box::pin(poll_fn(move |cx| {
-            if watches
-                .iter_mut()
-                .any(|watch| watch.as_mut().poll(cx).is_ready())
-            {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
-        }))
+            .map(|entry| Box::pin(entry.hold().clone().watch()));
+        let lost = select_all(watches);
+        Box::pin(async move { drop(lost.await) })
     }
 
-    /// Leaves all of them at once.
-    pub(crate) async fn leave(self) {
-        if self.others.is_empty() {
-            return self.innermost.leave().await;
-        }
-        let entries = std::iter::once(self.innermost).chain(self.others);
-        let mut leaving: Vec<_> = entries.map(|entry| Box::pin(entry.leave())).collect();
-        poll_fn(|cx| {
-            leaving.retain_mut(|leaving| leaving.as_mut().poll(cx).is_pending());
-            if leaving.is_empty() {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
-        })
-        .await;
+    /// Leaves all of them at once. `returned` says whether a body has, and did not lose them.
+    pub(crate) async fn leave(self, returned: bool) {
+        let others = self.others.into_iter().map(|entry| entry.leave(returned));
+        join(self.innermost.leave(returned), join_all(others)).await;
     }
+}
+
+/// Ends when one of them is lost; never, without any.
+pub(crate) async fn loss_of_one(entries: &[Entry]) {
+    if entries.is_empty() {
+        return pending().await;
+    }
+    select_all(
+        entries
+            .iter()
+            .map(|entry| Box::pin(entry.hold().wait_for_loss())),
+    )
+    .await;
 }

@@ -1,6 +1,6 @@
 //! What is held while a lock is held: the guard, and the hold inside a body.
 
-use std::{future::Future, pin::pin, sync::Arc, task::Poll, time::Duration};
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use lock_core::{
     backend::Renewed,
@@ -173,21 +173,8 @@ impl Holds {
     /// # Cancel safety
     /// May be dropped and called again.
     pub async fn lost(&self) -> LossReason {
-        let mut each: Vec<_> = self
-            .holds
-            .iter()
-            .map(|hold| Box::pin(hold.lost()))
-            .collect();
-        std::future::poll_fn(|cx| {
-            let lost = each
-                .iter_mut()
-                .find_map(|lost| match lost.as_mut().poll(cx) {
-                    Poll::Ready(reason) => Some(reason),
-                    Poll::Pending => None,
-                });
-            lost.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+        let each = self.holds.iter().map(|hold| Box::pin(hold.lost()));
+        futures_util::future::select_all(each).await.0
     }
 }
 
@@ -246,7 +233,7 @@ impl LockGuard {
     /// Releases the lock and waits until the server has confirmed that, a second at most; after it, and if the call is
     /// dropped, the release goes on in the background.
     pub async fn release(self) {
-        self.entered.leave().await;
+        self.entered.leave(true).await;
     }
 
     /// [`release`](Self::release) for code outside async.

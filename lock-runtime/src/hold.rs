@@ -220,16 +220,24 @@ impl HoldState {
         self.begun.get().expect("a hold has begun")
     }
 
-    /// The body begins only now, and with it a fixed lease: what renewals meanwhile have added is not its.
-    pub(crate) fn begin_anew(&self) {
-        let now = self.backend().now();
-        self.begun
-            .0
-            .store(AtomicMoment::nanos(now), Ordering::Release);
-        if self.terms.renewal == Renewal::Fixed && self.deadline().is_some() {
-            let end = AtomicMoment::nanos(now + self.terms.time);
-            self.deadline.0.fetch_min(end, Ordering::AcqRel);
+    /// The body begins only now, and with it a fixed lease: it ends then, however long the lock was kept for the body.
+    pub(crate) async fn begin_anew(self: Arc<Self>) -> Result<(), BackendError> {
+        let begun = AtomicMoment::nanos(self.backend().now());
+        self.begun.0.store(begun, Ordering::Release);
+        let restarted = self
+            .backend()
+            .restart(&self.name, self.token, self.terms.time);
+        match restarted.await? {
+            Renewed::Until(until) => {
+                let until = AtomicMoment::nanos(until);
+                self.deadline.0.store(until, Ordering::Release);
+                self.confirm_claim();
+            }
+            Renewed::NotHeld => {
+                self.lose(LossReason::NotHeld);
+            }
         }
+        Ok(())
     }
 
     /// An entry that leaves wants the lock to stay taken until then.
@@ -239,20 +247,23 @@ impl HoldState {
             .fetch_max(AtomicMoment::nanos(until), Ordering::AcqRel);
     }
 
-    /// Until when the lock stays taken after its release, if that is still to come.
+    /// Until when the lock stays taken after its release, if that is still to come and the lock is not lost.
     fn kept_until(&self) -> Option<Moment> {
         self.keep_until
             .get()
-            .filter(|until| *until > self.backend().now())
+            .filter(|until| *until > self.backend().now() && self.loss().is_none())
     }
 
     /// The loss as the error of a call inside, if the lease is lost by now.
-    pub(crate) fn lost_error(&self) -> Option<LockError> {
-        self.loss().map(|reason| LockError::Lost {
-            key: self.key.clone(),
-            token: self.token,
-            reason,
-        })
+    pub(crate) fn not_lost(&self) -> Result<(), LockError> {
+        match self.loss() {
+            None => Ok(()),
+            Some(reason) => Err(LockError::Lost {
+                key: self.key.clone(),
+                token: self.token,
+                reason,
+            }),
+        }
     }
 
     pub(crate) fn remaining(&self) -> Duration {
@@ -352,7 +363,7 @@ impl HoldState {
     /// Makes the lease last as long as a nested entry asks for: one round trip, or none if a renewal covers it
     /// already.
     pub(crate) async fn cover(
-        self: &Arc<Self>,
+        self: Arc<Self>,
         terms: LeaseTerms,
     ) -> Result<Option<Cover>, BackendError> {
         let Some(until) = self.deadline() else {
@@ -386,7 +397,7 @@ impl HoldState {
         Ok(wanted.map(|plan| {
             lock(&self.plans).push(plan);
             if !self.backend().keeps_leases() {
-                self.shared.keeper.hurry(self, plan.lease);
+                self.shared.keeper.hurry(&self, plan.lease);
             }
             Cover {
                 hold: self.clone(),

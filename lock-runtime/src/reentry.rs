@@ -105,7 +105,8 @@ impl Frame {
 
     /// Whether to wait for this lock, from here, would be out of the order of names: one that comes later is held
     /// already, and it or this one belongs to a call with several. From the call outwards that is inside this very lock,
-    /// nothing counts: all who take turns there are inside that too.
+    /// nothing counts: all who take turns there are inside that too. Two clients may be of one server, so
+    /// the order is one for all.
     pub(crate) fn is_out_of_order(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -116,7 +117,7 @@ impl Frame {
         self.chain()
             .take_while(|frame| inside.is_none_or(|inside| !frame.is_of_the_same_call(inside)))
             .filter(|frame| is_one_of_several || frame.several.is_some())
-            .any(|frame| frame.hold.name > *name && Arc::ptr_eq(frame.hold.shared(), shared))
+            .any(|frame| frame.hold.name > *name)
     }
 
     /// The holds of the call whose innermost frame this is.

@@ -179,7 +179,8 @@ async fn tend(keeper: Arc<Keeper>, hold: Arc<HoldState>) {
             return;
         };
         let now = clock::boot::now();
-        let lease_ends = hold.begun() + hold.terms.time;
+        let begun = hold.begun();
+        let lease_ends = begun + hold.terms.time;
         let step = step(hold.plan(), hold.is_claim(), lease_ends, now);
         let answer = {
             let backend = hold.backend();
@@ -191,7 +192,10 @@ async fn tend(keeper: Arc<Keeper>, hold: Arc<HoldState>) {
         };
         match answer {
             Some(Ok(Renewed::Until(until))) => {
-                if let Step::Renew(lease) = step {
+                // What was asked for before the lease began anew is not its.
+                if let Step::Renew(lease) = step
+                    && hold.begun() == begun
+                {
                     hold.extend_deadline(until);
                     hold.confirm_claim();
                     count(&hold.counters().renewed);

@@ -60,9 +60,14 @@ impl<F: Future> Body for Pin<&mut Slot<F>> {
     }
 }
 
-/// What a body inside its locks needs from poll to poll: word of a lease's loss, made when the body first has to wait.
+/// What a body inside its locks needs from poll to poll.
 #[derive(Default)]
-pub(crate) struct Inside(Option<BoxFuture<'static, ()>>);
+pub(crate) struct Inside {
+    /// Whether the body was polled.
+    begun: bool,
+    /// Word of a lease's loss, made when the body first has to wait.
+    watch: Option<BoxFuture<'static, ()>>,
+}
 
 impl Inside {
     /// Polls a body inside its locks, the deadlines checked before.
@@ -73,11 +78,13 @@ impl Inside {
         body: &mut dyn Body,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), LockError>> {
-        if on_lost == OnLost::Cancel
+        // A body may run on without its locks, but none begins without them.
+        if (on_lost == OnLost::Cancel || !self.begun)
             && let Some(lost) = entered.loss()
         {
             return Poll::Ready(Err(lost));
         }
+        self.begun = true;
         let frame = entered.frame().clone();
         if reentry::inside(Some(frame), || body.poll(cx)).is_ready() {
             // The result is the body's, whatever became of the lease; a loss is logged and counted.
@@ -85,9 +92,9 @@ impl Inside {
             return Poll::Ready(Ok(()));
         }
         loop {
-            let watch = self.0.get_or_insert_with(|| entered.watch());
+            let watch = self.watch.get_or_insert_with(|| entered.watch());
             ready!(watch.as_mut().poll(cx));
-            self.0 = match (on_lost, entered.loss()) {
+            self.watch = match (on_lost, entered.loss()) {
                 (OnLost::Cancel, Some(lost)) => return Poll::Ready(Err(lost)),
                 (OnLost::Cancel, None) => None,
                 (OnLost::Continue, _) => Some(Box::pin(std::future::pending())),
@@ -163,7 +170,8 @@ impl Passage {
                     if let Stage::Inside { entered, .. } =
                         std::mem::replace(&mut self.stage, Stage::Ended)
                     {
-                        self.stage = Stage::Leaving(Box::pin(entered.leave()), result);
+                        let leaving = entered.leave(result.is_ok());
+                        self.stage = Stage::Leaving(Box::pin(leaving), result);
                     }
                 }
                 Stage::Leaving(leaving, _) => {

@@ -1,18 +1,19 @@
 //! The way into several locks: in the order of their names, the same for every call, so that no two calls wait for each
 //! other.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
+use futures_util::future::try_join_all;
 use lock_core::{
     backend::{BackendError, Together},
     error::LockError,
-    lease::{LeaseTerms, MIN_RENEWED_LEASE, Moment, Renewal},
+    lease::{LeaseTerms, MIN_RENEWED_LEASE, Renewal},
 };
 
 use crate::{
-    entry::{Entered, Entry},
+    entry::{self, Entered, Entry},
     reentry::{self, Frame, SeveralLocks},
-    wait::{self, Wanted},
+    wait::{self, Budget, LEAVE_PATIENCE, Wanted},
 };
 
 /// Enters all of these locks of one client, within the `wait` that they share.
@@ -28,9 +29,8 @@ pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<Entered, LockError> {
     in_order.dedup_by(|a, b| a.name == b.name);
     let shared = in_order[0].shared.clone();
     let at_least = in_order[0].terms.hold_at_least;
-    let now = || shared.backend.now();
     let mut way = Way {
-        started: now(),
+        budget: Budget::of(&in_order[0]),
         entries: Vec::with_capacity(in_order.len()),
         earlier: 0,
         innermost: reentry::enclosing(),
@@ -38,15 +38,17 @@ pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<Entered, LockError> {
     };
     wait::counted(&shared, async {
         if let Err(error) = way.enter(&in_order).await {
-            // After an answer that somebody else is inside, nothing is left to the background.
+            // After an answer that somebody else is inside, nothing is left to the background, unless it takes longer.
             if matches!(error, LockError::Busy { .. }) && !way.entries.is_empty() {
-                Entered::several(way.entries).leave().await;
+                let until = shared.backend.now() + LEAVE_PATIENCE;
+                let leaving = Entered::several(way.entries).leave(false);
+                wait::bounded(&shared.backend, until, leaving).await;
             }
-            return Err(seen_from_start(error, now().since(way.started)));
+            return Err(error);
         }
         let entered = Entered::several(way.entries).for_at_least(at_least);
-        way.call
-            .show(entered.named(wanted.iter().map(|wanted| &wanted.name)));
+        let names = wanted.iter().map(|wanted| &wanted.name);
+        way.call.show(entered.named(names));
         Ok(entered)
     })
     .await
@@ -54,7 +56,7 @@ pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<Entered, LockError> {
 
 /// How far one call has come.
 struct Way {
-    started: Moment,
+    budget: Budget,
     entries: Vec<Entry>,
     /// How many of the entries were there before the newest step.
     earlier: usize,
@@ -94,26 +96,59 @@ impl Way {
         self.entries.push(entry);
     }
 
+    /// What `step` comes to, unless one of the locks that are had already is lost meanwhile.
+    async fn unless_lost<T>(
+        &self,
+        step: impl Future<Output = Result<T, LockError>>,
+    ) -> Result<T, LockError> {
+        let done = tokio::select! {
+            biased;
+            done = step => done?,
+            () = entry::loss_of_one(&self.entries) => return Err(self.loss()),
+        };
+        self.entries
+            .iter()
+            .try_for_each(|entry| entry.hold().not_lost())?;
+        Ok(done)
+    }
+
+    fn loss(&self) -> LockError {
+        let lost = self.entries.iter().map(|entry| entry.hold().not_lost());
+        lost.filter_map(Result::err)
+            .next()
+            .expect("one of them is lost")
+    }
+
     /// Takes them in one step if all of them are free.
     async fn take_together(&mut self, wanted: &[Wanted]) -> Result<bool, LockError> {
         let [first, _, ..] = wanted else {
             return Ok(false);
         };
-        let first = what_is_left(first, self.started);
-        let started = first.shared.backend.now();
-        let requests = wanted
-            .iter()
-            .map(|wanted| what_is_left(wanted, self.started).request());
-        let taking = first.shared.backend.acquire_together(requests.collect());
-        let grants = match wait::within_wait(&first, started, taking).await {
-            Some(Ok(Together::Granted(grants))) => grants,
-            Some(Ok(Together::Busy(index))) if first.terms.wait.is_zero() => {
-                return Err(wait::busy_outside(&wanted[index], started));
+        let budget = self.budget;
+        let until = if budget.waits() {
+            budget.waits_until()
+        } else {
+            budget.answers_until()
+        };
+        let wait = budget.waits_until().since(first.now());
+        let backend = first.shared.backend.clone();
+        let requests = wanted.iter().map(|wanted| wanted.request(wait));
+        let taking = backend.acquire_together(requests.collect());
+        let taken = self.unless_lost(async {
+            match wait::bounded(&backend, until, taking).await {
+                Some(Ok(taken)) => Ok(Some(taken)),
+                // One by one, it turns out whose fault that is.
+                Some(Err(BackendError::Refused(_))) => Ok(None),
+                Some(Err(error)) => Err(wait::failed(first, budget, error)),
+                None => Err(wait::unreachable(first, budget)),
             }
-            // One by one they are waited for, and a request that got lost is sent again.
-            Some(Ok(Together::Busy(_)) | Err(BackendError::Unreachable(_))) => return Ok(false),
-            Some(Err(error)) => return Err(wait::failed(&first, started, error)),
-            None => return Err(wait::unreachable(&first, started)),
+        });
+        let grants = match taken.await? {
+            Some(Together::Granted(grants)) => grants,
+            Some(Together::Busy(index)) if !budget.waits() => {
+                return Err(wait::busy_outside(&wanted[index], budget));
+            }
+            Some(Together::Busy(_)) | None => return Ok(false),
         };
         self.earlier = self.entries.len();
         for (wanted, grant) in wanted.iter().zip(grants) {
@@ -125,66 +160,53 @@ impl Way {
 
     /// Takes one, and keeps what is had already while that lasts.
     async fn take(&mut self, wanted: &Wanted) -> Result<(), LockError> {
-        let meanwhile = what_is_left(wanted, self.started);
+        let budget = self.budget;
         // A lease too short to be renewed is longer meanwhile.
-        let lease = LeaseTerms {
-            time: meanwhile.terms.lease.time.max(MIN_RENEWED_LEASE),
+        let meanwhile = LeaseTerms {
+            time: wanted.terms.lease.time.max(MIN_RENEWED_LEASE),
             renewal: Renewal::WhileHeld {
-                max_hold: Some(meanwhile.terms.wait),
+                max_hold: Some(budget.waits_until().since(wanted.now())),
             },
         };
-        for entry in &mut self.entries {
-            if entry.has_begun() && !entry.is_covered() {
-                let cover = wait::cover(&meanwhile, entry.hold(), lease).await?;
-                entry.set_cover(cover);
-            }
-        }
-        let wanted = what_is_left(wanted, self.started);
-        let entry = wait::enter_one(&wanted, self.innermost.clone(), Some(&self.call)).await?;
+        let uncovered = self
+            .entries
+            .iter_mut()
+            .filter(|entry| budget.waits() && entry.has_begun() && !entry.is_covered());
+        let covers = uncovered.map(async |entry| {
+            let covering = entry.hold().clone().cover(meanwhile);
+            let cover = wait::answered(wanted, budget, budget.answers_until(), covering).await?;
+            entry.set_cover(cover);
+            Ok::<_, LockError>(())
+        });
+        try_join_all(covers).await?;
+        let entering = wait::enter_one(wanted, budget, self.innermost.clone(), Some(&self.call));
+        let entry = self.unless_lost(entering).await?;
         self.earlier = self.entries.len();
         self.push(entry);
         Ok(())
     }
 
-    /// The body begins: the leases of what was had before the newest step begin with it.
+    /// The body begins, and with it the leases of what was had before the newest step.
     async fn begin(&mut self, wanted: &[Wanted]) -> Result<(), LockError> {
-        for (entry, wanted) in self.entries[..self.earlier].iter_mut().zip(wanted) {
-            let cover = wait::cover(
-                &what_is_left(wanted, self.started),
-                entry.hold(),
-                wanted.terms.lease,
-            )
-            .await?;
-            entry.set_cover(cover);
-            if entry.has_begun() {
-                entry.hold().begin_anew();
+        let budget = self.budget;
+        let earlier = self.entries[..self.earlier].iter_mut().zip(wanted);
+        let begins = earlier.map(async |(entry, wanted)| {
+            let hold = entry.hold().clone();
+            let until = budget.grace(wanted.now());
+            if entry.has_begun() && wanted.terms.lease.renewal == Renewal::Fixed {
+                // What was added meanwhile is not the body's.
+                entry.set_cover(None);
+                wait::answered(wanted, budget, until, hold.begin_anew()).await
+            } else {
+                let covering = hold.cover(wanted.terms.lease);
+                let cover = wait::answered(wanted, budget, until, covering).await?;
+                entry.set_cover(cover);
+                Ok(())
             }
-        }
-        Ok(())
-    }
-}
-
-/// What is wanted of one lock, within what is left of the `wait` of the whole call.
-fn what_is_left(wanted: &Wanted, started: Moment) -> Wanted {
-    let waited = wanted.shared.backend.now().since(started);
-    let mut wanted = wanted.clone();
-    wanted.terms.wait = wanted.terms.wait.saturating_sub(waited);
-    wanted
-}
-
-/// The same failure, seen from the start of the whole call.
-fn seen_from_start(error: LockError, since_start: Duration) -> LockError {
-    match error {
-        LockError::Busy { key, with, .. } => LockError::Busy {
-            key,
-            waited: since_start,
-            with,
-        },
-        LockError::Unreachable { key, detail, .. } => LockError::Unreachable {
-            key,
-            waited: since_start,
-            detail,
-        },
-        other => other,
+        });
+        try_join_all(begins).await?;
+        self.entries
+            .iter()
+            .try_for_each(|entry| entry.hold().not_lost())
     }
 }

@@ -12,7 +12,7 @@ use lock_core::{
     backend::{Answer, Backend, BackendError, Leaving, Request},
     error::{BusyWith, LockError},
     key::{LockKey, LockName},
-    lease::{Grant, LeaseTerms, Moment},
+    lease::{Grant, Moment},
     options::Terms,
     owner::OwnerId,
 };
@@ -29,7 +29,7 @@ use crate::{
 /// How long one attempt that never queues may go unanswered.
 const TRY_PATIENCE: Duration = Duration::from_secs(1);
 /// How long leaving the queue may go unanswered at the end of `wait`.
-const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
+pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// What a caller wants, checked.
 #[derive(Debug, Clone)]
@@ -41,21 +41,63 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// A new acquisition of it.
-    pub(crate) fn request(&self) -> Request {
+    /// A new acquisition of it, which waits so long.
+    pub(crate) fn request(&self, wait: Duration) -> Request {
         Request {
             name: self.name.clone(),
             owner: OwnerId::from_u128(Uuid::new_v4().as_u128()),
             lease: self.terms.lease,
-            wait: self.terms.wait,
+            wait,
         }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.shared.backend.now()
+    }
+}
+
+/// The time of one call, whatever it does in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    started: Moment,
+    wait: Duration,
+}
+
+impl Budget {
+    /// Of a call that starts now.
+    pub(crate) fn of(wanted: &Wanted) -> Self {
+        Self {
+            started: wanted.now(),
+            wait: wanted.terms.wait,
+        }
+    }
+
+    /// Whether the call waits at all.
+    pub(crate) fn waits(self) -> bool {
+        !self.wait.is_zero()
+    }
+
+    /// Until when it waits for others to leave.
+    pub(crate) fn waits_until(self) -> Moment {
+        self.started + self.wait
+    }
+
+    /// Until when a server may answer.
+    pub(crate) fn answers_until(self) -> Moment {
+        self.started + self.wait.max(TRY_PATIENCE)
+    }
+
+    /// Until when one attempt, or what ends a wait, that starts now may be answered.
+    pub(crate) fn grace(self, now: Moment) -> Moment {
+        self.answers_until().max(now + LEAVE_PATIENCE)
     }
 }
 
 /// Enters. The enclosing call is looked up here, at the first poll.
 pub(crate) async fn enter(wanted: Wanted) -> Result<Entered, LockError> {
     counted(&wanted.shared, async {
-        let entry = enter_one(&wanted, reentry::enclosing(), None).await?;
+        let budget = Budget::of(&wanted);
+        let entry = enter_one(&wanted, budget, reentry::enclosing(), None).await?;
         Ok(Entered::one(entry).for_at_least(wanted.terms.hold_at_least))
     })
     .await
@@ -88,41 +130,77 @@ pub(crate) async fn counted(
 /// Enters one lock from inside `enclosing`.
 pub(crate) async fn enter_one(
     wanted: &Wanted,
+    budget: Budget,
     enclosing: Option<Arc<Frame>>,
     several: Option<&Arc<SeveralLocks>>,
 ) -> Result<Entry, LockError> {
-    let (shared, name) = (&wanted.shared, &wanted.name);
-    let out_of_order = |frame: &Arc<Frame>| frame.is_out_of_order(shared, name, several.is_some());
-    if !wanted.terms.wait.is_zero() && enclosing.as_ref().is_some_and(out_of_order) {
-        let mut once = wanted.clone();
-        once.terms.wait = Duration::ZERO;
-        return match enter_now(&once, enclosing, several).await {
-            Err(LockError::Busy { key, waited, .. }) => Err(LockError::Busy {
-                key,
-                waited,
-                with: BusyWith::OutOfOrder,
-            }),
-            entered => entered,
-        };
+    let out_of_order =
+        |frame: &Arc<Frame>| frame.is_out_of_order(&wanted.shared, &wanted.name, several.is_some());
+    let once = !budget.waits();
+    let out_of_order = !once && enclosing.as_ref().is_some_and(out_of_order);
+    let entered = enter_now(wanted, budget, once || out_of_order, enclosing, several).await;
+    match entered {
+        Err(LockError::Busy { key, waited, .. }) if out_of_order => Err(LockError::Busy {
+            key,
+            waited,
+            with: BusyWith::OutOfOrder,
+        }),
+        entered => entered,
     }
-    enter_now(wanted, enclosing, several).await
 }
 
 async fn enter_now(
     wanted: &Wanted,
+    budget: Budget,
+    once: bool,
     enclosing: Option<Arc<Frame>>,
     several: Option<&Arc<SeveralLocks>>,
 ) -> Result<Entry, LockError> {
-    let started = wanted.shared.backend.now();
-    if let Some(frame) = enclosing
+    let inside = enclosing
         .as_ref()
-        .and_then(|frame| frame.find(&wanted.shared, &wanted.name))
-        && let Some(entry) = enter_again(wanted, frame, enclosing.clone(), several).await?
-    {
-        return Ok(entry);
+        .and_then(|frame| frame.find(&wanted.shared, &wanted.name));
+    if let Some(frame) = inside {
+        let waits_until = if once {
+            wanted.now()
+        } else {
+            budget.waits_until()
+        };
+        let turn = frame.turn().acquire_owned();
+        let Some(turn) = bounded(&wanted.shared.backend, waits_until, turn).await else {
+            return Err(busy(wanted, budget, BusyWith::Sibling));
+        };
+        let turn = turn.expect("a frame's semaphore is never closed");
+        let (hold, outer) = (&frame.hold, enclosing.clone());
+        // If that hold has ended, the lock is acquired like any other.
+        if let Some(duty) = hold.enter_again() {
+            let cover = enter_again(wanted, budget, hold).await?;
+            let frame = Frame::new(hold.clone(), outer, Some(turn), several.cloned());
+            return Ok(Entry::again(duty, frame, cover));
+        }
     }
-    let grant = acquire(wanted, started).await?;
+    let grant = acquire(wanted, budget, once).await?;
     Ok(begin(wanted, grant, enclosing, several))
+}
+
+/// Enters a hold of an enclosing call, whose lease shall last long enough.
+async fn enter_again(
+    wanted: &Wanted,
+    budget: Budget,
+    hold: &Arc<HoldState>,
+) -> Result<Option<Cover>, LockError> {
+    hold.not_lost()?;
+    let until = budget.answers_until();
+    let cover = answered(
+        wanted,
+        budget,
+        until,
+        hold.clone().cover(wanted.terms.lease),
+    )
+    .await?;
+    hold.not_lost()?;
+    count(&wanted.shared.counters.reentered);
+    tracing::debug!(key = %wanted.key, token = %hold.token, "entered again");
+    Ok(cover)
 }
 
 /// A hold begins with its grant.
@@ -149,117 +227,79 @@ pub(crate) fn begin(
     Entry::began(duty, frame)
 }
 
-/// Enters the hold of an enclosing call, in turn with its siblings. `None` if that hold has ended.
-async fn enter_again(
+/// What the backend answers to a renewal, until then.
+pub(crate) async fn answered<T>(
     wanted: &Wanted,
-    frame: &Arc<Frame>,
-    enclosing: Option<Arc<Frame>>,
-    several: Option<&Arc<SeveralLocks>>,
-) -> Result<Option<Entry>, LockError> {
+    budget: Budget,
+    until: Moment,
+    renewal: impl Future<Output = Result<T, BackendError>>,
+) -> Result<T, LockError> {
+    match bounded(&wanted.shared.backend, until, renewal).await {
+        Some(Ok(answer)) => Ok(answer),
+        Some(Err(error)) => Err(failed(wanted, budget, error)),
+        None => Err(unreachable(wanted, budget)),
+    }
+}
+
+/// Acquires from the backend.
+async fn acquire(wanted: &Wanted, budget: Budget, once: bool) -> Result<Grant, LockError> {
     let backend = &wanted.shared.backend;
-    let started = backend.now();
-    let deadline = started + wanted.terms.wait;
-    let turn = bounded(backend, deadline, frame.turn().acquire_owned()).await;
-    let turn = match turn {
-        Some(turn) => turn.expect("a frame's semaphore is never closed"),
-        None => return Err(busy(wanted, started, BusyWith::Sibling)),
+    let now = backend.now();
+    let (wait, until) = if once {
+        let patience = now + TRY_PATIENCE;
+        (Duration::ZERO, budget.answers_until().min(patience))
+    } else {
+        let until = budget.waits_until();
+        (until.since(now), until)
     };
-    let hold = &frame.hold;
-    let Some(duty) = hold.enter_again() else {
-        return Ok(None);
-    };
-    if let Some(lost) = hold.lost_error() {
-        return Err(lost);
+    if wait.is_zero() && !once {
+        return Err(busy_outside(wanted, budget));
     }
-    let cover = cover(wanted, hold, wanted.terms.lease).await?;
-    if let Some(lost) = hold.lost_error() {
-        return Err(lost);
-    }
-    count(&wanted.shared.counters.reentered);
-    tracing::debug!(key = %wanted.key, token = %hold.token, "entered again");
-    let frame = Frame::new(hold.clone(), enclosing, Some(turn), several.cloned());
-    Ok(Some(Entry::again(duty, frame, cover)))
-}
-
-/// Makes the lease of a hold last for `lease` from now, within what is left of `wait`.
-pub(crate) async fn cover(
-    wanted: &Wanted,
-    hold: &Arc<HoldState>,
-    lease: LeaseTerms,
-) -> Result<Option<Cover>, LockError> {
-    let started = wanted.shared.backend.now();
-    let patience = wanted.terms.wait.max(TRY_PATIENCE);
-    let covering = hold.cover(lease);
-    match bounded(&wanted.shared.backend, started + patience, covering).await {
-        Some(Ok(cover)) => Ok(cover),
-        Some(Err(error)) => Err(failed(wanted, started, error)),
-        None => Err(unreachable(wanted, started)),
-    }
-}
-
-/// Bounds what takes locks, `None` if it takes longer than `wait`, or than one attempt may.
-pub(crate) async fn within_wait<F: Future>(
-    wanted: &Wanted,
-    started: Moment,
-    taking: F,
-) -> Option<F::Output> {
-    let wait = wanted.terms.wait;
-    let patience = if wait.is_zero() { TRY_PATIENCE } else { wait };
-    bounded(&wanted.shared.backend, started + patience, taking).await
-}
-
-/// Acquires from the backend, within `wait`.
-async fn acquire(wanted: &Wanted, started: Moment) -> Result<Grant, LockError> {
-    let backend = &wanted.shared.backend;
-    let mut attempt = backend.attempt(wanted.request());
-    match within_wait(wanted, started, attempt.enter()).await {
+    let mut attempt = backend.attempt(wanted.request(wait));
+    match bounded(backend, until, attempt.enter()).await {
         Some(Ok(Answer::Granted(grant))) => return Ok(grant),
-        Some(Ok(Answer::Busy)) => return Err(busy_outside(wanted, started)),
-        Some(Err(error)) => return Err(failed(wanted, started, error)),
+        Some(Ok(Answer::Busy)) => return Err(busy_outside(wanted, budget)),
+        Some(Err(error)) => return Err(failed(wanted, budget, error)),
         // One attempt stands in no queue. Dropped, it gives back what it may have got.
-        None if wanted.terms.wait.is_zero() => return Err(unreachable(wanted, started)),
+        None if once => return Err(unreachable(wanted, budget)),
         None => {}
     }
     // Leaving the queue decides. Without an answer the attempt, dropped, goes on leaving behind our back.
     match bounded(backend, backend.now() + LEAVE_PATIENCE, attempt.leave()).await {
         Some(Ok(Leaving::Granted(grant))) => Ok(grant),
-        Some(Ok(Leaving::Left)) => Err(busy_outside(wanted, started)),
-        Some(Err(error)) => Err(failed(wanted, started, error)),
-        None => Err(unreachable(wanted, started)),
+        Some(Ok(Leaving::Left)) => Err(busy_outside(wanted, budget)),
+        Some(Err(error)) => Err(failed(wanted, budget, error)),
+        None => Err(unreachable(wanted, budget)),
     }
 }
 
-pub(crate) fn failed(wanted: &Wanted, started: Moment, error: BackendError) -> LockError {
-    LockError::from_backend(
-        error,
-        &wanted.key,
-        wanted.shared.backend.now().since(started),
-    )
+pub(crate) fn failed(wanted: &Wanted, budget: Budget, error: BackendError) -> LockError {
+    LockError::from_backend(error, &wanted.key, wanted.now().since(budget.started))
 }
 
-fn busy(wanted: &Wanted, started: Moment, with: BusyWith) -> LockError {
+fn busy(wanted: &Wanted, budget: Budget, with: BusyWith) -> LockError {
     LockError::Busy {
         key: wanted.key.clone(),
-        waited: wanted.shared.backend.now().since(started),
+        waited: wanted.now().since(budget.started),
         with,
     }
 }
 
-pub(crate) fn busy_outside(wanted: &Wanted, started: Moment) -> LockError {
+pub(crate) fn busy_outside(wanted: &Wanted, budget: Budget) -> LockError {
     let with = if wanted.shared.held.contains(&wanted.name) {
         BusyWith::ThisProcess
     } else {
         BusyWith::AnotherProcess
     };
-    busy(wanted, started, with)
+    busy(wanted, budget, with)
 }
 
-pub(crate) fn unreachable(wanted: &Wanted, started: Moment) -> LockError {
-    let backend = &wanted.shared.backend;
+pub(crate) fn unreachable(wanted: &Wanted, budget: Budget) -> LockError {
+    let trouble = wanted.shared.backend.trouble();
     LockError::Unreachable {
         key: wanted.key.clone(),
-        waited: backend.now().since(started),
-        detail: backend.trouble().unwrap_or_else(|| "no answer".into()),
+        waited: wanted.now().since(budget.started),
+        detail: trouble.unwrap_or_else(|| "no answer".into()),
     }
 }
 

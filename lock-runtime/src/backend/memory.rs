@@ -98,6 +98,8 @@ struct Held {
     token: FencingToken,
     /// `None`: as long as its hold lives.
     until: Option<Moment>,
+    /// Its hold has ended, and the lock stays taken.
+    kept: bool,
 }
 
 struct Waiter {
@@ -155,6 +157,7 @@ impl World {
             };
             if keep_until.is_some() {
                 held.until = keep_until;
+                held.kept = true;
                 slot.nudge_head();
             } else {
                 slot.hand_on(fence);
@@ -216,6 +219,7 @@ impl Slot {
             owner,
             token,
             until,
+            kept: false,
         });
         token
     }
@@ -456,7 +460,7 @@ impl Backend for MemoryBackend {
         lease: Duration,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
         let renewed = self.world.with(name, |slot, _| match &mut slot.held {
-            Some(held) if held.token == token => {
+            Some(held) if held.token == token && !held.kept => {
                 let until = clock::now() + lease;
                 held.until = held.until.map(|old| old.max(until + MARGIN));
                 Renewed::Until(held.until.map_or(until, |ends| ends - MARGIN))
@@ -464,6 +468,24 @@ impl Backend for MemoryBackend {
             _ => Renewed::NotHeld,
         });
         Box::pin(std::future::ready(Ok(renewed)))
+    }
+
+    fn restart<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+        lease: Duration,
+    ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
+        let restarted = self.world.with(name, |slot, _| match &mut slot.held {
+            Some(held) if held.token == token && !held.kept => {
+                let until = clock::now() + lease;
+                held.until = Some(until + MARGIN);
+                slot.nudge_head();
+                Renewed::Until(until)
+            }
+            _ => Renewed::NotHeld,
+        });
+        Box::pin(std::future::ready(Ok(restarted)))
     }
 
     fn check<'a>(

@@ -185,7 +185,12 @@ impl Args {
         let not_after = first.not_after(connection);
         let tails: Vec<String> = all.iter().map(|args| args.tail()).collect();
         let mut keys = vec![FENCE];
-        let mut args = vec![first.lease_ms.as_str(), &connection.floor, &not_after];
+        let mut args = vec![
+            first.lease_ms.as_str(),
+            &connection.floor,
+            claim_ms(),
+            &not_after,
+        ];
         for (lock, tail) in all.iter().zip(&tails) {
             keys.extend([lock.names.grant(), lock.names.queue()]);
             args.push(tail);
@@ -200,12 +205,12 @@ impl Args {
             Value::Int(busy) => Ok(Together::Busy(
                 usize::try_from(busy - 1).unwrap_or_default(),
             )),
-            tokens => {
-                let tokens: Vec<i64> = decode(tokens)?;
-                let grants = all.iter().zip(tokens);
+            granted => {
+                let granted: Vec<(u64, u64)> = decode(granted)?;
+                let grants = all.iter().zip(granted);
                 Ok(Together::Granted(
                     grants
-                        .map(|(args, token)| args.taken(token, sent))
+                        .map(|(args, (token, left))| args.held(token, left, sent))
                         .collect(),
                 ))
             }
@@ -357,7 +362,9 @@ impl RedisAttempt {
             return Ok(Some(grant));
         }
         let lease = self.request.lease.time;
-        let renewed = self.server.renew(&self.request.name, grant.token, lease);
+        let renewed = self
+            .server
+            .renew(&self.request.name, grant.token, lease, "");
         Ok(match renewed.await? {
             Renewed::Until(until) => Some(Grant {
                 valid_until: Some(until),
@@ -430,44 +437,68 @@ impl Drop for RedisAttempt {
     }
 }
 
-/// Asks for several locks in one request, once.
+/// Asks for several locks in one request, again and again until it is answered.
 pub(super) async fn acquire_together(
     server: Arc<Server>,
     requests: Vec<Request>,
 ) -> Result<Together, BackendError> {
-    if server.is_refusing() {
-        return Err(BackendError::ShutDown);
-    }
-    let (link, connection) = server.connected().await?;
     // One attempt a lock: dropped without an answer, each of them cleans up.
-    let mut attempts = Vec::with_capacity(requests.len());
-    let mut asked = Vec::with_capacity(requests.len());
-    for request in requests {
-        let args = Arc::new(Args::new(&request, link.inbox.clone()));
-        args.gate.lock().await.carried = Some(connection.clone());
-        let mut attempt = RedisAttempt::new(server.clone(), request);
-        attempt.duty = Some(server.begin_duty());
-        attempt.sent = Some(Sent {
-            link: link.clone(),
-            args: args.clone(),
-        });
-        attempts.push(attempt);
-        asked.push(args);
-    }
-    link.watch();
-    let answer = Args::acquire_together(&asked, &connection).await;
-    if answer.is_ok() {
-        for attempt in &mut attempts {
-            attempt.settle(()).await;
+    let mut attempts: Vec<RedisAttempt> = Vec::new();
+    loop {
+        if server.is_refusing() {
+            return Err(BackendError::ShutDown);
+        }
+        let sent = attempts.first().and_then(|attempt| attempt.sent.as_ref());
+        let link = sent.map(|sent| sent.link.clone());
+        let (link, connection) = match link {
+            Some(link) => match link.connection().await {
+                Ok(connection) => (link, connection),
+                Err(error) if server.is_refusing() => return Err(error),
+                Err(_) => {
+                    // The runtime of the link has ended: another one, another inbox, other attempts.
+                    attempts.clear();
+                    continue;
+                }
+            },
+            None => server.connected().await?,
+        };
+        if attempts.is_empty() {
+            let under_way = requests.iter().map(|request| {
+                let mut attempt = RedisAttempt::new(server.clone(), request.clone());
+                attempt.duty = Some(server.begin_duty());
+                attempt.sent = Some(Sent {
+                    link: link.clone(),
+                    args: Arc::new(Args::new(request, link.inbox.clone())),
+                });
+                attempt
+            });
+            attempts.extend(under_way);
+        }
+        let asked: Vec<_> = attempts
+            .iter()
+            .filter_map(|attempt| attempt.sent.as_ref())
+            .map(|sent| sent.args.clone())
+            .collect();
+        for args in &asked {
+            args.gate.lock().await.carried = Some(connection.clone());
+        }
+        link.watch();
+        match Args::acquire_together(&asked, &connection).await {
+            Ok(together) => {
+                // No await from here on: nobody drops some of them settled, and some not.
+                for attempt in &mut attempts {
+                    attempt.settled = true;
+                }
+                return Ok(together);
+            }
+            Err(CallError::Refused(detail)) => return Err(BackendError::Refused(detail)),
+            Err(CallError::Broken(detail)) => server.note(detail),
+            Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
+                server.note(detail);
+                clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+            }
         }
     }
-    answer.map_err(|error| match error {
-        CallError::Refused(detail) => BackendError::Refused(detail),
-        CallError::Broken(detail) | CallError::NotNow(detail) | CallError::Demoted(detail) => {
-            server.note(detail.clone());
-            BackendError::Unreachable(detail)
-        }
-    })
 }
 
 /// Makes sure that nothing of an acquisition stays behind: the same connection keeps the order of request and leaving;

@@ -11,6 +11,7 @@ mod link;
 mod script;
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, hash_map::Entry},
     fmt,
     pin::pin,
@@ -77,6 +78,21 @@ enum Arg<'a> {
     Text(&'a str),
     /// The floor of the connection that carries the command.
     Floor,
+    /// A local moment, by the server's clock.
+    At(Moment),
+    /// How long it is to a local moment, in ms.
+    Until(Moment),
+}
+
+impl Arg<'_> {
+    fn over(&self, connection: &Connection) -> Cow<'_, str> {
+        match self {
+            Self::Text(text) => (*text).into(),
+            Self::Floor => connection.floor.clone().into(),
+            Self::At(moment) => connection.server_micros(*moment).to_string().into(),
+            Self::Until(moment) => millis(moment.since(clock::now())).into(),
+        }
+    }
 }
 
 /// A script's answer.
@@ -222,13 +238,8 @@ impl Server {
         loop {
             let (link, connection) = self.connected().await?;
             link.watch();
-            let args: Vec<&str> = args
-                .iter()
-                .map(|arg| match arg {
-                    Arg::Text(text) => *text,
-                    Arg::Floor => &connection.floor,
-                })
-                .collect();
+            let args: Vec<_> = args.iter().map(|arg| arg.over(&connection)).collect();
+            let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
             match connection.run(script, keys, &args).await {
                 Ok((value, sent)) => return Ok(Answered { value, sent, again }),
                 Err(CallError::Refused(detail)) => return Err(BackendError::Refused(detail)),
@@ -250,17 +261,25 @@ impl Server {
         token: FencingToken,
         keep_until: Option<Moment>,
     ) -> Result<Released, BackendError> {
-        let longer = keep_until.map_or(Duration::ZERO, |until| until.since(clock::now()));
-        let answered = if longer.is_zero() {
-            let names = Names::new(name.clone());
-            let keys = [names.grant(), names.queue(), FENCE];
-            let grant = format!("{token}|");
-            let args = [Arg::Text(&grant), Arg::Floor, Arg::Text(claim_ms())];
-            self.run(&script::RELEASE, &keys, &args).await?
-        } else {
-            let (token, longer) = (token.to_string(), millis(longer));
-            let args = [Arg::Text(&token), Arg::Text(&longer)];
-            self.run(&script::KEEP, &[name.as_str()], &args).await?
+        let names = Names::new(name.clone());
+        let keys = [names.grant(), names.queue(), FENCE];
+        let answered = match keep_until.filter(|until| *until > clock::now()) {
+            None => {
+                let grant = format!("{token}|");
+                let args = [Arg::Text(&grant), Arg::Floor, Arg::Text(claim_ms())];
+                self.run(&script::RELEASE, &keys, &args).await?
+            }
+            Some(until) => {
+                let token = token.to_string();
+                let args = [
+                    Arg::Text(&token),
+                    Arg::At(until),
+                    Arg::Until(until),
+                    Arg::Floor,
+                    Arg::Text(claim_ms()),
+                ];
+                self.run(&script::KEEP, &keys, &args).await?
+            }
         };
         Ok(match answered.value {
             Value::Int(1) => Released::Released,
@@ -275,9 +294,10 @@ impl Server {
         name: &LockName,
         token: FencingToken,
         lease: Duration,
+        how: &str,
     ) -> Result<Renewed, BackendError> {
         let (token, lease) = (token.to_string(), millis(lease));
-        let args = [Arg::Text(&token), Arg::Text(&lease)];
+        let args = [Arg::Text(&token), Arg::Text(&lease), Arg::Text(how)];
         let answered = self.run(&script::RENEW, &[name.as_str()], &args).await?;
         match answered.value {
             Value::Int(left) if left >= 0 => {
@@ -474,7 +494,16 @@ impl Backend for RedisBackend {
         token: FencingToken,
         lease: Duration,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        Box::pin(self.server.renew(name, token, lease))
+        Box::pin(self.server.renew(name, token, lease, ""))
+    }
+
+    fn restart<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+        lease: Duration,
+    ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
+        Box::pin(self.server.renew(name, token, lease, "anew"))
     }
 
     fn check<'a>(
@@ -482,7 +511,7 @@ impl Backend for RedisBackend {
         name: &'a LockName,
         token: FencingToken,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        Box::pin(self.server.renew(name, token, Duration::ZERO))
+        Box::pin(self.server.renew(name, token, Duration::ZERO, ""))
     }
 
     fn trouble(&self) -> Option<String> {

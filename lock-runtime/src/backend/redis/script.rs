@@ -81,7 +81,7 @@ scripts! {
     ACQUIRE = include_str!("scripts/acquire_free.lua"), HAND_ON, include_str!("scripts/acquire.lua");
     TOGETHER = HAND_ON, include_str!("scripts/acquire_together.lua");
     RELEASE = include_str!("scripts/release_last.lua"), HAND_ON, include_str!("scripts/release.lua");
-    KEEP = include_str!("scripts/keep.lua");
+    KEEP = HAND_ON, include_str!("scripts/keep.lua");
     LEAVE = HAND_ON, include_str!("scripts/leave.lua");
     LOOK = HAND_ON, include_str!("scripts/look.lua");
     RENEW = include_str!("scripts/renew.lua");

@@ -1,24 +1,38 @@
--- Takes several locks if each of them is free and waited for by nobody, else none of them.
+-- Takes several locks if each of them is free and waited for by nobody, or the caller's already; else none of them.
 --
 -- KEYS: fence, then grant and queue of each lock
--- ARGV: 1 lease in ms, 2 floor, 3 not after (server time in µs, '' without limit), then for each lock
+-- ARGV: 1 lease in ms, 2 floor, 3 claim in ms, 4 not after (server time in µs, '' without limit), then for each lock
 --       `lease|inbox|owner`, what its grant says after the token
 
-if ARGV[3] ~= '' then
+if ARGV[4] ~= '' then
   local time = redis.call('TIME')
-  if time[1] * 1000000 + time[2] > tonumber(ARGV[3]) then
+  if time[1] * 1000000 + time[2] > tonumber(ARGV[4]) then
     return 0 -- late, and nothing was changed: the caller has given this request up
   end
 end
+local granted = {}
 for i = 2, #KEYS, 2 do
-  if redis.call('EXISTS', KEYS[i], KEYS[i + 1]) > 0 then
-    return i / 2 -- the number of the first lock that is not free
+  local tail = ARGV[4 + i / 2]
+  local held = redis.call('GET', KEYS[i])
+  if not held and redis.call('EXISTS', KEYS[i + 1]) == 1 then
+    -- The head gets the lock, whoever asks; those who queued may be gone.
+    hand_on(redis.call('ZPOPMIN', KEYS[i + 1]), KEYS[i], KEYS[i + 1], KEYS[1], ARGV[2], ARGV[3])
+    held = redis.call('GET', KEYS[i])
+  end
+  if held then
+    local token, rest = string.match(held, '^(%d+)|(.*)$')
+    if rest ~= tail then
+      return i / 2 -- the number of the first lock that is not free
+    end
+    -- Mine already: an earlier request was carried out.
+    granted[i / 2] = { token, math.min(redis.call('PTTL', KEYS[i]), tonumber(ARGV[1])) }
   end
 end
-local tokens = {}
 for i = 2, #KEYS, 2 do
-  local token = next_token(KEYS[1], ARGV[2])
-  redis.call('SET', KEYS[i], string.format('%.0f|', token) .. ARGV[3 + i / 2], 'PX', ARGV[1])
-  tokens[i / 2] = token
+  if not granted[i / 2] then
+    local token = string.format('%.0f', next_token(KEYS[1], ARGV[2]))
+    redis.call('SET', KEYS[i], token .. '|' .. ARGV[4 + i / 2], 'PX', ARGV[1])
+    granted[i / 2] = { token, tonumber(ARGV[1]) }
+  end
 end
-return tokens -- inside all of them, for the whole lease
+return granted -- inside all of them: the token of each, and what is left of its lease in ms
