@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 mod backstage;
+pub mod guarded;
 pub mod history;
 pub mod process;
 pub mod proxy;
