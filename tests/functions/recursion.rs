@@ -1,0 +1,94 @@
+//! Functions that call themselves or each other enter their key again.
+
+use std::pin::Pin;
+
+use lock_runtime::{LockClient, distributed_lock};
+use support::guarded::{guarded, stay};
+
+use crate::Locked;
+
+#[distributed_lock(key = "tree:<id>")]
+async fn recursive(id: u64, depth: u64) -> Locked<u64> {
+    if depth == 0 {
+        stay().await;
+        return Ok(0);
+    }
+    Ok(1 + Box::pin(recursive(id, depth - 1)).await?)
+}
+
+/// Each depth has a key of its own.
+#[distributed_lock(key = "depth:<depth>")]
+async fn over_many_keys(depth: u64) -> Locked<u64> {
+    if depth == 0 {
+        stay().await;
+        let root = LockClient::current()?.lock("depth:3");
+        assert!(root.is_held_here());
+        return Ok(0);
+    }
+    Ok(1 + Box::pin(over_many_keys(depth - 1)).await?)
+}
+
+#[distributed_lock(key = "walk:<id>")]
+async fn even(id: u64, n: u64) -> Locked<bool> {
+    if n == 0 {
+        stay().await;
+        return Ok(true);
+    }
+    Box::pin(odd(id, n - 1)).await
+}
+
+#[distributed_lock(key = "walk:<id>")]
+async fn odd(id: u64, n: u64) -> Locked<bool> {
+    match n {
+        0 => Ok(false),
+        n => Box::pin(even(id, n - 1)).await,
+    }
+}
+
+#[distributed_lock(key = "boxed:<id>")]
+fn boxed(id: u64, depth: u64) -> Pin<Box<dyn Future<Output = Locked<u64>> + Send>> {
+    let next = depth.checked_sub(1);
+    Box::pin(async move {
+        let Some(next) = next else {
+            stay().await;
+            return Ok(0);
+        };
+        Ok(1 + boxed(id, next).await?)
+    })
+}
+
+struct Node(Vec<Node>);
+
+impl Node {
+    #[distributed_lock(key = "tree")]
+    async fn size(&self) -> Locked<usize> {
+        let mut size = 1;
+        for child in &self.0 {
+            size += Box::pin(child.size()).await?;
+        }
+        if self.0.len() == 2 {
+            stay().await;
+        }
+        Ok(size)
+    }
+}
+
+#[tokio::test]
+async fn a_function_enters_its_own_key_again() {
+    guarded("tree:7", Ok(3), async || recursive(7, 3).await).await;
+    guarded("boxed:7", Ok(3), async || boxed(7, 3).await).await;
+    guarded("depth:3", Ok(3), async || over_many_keys(3).await).await;
+}
+
+#[tokio::test]
+async fn functions_that_call_each_other_enter_their_key_again() {
+    guarded("walk:7", Ok(true), async || even(7, 4).await).await;
+    guarded("walk:7", Ok(true), async || odd(7, 3).await).await;
+}
+
+#[tokio::test]
+async fn a_method_over_a_tree() {
+    let leaf = || Node(Vec::new());
+    let tree = Node(vec![Node(vec![leaf()]), leaf()]);
+    guarded("tree", Ok(4), async || tree.size().await).await;
+}
