@@ -5,6 +5,7 @@ mod arguments;
 mod attributes;
 mod bodies;
 mod generics;
+mod handlers;
 mod keys;
 mod local;
 mod places;
@@ -12,6 +13,7 @@ mod receivers;
 mod recursion;
 mod returns;
 mod shadowing;
+mod spans;
 mod traits;
 
 /// The error of functions that have none of their own.

@@ -103,6 +103,7 @@ mod methods {
 
     use super::stay;
 
+    #[allow(dead_code)]
     trait Everything: Sized {
         fn run(self) -> u64 {
             1

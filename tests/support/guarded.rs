@@ -21,7 +21,7 @@ tokio::task_local! {
 }
 
 /// Counts who is inside, and keeps them there until the test lets one out.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Probe(Arc<Inside>);
 
 #[derive(Debug)]
@@ -31,15 +31,17 @@ struct Inside {
     gate: Semaphore,
 }
 
-impl Probe {
-    fn new() -> Self {
-        Self(Arc::new(Inside {
+impl Default for Inside {
+    fn default() -> Self {
+        Self {
             entered: AtomicUsize::new(0),
             left: AtomicUsize::new(0),
             gate: Semaphore::new(0),
-        }))
+        }
     }
+}
 
+impl Probe {
     /// The probe of the call that runs right now.
     ///
     /// # Panics
@@ -88,7 +90,7 @@ pub async fn stay() {
 pub async fn guarded<T: Debug + PartialEq>(key: &str, value: T, call: impl AsyncFn() -> T) {
     let client = LockClient::connect("memory:").await;
     let client = client.expect("locks in process need no server");
-    let probe = Probe::new();
+    let probe = Probe::default();
     let mut first = pin!(probe.scope(client.scope(call())));
     let mut second = pin!(probe.scope(client.scope(call())));
     let status = async || client.lock(key).status().await.expect("the store answers");

@@ -1,0 +1,74 @@
+//! A user of the attribute that calls the dependency `locks`, and has no crate `lock_runtime` in scope.
+
+use locks::{LockError, distributed_lock};
+
+/// A facade of the user's own.
+pub mod facade {
+    pub use locks;
+}
+
+/// Every option that the expansion writes a path for.
+///
+/// # Errors
+/// If the lock cannot be had.
+#[distributed_lock(
+    key = "order:<id>",
+    wait = "5s",
+    lease = "30s",
+    renew = true,
+    max_hold = "1h",
+    on_lost = continue,
+    namespace = "lock",
+    guard = hold,
+    crate = ::locks
+)]
+pub async fn pay(id: u64, inside: impl AsyncFn()) -> Result<u64, LockError> {
+    inside().await;
+    Ok(id + u64::from(hold.token().get() > 0))
+}
+
+/// By a path of this crate.
+///
+/// # Errors
+/// If the lock cannot be had.
+#[distributed_lock(key = "order:<id>", crate = crate::facade::locks)]
+pub async fn cancel(id: u64, inside: impl AsyncFn()) -> Result<u64, LockError> {
+    inside().await;
+    Ok(id)
+}
+
+/// Calls the attribute as `macro_rules` of a library do, for users that do not depend on `lock-runtime` at all.
+#[macro_export]
+macro_rules! locked {
+    ($(#[$attr:meta])* $visibility:vis async fn $name:ident[$key:literal]($($arguments:tt)*) -> $returned:ty $body:block) => {
+        $(#[$attr])*
+        #[$crate::facade::locks::distributed_lock(key = $key, crate = $crate::facade::locks)]
+        $visibility async fn $name($($arguments)*) -> $returned $body
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use support::guarded::{guarded, stay};
+
+    use super::*;
+
+    locked! {
+        /// Documented.
+        async fn made["made:<id>"](id: u64) -> Result<u64, LockError> {
+            stay().await;
+            Ok(id)
+        }
+    }
+
+    #[tokio::test]
+    async fn by_the_other_name() {
+        guarded("order:7", Ok(8), async || pay(7, stay).await).await;
+    }
+
+    #[tokio::test]
+    async fn by_a_path_of_the_users_own() {
+        guarded("order:7", Ok(7), async || cancel(7, stay).await).await;
+        guarded("made:7", Ok(7), async || made(7).await).await;
+    }
+}
