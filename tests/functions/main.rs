@@ -4,6 +4,8 @@
 mod arguments;
 mod attributes;
 mod bodies;
+mod drop_order;
+mod future_size;
 mod generics;
 mod handlers;
 mod keys;
