@@ -132,18 +132,18 @@ async fn arguments_named_as_the_expansion_names_its_own() {
 #[distributed_lock(key = "<id>")]
 async fn conditional(
     id: u64,
-    #[cfg(all())] there: u64,
-    #[cfg(any())] not_there: Missing,
-    #[cfg(all())] (a, b): (u64, u64),
-    #[cfg(any())] (c, d): Missing,
-    #[cfg_attr(all(), allow(unused_variables))] unused: u64,
+    #[cfg(test)] there: u64,
+    #[cfg(not(test))] not_there: Missing,
+    #[cfg(test)] (a, b): (u64, u64),
+    #[cfg(not(test))] (c, d): Missing,
+    #[cfg_attr(test, allow(unused_variables))] unused: u64,
 ) -> Locked<u64> {
     stay().await;
     Ok(id + there + a + b)
 }
 
 #[distributed_lock(key = "<id>")]
-async fn either(#[cfg(all())] id: u64, #[cfg(not(all()))] id: String) -> Locked<u64> {
+async fn either(#[cfg(test)] id: u64, #[cfg(not(test))] id: String) -> Locked<u64> {
     stay().await;
     Ok(id)
 }
@@ -199,7 +199,10 @@ async fn lint_levels_on_arguments() {
 }
 
 #[distributed_lock(key = "<id>")]
-async fn hidden_type(id: impl std::fmt::Display + Send, parts: &[impl AsRef<str>]) -> Locked<String> {
+async fn hidden_type(
+    id: impl std::fmt::Display + Send,
+    parts: &[impl AsRef<str>],
+) -> Locked<String> {
     stay().await;
     Ok(format!("{id}{}", parts[0].as_ref()))
 }

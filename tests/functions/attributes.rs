@@ -17,8 +17,8 @@ use crate::Locked;
 /// and below.
 #[inline]
 #[allow(unused_variables, clippy::needless_return)]
-#[cfg(all())]
-#[cfg_attr(all(), doc = "Under a condition.")]
+#[cfg(test)]
+#[cfg_attr(test, doc = "Under a condition.")]
 async fn many(id: u64) -> Locked<u64> {
     //! And inside.
     #![allow(unused_assignments)]
@@ -34,7 +34,10 @@ async fn lints_documents_and_hints() {
 
 #[distributed_lock(key = "main", client = locks)]
 #[tokio::main(flavor = "current_thread")]
-async fn main_of_its_own(#[allow(unused_variables)] locks: LockClient, probe: Probe) -> Locked<u64> {
+async fn main_of_its_own(
+    #[allow(unused_variables)] locks: LockClient,
+    probe: Probe,
+) -> Locked<u64> {
     probe.stay().await;
     Ok(1)
 }

@@ -17,8 +17,10 @@ async fn closures(all: Vec<u64>, add: u64) -> Locked<u64> {
         n + all.len() as u64
     };
     let returning = || -> Option<u64> {
-        let n = first?;
-        return Some(n);
+        if add == 0 {
+            return None;
+        }
+        Some(first? + 1)
     };
     Ok(later(returning().unwrap_or(0)).await)
 }
@@ -46,14 +48,14 @@ async fn blocks(n: u64) -> Locked<u64> {
 #[distributed_lock(key = "k")]
 async fn labelled(rows: &[[u64; 2]], wanted: u64) -> Locked<(usize, usize)> {
     stay().await;
-    let place = 'rows: loop {
-        for (y, row) in rows.iter().enumerate() {
+    let place = 'found: {
+        'rows: for (y, row) in rows.iter().enumerate() {
             for (x, n) in row.iter().enumerate() {
-                if n % 2 == 1 {
-                    continue;
+                if *n > wanted {
+                    continue 'rows;
                 }
                 if *n == wanted {
-                    break 'rows (y, x);
+                    break 'found (y, x);
                 }
             }
         }
@@ -210,7 +212,7 @@ async fn shadows_its_arguments(n: u64, text: &str) -> Locked<String> {
 
 #[tokio::test]
 async fn closures_and_blocks() {
-    guarded("k", Ok(6), async || closures(vec![1, 3], 3).await).await;
+    guarded("k", Ok(7), async || closures(vec![1, 3], 3).await).await;
     guarded("k", Ok(3), async || blocks(7).await).await;
     guarded("k", Ok(9), async || blocks(2).await).await;
     guarded("k", Err(LockError::ShutDown), async || blocks(0).await).await;
@@ -218,10 +220,19 @@ async fn closures_and_blocks() {
 
 #[tokio::test]
 async fn loops() {
-    guarded("k", Ok((1, 1)), async || labelled(&[[1, 2], [3, 4]], 4).await).await;
-    guarded("k", Err(LockError::ShutDown), async || labelled(&[], 4).await).await;
+    guarded("k", Ok((1, 1)), async || {
+        labelled(&[[1, 2], [3, 4]], 4).await
+    })
+    .await;
+    guarded("k", Err(LockError::ShutDown), async || {
+        labelled(&[], 4).await
+    })
+    .await;
     guarded("k", Ok(10), async || ends_in_a_loop(7).await).await;
-    guarded("k", Err(LockError::ShutDown), async || ends_in_a_loop(3).await).await;
+    guarded("k", Err(LockError::ShutDown), async || {
+        ends_in_a_loop(3).await
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 // What nobody uses is what this is about.
 #![allow(dead_code, unused_assignments, unused_mut, unused_variables)]
+#![allow(clippy::toplevel_ref_arg)]
 
 use std::{
     cell::{Cell, RefCell},
@@ -98,11 +99,20 @@ where
     let client = LockClient::connect("memory:").await.unwrap();
     let lock = client.lock("k");
     let comparison = async {
-        let ends = [Exit::End, Exit::Return, Exit::Question, Exit::Panic, Exit::Dropped];
+        let ends = [
+            Exit::End,
+            Exit::Return,
+            Exit::Question,
+            Exit::Panic,
+            Exit::Dropped,
+        ];
         for exit in ends {
             let expected = drops(exit, async { lock.run(plain()).await? });
             assert_eq!(drops(exit, locked()), expected, "{exit:?}");
-            assert!(expected.contains(&("local", true)), "the body ran: {expected:?}");
+            assert!(
+                expected.contains(&("local", true)),
+                "the body ran: {expected:?}"
+            );
             assert!(expected.iter().all(|(_, held)| *held), "{expected:?}");
         }
         let unpolled = drops(Exit::Unpolled, plain());
@@ -114,7 +124,9 @@ where
         EXIT.set(Exit::End);
         SEEN.take();
         let mut waiting = Box::pin(locked());
-        let polled = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let polled = waiting
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
         assert!(polled.is_pending());
         assert_eq!(lock.status().await.unwrap().waiters, 1);
         drop(waiting);

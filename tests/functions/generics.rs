@@ -22,9 +22,8 @@ async fn key_part<T: KeyPart>(id: T) -> Locked<T> {
 #[distributed_lock(key = "<id>")]
 async fn where_clause<'a, T, E>(id: &'a T, other: Vec<T>) -> Result<(&'a T, usize), E>
 where
-    T: Display + ?Sized + 'a,
-    Vec<T>: Sized,
-    T: Sized,
+    T: Display + 'a,
+    Vec<T>: Clone,
     E: From<LockError>,
 {
     stay().await;
@@ -48,12 +47,18 @@ async fn const_generic<const N: usize, const UP: bool>(id: u64, all: [u64; N]) -
 async fn bounds() {
     guarded("a", Ok(vec!["a", "a"]), async || bound("a").await).await;
     guarded("7", Ok(7), async || key_part(7).await).await;
-    guarded::<Locked<_>>("7", Ok((&7, 2)), async || where_clause(&7, vec![1, 2]).await).await;
+    guarded::<Locked<_>>("7", Ok((&7, 2)), async || {
+        where_clause(&7, vec![1, 2]).await
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn const_generics() {
-    guarded("1:2", Ok(3), async || an_argument_in_capitals((1,), 2).await).await;
+    guarded("1:2", Ok(3), async || {
+        an_argument_in_capitals((1,), 2).await
+    })
+    .await;
     guarded("const:1", Ok([4, 5]), async || {
         const_generic::<2, true>(1, [1, 2]).await
     })

@@ -103,7 +103,10 @@ macro_rules! all_its_own {
     };
 }
 
-all_its_own!(Record { id: u64, title: String });
+all_its_own!(Record {
+    id: u64,
+    title: String
+});
 
 /// A method whose receiver, arguments and body the caller wrote.
 macro_rules! passed_on {

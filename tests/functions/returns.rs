@@ -14,7 +14,10 @@ async fn one_lifetime(text: &str, id: u64) -> Locked<&str> {
 }
 
 #[distributed_lock(key = "<key>")]
-async fn named_lifetimes<'a, 'b: 'a>(key: &'b str, all: &'a mut Vec<&'b str>) -> Locked<&'a [&'b str]> {
+async fn named_lifetimes<'a, 'b: 'a>(
+    key: &'b str,
+    all: &'a mut Vec<&'b str>,
+) -> Locked<&'a [&'b str]> {
     all.push(key);
     stay().await;
     Ok(all)
@@ -66,7 +69,9 @@ async fn hidden(end: u64) -> Result<impl Iterator<Item = u64>, LockError> {
 }
 
 #[distributed_lock(key = "hidden")]
-async fn hidden_with_a_lifetime(all: &[u64]) -> Result<impl Iterator<Item = &u64> + Clone, LockError> {
+async fn hidden_with_a_lifetime(
+    all: &[u64],
+) -> Result<impl Iterator<Item = &u64> + Clone, LockError> {
     stay().await;
     Ok(all.iter())
 }
@@ -87,7 +92,9 @@ async fn hidden_types() {
     })
     .await;
     guarded("hidden", Ok(3), async || {
-        hidden_with_a_lifetime(&[1, 2]).await.map(Iterator::sum::<u64>)
+        hidden_with_a_lifetime(&[1, 2])
+            .await
+            .map(Iterator::sum::<u64>)
     })
     .await;
     guarded("hidden", Ok(Some(5)), async || {
@@ -193,7 +200,11 @@ mod alias {
     #[distributed_lock(key = "alias")]
     pub(super) async fn one_parameter(id: u64) -> Result<u64> {
         stay().await;
-        if id == 0 { Err(super::PayError::Text) } else { Ok(id) }
+        if id == 0 {
+            Err(super::PayError::Text)
+        } else {
+            Ok(id)
+        }
     }
 
     #[distributed_lock(key = "alias")]
@@ -212,7 +223,11 @@ async fn aliases() {
 #[distributed_lock(key = "nested")]
 async fn nested_results(id: u64) -> Locked<Result<Option<u64>, String>> {
     stay().await;
-    Ok(if id == 0 { Err("none".into()) } else { Ok(Some(id)) })
+    Ok(if id == 0 {
+        Err("none".into())
+    } else {
+        Ok(Some(id))
+    })
 }
 
 #[distributed_lock(key = "never")]

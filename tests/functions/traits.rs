@@ -73,7 +73,10 @@ impl Report for Daily {
 
 #[tokio::test]
 async fn a_default_body() {
-    guarded("report:7", Ok("a7".into()), async || Report::default_body(&daily(), 7).await).await;
+    guarded("report:7", Ok("a7".into()), async || {
+        Report::default_body(&daily(), 7).await
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -83,7 +86,10 @@ async fn native_async_methods() {
         daily().implemented("7").await.map(str::to_owned)
     })
     .await;
-    guarded("report:a:7", Ok("a".into()), async || Report::by_value(daily(), 7).await).await;
+    guarded("report:a:7", Ok("a".into()), async || {
+        Report::by_value(daily(), 7).await
+    })
+    .await;
     guarded("report:7", Ok(7), async || daily().desugared(7).await).await;
 }
 
@@ -203,9 +209,15 @@ async fn async_trait_methods() {
         Arc::new(daily()).by_arc((1, 2)).await
     })
     .await;
-    guarded("box:a", Ok("a".into()), async || Box::new(daily()).by_box().await).await;
+    guarded("box:a", Ok("a".into()), async || {
+        Box::new(daily()).by_box().await
+    })
+    .await;
     guarded("static:7", Ok(7), async || Daily::without_self(7).await).await;
-    guarded("generic:7", Ok("1a".into()), async || daily().generic(7, 1).await).await;
+    guarded("generic:7", Ok("1a".into()), async || {
+        daily().generic(7, 1).await
+    })
+    .await;
 }
 
 #[tokio::test]
