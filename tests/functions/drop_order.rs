@@ -3,6 +3,7 @@
 // What nobody uses is what this is about.
 #![allow(dead_code, unused_assignments, unused_mut, unused_variables)]
 #![allow(clippy::toplevel_ref_arg)]
+#![expect(clippy::unused_async, reason = "a fallback is async, whatever it does")]
 
 use std::{
     cell::{Cell, RefCell},
@@ -13,7 +14,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use lock_runtime::{LockClient, LockError, distributed_lock};
+use lock_runtime::{Lock, LockClient, LockError, distributed_lock};
 
 use crate::Locked;
 
@@ -96,45 +97,63 @@ where
     F: Future<Output = Locked<u8>>,
     G: Future<Output = Locked<u8>>,
 {
-    let client = LockClient::connect("memory:").await.unwrap();
-    let lock = client.lock("k");
-    let comparison = async {
-        let ends = [
-            Exit::End,
-            Exit::Return,
-            Exit::Question,
-            Exit::Panic,
-            Exit::Dropped,
-        ];
+    same_drops_if_granted(&locked, &plain).await;
+    // No body has begun: the arguments go as they do before the first poll.
+    let unpolled = scoped(async |_| drops(Exit::Unpolled, plain())).await;
+    assert_eq!(drops_while_waiting(locked).await, names(&unpolled));
+}
+
+async fn same_drops_if_granted<F, G>(locked: &impl Fn() -> F, plain: &impl Fn() -> G)
+where
+    F: Future<Output = Locked<u8>>,
+    G: Future<Output = Locked<u8>>,
+{
+    let ends = [
+        Exit::End,
+        Exit::Return,
+        Exit::Question,
+        Exit::Panic,
+        Exit::Dropped,
+    ];
+    scoped(async |lock| {
         for exit in ends {
             let expected = drops(exit, async { lock.run(plain()).await? });
             assert_eq!(drops(exit, locked()), expected, "{exit:?}");
-            assert!(
-                expected.contains(&("local", true)),
-                "the body ran: {expected:?}"
-            );
+            assert!(expected.contains(&("local", true)), "{expected:?}");
             assert!(expected.iter().all(|(_, held)| *held), "{expected:?}");
         }
         let unpolled = drops(Exit::Unpolled, plain());
         assert_eq!(drops(Exit::Unpolled, locked()), unpolled);
         assert!(unpolled.iter().all(|(_, held)| !held), "{unpolled:?}");
+        assert_eq!(lock.status().await.unwrap().holder, None);
+    })
+    .await;
+}
 
-        // While it waits, no body has begun: a plain function knows no such state but the one before its first poll.
+/// Drops a call that waits for the lock.
+async fn drops_while_waiting<F: Future>(locked: impl Fn() -> F) -> Vec<&'static str> {
+    scoped(async |lock| {
         let held = lock.acquire().await.unwrap();
-        EXIT.set(Exit::End);
         SEEN.take();
-        let mut waiting = Box::pin(locked());
-        let polled = waiting
+        let mut call = Box::pin(locked());
+        let polled = call
             .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()));
-        assert!(polled.is_pending());
-        assert_eq!(lock.status().await.unwrap().waiters, 1);
-        drop(waiting);
-        assert_eq!(names(&SEEN.take()), names(&unpolled), "while waiting");
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending();
+        assert!(polled && lock.status().await.unwrap().waiters == 1);
+        drop(call);
+        let seen = SEEN.take();
         held.release().await;
         assert_eq!(lock.status().await.unwrap().holder, None);
-    };
-    client.scope(comparison).await;
+        names(&seen)
+    })
+    .await
+}
+
+/// Runs what looks for its client, and hands it the lock that all functions here are under.
+async fn scoped<T>(test: impl AsyncFnOnce(Lock) -> T) -> T {
+    let client = LockClient::connect("memory:").await.unwrap();
+    client.scope(test(client.lock("k"))).await
 }
 
 /// What every body here begins with: a local of its own, an await, and the exit that is asked for.
@@ -368,6 +387,29 @@ methods! {
     self_in_an_arc(self: std::rc::Rc<Self>, a: Witness, b: (Witness, Witness)) {
         Ok(0)
     } on |own| std::rc::Rc::new(own);
+}
+
+async fn later(_: Witness, _: (Witness, Witness), _: Witness, error: LockError) -> Locked<u8> {
+    Err(error)
+}
+
+#[distributed_lock(key = "k", on_busy = fallback(later))]
+async fn with_fallback(a: Witness, (b, _): (Witness, Witness), _: Witness) -> Locked<u8> {
+    body!(Ok(0))
+}
+
+async fn without_fallback(a: Witness, (b, _): (Witness, Witness), _: Witness) -> Locked<u8> {
+    body!(Ok(0))
+}
+
+/// While it waits the function itself still has them, and drops them as its own.
+#[tokio::test]
+async fn arguments_that_a_fallback_might_have_got() {
+    let b = || (witness("b"), witness("b1"));
+    let locked = || with_fallback(witness("a"), b(), witness("c"));
+    let plain = || without_fallback(witness("a"), b(), witness("c"));
+    same_drops_if_granted(&locked, &plain).await;
+    assert_eq!(drops_while_waiting(locked).await, ["c", "b", "b1", "a"]);
 }
 
 struct Shop(Witness);

@@ -10,6 +10,7 @@ mod generics;
 mod handlers;
 mod keys;
 mod local;
+mod options;
 mod places;
 mod receivers;
 mod recursion;

@@ -79,14 +79,6 @@ impl Pays for Shop {
     }
 }
 
-#[tokio::test]
-async fn locked_with_a_span() {
-    guarded("7", Ok("7a".into()), async || above(7, "a").await).await;
-    guarded("7", Ok("7a".into()), async || below(7, "a".into()).await).await;
-    guarded("7", Ok(7), async || Shop.above(7).await).await;
-    guarded("7", Ok(7), async || Shop.below(7).await).await;
-}
-
 /// The spans that have begun when the call waits for the lock.
 async fn begun_while_waiting<T>(call: impl Future<Output = Locked<T>>) -> Vec<&'static str> {
     let begun = Begun::default();
@@ -110,6 +102,8 @@ async fn begun_while_waiting<T>(call: impl Future<Output = Locked<T>>) -> Vec<&'
 }
 
 /// Attributes run from the top: above, the span becomes part of the body; below, it is around the lock.
+///
+/// One test for all: `tracing` keeps what the first thread without a subscriber says about a span.
 #[tokio::test]
 async fn a_span_covers_the_waiting_if_it_stands_below() {
     let nothing = Vec::<&str>::new();
@@ -117,4 +111,9 @@ async fn a_span_covers_the_waiting_if_it_stands_below() {
     assert_eq!(begun_while_waiting(Shop.above(7)).await, nothing);
     assert_eq!(begun_while_waiting(below(7, "a".into())).await, ["below"]);
     assert_eq!(begun_while_waiting(Shop.below(7)).await, ["below"]);
+
+    guarded("7", Ok("7a".into()), async || above(7, "a").await).await;
+    guarded("7", Ok("7a".into()), async || below(7, "a".into()).await).await;
+    guarded("7", Ok(7), async || Shop.above(7).await).await;
+    guarded("7", Ok(7), async || Shop.below(7).await).await;
 }
