@@ -191,7 +191,7 @@ impl Argument {
         } = self;
         match pattern {
             Pat::Ident(pattern) if is_plain(pattern) => {
-                // The key uses it, even if the body does not.
+                // The key, the client or the fallback uses it, even if the body does not.
                 let used = used
                     .contains(outer)
                     .then(|| quote!(#[allow(unused_variables)]));
@@ -201,8 +201,9 @@ impl Argument {
                 quote!(#(#conditions)* #(#lints)* #used #hidden let #pattern = #outer;)
             }
             Pat::Wild(_) => quote!(#(#conditions)* let #outer = #outer;),
+            // `ref mut` needs the `mut`.
             pattern => quote! {
-                #(#conditions)* let #outer = #outer;
+                #(#conditions)* #[allow(unused_mut)] let mut #outer = #outer;
                 #(#conditions)* #(#lints)* let #pattern = #outer;
             },
         }

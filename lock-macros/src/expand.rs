@@ -106,10 +106,27 @@ impl Guarded<'_> {
     /// macro's, of edition 2024, in which temporaries of the body's tail go before the arguments, as in a plain
     /// `async fn`.
     fn async_body(&self, key: &ResolvedKeys<'_>, body: &Group) -> TokenStream {
-        let (rendered, used) = (key.expand(&private(self.args)), key.used());
+        let rendered = key.expand(&private(self.args));
+        let run = self.run(&self.arguments.move_in(&self.used(key)), body);
         let key = made("__key");
-        let run = self.run(&self.arguments.move_in(&used), body);
         braced(body.span(), quote!(let #key = #rendered; #run))
+    }
+
+    /// The arguments that are used outside the body.
+    fn used(&self, key: &ResolvedKeys<'_>) -> Vec<Ident> {
+        let Args {
+            client, on_busy, ..
+        } = self.args;
+        if let Some(OnBusy::Fallback(_)) = on_busy {
+            return self.arguments.hand_over();
+        }
+        let mut used = key.used();
+        used.extend(
+            client
+                .iter()
+                .flat_map(|client| words(client.to_token_stream())),
+        );
+        used
     }
 
     /// ```text
@@ -246,10 +263,15 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
 /// ```text
 /// wait = "5s", renew = true, on_lost = continue, namespace = "shop", client = self.locks
 ///
-/// ROOT::__private::v1::Call::new(__key)
-///     .wait(::core::time::Duration::new(5, 0)).renew(true).on_lost(ROOT::OnLost::Continue)
-///     .namespace("shop").client(&(self.locks))
+/// {
+///     let __client = &(self.locks);
+///     ROOT::__private::v1::Call::new(__key)
+///         .wait(::core::time::Duration::new(5, 0)).renew(true).on_lost(ROOT::OnLost::Continue)
+///         .namespace("shop").client(__client)
+/// }
 /// ```
+///
+/// The client has a statement of its own, so that it may be whatever dereferences to one.
 fn call(args: &Args) -> TokenStream {
     let Args {
         wait,
@@ -293,14 +315,26 @@ fn call(args: &Args) -> TokenStream {
     let namespace = namespace
         .as_ref()
         .map(|namespace| quote!(.namespace(#namespace)));
-    let client = client.as_ref().map(|client| {
-        let at_client = Span::mixed_site().located_at(client.span());
-        quote_spanned!(at_client=> .client(&(#client)))
-    });
-    quote! {
+    let call = quote! {
         #private::Call::#new(#key)
-            #wait #lease #renew #max_hold #hold_at_least #on_lost #namespace #client
-    }
+            #wait #lease #renew #max_hold #hold_at_least #on_lost #namespace
+    };
+    let Some(client) = client else {
+        return call;
+    };
+    let named = Ident::new("__client", Span::mixed_site().located_at(client.span()));
+    let borrowed = quote_spanned!(named.span()=> let #named = &(#client););
+    quote!({ #borrowed #call.client(#named) })
+}
+
+/// All names in an expression, arguments among them.
+fn words(tokens: TokenStream) -> Vec<Ident> {
+    let words = tokens.into_iter().flat_map(|token| match token {
+        TokenTree::Ident(word) => vec![word],
+        TokenTree::Group(group) => words(group.stream()),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => Vec::new(),
+    });
+    words.collect()
 }
 
 /// An edge on which the block returns the user's type: from it rustc knows that type before it looks at the body, so

@@ -104,8 +104,9 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// On an `async fn`: a free one, a method with any receiver, a trait's default body; with generics, lifetimes, and
 /// patterns as arguments. On a method under `#[async_trait]`, and on any function that ends in
-/// `Box::pin(async move { … })`. Above `#[tokio::main]` and `#[tokio::test]`; `#[tracing::instrument]` may stand above,
-/// and then covers the waiting, or below.
+/// `Box::pin(async move { … })`. Above `#[tokio::main]` and `#[tokio::test]`; `#[tracing::instrument]` may stand below, and
+/// then covers the waiting too, or above, and then covers the body alone. An extractor of axum's has one name in a key:
+/// `id: Path<u64>` and `<id.0>`.
 ///
 /// # What becomes of the function
 ///

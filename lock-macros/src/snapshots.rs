@@ -46,7 +46,7 @@ fn a_function_with_all_options() {
             pub(crate) async fn pay<T: Display>(id: T, req: Req) -> Result<Receipt, PayError> {
                 let __key = ::locks::__private::v1::key()
                     .text("order:").part("id", &id).text(":").raw("req.user.0:raw", &req.user.0).build();
-                let __call = ::locks::__private::v1::Call::new(__key)
+                let __call = { let __client = &(state.locks); ::locks::__private::v1::Call::new(__key)
                     .wait(::core::time::Duration::new(5u64, 0u32))
                     .lease(LEASE)
                     .renew(true)
@@ -54,7 +54,7 @@ fn a_function_with_all_options() {
                     .hold_at_least(MIN)
                     .on_lost(::locks::OnLost::Continue)
                     .namespace("shop")
-                    .client(&(state.locks));
+                    .client(__client) };
                 __call.run(async move {
                     #[allow(unused_variables)]
                     let id = id;
@@ -95,10 +95,10 @@ fn arguments_of_every_form() {
                 let __call = ::lock_runtime::__private::v1::Call::new(__key);
                 __call.run(async move {
                     let _ = &self;
-                    let __arg0 = __arg0;
+                    #[allow(unused_mut)] let mut __arg0 = __arg0;
                     let (a, mut b) = __arg0;
                     let __arg1 = __arg1;
-                    let __arg2 = __arg2;
+                    #[allow(unused_mut)] let mut __arg2 = __arg2;
                     let ref c = __arg2;
                     #[cfg(unix)] #[expect(unused_variables)] let d = d;
                     let r#type = r#type;
@@ -150,7 +150,7 @@ fn a_method_under_async_trait() {
                     .part("self.id", &self.id).text(":").part("id", &id).build();
                 before();
                 Box::pin(async move {
-                    let __call = ::lock_runtime::__private::v1::Call::new(__key).client(&(self.locks));
+                    let __call = { let __client = &(self.locks); ::lock_runtime::__private::v1::Call::new(__key).client(__client) };
                     __call.run(async move {
                         { #fake let hold = ::lock_runtime::__private::v1::hold(); let __self = self; let id = id; inner }
                     }, #failed).await
@@ -260,8 +260,9 @@ fn a_fallback_takes_the_arguments_that_the_body_did_not() {
                 let __call = ::lock_runtime::__private::v1::Call::new(__key);
                 match __call.enter().await {
                     ::core::result::Result::Ok(__inside) => __inside.run(async move {
+                        #[allow(unused_variables)]
                         let mut order = order;
-                        let __arg1 = __arg1;
+                        #[allow(unused_mut)] let mut __arg1 = __arg1;
                         let (a, _) = __arg1;
                         { #fake body }
                     }, #failed).await,

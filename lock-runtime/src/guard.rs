@@ -73,7 +73,7 @@ impl Hold {
     /// Adds `by` to what is left of the lease, in one round trip, and returns what is left then.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if the lease is lost, also if that is noticed just now; [`LockError::Unreachable`] or
+    /// [`LockError::Lost`] if the lease is lost, also if that is noticed just now, or the hold has ended; [`LockError::Unreachable`] or
     /// [`LockError::Refused`] if the server could not extend it, in which case the old deadline stands;
     /// [`LockError::InvalidOptions`] if the lease would become longer than a lease may be.
     ///
@@ -86,8 +86,9 @@ impl Hold {
             token: state.token,
             reason,
         };
-        if let Some(reason) = state.loss() {
-            return Err(lost(reason));
+        state.not_lost()?;
+        if state.has_ended() {
+            return Err(lost(LossReason::NotHeld));
         }
         let lease = self.remaining().saturating_add(by);
         if lease > MAX_LEASE {

@@ -340,6 +340,11 @@ impl HoldState {
         self.wait_for_loss().await
     }
 
+    /// Whether everybody has left.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.entries.load(Ordering::Acquire) == 0
+    }
+
     /// One more entry, unless the hold has ended already.
     pub(crate) fn enter_again(self: &Arc<Self>) -> Option<EntryDuty> {
         self.entries

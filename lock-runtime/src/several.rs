@@ -38,8 +38,9 @@ pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<Entered, LockError> {
     };
     wait::counted(&shared, async {
         if let Err(error) = way.enter(&in_order).await {
-            // After an answer that somebody else is inside, nothing is left to the background, unless it takes longer.
-            if matches!(error, LockError::Busy { .. }) && !way.entries.is_empty() {
+            // Where the server answers, nothing is left to the background, unless it takes long.
+            let answers = !matches!(error, LockError::Unreachable { .. });
+            if answers && !way.entries.is_empty() {
                 let until = shared.backend.now() + LEAVE_PATIENCE;
                 let leaving = Entered::several(way.entries).leave(false);
                 wait::bounded(&shared.backend, until, leaving).await;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lock_runtime::{LockClient, LockError, OptionsError, distributed_lock};
-use support::epsilon;
-use tokio::time::Instant;
+use support::{epsilon, server::RedisServer};
+use tokio::{sync::Notify, time::Instant};
 
 use crate::stores::{MS, SECOND, Store, hold, on_every_store, until_waiting};
 
@@ -132,6 +132,99 @@ async fn dropped_or_panicking_it_is_free_at_once() {
         free_soon().await;
     })
     .await;
+}
+
+#[distributed_lock(keys = ["job", "other"], lease = "1s", renew = true, hold_at_least = "900ms")]
+async fn several(started: &Notify) -> Result<(), LockError> {
+    started.notify_one();
+    std::future::pending().await
+}
+
+#[tokio::test]
+async fn after_a_loss_nothing_is_kept() {
+    let store = Store::redis().await;
+    let (client, other) = (store.client().await, store.client().await);
+    let started = Notify::new();
+    let (lost, ()) = tokio::join!(client.scope(several(&started)), async {
+        started.notified().await;
+        let mut redis = support::server::shared_server().await.connection().await;
+        let name = store.name("other");
+        redis::cmd("DEL")
+            .arg(name)
+            .exec_async(&mut redis)
+            .await
+            .unwrap();
+    });
+    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    let kept = other.lock("job").try_acquire().await;
+    kept.expect("the other lock is free").release().await;
+
+    // By the local deadline, shortly before the server's.
+    let lock = client.lock("job").lease(200 * MS).hold_at_least(200 * MS);
+    let lost: Result<(), _> = lock.run(std::future::pending()).await;
+    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    let long = client
+        .lock("job")
+        .lease(SECOND)
+        .renew(true)
+        .max_hold(100 * MS)
+        .hold_at_least(SECOND);
+    let lost: Result<(), _> = long.run(std::future::pending()).await;
+    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    let free = next(&other, Instant::now()).await;
+    assert!(free < 200 * MS + epsilon(), "{free:?}");
+}
+
+#[tokio::test]
+async fn a_kept_lock_cannot_be_extended() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        for lease in [None, Some(20 * SECOND)] {
+            let mut lock = client.lock("job").hold_at_least(500 * MS);
+            if let Some(lease) = lease {
+                lock = lock.lease(lease);
+            }
+            let start = Instant::now();
+            let hold = lock
+                .run(async { lock_runtime::Hold::current().unwrap() })
+                .await
+                .unwrap();
+            let extended = hold.extend(3600 * SECOND).await;
+            assert!(
+                matches!(extended, Err(LockError::Lost { .. })),
+                "{extended:?}"
+            );
+            let entered = next(&client, start).await;
+            assert!(
+                (480 * MS..700 * MS + epsilon()).contains(&entered),
+                "{entered:?}"
+            );
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sent_late_it_ends_in_time() {
+    let server = RedisServer::start().await;
+    let store = Store::on(&server.url());
+    let (client, other) = (store.client().await, store.client().await);
+    let start = Instant::now();
+    let lock = client
+        .lock("job")
+        .lease(20 * SECOND)
+        .hold_at_least(2 * SECOND);
+    let guard = lock.acquire().await.unwrap();
+    server.stop_process();
+    let releasing = tokio::spawn(guard.release());
+    tokio::time::sleep(900 * MS).await;
+    server.continue_process();
+    releasing.await.unwrap();
+    let entered = next(&other, start).await;
+    assert!(
+        (1980 * MS..2200 * MS + epsilon()).contains(&entered),
+        "{entered:?}"
+    );
 }
 
 #[tokio::test]

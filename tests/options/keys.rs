@@ -1,15 +1,17 @@
 //! `keys`: several locks in one global order, whatever the order in which a call names them.
 
 use std::{
+    cell::Cell,
     future::Future,
     pin::pin,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     task::{Context, Waker},
+    time::Instant,
 };
 
 use lock_runtime::{BusyWith, LockClient, LockError, LossReason, distributed_lock};
 use proptest::prelude::*;
-use support::server::RedisServer;
+use support::{epsilon, proxy::FaultProxy, server::RedisServer};
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::stores::{MS, SECOND, Store, hold, on_every_store, until, until_free, until_waiting};
@@ -168,7 +170,7 @@ async fn one_wait_bounds_all_of_them() {
             Err(LockError::Busy { key, waited, .. }) => {
                 assert_eq!(key.as_str(), "b");
                 assert!(
-                    (300 * MS..300 * MS + support::epsilon()).contains(&waited),
+                    (300 * MS..300 * MS + epsilon()).contains(&waited),
                     "{waited:?}"
                 );
             }
@@ -382,6 +384,253 @@ async fn siblings_take_turns_in_the_same_order() {
         client.scope(transfer(1, 2, body)).await.unwrap();
     })
     .await;
+}
+
+#[distributed_lock(keys = ["a", "b"], wait = "20s", lease = "1s", renew = true, on_lost = continue)]
+async fn runs_on(ran: &AtomicBool) -> Result<(), LockError> {
+    ran.store(true, Ordering::SeqCst);
+    Ok(())
+}
+
+#[tokio::test]
+async fn no_body_begins_after_a_loss_and_nobody_waits_on() {
+    let store = Store::redis().await;
+    let (client, other) = (store.client().await, store.client().await);
+    let guard = hold(&other, "b").await;
+    let ran = AtomicBool::new(false);
+    let (ended, ()) = tokio::join!(client.scope(runs_on(&ran)), async {
+        until_waiting(&other, "b", 1).await;
+        let mut redis = support::server::shared_server().await.connection().await;
+        let name = store.name("a");
+        redis::cmd("DEL")
+            .arg(name)
+            .exec_async(&mut redis)
+            .await
+            .unwrap();
+        until_waiting(&other, "b", 0).await;
+    });
+    assert!(matches!(ended, Err(LockError::Lost { key, .. }) if key.as_str() == "a"));
+    assert!(!ran.into_inner());
+    guard.release().await;
+    assert_eq!(store.keys().await, [] as [String; 0]);
+}
+
+#[distributed_lock(
+    keys = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"], wait = "1s", lease = "30s"
+)]
+async fn ten() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_wait_bounds_all_of_them_over_a_slow_line_too() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let store = Store::on(&server.url());
+    let (slow, other) = (
+        store.through(&proxy.url()).client().await,
+        store.client().await,
+    );
+    slow.scope(ten()).await.unwrap();
+    let guard = hold(&other, "9").await;
+    for round_trip in [120, 230, 480] {
+        proxy.delay(round_trip * MS / 2);
+        let start = Instant::now();
+        let ended = slow.scope(ten()).await;
+        let waited = start.elapsed();
+        assert!(ended.is_err());
+        // Leaving the queue, and then the locks that were had, may take 200 ms each.
+        assert!(waited < SECOND + 400 * MS + epsilon(), "{waited:?}");
+    }
+    proxy.delay(MS);
+    guard.release().await;
+    for key in 0..10 {
+        until_free(&other, &key.to_string()).await;
+    }
+}
+
+#[tokio::test]
+async fn dropped_by_the_hundred_they_leave_nothing() {
+    let store = Store::redis().await;
+    let client = store.client().await;
+    for after in 0..20 {
+        let scoped = client.clone();
+        let calls = tokio::spawn(async move {
+            let body = async |_: &lock_runtime::Holds| sleep(20 * SECOND).await;
+            // More than what one task may do before it has to yield, so that it yields at any await.
+            let calls = (0..100).map(|call| scoped.scope(transfer(2 * call, 2 * call + 1, body)));
+            futures_util::future::join_all(calls).await
+        });
+        sleep(after * MS).await;
+        calls.abort();
+        assert!(calls.await.unwrap_err().is_cancelled());
+        until(async || store.keys().await.is_empty()).await;
+    }
+    client.shutdown().await;
+}
+
+#[tokio::test]
+async fn those_who_queued_and_are_gone_keep_no_try_out() {
+    let store = Store::redis().await;
+    let client = store.client().await;
+    let mut redis = support::server::shared_server().await.connection().await;
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut redis).await.unwrap();
+    // A process that was killed while it waited, for ten minutes, and whose holder was killed too.
+    let queue = format!("{}:queue", store.name("account:1"));
+    let gone = format!("{:032x}|lock:inbox:gone|30000|600000", 1);
+    let mut queued = redis::cmd("ZADD");
+    queued
+        .arg(&queue)
+        .arg(seconds * 1_000_000 + micros)
+        .arg(gone);
+    queued.exec_async(&mut redis).await.unwrap();
+    client.scope(try_transfer(1, 2)).await.unwrap();
+    assert_eq!(store.keys().await, [] as [String; 0]);
+}
+
+#[distributed_lock(keys = ["a", "b"], wait = "20s", lease = "3s")]
+async fn three_seconds(begun: &Cell<Option<Instant>>) -> Result<(), LockError> {
+    begun.set(Some(Instant::now()));
+    std::future::pending().await
+}
+
+#[tokio::test]
+async fn a_fixed_lease_is_whole_however_long_the_wait() {
+    on_every_store(|store| async move {
+        for wait in [0, 400, 900] {
+            let (client, other) = (store.client().await, store.client().await);
+            let guard = hold(&other, "b").await;
+            let begun = Cell::new(None);
+            let (lost, ()) = tokio::join!(client.scope(three_seconds(&begun)), async {
+                until_waiting(&other, "b", 1).await;
+                sleep(wait * MS).await;
+                guard.release().await;
+            });
+            let ran = begun.take().unwrap().elapsed();
+            assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+            assert!(
+                (2900 * MS..3 * SECOND + epsilon()).contains(&ran),
+                "{ran:?}"
+            );
+        }
+    })
+    .await;
+}
+
+#[distributed_lock(keys = ["a", "b"], wait = "20s", lease = "100ms")]
+async fn short(other: &LockClient) -> Result<(), LockError> {
+    let holder = other.lock("a").status().await.unwrap().holder;
+    let left = holder.and_then(|holder| holder.remaining).unwrap();
+    assert!(left <= 110 * MS, "{left:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_crash_blocks_no_longer_than_the_lease_after_a_wait() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let guard = hold(&other, "b").await;
+        let (entered, ()) = tokio::join!(client.scope(short(&other)), async {
+            until_waiting(&other, "b", 1).await;
+            guard.release().await;
+        });
+        // The lease may be over before it was looked at; what is wrong is caught inside.
+        assert!(
+            matches!(entered, Ok(()) | Err(LockError::Lost { .. })),
+            "{entered:?}"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_try_whose_reply_is_lost_finds_its_own_grants() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let store = Store::on(&server.url());
+    let behind = store.through(&proxy.url()).client().await;
+    behind.scope(try_transfer(1, 2)).await.unwrap();
+    for _ in 0..20 {
+        let before = server.scripts().await;
+        proxy.hold_replies(true);
+        let (tried, ()) = tokio::join!(behind.scope(try_transfer(1, 2)), async {
+            until(async || server.scripts().await > before).await;
+            proxy.cut();
+            proxy.hold_replies(false);
+        });
+        tried.unwrap();
+    }
+    until(async || store_is_empty(&server).await).await;
+}
+
+async fn store_is_empty(server: &RedisServer) -> bool {
+    server.keys().await.iter().all(|key| key.contains("fence"))
+}
+
+#[tokio::test]
+async fn where_connections_cannot_be_killed_a_call_that_succeeded_leaves_no_duty() {
+    let server = RedisServer::start().await;
+    let mut admin = server.connection().await;
+    let rules = ["SETUSER", "default", "-@all", "+@all", "-client|kill"];
+    redis::cmd("ACL")
+        .arg(&rules[..])
+        .exec_async(&mut admin)
+        .await
+        .unwrap();
+    let proxy = FaultProxy::start(server.port()).await;
+    let behind = Store::on(&proxy.url()).client().await;
+    let nothing = async |_: &lock_runtime::Holds| {};
+    behind.scope(transfer(1, 2, nothing)).await.unwrap();
+    let before = server.scripts().await;
+    proxy.hold_replies(true);
+    let (entered, ()) = tokio::join!(behind.scope(transfer(1, 2, nothing)), async {
+        until(async || server.scripts().await > before).await;
+        proxy.cut();
+        proxy.hold_replies(false);
+    });
+    entered.unwrap();
+    let start = Instant::now();
+    behind.shutdown().await;
+    assert!(start.elapsed() < 2 * SECOND, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn foreign_data_under_one_of_the_names_is_refused() {
+    let store = Store::redis().await;
+    let client = store.client().await;
+    let mut redis = support::server::shared_server().await.connection().await;
+    let name = store.name("account:2");
+    let mut foreign = redis::cmd("HSET");
+    foreign.arg(&name).arg("field").arg(1);
+    foreign.exec_async(&mut redis).await.unwrap();
+    for call in [
+        client.scope(try_transfer(1, 2)).await,
+        client.scope(try_transfer(2, 3)).await,
+    ] {
+        match call {
+            Err(LockError::Refused { key, .. }) => assert_eq!(key.as_str(), "account:2"),
+            other => panic!("{other:?}"),
+        }
+    }
+    redis::cmd("DEL")
+        .arg(&name)
+        .exec_async(&mut redis)
+        .await
+        .unwrap();
+    assert_eq!(store.keys().await, [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn two_clients_of_one_server_keep_one_order() {
+    let store = Store::memory();
+    let (outer, inner, other) = (
+        store.client().await,
+        store.client().await,
+        store.client().await,
+    );
+    let guard = hold(&other, "a").await;
+    out_of_order(outer.scope(b_and_d(inner.scope(a_and_c()))).await);
+    guard.release().await;
 }
 
 /// Polls `call` so often, letting the world go on between, and drops it.
