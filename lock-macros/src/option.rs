@@ -59,7 +59,12 @@ fn name_and_value(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Id
         return None;
     }
     let _: Option<Token![=]> = input.parse().ok();
-    let value = input.span();
+    // Behind the last token there is no place but the whole attribute.
+    let value = if input.is_empty() {
+        name.span()
+    } else {
+        input.span()
+    };
     match input.parse() {
         Ok(expr) => Some((name, value::ungrouped(expr))),
         Err(_) => {

@@ -1,0 +1,39 @@
+// Each option says which values it takes.
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "order:<id>", on_lost = "continue")]
+async fn on_lost(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:<id>", strategy = "spin")]
+async fn strategy(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:<id>", on_busy = fallback)]
+async fn on_busy(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:<id>", namespace = SHOP)]
+async fn namespace(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:<id>", namespace = " shop")]
+async fn blank_namespace(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:<id>", guard = "hold")]
+async fn guard(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:<id>", crate = 5)]
+async fn path(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}
