@@ -50,8 +50,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         what: "a wait lasts twice as long",
         changes: &[Change {
             file: "lock-runtime/src/wait.rs",
-            from: "bounded(backend, started + patience, attempt.enter())",
-            to: "bounded(backend, started + patience * 2, attempt.enter())",
+            from: "bounded(backend, until, attempt.enter())",
+            to: "bounded(backend, until + wait, attempt.enter())",
         }],
     },
     Mutant {
@@ -94,9 +94,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         promise: 8,
         what: "a loss replaces the value of a body that has completed",
         changes: &[Change {
-            file: "lock-runtime/src/guard.rs",
-            from: "        hold.loss();\n        return Poll::Ready(Ok(output));",
-            to: "        return match (hold.loss(), on_lost) {\n            (Some(reason), OnLost::Cancel) => lost(reason),\n            _ => Poll::Ready(Ok(output)),\n        };",
+            file: "lock-runtime/src/run.rs",
+            from: "            entered.loss();\n            return Poll::Ready(Ok(()));",
+            to: "            return Poll::Ready(match (entered.loss(), on_lost) {\n                (Some(lost), OnLost::Cancel) => Err(lost),\n                _ => Ok(()),\n            });",
         }],
     },
     Mutant {
