@@ -9,6 +9,7 @@ use crate::{
     fencing::FencingToken,
     key::LockName,
     lease::{Grant, LeaseTerms, Moment},
+    options::Strategy,
     owner::OwnerId,
 };
 
@@ -24,8 +25,10 @@ pub struct Request {
     pub owner: OwnerId,
     /// What is asked of the lease.
     pub lease: LeaseTerms,
-    /// How long to queue; zero is one attempt that never queues.
+    /// How long to wait; zero is one attempt that does not.
     pub wait: Duration,
+    /// How to wait. To spin is the engine's: such a request does not wait.
+    pub strategy: Strategy,
 }
 
 /// What an attempt came to.

@@ -17,6 +17,48 @@ pub enum OnLost {
     Continue,
 }
 
+/// How a caller waits for a lock that is not free. Callers that wait in different ways share one lock: a release serves
+/// those who queue first, and whoever tries takes nothing that somebody queues for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+#[non_exhaustive]
+pub enum Strategy {
+    /// It queues, and the release gives it the lock in its turn: first come, first served.
+    #[default]
+    Handoff,
+    /// It is woken by a release for which nobody queues, and tries again, in a race with all who do: no order.
+    Notify,
+    /// It tries again and again, and sleeps in between, see [`Backoff`]: no order.
+    Spin,
+}
+
+/// How long a caller that spins sleeps between two tries: twice as long each time, less up to a half by chance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Backoff {
+    /// After the first try: 1 ms.
+    pub first: Duration,
+    /// At most: 128 ms.
+    pub most: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_millis(1),
+            most: Duration::from_millis(128),
+        }
+    }
+}
+
+impl Backoff {
+    /// How long to sleep after this many failed tries. `chance` is any number, whose bits are random.
+    #[must_use]
+    pub fn pause(self, failed: u32, chance: u32) -> Duration {
+        let doubled = 2_u32.saturating_pow(failed.saturating_sub(1));
+        let longest = self.first.saturating_mul(doubled).min(self.most);
+        longest - (longest / 2).mul_f64(f64::from(chance) / f64::from(u32::MAX))
+    }
+}
+
 /// The choices of one call; what is `None` comes from the client's defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LockOptions {
@@ -32,6 +74,8 @@ pub struct LockOptions {
     pub on_lost: OnLost,
     /// How long the lock stays taken at least, even if the body is quicker; zero by default.
     pub hold_at_least: Duration,
+    /// How to wait.
+    pub strategy: Option<Strategy>,
 }
 
 /// The values for what a call leaves open.
@@ -41,6 +85,10 @@ pub struct Defaults {
     pub wait: Duration,
     /// The lease time, renewed every third: 30 s.
     pub lease: Duration,
+    /// How to wait: by handoff.
+    pub strategy: Strategy,
+    /// How to spin, where a call does.
+    pub backoff: Backoff,
 }
 
 impl Default for Defaults {
@@ -48,6 +96,8 @@ impl Default for Defaults {
         Self {
             wait: Duration::from_secs(3),
             lease: Duration::from_secs(30),
+            strategy: Strategy::default(),
+            backoff: Backoff::default(),
         }
     }
 }
@@ -63,6 +113,10 @@ pub struct Terms {
     pub on_lost: OnLost,
     /// How long the lock stays taken at least, even if the body is quicker.
     pub hold_at_least: Duration,
+    /// How to wait.
+    pub strategy: Strategy,
+    /// How to spin, if that is how.
+    pub backoff: Backoff,
 }
 
 /// Why choices are refused. Nothing was sent, the body was not run.
@@ -81,6 +135,8 @@ pub enum OptionsError {
     MaxHoldWithoutRenewal,
     /// `hold_at_least` is longer than the lease that was asked for, or than any lease may be.
     HoldAtLeastAboveLease,
+    /// A caller that spins would sleep for no time at all, or for more at first than at most.
+    BackoffOutOfRange,
 }
 
 impl fmt::Display for OptionsError {
@@ -99,6 +155,9 @@ impl fmt::Display for OptionsError {
             Self::WaitTooLong => write!(f, "a wait is at most {} hours", MAX_WAIT.as_secs() / 3600),
             Self::MaxHoldWithoutRenewal => f.write_str(
                 "`max_hold` ends the renewal, and a fixed lease is not renewed: remove `max_hold`, or set `renew`",
+            ),
+            Self::BackoffOutOfRange => f.write_str(
+                "a caller that spins sleeps longer than not at all, and at first no longer than at most: write for instance 1 ms and 128 ms",
             ),
             Self::HoldAtLeastAboveLease => write!(
                 f,
@@ -141,11 +200,17 @@ impl LockOptions {
         if self.hold_at_least > self.lease.unwrap_or(MAX_LEASE) {
             return Err(OptionsError::HoldAtLeastAboveLease);
         }
+        let backoff = defaults.backoff;
+        if backoff.first.is_zero() || backoff.first > backoff.most {
+            return Err(OptionsError::BackoffOutOfRange);
+        }
         Ok(Terms {
             wait,
             lease: LeaseTerms { time, renewal },
             on_lost: self.on_lost,
             hold_at_least: self.hold_at_least,
+            strategy: self.strategy.unwrap_or(defaults.strategy),
+            backoff,
         })
     }
 }
@@ -184,6 +249,36 @@ mod tests {
                 max_hold: Some(SECOND)
             }
         );
+    }
+
+    #[test]
+    fn pauses_double_up_to_their_bound_and_scatter_over_a_half() {
+        let backoff = Backoff::default();
+        let longest: Vec<u128> = (1..12)
+            .map(|failed| backoff.pause(failed, 0).as_millis())
+            .collect();
+        assert_eq!(longest, [1, 2, 4, 8, 16, 32, 64, 128, 128, 128, 128]);
+        for failed in [1, 5, 12, u32::MAX] {
+            let longest = backoff.pause(failed, 0);
+            assert_eq!(backoff.pause(failed, u32::MAX), longest / 2);
+            let between = backoff.pause(failed, u32::MAX / 3);
+            assert!(longest / 2 < between && between < longest, "{between:?}");
+        }
+    }
+
+    #[test]
+    fn a_backoff_has_bounds() {
+        for (first, most) in [(0, 1), (2, 1)] {
+            let defaults = Defaults {
+                backoff: Backoff {
+                    first: first * SECOND,
+                    most: most * SECOND,
+                },
+                ..Defaults::default()
+            };
+            let completed = LockOptions::default().complete(&defaults);
+            assert_eq!(completed, Err(OptionsError::BackoffOutOfRange));
+        }
     }
 
     #[test]

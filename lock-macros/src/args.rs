@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::options::{Defaults, LockOptions, OnLost, OptionsError};
+use lock_core::options::{Defaults, LockOptions, OnLost, OptionsError, Strategy};
 use proc_macro2::{Span, TokenStream};
 use syn::{
     Expr, ExprPath, Ident, LitStr, Path,
@@ -31,6 +31,7 @@ pub(crate) struct Args {
     pub(crate) on_busy: Option<OnBusy>,
     pub(crate) on_lost: Option<OnLost>,
     pub(crate) map_err: Option<ExprPath>,
+    pub(crate) strategy: Option<Strategy>,
     pub(crate) client: Option<Expr>,
     pub(crate) namespace: Option<LitStr>,
     pub(crate) guard: Option<Ident>,
@@ -63,6 +64,7 @@ impl Args {
             on_busy: None,
             on_lost: None,
             map_err: None,
+            strategy: None,
             client: None,
             namespace: None,
             guard: None,
@@ -137,7 +139,7 @@ impl Args {
             "on_busy" => self.on_busy = value::on_busy(value, mistakes),
             "map_err" => self.map_err = value::map_err(value, mistakes),
             "mode" => value::mode(value, mistakes),
-            "strategy" => value::strategy(value, mistakes),
+            "strategy" => self.strategy = value::strategy(value, mistakes),
             "client" => self.client = Some(value.clone()),
             "namespace" => self.namespace = value::namespace(value, mistakes),
             "guard" => self.guard = value::guard(value, mistakes),
@@ -166,6 +168,7 @@ impl Args {
                 .as_ref()
                 .map(|max_hold| max_hold.known().unwrap_or(Defaults::default().lease)),
             on_lost: OnLost::Cancel,
+            strategy: None,
             // Against a lease whose value is not known here, it is checked at run time.
             hold_at_least: match &self.lease {
                 Some(Length::Path(_)) => None,
@@ -273,12 +276,13 @@ mod tests {
             key = "order:<id>", wait = "0s", lease = "30s", renew = true, max_hold = limits::HOLD,
             on_lost = continue, client = self.locks.get(0), namespace = "shop", guard = held, crate = ::locks,
             hold_at_least = "2s", on_busy = fallback(Self::later), map_err = PayError::Lock, mode = exclusive,
-            strategy = handoff,
+            strategy = notify,
         });
         let args = args.unwrap_or_else(|messages| panic!("{messages:?}"));
         assert!(matches!(args.key, Some(Keys::One(key)) if key.pieces.len() == 2));
         assert!(matches!(args.on_busy, Some(OnBusy::Fallback(_))));
         assert!(args.map_err.is_some());
+        assert_eq!(args.strategy, Some(Strategy::Notify));
         assert_eq!(
             args.hold_at_least.and_then(|time| time.known()),
             Some(Duration::from_secs(2))
@@ -331,12 +335,7 @@ mod tests {
         refused(quote!(key = "a", timeout = "5s"), "`wait = ");
         refused(quote!(key = "a", ttl = 5), "`lease = ");
         refused(quote!(key = "a", frobnicate), "the options are `key`");
-        for tokens in [
-            quote!(mode = read),
-            quote!(mode = permits(3)),
-            quote!(strategy = spin),
-            quote!(strategy = notify),
-        ] {
+        for tokens in [quote!(mode = read), quote!(mode = permits(3))] {
             refused(quote!(key = "a", #tokens), "not supported yet");
         }
     }

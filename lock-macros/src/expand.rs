@@ -280,6 +280,7 @@ fn call(args: &Args) -> TokenStream {
         max_hold,
         hold_at_least,
         on_lost,
+        strategy,
         client,
         namespace,
         root,
@@ -312,12 +313,16 @@ fn call(args: &Args) -> TokenStream {
         OnLost::Cancel => quote!(.on_lost(#root::OnLost::Cancel)),
         OnLost::Continue => quote!(.on_lost(#root::OnLost::Continue)),
     });
+    let strategy = strategy.map(|strategy| {
+        let strategy = Ident::new(&format!("{strategy:?}"), Span::mixed_site());
+        quote!(.strategy(#root::Strategy::#strategy))
+    });
     let namespace = namespace
         .as_ref()
         .map(|namespace| quote!(.namespace(#namespace)));
     let call = quote! {
         #private::Call::#new(#key)
-            #wait #lease #renew #max_hold #hold_at_least #on_lost #namespace
+            #wait #lease #renew #max_hold #hold_at_least #on_lost #strategy #namespace
     };
     let Some(client) = client else {
         return call;

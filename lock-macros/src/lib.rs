@@ -60,7 +60,8 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// | `namespace = "shop"` | sets keys of services apart | the client's |
 /// | `guard = hold` | a name under which the body finds its hold: `hold.token()`, `hold.remaining()`, `hold.lost()`; with `keys` one hold for each, `hold[0].token()` | |
 /// | `crate = ::locks` | the path of `lock-runtime`, if it was renamed | `::lock_runtime` |
-/// | `mode = exclusive`, `strategy = handoff` | the defaults; no others are supported yet | |
+/// | `strategy = notify`, `strategy = spin` | how to wait, see below | the client's, `handoff` |
+/// | `mode = exclusive` | the default; no others are supported yet | |
 ///
 /// A duration is a whole number with a unit (`us`, `ms`, `s`, `m`, `h`, `d`) in quotes, or the path of a
 /// `const` of type `Duration`.
@@ -99,6 +100,17 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// `hold_at_least` is for jobs that several machines start at about the same time: the value returns at once, and nobody
 /// repeats the job until that time is over. It counts from the grant, and holds for a body that returned, be it an `Err`; a
 /// body that panics, is dropped or loses its lease frees the lock at once.
+///
+/// # How to wait
+///
+/// | strategy | a caller whose lock is not free | order | commands for each acquisition that waits |
+/// |---|---|---|---|
+/// | `handoff` | queues, and the release gives it the lock | first come, first served | 2, 3 if it holds for over 100 ms |
+/// | `notify` | is woken by a release for which nobody queues, one caller of each process, and tries again | none | about 3 for each process that waits |
+/// | `spin` | tries again and again, after 1 to 128 ms that double, less up to a half by chance | none | as many as it takes |
+///
+/// Callers with different strategies share one lock: a release serves those who queue first, and no try takes a lock that
+/// somebody queues for. So `notify` and `spin` can starve where others queue.
 ///
 /// # Where it stands
 ///
@@ -150,7 +162,7 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// # Fairness
 ///
 /// Calls of one key enter in the order in which they queued, over all processes. `wait = "0s"` never queues and never
-/// overtakes.
+/// overtakes; nor do `strategy = notify` and `strategy = spin`.
 ///
 /// # Cancel safety
 ///

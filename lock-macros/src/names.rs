@@ -2,7 +2,7 @@
 
 use crate::suggest;
 
-/// Each option with an example of its use. The last two have one value each so far.
+/// Each option with an example of its use. The last one has one value so far.
 const OPTIONS: [(&str, &str); 16] = [
     ("key", "key = \"order:<id>\""),
     ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
@@ -18,12 +18,12 @@ const OPTIONS: [(&str, &str); 16] = [
     ("namespace", "namespace = \"shop\""),
     ("guard", "guard = hold"),
     ("crate", "crate = ::lock_runtime"),
+    ("strategy", "strategy = notify"),
     ("mode", "mode = exclusive"),
-    ("strategy", "strategy = handoff"),
 ];
 
 /// How many of [`OPTIONS`] an error recommends.
-const SUPPORTED: usize = 14;
+const SUPPORTED: usize = 15;
 
 /// What other lock libraries call an option, in lower case without `_`.
 const FOREIGN: [(&[&str], &str); 8] = [

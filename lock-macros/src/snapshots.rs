@@ -53,6 +53,7 @@ fn a_function_with_all_options() {
                     .max_hold(::core::time::Duration::new(600u64, 0u32))
                     .hold_at_least(MIN)
                     .on_lost(::locks::OnLost::Continue)
+                    .strategy(::locks::Strategy::Handoff)
                     .namespace("shop")
                     .client(__client) };
                 __call.run(async move {

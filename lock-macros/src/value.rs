@@ -1,6 +1,6 @@
 //! The values of the options that are no durations.
 
-use lock_core::options::OnLost;
+use lock_core::options::{OnLost, Strategy};
 use syn::{Expr, ExprLit, ExprPath, Ident, Lit, LitStr, Path};
 
 use crate::{mistakes::Mistakes, template};
@@ -167,26 +167,22 @@ pub(crate) fn mode(value: &Expr, mistakes: &mut Mistakes) {
     mistakes.add(value, message);
 }
 
-/// Refuses every strategy but the one that there is.
-pub(crate) fn strategy(value: &Expr, mistakes: &mut Mistakes) {
+pub(crate) fn strategy(value: &Expr, mistakes: &mut Mistakes) -> Option<Strategy> {
     let is = |name: &str| matches!(value, Expr::Path(path) if path.path.is_ident(name));
-    if is("handoff") {
-        return;
+    for (name, strategy) in [
+        ("handoff", Strategy::Handoff),
+        ("notify", Strategy::Notify),
+        ("spin", Strategy::Spin),
+    ] {
+        if is(name) {
+            return Some(strategy);
+        }
     }
-    if is("notify") || is("spin") {
-        let name = if is("spin") { "spin" } else { "notify" };
-        mistakes.add(
-            value,
-            format_args!(
-                "`strategy = {name}` is not supported yet: write `strategy = handoff`, or remove it"
-            ),
-        );
-    } else {
-        mistakes.add(
-            value,
-            "this is no strategy: write `strategy = handoff`, `strategy = notify` or `strategy = spin`, without quotes",
-        );
-    }
+    mistakes.add(
+        value,
+        "this is no strategy: write `strategy = handoff`, `strategy = notify` or `strategy = spin`, without quotes",
+    );
+    None
 }
 
 pub(crate) fn renew(value: &Expr, mistakes: &mut Mistakes) -> Option<bool> {

@@ -14,7 +14,7 @@ use lock_core::{
     backend::Backend,
     error::LockError,
     key::LockKey,
-    options::{Defaults, LockOptions},
+    options::{Backoff, Defaults, LockOptions, Strategy},
 };
 use once_cell::sync::OnceCell;
 use tokio::task::futures::TaskLocalFuture;
@@ -342,6 +342,18 @@ impl LockClientBuilder {
     /// The renewed lease of calls that name none: 30 s by default.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.defaults.lease = lease;
+        self
+    }
+
+    /// How calls wait that do not say so themselves: [`Strategy::Handoff`] by default.
+    pub fn strategy(mut self, strategy: Strategy) -> Self {
+        self.defaults.strategy = strategy;
+        self
+    }
+
+    /// How callers with [`Strategy::Spin`] sleep between two tries: 1 to 128 ms by default.
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.defaults.backoff = backoff;
         self
     }
 

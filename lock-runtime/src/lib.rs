@@ -72,7 +72,7 @@ pub use lock_core::{
     error::{BusyWith, FromLockError, LockError, LockResult, LossReason, MapErrResult, SkipResult},
     fencing::FencingToken,
     key::{KeyError, KeyPart, LockKey, MAX_KEY_BYTES, escape},
-    options::{OnLost, OptionsError},
+    options::{Backoff, OnLost, OptionsError, Strategy},
     owner::OwnerId,
 };
 pub use lock_macros::distributed_lock;

@@ -6,7 +6,7 @@ use lock_core::{
     backend::Status,
     error::LockError,
     key::{KeyError, LockKey, LockName},
-    options::{LockOptions, OnLost},
+    options::{LockOptions, OnLost, Strategy},
 };
 
 use crate::{
@@ -24,7 +24,8 @@ use crate::{
 /// What is not set comes from the client's defaults.
 ///
 /// # Fairness
-/// Waiters of one key enter in the order in which they queued, over all processes.
+/// Waiters of one key enter in the order in which they queued, over all processes; those that wait by another
+/// [`strategy`](Self::strategy) have no order, and enter when nobody queues.
 ///
 /// # Cancel safety
 /// Dropping any of the futures, at any await, leaves no key and no place in the queue behind.
@@ -116,6 +117,12 @@ impl Lock {
     /// What becomes of the body of [`run`](Self::run) when the lease is lost.
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.options.on_lost = on_lost;
+        self
+    }
+
+    /// How to wait for the lock, if it is not free.
+    pub fn strategy(mut self, strategy: Strategy) -> Self {
+        self.options.strategy = Some(strategy);
         self
     }
 

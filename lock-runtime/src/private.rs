@@ -13,7 +13,7 @@ pub mod v1 {
     use lock_core::{
         error::LockError,
         key::{KeyBuilder, KeyError, LockKey},
-        options::{LockOptions, OnLost},
+        options::{LockOptions, OnLost, Strategy},
     };
     use pin_project_lite::pin_project;
 
@@ -128,6 +128,11 @@ pub mod v1 {
 
         pub fn on_lost(mut self, on_lost: OnLost) -> Self {
             self.options.on_lost = on_lost;
+            self
+        }
+
+        pub fn strategy(mut self, strategy: Strategy) -> Self {
+            self.options.strategy = Some(strategy);
             self
         }
 

@@ -13,7 +13,7 @@ use lock_core::{
     error::{BusyWith, LockError},
     key::{LockKey, LockName},
     lease::{Grant, Moment},
-    options::Terms,
+    options::{Strategy, Terms},
     owner::OwnerId,
 };
 use uuid::Uuid;
@@ -48,6 +48,7 @@ impl Wanted {
             owner: OwnerId::from_u128(Uuid::new_v4().as_u128()),
             lease: self.terms.lease,
             wait,
+            strategy: self.terms.strategy,
         }
     }
 
@@ -255,6 +256,9 @@ async fn acquire(wanted: &Wanted, budget: Budget, once: bool) -> Result<Grant, L
     if wait.is_zero() && !once {
         return Err(busy_outside(wanted, budget));
     }
+    if wanted.terms.strategy == Strategy::Spin && !once {
+        return spin(wanted, budget).await;
+    }
     let mut attempt = backend.attempt(wanted.request(wait));
     match bounded(backend, until, attempt.enter()).await {
         Some(Ok(Answer::Granted(grant))) => return Ok(grant),
@@ -270,6 +274,37 @@ async fn acquire(wanted: &Wanted, budget: Budget, once: bool) -> Result<Grant, L
         Some(Ok(Leaving::Left)) => Err(busy_outside(wanted, budget)),
         Some(Err(error)) => Err(failed(wanted, budget, error)),
         None => Err(unreachable(wanted, budget)),
+    }
+}
+
+/// Tries, sleeps, and tries again.
+async fn spin(wanted: &Wanted, budget: Budget) -> Result<Grant, LockError> {
+    let backend = &wanted.shared.backend;
+    let deadline = budget.waits_until();
+    let mut failed_tries = 0;
+    loop {
+        let until = deadline.min(backend.now() + TRY_PATIENCE);
+        let mut attempt = backend.attempt(wanted.request(Duration::ZERO));
+        let answers = match bounded(backend, until, attempt.enter()).await {
+            Some(Ok(Answer::Granted(grant))) => {
+                let queued = failed_tries > 0;
+                return Ok(Grant { queued, ..grant });
+            }
+            Some(Ok(Answer::Busy)) => true,
+            Some(Err(BackendError::Unreachable(_))) | None => false,
+            Some(Err(error)) => return Err(failed(wanted, budget, error)),
+        };
+        failed_tries += 1;
+        let chance = Uuid::new_v4().as_fields().0;
+        let next = backend.now() + wanted.terms.backoff.pause(failed_tries, chance);
+        backend.sleep_until(next.min(deadline)).await;
+        if next >= deadline {
+            return Err(if answers {
+                busy_outside(wanted, budget)
+            } else {
+                unreachable(wanted, budget)
+            });
+        }
     }
 }
 

@@ -4,5 +4,6 @@ mod hold_at_least;
 mod keys;
 mod map_err;
 mod on_busy;
+mod strategy;
 
 use support::stores;

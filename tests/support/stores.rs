@@ -4,7 +4,7 @@ use std::{future::Future, time::Duration};
 
 use crate::server::shared_server;
 pub use crate::until;
-use lock_runtime::{LockClient, LockGuard};
+use lock_runtime::{LockClient, LockClientBuilder, LockGuard};
 use uuid::Uuid;
 
 /// A millisecond.
@@ -60,12 +60,17 @@ impl Store {
 
     /// A client with links, owners and queue places of its own, as another process would have.
     pub async fn client(&self) -> LockClient {
-        LockClient::builder()
-            .url(&self.url)
-            .namespace(&self.namespace)
+        self.builder()
             .connect()
             .await
             .expect("a test store can be connected to")
+    }
+
+    /// The settings of such a client.
+    pub fn builder(&self) -> LockClientBuilder {
+        LockClient::builder()
+            .url(&self.url)
+            .namespace(&self.namespace)
     }
 
     /// The names that the server has for this store; none in process.

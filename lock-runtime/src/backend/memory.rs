@@ -22,6 +22,7 @@ use lock_core::{
     fencing::FencingToken,
     key::LockName,
     lease::{CLAIM, Grant, LeaseTerms, Moment, Renewal},
+    options::Strategy,
     owner::OwnerId,
 };
 use once_cell::sync::Lazy;
@@ -91,6 +92,8 @@ struct State {
 struct Slot {
     held: Option<Held>,
     queue: VecDeque<Waiter>,
+    /// Those who try again when nobody holds or queues any more.
+    notified: Vec<Arc<Notify>>,
 }
 
 struct Held {
@@ -235,6 +238,11 @@ impl Slot {
                 break;
             }
         }
+        if self.held.is_none() {
+            for look in self.notified.drain(..) {
+                look.notify_one();
+            }
+        }
         self.nudge_head();
     }
 
@@ -246,7 +254,8 @@ impl Slot {
     }
 
     /// Removes an owner from wherever it is.
-    fn remove(&mut self, owner: OwnerId, fence: &mut u64) {
+    fn remove(&mut self, owner: OwnerId, look: &Arc<Notify>, fence: &mut u64) {
+        self.notified.retain(|other| !Arc::ptr_eq(other, look));
         if self.held.as_ref().is_some_and(|held| held.owner == owner) {
             self.hand_on(fence);
         } else if let Some(place) = self.queue.iter().position(|waiter| waiter.owner == owner) {
@@ -305,6 +314,15 @@ impl MemoryAttempt {
                 let ends = until.map(|until| until + MARGIN);
                 return View::Granted(slot.grant(request.owner, ends, fence), until);
             }
+            let holder_ends = slot.held.as_ref().and_then(|held| held.until);
+            if request.strategy == Strategy::Notify && !request.wait.is_zero() {
+                // Once is enough, however often it looks.
+                if !slot.notified.iter().any(|other| Arc::ptr_eq(other, look)) {
+                    slot.notified.push(look.clone());
+                }
+                *queued = true;
+                return View::Waiting(holder_ends);
+            }
             let is_me = |waiter: &Waiter| waiter.owner == request.owner;
             if !request.wait.is_zero() && !slot.queue.iter().any(is_me) {
                 let waiter = Waiter {
@@ -321,7 +339,6 @@ impl MemoryAttempt {
                 *queued = true;
             }
             let heads = slot.queue.front().is_some_and(is_me);
-            let holder_ends = slot.held.as_ref().and_then(|held| held.until);
             View::Waiting(holder_ends.filter(|_| heads))
         })
     }
@@ -374,7 +391,7 @@ impl Attempt for MemoryAttempt {
             Some(View::Granted(token, until)) => Leaving::Granted(self.granted(token, until)),
             _ => {
                 self.world.with(&self.request.name, |slot, fence| {
-                    slot.remove(self.request.owner, fence);
+                    slot.remove(self.request.owner, &self.look, fence);
                 });
                 Leaving::Left
             }
@@ -388,7 +405,7 @@ impl Drop for MemoryAttempt {
     fn drop(&mut self) {
         if !self.settled {
             self.world.with(&self.request.name, |slot, fence| {
-                slot.remove(self.request.owner, fence);
+                slot.remove(self.request.owner, &self.look, fence);
             });
         }
     }

@@ -11,14 +11,4 @@ async fn counted(id: u64) -> Result<(), LockError> {
     Ok(())
 }
 
-#[distributed_lock(key = "order:<id>", strategy = notify)]
-async fn notified(id: u64) -> Result<(), LockError> {
-    Ok(())
-}
-
-#[distributed_lock(key = "order:<id>", strategy = spin)]
-async fn spinning(id: u64) -> Result<(), LockError> {
-    Ok(())
-}
-
 fn main() {}

@@ -15,7 +15,7 @@ use super::{
     Duty, FENCE, Names, Server, claim_ms,
     connection::{CallError, Connection},
     link::{Link, claimed},
-    script,
+    notify, script,
 };
 use crate::{clock::boot as clock, engine};
 
@@ -38,6 +38,8 @@ pub(super) struct Args {
     inbox: Arc<str>,
     lease_ms: String,
     wait_ms: String,
+    /// Asks to be woken when a lock that is not free becomes free.
+    marker: Option<String>,
     /// Held while the link sends the request again, so that none is under way once the acquisition is over.
     pub(super) gate: Mutex<Gate>,
 }
@@ -72,8 +74,9 @@ fn decode<T: FromRedisValue>(value: Value) -> Result<T, CallError> {
 }
 
 impl Args {
-    fn new(request: &Request, inbox: Arc<str>) -> Self {
+    fn new(request: &Request, inbox: Arc<str>, notified: bool) -> Self {
         Self {
+            marker: notified.then(|| notify::marker(&inbox)),
             names: Names::new(request.name.clone()),
             owner: request.owner,
             lease: request.lease.time,
@@ -148,8 +151,11 @@ impl Args {
             claim_ms(),
             place.unwrap_or_default(),
             &not_after,
+            self.marker.as_deref().unwrap_or_default(),
         ];
-        let (reply, sent) = connection.run(&script::ACQUIRE, &keys, &args).await?;
+        let count = args.len() - usize::from(self.marker.is_none());
+        let asking = connection.run(&script::ACQUIRE, &keys, &args[..count]);
+        let (reply, sent) = asking.await?;
         let reply = match reply {
             Value::Int(token) => {
                 return Ok(Reply::Granted(Grant {
@@ -250,6 +256,8 @@ struct Sent {
 pub(super) struct RedisAttempt {
     server: Arc<Server>,
     request: Request,
+    /// Whether the process waits without a queue, and is to be woken.
+    notified: bool,
     /// `None` until the first request.
     sent: Option<Sent>,
     /// Where the grant arrives while the owner is queued.
@@ -265,12 +273,24 @@ impl RedisAttempt {
         Self {
             server,
             request,
+            notified: false,
             sent: None,
             granted: None,
             place: None,
             settled: false,
             duty: None,
         }
+    }
+
+    /// One try; if it is in vain, the link's inbox is woken when the lock is free.
+    pub(super) fn notified(server: Arc<Server>, request: Request) -> Self {
+        let once = Request {
+            wait: Duration::ZERO,
+            ..request
+        };
+        let mut attempt = Self::new(server, once);
+        attempt.notified = true;
+        attempt
     }
 
     async fn settle<T>(&mut self, answer: T) -> T {
@@ -301,7 +321,7 @@ impl RedisAttempt {
         };
         let args = match &self.sent {
             Some(sent) => sent.args.clone(),
-            None => Arc::new(Args::new(&self.request, link.inbox.clone())),
+            None => Arc::new(Args::new(&self.request, link.inbox.clone(), self.notified)),
         };
         if self.granted.is_none() {
             self.granted = Some(link.expect(args.clone()));
@@ -468,7 +488,7 @@ pub(super) async fn acquire_together(
                 attempt.duty = Some(server.begin_duty());
                 attempt.sent = Some(Sent {
                     link: link.clone(),
-                    args: Arc::new(Args::new(request, link.inbox.clone())),
+                    args: Arc::new(Args::new(request, link.inbox.clone(), false)),
                 });
                 attempt
             });

@@ -31,6 +31,7 @@ use super::{
     Names, Server,
     attempt::{Args, Reply},
     connection::{Connection, Identity, OPEN_PATIENCE, Pushed},
+    notify::Notified,
     script,
 };
 use crate::{clock::boot as clock, engine, sync::lock};
@@ -64,6 +65,8 @@ pub(super) struct Link {
     pub(super) inbox: Arc<str>,
     state: watch::Sender<State>,
     waiting: Mutex<HashMap<OwnerId, Waiting>>,
+    /// Those who wait without a queue.
+    pub(super) notified: Notified,
     /// Whether the heartbeat sleeps until there is something to watch.
     parked: AtomicBool,
     active: Arc<Notify>,
@@ -85,6 +88,7 @@ impl Link {
             inbox: format!("lock:inbox:{}", Uuid::new_v4().simple()).into(),
             state: watch::Sender::new(State::Connecting),
             waiting: Mutex::default(),
+            notified: Notified::default(),
             parked: AtomicBool::new(false),
             active: Arc::default(),
         })
@@ -142,6 +146,7 @@ impl Link {
 
     /// Ends the waiting of all who wait here.
     pub(super) fn dismiss_waiters(&self) {
+        self.notified.wake_all();
         lock(&self.waiting).clear();
     }
 
@@ -192,8 +197,13 @@ impl Link {
         let _ = waiting.granted.send(grant);
     }
 
-    /// `token|lease|owner owner …|name`: the owners hold now, under the token and those after it.
+    /// `token|lease|owner owner …|name`: the owners hold now, under the token and those after it. `free|name`: nobody
+    /// holds, and nobody queues.
     fn pushed(&self, push: &Pushed) {
+        if let Some(name) = push.payload.strip_prefix("free|") {
+            self.notified.wake(name);
+            return;
+        }
         let mut fields = push.payload.splitn(4, '|');
         let (Some(Ok(token)), Some(_lease), Some(owners)) = (
             fields.next().map(str::parse::<u64>),

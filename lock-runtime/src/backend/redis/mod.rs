@@ -8,6 +8,7 @@ mod attempt;
 mod check;
 mod connection;
 mod link;
+mod notify;
 mod script;
 
 use std::{
@@ -30,6 +31,7 @@ use lock_core::{
     fencing::FencingToken,
     key::LockName,
     lease::{CLAIM, Moment, less_drift},
+    options::Strategy,
 };
 use once_cell::sync::{Lazy, OnceCell};
 use redis::{ProtocolVersion, RedisError, Value};
@@ -43,6 +45,7 @@ use self::{
     check::{Failure, check},
     connection::{CallError, Connection},
     link::Link,
+    notify::NotifiedAttempt,
     script::Script,
 };
 use crate::{
@@ -451,7 +454,12 @@ impl Backend for RedisBackend {
     }
 
     fn attempt(&self, request: Request) -> Box<dyn Attempt> {
-        Box::new(RedisAttempt::new(self.server.clone(), request))
+        let server = self.server.clone();
+        if request.strategy == Strategy::Notify && !request.wait.is_zero() {
+            Box::new(NotifiedAttempt::new(server, request))
+        } else {
+            Box::new(RedisAttempt::new(server, request))
+        }
     }
 
     fn acquire_together(

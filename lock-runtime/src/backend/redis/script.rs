@@ -57,7 +57,7 @@ impl Script {
 pub(super) fn load_all() -> redis::Pipeline {
     let mut pipeline = redis::Pipeline::new();
     for script in [
-        &ACQUIRE, &TOGETHER, &RELEASE, &KEEP, &LEAVE, &LOOK, &RENEW, &STATUS,
+        &ACQUIRE, &TOGETHER, &RELEASE, &KEEP, &LEAVE, &FORGET, &LOOK, &RENEW, &STATUS,
     ] {
         pipeline
             .cmd("SCRIPT")
@@ -83,6 +83,7 @@ scripts! {
     RELEASE = include_str!("scripts/release_last.lua"), HAND_ON, include_str!("scripts/release.lua");
     KEEP = HAND_ON, include_str!("scripts/keep.lua");
     LEAVE = HAND_ON, include_str!("scripts/leave.lua");
+    FORGET = include_str!("scripts/forget.lua");
     LOOK = HAND_ON, include_str!("scripts/look.lua");
     RENEW = include_str!("scripts/renew.lua");
     STATUS = include_str!("scripts/status.lua");

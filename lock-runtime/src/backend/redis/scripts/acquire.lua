@@ -6,6 +6,9 @@ if not lease or lease ~= ARGV[2] or tonumber(lease) < 1 then
 end
 
 local function take()
+  if ARGV[8] then
+    redis.call('ZREM', KEYS[2], ARGV[8])
+  end
   local token = next_token(KEYS[3], ARGV[3])
   redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', lease)
   return token -- inside, for the whole lease
@@ -15,9 +18,13 @@ local member = owner .. '|' .. inbox .. '|' .. lease .. '|' .. ARGV[4]
 local held = redis.call('GET', KEYS[1])
 if not held then
   -- Free. If a queue lives, its head gets the lock, whoever asks.
-  if redis.call('ZRANGE', KEYS[2], 0, 0)[1] == member then
+  local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+  if head == member then
     redis.call('ZREM', KEYS[2], member)
     return take()
+  end
+  if head and string.sub(head, 1, 7) == 'notify|' then
+    return take() -- nobody queues
   end
   if not hand_on(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[5]) then
     return take() -- those who queued are gone
@@ -30,6 +37,12 @@ if string.find(held, owner, 1, true) then
   return { 'held', token, math.min(redis.call('PTTL', KEYS[1]), tonumber(stored)) }
 end
 if ARGV[4] == '0' then
+  if ARGV[8] then
+    redis.call('ZADD', KEYS[2], '+inf', ARGV[8])
+    if redis.call('PTTL', KEYS[2]) < 1000 then
+      redis.call('PEXPIRE', KEYS[2], 2000) -- it tries again long before that
+    end
+  end
   return { 'busy' }
 end
 
@@ -43,6 +56,9 @@ if ARGV[6] ~= '' then
   score = tonumber(ARGV[6])
 else
   local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
+  if last[2] == 'inf' then
+    last = redis.call('ZRANGE', KEYS[2], '(+inf', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+  end
   if last[1] then
     local before = tonumber(last[2])
     if before >= score then

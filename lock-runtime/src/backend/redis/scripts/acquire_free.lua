@@ -8,6 +8,7 @@
 --       5 claim in ms
 --       6 place ('' at first, then the score that an earlier reply gave)
 --       7 not after (server time in µs, '' without limit)
+--       8 `notify|inbox`, if the inbox is to be woken when a lock that is not free becomes free
 
 if ARGV[7] ~= '' then
   local time = redis.call('TIME')

@@ -3,6 +3,7 @@
 -- State of a lock, all in one slot:
 --   grant  string  token|lease|inbox|owner owner …   expires with the lease
 --   queue  zset    owner|inbox|lease|wait            score: microseconds at which it was queued, never repeated
+--                 and after all of these `notify|inbox`, score infinite, for each inbox to be woken when nobody queues
 --   fence  string  the newest token of the slot
 
 -- The next token. A counter below `floor` (the server's time when the caller's connection was made) may have been lost
@@ -32,7 +33,10 @@ local function hand_on(head, grant, queue, fence, floor, claim)
       now = time[1] * 1000000 + time[2]
     end
     local owner, inbox, lease, wait = string.match(head[1], '^(%x+)|([^|]+)|(%d+)|(%d+)$')
-    if head[2] + wait * 1000 > now then
+    if not owner then
+      -- Free, but for those who hear of it. Not heard is no harm: they try now and then.
+      redis.pcall('PUBLISH', string.sub(head[1], 8), 'free|' .. grant)
+    elseif head[2] + wait * 1000 > now then
       local given = string.format('%.0f|', next_token(fence, floor)) .. lease .. '|'
       redis.call('SET', grant, given .. inbox .. '|' .. owner, 'PX', math.min(tonumber(lease), tonumber(claim)))
       -- Nobody may be left behind holding a lock it was not told of: not heard is not given.

@@ -1,0 +1,226 @@
+//! `strategy`: how a caller waits. All of them share one lock, on every backend.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+use lock_runtime::{Backoff, LockClient, LockError, Strategy, distributed_lock};
+use support::{epsilon, server::RedisServer};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use crate::stores::{MS, SECOND, Store, hold, on_every_store, until, until_waiting};
+
+const ALL: [Strategy; 3] = [Strategy::Handoff, Strategy::Notify, Strategy::Spin];
+
+#[distributed_lock(key = "k", wait = "20s", strategy = notify)]
+async fn notified() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "k", wait = "20s", strategy = spin)]
+async fn spinning() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_enters_when_the_lock_is_free() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        client.scope(notified()).await.unwrap();
+        client.scope(spinning()).await.unwrap();
+        for strategy in ALL {
+            let guard = hold(&other, "k").await;
+            let lock = client.lock("k").strategy(strategy).wait(20 * SECOND);
+            let mut waiting = Box::pin(lock.acquire());
+            tokio::select! {
+                biased;
+                _ = &mut waiting => panic!("{strategy:?} enters a lock that is held"),
+                () = sleep(300 * MS) => {}
+            }
+            let released = Instant::now();
+            guard.release().await;
+            waiting.await.unwrap().release().await;
+            let took = released.elapsed();
+            // A spinner sleeps for 128 ms at most.
+            assert!(took < 130 * MS + epsilon(), "{strategy:?}: {took:?}");
+        }
+        until(async || store.keys().await.is_empty()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn all_together_exclude_each_other_and_nobody_starves() {
+    on_every_store(|store| async move {
+        let (inside, served) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let mut running = JoinSet::new();
+        for process in 0..2 {
+            for caller in 0..8 {
+                let client = store.client().await;
+                let (inside, served) = (inside.clone(), served.clone());
+                running.spawn(async move {
+                    for turn in 0..10 {
+                        let strategy = ALL[(process + caller + turn) % 3];
+                        let lock = client.lock("k").strategy(strategy).wait(60 * SECOND);
+                        let body = async {
+                            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                            tokio::task::yield_now().await;
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                            served.fetch_add(1, Ordering::SeqCst);
+                        };
+                        lock.run(body).await.unwrap();
+                    }
+                });
+            }
+        }
+        while let Some(ended) = running.join_next().await {
+            ended.unwrap();
+        }
+        assert_eq!(served.load(Ordering::SeqCst), 160);
+        until(async || store.keys().await.is_empty()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn those_who_queue_come_first() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let guard = hold(&client, "k").await;
+        let order = Mutex::new(Vec::new());
+        let caller = async |strategy: Strategy| {
+            let lock = other.lock("k").strategy(strategy).wait(20 * SECOND);
+            let body = async { order.lock().unwrap().push(strategy) };
+            lock.run(body).await.unwrap();
+        };
+        let queued_later = async || {
+            // The others wait already, one of them for a long time.
+            sleep(300 * MS).await;
+            caller(Strategy::Handoff).await;
+        };
+        tokio::join!(
+            caller(Strategy::Notify),
+            caller(Strategy::Spin),
+            queued_later(),
+            queued_later(),
+            async {
+                sleep(400 * MS).await;
+                guard.release().await;
+            }
+        );
+        let order = order.into_inner().unwrap();
+        assert_eq!(order[..2], [Strategy::Handoff; 2], "{order:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_is_busy_at_the_end_of_its_wait_and_leaves_nothing() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let guard = hold(&other, "k").await;
+        for strategy in ALL {
+            let lock = client.lock("k").strategy(strategy).wait(300 * MS);
+            match lock.acquire().await {
+                Err(LockError::Busy { waited, .. }) => {
+                    let bound = 300 * MS..300 * MS + epsilon();
+                    assert!(bound.contains(&waited), "{strategy:?}: {waited:?}");
+                }
+                other => panic!("{strategy:?}: {other:?}"),
+            }
+            // And dropped in between.
+            let lock = client.lock("k").strategy(strategy).wait(20 * SECOND);
+            let dropped = tokio::time::timeout(100 * MS, lock.acquire()).await;
+            assert!(dropped.is_err());
+            until_waiting(&other, "k", 0).await;
+        }
+        guard.release().await;
+        until(async || store.keys().await.is_empty()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_enters_after_a_holder_that_is_gone() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        for strategy in ALL {
+            // Forgotten, it is never released: its lease ends it.
+            let gone = other.lock("k").lease(400 * MS).acquire().await.unwrap();
+            std::mem::forget(gone);
+            let start = Instant::now();
+            let lock = client.lock("k").strategy(strategy).wait(20 * SECOND);
+            lock.run(async {}).await.unwrap();
+            let took = start.elapsed();
+            assert!(took < 600 * MS + epsilon(), "{strategy:?}: {took:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_has_a_default_and_shuts_down_in_any() {
+    let store = Store::redis().await;
+    let holder = store.client().await;
+    let guard = hold(&holder, "k").await;
+    for strategy in ALL {
+        let client = store
+            .builder()
+            .strategy(strategy)
+            .backoff(Backoff {
+                first: 5 * MS,
+                most: 10 * MS,
+            })
+            .connect()
+            .await
+            .unwrap();
+        let lock = client.lock("k").wait(60 * SECOND);
+        let (ended, ()) = tokio::join!(lock.acquire(), async {
+            sleep(50 * MS).await;
+            client.shutdown().await;
+        });
+        assert_eq!(ended.err(), Some(LockError::ShutDown), "{strategy:?}");
+    }
+    guard.release().await;
+}
+
+/// So many callers in one process, each inside for `body`: the commands that each of them costs, and those that the
+/// process sends in a second while it waits.
+async fn cost(strategy: Strategy, callers: u32, body: std::time::Duration) -> (f64, f64) {
+    let server = RedisServer::start().await;
+    let client = Store::on(&server.url()).client().await;
+    client.lock("k").run(async {}).await.unwrap();
+    let before = server.scripts().await;
+    let start = Instant::now();
+    let mut running = JoinSet::new();
+    for _ in 0..callers {
+        let client: LockClient = client.clone();
+        running.spawn(async move {
+            let lock = client.lock("k").strategy(strategy).wait(120 * SECOND);
+            lock.run(async { sleep(body).await }).await.unwrap();
+        });
+    }
+    while let Some(ended) = running.join_next().await {
+        ended.unwrap();
+    }
+    let sent = f64::from(u32::try_from(server.scripts().await - before).unwrap());
+    (
+        sent / f64::from(callers),
+        sent / start.elapsed().as_secs_f64(),
+    )
+}
+
+#[tokio::test]
+async fn one_process_sends_what_its_strategy_needs() {
+    let (handoff, _) = cost(Strategy::Handoff, 50, 5 * MS).await;
+    assert!((2.0..2.1).contains(&handoff), "{handoff}");
+    // A try in vain, the one that enters, the release.
+    let (notify, _) = cost(Strategy::Notify, 50, 5 * MS).await;
+    assert!((2.5..3.5).contains(&notify), "{notify}");
+    let (spin, _) = cost(Strategy::Spin, 50, 5 * MS).await;
+    assert!(spin > 4.0, "{spin}");
+}
