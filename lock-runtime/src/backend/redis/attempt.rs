@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Renewed, Request, Together},
+    backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Renewed, Request},
     fencing::FencingToken,
     lease::{CLAIM, Grant, Moment, less_drift},
     owner::OwnerId,
@@ -36,7 +36,7 @@ pub(super) struct Args {
     pub(super) lease: Duration,
     wait: Duration,
     inbox: Arc<str>,
-    lease_ms: String,
+    pub(super) lease_ms: String,
     wait_ms: String,
     /// Asks to be woken when a lock that is not free becomes free.
     marker: Option<String>,
@@ -68,13 +68,13 @@ pub(super) fn millis(time: Duration) -> String {
     time.as_nanos().div_ceil(1_000_000).to_string()
 }
 
-fn decode<T: FromRedisValue>(value: Value) -> Result<T, CallError> {
+pub(super) fn decode<T: FromRedisValue>(value: Value) -> Result<T, CallError> {
     T::from_redis_value(value)
         .map_err(|error| CallError::Refused(format!("an answer that is not understood: {error}")))
 }
 
 impl Args {
-    fn new(request: &Request, inbox: Arc<str>, notified: bool) -> Self {
+    pub(super) fn new(request: &Request, inbox: Arc<str>, notified: bool) -> Self {
         Self {
             marker: notified.then(|| notify::marker(&inbox)),
             names: Names::new(request.name.clone()),
@@ -101,7 +101,7 @@ impl Args {
     }
 
     /// A grant that a reply names, valid from the sending of its request.
-    fn held(&self, token: u64, left: u64, sent: Moment) -> Grant {
+    pub(super) fn held(&self, token: u64, left: u64, sent: Moment) -> Grant {
         let left = Duration::from_millis(left);
         Grant {
             queued: false,
@@ -110,13 +110,13 @@ impl Args {
     }
 
     /// What the grant says after its token.
-    fn tail(&self) -> String {
+    pub(super) fn tail(&self) -> String {
         format!("{}|{}|{}", self.lease_ms, self.inbox, self.owner)
     }
 
     /// Where late requests cannot be stopped by closing the connection they were sent on, they stop themselves: the
     /// server's time from which on this one does nothing, empty if there is none.
-    fn not_after(&self, connection: &Connection) -> String {
+    pub(super) fn not_after(&self, connection: &Connection) -> String {
         if connection.may_kill {
             String::new()
         } else {
@@ -180,49 +180,6 @@ impl Args {
         })
     }
 
-    /// Sends one request for all of them over `connection`.
-    async fn acquire_together(
-        all: &[Arc<Self>],
-        connection: &Connection,
-    ) -> Result<Together, CallError> {
-        let Some(first) = all.first() else {
-            return Ok(Together::Granted(Vec::new()));
-        };
-        let not_after = first.not_after(connection);
-        let tails: Vec<String> = all.iter().map(|args| args.tail()).collect();
-        let mut keys = vec![FENCE];
-        let mut args = vec![
-            first.lease_ms.as_str(),
-            &connection.floor,
-            claim_ms(),
-            &not_after,
-        ];
-        for (lock, tail) in all.iter().zip(&tails) {
-            keys.extend([lock.names.grant(), lock.names.queue()]);
-            args.push(tail);
-        }
-        let (reply, sent) = connection.run(&script::TOGETHER, &keys, &args).await?;
-        match reply {
-            Value::Int(0) => {
-                // A new connection will know the server's clock.
-                connection.health.mark_demoted();
-                Err(CallError::NotNow("the request came too late".into()))
-            }
-            Value::Int(busy) => Ok(Together::Busy(
-                usize::try_from(busy - 1).unwrap_or_default(),
-            )),
-            granted => {
-                let granted: Vec<(u64, u64)> = decode(granted)?;
-                let grants = all.iter().zip(granted);
-                Ok(Together::Granted(
-                    grants
-                        .map(|(args, (token, left))| args.held(token, left, sent))
-                        .collect(),
-                ))
-            }
-        }
-    }
-
     /// Takes the owner out of the queue; out of the lock, too, if it is to be given up.
     async fn leave(&self, connection: &Connection, give_up: bool) -> Result<Leaving, CallError> {
         let keys = [self.names.grant(), self.names.queue(), FENCE];
@@ -247,9 +204,9 @@ impl Args {
 }
 
 /// What has been sent so far.
-struct Sent {
-    link: Arc<Link>,
-    args: Arc<Args>,
+pub(super) struct Sent {
+    pub(super) link: Arc<Link>,
+    pub(super) args: Arc<Args>,
 }
 
 /// An acquisition under way.
@@ -259,13 +216,13 @@ pub(super) struct RedisAttempt {
     /// Whether the process waits without a queue, and is to be woken.
     notified: bool,
     /// `None` until the first request.
-    sent: Option<Sent>,
+    pub(super) sent: Option<Sent>,
     /// Where the grant arrives while the owner is queued.
     granted: Option<oneshot::Receiver<Grant>>,
     place: Option<String>,
-    settled: bool,
+    pub(super) settled: bool,
     /// From the first request on, shutting down waits until this attempt is settled or cleaned up.
-    duty: Option<Duty>,
+    pub(super) duty: Option<Duty>,
 }
 
 impl RedisAttempt {
@@ -453,70 +410,6 @@ impl Drop for RedisAttempt {
                 clean_up(server, sent).await;
                 drop(duty);
             });
-        }
-    }
-}
-
-/// Asks for several locks in one request, again and again until it is answered.
-pub(super) async fn acquire_together(
-    server: Arc<Server>,
-    requests: Vec<Request>,
-) -> Result<Together, BackendError> {
-    // One attempt a lock: dropped without an answer, each of them cleans up.
-    let mut attempts: Vec<RedisAttempt> = Vec::new();
-    loop {
-        if server.is_refusing() {
-            return Err(BackendError::ShutDown);
-        }
-        let sent = attempts.first().and_then(|attempt| attempt.sent.as_ref());
-        let link = sent.map(|sent| sent.link.clone());
-        let (link, connection) = match link {
-            Some(link) => match link.connection().await {
-                Ok(connection) => (link, connection),
-                Err(error) if server.is_refusing() => return Err(error),
-                Err(_) => {
-                    // The runtime of the link has ended: another one, another inbox, other attempts.
-                    attempts.clear();
-                    continue;
-                }
-            },
-            None => server.connected().await?,
-        };
-        if attempts.is_empty() {
-            let under_way = requests.iter().map(|request| {
-                let mut attempt = RedisAttempt::new(server.clone(), request.clone());
-                attempt.duty = Some(server.begin_duty());
-                attempt.sent = Some(Sent {
-                    link: link.clone(),
-                    args: Arc::new(Args::new(request, link.inbox.clone(), false)),
-                });
-                attempt
-            });
-            attempts.extend(under_way);
-        }
-        let asked: Vec<_> = attempts
-            .iter()
-            .filter_map(|attempt| attempt.sent.as_ref())
-            .map(|sent| sent.args.clone())
-            .collect();
-        for args in &asked {
-            args.gate.lock().await.carried = Some(connection.clone());
-        }
-        link.watch();
-        match Args::acquire_together(&asked, &connection).await {
-            Ok(together) => {
-                // No await from here on: nobody drops some of them settled, and some not.
-                for attempt in &mut attempts {
-                    attempt.settled = true;
-                }
-                return Ok(together);
-            }
-            Err(CallError::Refused(detail)) => return Err(BackendError::Refused(detail)),
-            Err(CallError::Broken(detail)) => server.note(detail),
-            Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
-                server.note(detail);
-                clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
-            }
         }
     }
 }

@@ -10,6 +10,7 @@ mod connection;
 mod link;
 mod notify;
 mod script;
+mod together;
 
 use std::{
     borrow::Cow,
@@ -41,12 +42,13 @@ use tokio::{
 };
 
 use self::{
-    attempt::{NOT_NOW_PAUSE, RedisAttempt, acquire_together, millis},
+    attempt::{NOT_NOW_PAUSE, RedisAttempt, millis},
     check::{Failure, check},
     connection::{CallError, Connection},
     link::Link,
     notify::NotifiedAttempt,
     script::Script,
+    together::acquire_together,
 };
 use crate::{
     clock::boot as clock,

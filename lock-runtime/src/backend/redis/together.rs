@@ -1,0 +1,119 @@
+//! Several locks in one request: all of them, or none.
+
+use std::sync::Arc;
+
+use lock_core::backend::{BackendError, Request, Together};
+use redis::Value;
+
+use super::{
+    FENCE, Server,
+    attempt::{Args, NOT_NOW_PAUSE, RedisAttempt, Sent, decode},
+    claim_ms,
+    connection::{CallError, Connection},
+    script,
+};
+use crate::clock::boot as clock;
+
+/// Asks for several locks in one request, again and again until it is answered.
+pub(super) async fn acquire_together(
+    server: Arc<Server>,
+    requests: Vec<Request>,
+) -> Result<Together, BackendError> {
+    // One attempt a lock: dropped without an answer, each of them cleans up.
+    let mut attempts: Vec<RedisAttempt> = Vec::new();
+    loop {
+        if server.is_refusing() {
+            return Err(BackendError::ShutDown);
+        }
+        let sent = attempts.first().and_then(|attempt| attempt.sent.as_ref());
+        let link = sent.map(|sent| sent.link.clone());
+        let (link, connection) = match link {
+            Some(link) => match link.connection().await {
+                Ok(connection) => (link, connection),
+                Err(error) if server.is_refusing() => return Err(error),
+                Err(_) => {
+                    // The runtime of the link has ended: another one, another inbox, other attempts.
+                    attempts.clear();
+                    continue;
+                }
+            },
+            None => server.connected().await?,
+        };
+        if attempts.is_empty() {
+            let under_way = requests.iter().map(|request| {
+                let mut attempt = RedisAttempt::new(server.clone(), request.clone());
+                attempt.duty = Some(server.begin_duty());
+                attempt.sent = Some(Sent {
+                    link: link.clone(),
+                    args: Arc::new(Args::new(request, link.inbox.clone(), false)),
+                });
+                attempt
+            });
+            attempts.extend(under_way);
+        }
+        let asked: Vec<_> = attempts
+            .iter()
+            .filter_map(|attempt| attempt.sent.as_ref())
+            .map(|sent| sent.args.clone())
+            .collect();
+        for args in &asked {
+            args.gate.lock().await.carried = Some(connection.clone());
+        }
+        link.watch();
+        match ask(&asked, &connection).await {
+            Ok(together) => {
+                // No await from here on: nobody drops some of them settled, and some not.
+                for attempt in &mut attempts {
+                    attempt.settled = true;
+                }
+                return Ok(together);
+            }
+            Err(CallError::Refused(detail)) => return Err(BackendError::Refused(detail)),
+            Err(CallError::Broken(detail)) => server.note(detail),
+            Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
+                server.note(detail);
+                clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Sends one request for all of them over `connection`.
+async fn ask(all: &[Arc<Args>], connection: &Connection) -> Result<Together, CallError> {
+    let Some(first) = all.first() else {
+        return Ok(Together::Granted(Vec::new()));
+    };
+    let not_after = first.not_after(connection);
+    let tails: Vec<String> = all.iter().map(|args| args.tail()).collect();
+    let mut keys = vec![FENCE];
+    let mut args = vec![
+        first.lease_ms.as_str(),
+        &connection.floor,
+        claim_ms(),
+        &not_after,
+    ];
+    for (lock, tail) in all.iter().zip(&tails) {
+        keys.extend([lock.names.grant(), lock.names.queue()]);
+        args.push(tail);
+    }
+    let (reply, sent) = connection.run(&script::TOGETHER, &keys, &args).await?;
+    match reply {
+        Value::Int(0) => {
+            // A new connection will know the server's clock.
+            connection.health.mark_demoted();
+            Err(CallError::NotNow("the request came too late".into()))
+        }
+        Value::Int(busy) => Ok(Together::Busy(
+            usize::try_from(busy - 1).unwrap_or_default(),
+        )),
+        granted => {
+            let granted: Vec<(u64, u64)> = decode(granted)?;
+            let grants = all.iter().zip(granted);
+            Ok(Together::Granted(
+                grants
+                    .map(|(args, (token, left))| args.held(token, left, sent))
+                    .collect(),
+            ))
+        }
+    }
+}
