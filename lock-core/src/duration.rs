@@ -22,9 +22,9 @@ impl fmt::Display for DurationError {
             Self::MissingUnit => {
                 "a duration needs a unit: write \"5s\", \"250ms\", \"10m\" or \"1h\""
             }
-            Self::UnknownUnit => "a duration is a whole number followed by us, ms, s, m, h or d: write \"1500ms\" for one and a half seconds",
+            Self::UnknownUnit => "a duration is one whole number and one unit, us, ms, s, m, h or d, with nothing between: write \"5s\", \"90s\" or \"1500ms\"",
             Self::NotANumber => "a duration is a whole number and a unit, as in \"30s\"",
-            Self::Overflow => "this duration is too long to count in microseconds",
+            Self::Overflow => "this duration is too long to count in microseconds: write a shorter one, as \"24h\"",
         })
     }
 }

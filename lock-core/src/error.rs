@@ -114,10 +114,10 @@ impl fmt::Display for LockError {
                 match with {
                     BusyWith::AnotherProcess => f.write_str("; try again later or raise `wait`"),
                     BusyWith::ThisProcess => f.write_str(
-                        "; this process holds it: if the caller runs inside that hold, as a spawned task does, wrap its future in `.in_current_hold()`",
+                        "; another call of this process is inside (a task spawned inside a call waits for it in vain, unless its future is taken along with `.in_current_hold()`)",
                     ),
                     BusyWith::Sibling => f.write_str(
-                        "; a sibling under the same enclosing call is inside, and siblings take turns: if the caller runs inside that sibling, wrap its future in `.in_current_hold()`",
+                        "; a sibling under the same enclosing call is inside, and siblings take turns (a task spawned inside the sibling waits for it in vain, unless its future is taken along with `.in_current_hold()`)",
                     ),
                     BusyWith::OutOfOrder => f.write_str(
                         "; it was tried only once, for it stands before a lock that an enclosing call holds, and waiting out of order could deadlock: let the enclosing call take it too, among its `keys`",

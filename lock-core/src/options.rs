@@ -152,7 +152,11 @@ impl fmt::Display for OptionsError {
                 "a lease is at most {} hours, for a crashed holder blocks its key that long: choose a shorter one and let it be renewed",
                 MAX_LEASE.as_secs() / 3600
             ),
-            Self::WaitTooLong => write!(f, "a wait is at most {} hours", MAX_WAIT.as_secs() / 3600),
+            Self::WaitTooLong => write!(
+                f,
+                "a wait is at most {0} hours: write \"{0}h\" or less",
+                MAX_WAIT.as_secs() / 3600
+            ),
             Self::MaxHoldWithoutRenewal => f.write_str(
                 "`max_hold` ends the renewal, and a fixed lease is not renewed: remove `max_hold`, or set `renew`",
             ),

@@ -79,8 +79,10 @@ impl Args {
             }
             Ok(())
         };
-        if let Err(error) = read.parse2(tokens) {
-            mistakes.add_at(error.span(), error);
+        match read.parse2(tokens) {
+            // What was not read was reported where it stands.
+            Err(error) if mistakes.is_empty() => mistakes.add_at(error.span(), error),
+            _ => {}
         }
         let named = |name: &str| seen.iter().any(|seen| seen == name);
         // An unknown option may have been meant as the key, so it alone is reported.

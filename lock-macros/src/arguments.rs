@@ -197,7 +197,9 @@ impl Argument {
                     .then(|| quote!(#[allow(unused_variables)]));
                 // Moving is no use of it.
                 let hidden = outer.to_string().starts_with('_');
-                let hidden = hidden.then(|| quote!(#[allow(clippy::used_underscore_binding)]));
+                let hidden = hidden.then(|| {
+                    quote!(#[allow(clippy::used_underscore_binding, clippy::no_effect_underscore_binding)])
+                });
                 quote!(#(#conditions)* #(#lints)* #used #hidden let #pattern = #outer;)
             }
             Pat::Wild(_) => quote!(#(#conditions)* let #outer = #outer;),

@@ -107,7 +107,7 @@ mod tests {
             (parse_quote!(250ms), "write `wait = \"250ms\"`"),
             (parse_quote!("-5s"), "a whole number and a unit"),
             (parse_quote!(-5), "no duration"),
-            (parse_quote!("5 s"), "a whole number followed by"),
+            (parse_quote!("5 s"), "one whole number and one unit"),
             (parse_quote!("99999999999999999999s"), "too long"),
             (parse_quote!("5s"x), "no duration"),
             (

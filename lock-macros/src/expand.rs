@@ -6,7 +6,7 @@
 use lock_core::options::OnLost;
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
-use syn::{Token, Type, ext::IdentExt as _, spanned::Spanned as _, visit_mut::VisitMut};
+use syn::{Lifetime, Token, Type, ext::IdentExt as _, spanned::Spanned as _, visit_mut::VisitMut};
 
 use crate::{
     args::{Args, Keys},
@@ -96,7 +96,8 @@ impl Guarded<'_> {
     ///     __call.run(async move {
     ///         let id = id;
     ///         let mut req = req;
-    ///         { FAKE_RETURN BODY }
+    ///         FAKE_RETURN
+    ///         { BODY }
     ///     }, FAILED).await
     /// }
     /// ```
@@ -107,25 +108,33 @@ impl Guarded<'_> {
     /// `async fn`.
     fn async_body(&self, key: &ResolvedKeys<'_>, body: &Group) -> TokenStream {
         let rendered = key.expand(&private(self.args));
+        let mut names = key.used().into_iter().map(|name| name.to_string());
+        let hidden = names.any(|name| name.starts_with('_'));
+        let hidden = hidden.then(|| quote!(#[allow(clippy::used_underscore_binding)]));
         let run = self.run(&self.arguments.move_in(&self.used(key)), body);
         let key = made("__key");
-        braced(body.span(), quote!(let #key = #rendered; #run))
+        braced(body.span(), quote!(#hidden let #key = #rendered; #run))
     }
 
     /// The arguments that are used outside the body.
     fn used(&self, key: &ResolvedKeys<'_>) -> Vec<Ident> {
         let Args {
-            client, on_busy, ..
+            wait,
+            lease,
+            max_hold,
+            hold_at_least,
+            client,
+            on_busy,
+            ..
         } = self.args;
         if let Some(OnBusy::Fallback(_)) = on_busy {
             return self.arguments.hand_over();
         }
+        let lengths = [wait, lease, max_hold, hold_at_least].into_iter().flatten();
+        let lengths = lengths.map(|length| length.tokens().to_token_stream());
+        let expressions = lengths.chain(client.iter().map(ToTokens::to_token_stream));
         let mut used = key.used();
-        used.extend(
-            client
-                .iter()
-                .flat_map(|client| words(client.to_token_stream())),
-        );
+        used.extend(expressions.flat_map(words));
         used
     }
 
@@ -143,7 +152,7 @@ impl Guarded<'_> {
     ///     BEFORE
     ///     Box::pin(async move {
     ///         let __call = CALL;
-    ///         __call.run(async move { { FAKE_RETURN BODY } }, FAILED).await
+    ///         __call.run(async move { FAKE_RETURN { BODY } }, FAILED).await
     ///     })
     /// }
     /// ```
@@ -171,11 +180,9 @@ impl Guarded<'_> {
     /// let __call = CALL;
     /// __call.run(async move {
     ///     MOVE_IN
-    ///     {
-    ///         FAKE_RETURN
-    ///         let hold = ROOT::__private::v1::hold();     // guard = hold
-    ///         BODY
-    ///     }
+    ///     FAKE_RETURN
+    ///     let hold = ROOT::__private::v1::hold();     // guard = hold
+    ///     '__body: { BODY }
     /// }, FAILED).await
     ///
     /// // on_busy = fallback(sold_out): the body is built only after the grant, for until then its arguments may be
@@ -189,16 +196,17 @@ impl Guarded<'_> {
     /// ```
     ///
     /// It stands where the return type does: there rustc reports one that cannot carry a lock's failure. The inner
-    /// braces are the user's, with their span and edition.
+    /// braces are the user's own, with their spans and edition: what is half typed before them is reported once.
     fn run(&self, move_in: &TokenStream, body: &Group) -> TokenStream {
         let Self { args, output, .. } = self;
         let (private, configured) = (private(args), call(args));
         let call = made("__call");
         let guard = args.guard.as_ref().map(|guard| hold(args, guard));
         let fake_return = fake_return(output);
-        let stream = body.stream();
-        let mut block = Group::new(Delimiter::Brace, quote!(#fake_return #guard #stream));
-        block.set_span(body.span());
+        // With a label, for rustc takes braces around one expression for the user's whim. All of it is the user's place,
+        // so that a wrong type of the whole is reported like one without the attribute.
+        let label = Lifetime::new("'__body", body.span());
+        let block = quote!(#fake_return #guard #label: #body);
         let at_output = Span::mixed_site().located_at(output.span());
         let failed = failed(args, output);
         let Some(OnBusy::Fallback(path)) = &args.on_busy else {

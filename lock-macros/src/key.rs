@@ -236,6 +236,14 @@ fn unknown(placeholder: &Placeholder, arguments: &Arguments) -> String {
                 suggest::list(known())
             )
         }
+        None if arguments.receiver.is_some() => {
+            let names = names.iter().map(|name| format!("<{name}>"));
+            let known: Vec<String> = names.chain([format!("<self.{written}>")]).collect();
+            format!(
+                "`<{written}>` names no argument: write {}",
+                suggest::alternatives(known.iter().map(String::as_str))
+            )
+        }
         None if names.is_empty() => {
             format!(
                 "`<{written}>` names no argument, for this function has none: write `<<{written}>>` if it is literal text"

@@ -50,10 +50,10 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// | `wait = "5s"` | how long to wait for the lock; `"0s"` tries once | the client's, 3 s |
 /// | `lease = "30s"` | a fixed lease: at its end the body is dropped | the client's, 30 s, renewed every third |
 /// | `renew = true` | renews an explicit lease while the body runs | only an absent `lease` is renewed |
-/// | `max_hold = "10m"` | the renewal stops here | no end |
+/// | `max_hold = "10m"` | the renewal stops here; the body is dropped at the end of the lease that then runs | no end |
 /// | `hold_at_least = "10s"` | the lock stays taken so long from the grant, however quick the body is | free at once |
 /// | `on_busy = skip` | a call whose lock is busy returns `Ok(None)`, of a `Result<Option<T>, E>` | `error` |
-/// | `on_busy = fallback(path)` | it calls this `async fn` instead, with the same arguments and the `LockError` | `error` |
+/// | `on_busy = fallback(path)` | it calls this `async fn` instead, with the same arguments, `self` first, and the `LockError` | `error` |
 /// | `on_lost = continue` | a body whose lease is lost runs on | `cancel`: it is dropped at its next `.await` |
 /// | `map_err = PayError::Lock` | a function that makes the error type of a `LockError` | `From<LockError>` |
 /// | `client = self.locks` | an expression for the `LockClient` | the task's scoped client, else the installed one |
@@ -78,7 +78,7 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// A value is anything that is `Display`, except an `Option` or `()`: absent values would share one lock. Between two
 /// placeholders stands a character that no escaped value has, such as `:` or `/`, so different arguments never
-/// give one key. A key needs no placeholder: `key = "nightly-report"`.
+/// give one key, unless they print alike, or `:raw` leaves the escaping out. A key needs no placeholder: `key = "nightly-report"`.
 ///
 /// # Several keys
 ///
@@ -116,7 +116,7 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// On an `async fn`: a free one, a method with any receiver, a trait's default body; with generics, lifetimes, and
 /// patterns as arguments. On a method under `#[async_trait]`, and on any function that ends in
-/// `Box::pin(async move { … })`. Above `#[tokio::main]` and `#[tokio::test]`; `#[tracing::instrument]` may stand below, and
+/// `Box::pin(async move { … })`. Above `#[tokio::main]` and `#[tokio::test]`, where it needs a `client = …` of its own; `#[tracing::instrument]` may stand below, and
 /// then covers the waiting too, or above, and then covers the body alone. An extractor of axum's has one name in a key:
 /// `id: Path<u64>` and `<id.0>`.
 ///

@@ -61,7 +61,7 @@ fn a_function_with_all_options() {
                     let id = id;
                     #[allow(unused_variables)]
                     let mut req = req;
-                    { #fake let hold = ::locks::__private::v1::hold(); body }
+                    #fake let hold = ::locks::__private::v1::hold(); '__body: { body }
                 }, <Result<Receipt, PayError> as ::locks::LockResult>::from_lock_error as fn(::locks::LockError) -> _).await
             }
         },
@@ -103,7 +103,7 @@ fn arguments_of_every_form() {
                     let ref c = __arg2;
                     #[cfg(unix)] #[expect(unused_variables)] let d = d;
                     let r#type = r#type;
-                    { #fake body }
+                    #fake '__body: { body }
                 }, #failed).await
             }
         },
@@ -125,7 +125,7 @@ fn a_borrowed_self_is_captured_by_its_use() {
                 let __key = ::lock_runtime::__private::v1::key().part("self.id", &self.id).build();
                 let __call = ::lock_runtime::__private::v1::Call::new(__key);
                 __call.run(async move {
-                    { #fake body }
+                    #fake '__body: { body }
                 }, #failed).await
             }
         },
@@ -153,7 +153,7 @@ fn a_method_under_async_trait() {
                 Box::pin(async move {
                     let __call = { let __client = &(self.locks); ::lock_runtime::__private::v1::Call::new(__key).client(__client) };
                     __call.run(async move {
-                        { #fake let hold = ::lock_runtime::__private::v1::hold(); let __self = self; let id = id; inner }
+                        #fake let hold = ::lock_runtime::__private::v1::hold(); '__body: { let __self = self; let id = id; inner }
                     }, #failed).await
                 })
             }
@@ -183,7 +183,7 @@ fn several_keys() {
                     let from = from;
                     #[allow(unused_variables)]
                     let to = to;
-                    { #fake let holds = ::lock_runtime::__private::v1::holds(); body }
+                    #fake let holds = ::lock_runtime::__private::v1::holds(); '__body: { body }
                 }, #failed).await
             }
         },
@@ -240,7 +240,7 @@ fn a_failure_becomes_what_the_options_say() {
                 async fn f() -> Result<Option<()>, E> {
                     let __key = ::lock_runtime::__private::v1::key().text("k").build();
                     let __call = ::lock_runtime::__private::v1::Call::new(__key);
-                    __call.run(async move { { #fake body } }, #failed).await
+                    __call.run(async move { #fake '__body: { body } }, #failed).await
                 }
             },
         );
@@ -265,7 +265,7 @@ fn a_fallback_takes_the_arguments_that_the_body_did_not() {
                         let mut order = order;
                         #[allow(unused_mut)] let mut __arg1 = __arg1;
                         let (a, _) = __arg1;
-                        { #fake body }
+                        #fake '__body: { body }
                     }, #failed).await,
                     ::core::result::Result::Err(__error) if ::lock_runtime::__private::v1::is_busy(&__error) =>
                         Self::later(self, order, __arg1, __error).await,
@@ -293,7 +293,7 @@ fn a_fallback_of_a_method_under_async_trait() {
                     let __call = ::lock_runtime::__private::v1::Call::new(__key);
                     match __call.enter().await {
                         ::core::result::Result::Ok(__inside) => __inside.run(async move {
-                            { #fake let __self = self; let id = id; inner }
+                            #fake '__body: { let __self = self; let id = id; inner }
                         }, #failed).await,
                         ::core::result::Result::Err(__error) if ::lock_runtime::__private::v1::is_busy(&__error) =>
                             later(self, id, __error).await,

@@ -160,9 +160,7 @@ pub(crate) fn mode(value: &Expr, mistakes: &mut Mistakes) {
                 _ => "`permits` needs one number: write `mode = permits(3)`",
             }
         }
-        _ => {
-            "this is no mode: write `mode = exclusive`, `mode = read`, `mode = write` or `mode = permits(3)`, without quotes"
-        }
+        _ => "this is no mode: write `mode = exclusive`, without quotes",
     };
     mistakes.add(value, message);
 }

@@ -333,7 +333,7 @@ impl HoldState {
                     token = %self.token,
                     lease = ?self.terms.time,
                     remaining = ?self.remaining(),
-                    "the body has used 80 % of its fixed lease, at whose end it will be dropped"
+                    "the body has used 80 % of its fixed lease, which nobody renews"
                 );
             }
         }

@@ -260,43 +260,58 @@ impl Connection {
             .set_response_timeout(None)
             .set_pipeline_buffer_size(1024)
             .set_push_sender(push_sender);
-        let mut redis = client
+        let redis = client
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
-        if let Some(previous) = previous {
-            match kill(&mut redis, &previous).await {
-                Err(error) if error.kind() != ErrorKind::Server(ServerErrorKind::NoPerm) => {
-                    return Err(error);
-                }
-                _ => {}
-            }
-        }
         let probe = Identity {
             id: i64::MAX.to_string(),
             address: "127.0.0.1:0".into(),
         };
-        let may_kill = match kill(&mut redis, &probe).await {
-            Ok(()) => true,
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => false,
-            Err(error) => return Err(error),
+        // Everything in one round trip, carried out in this order.
+        let closing = async |whom: Option<&Identity>| match whom {
+            Some(whom) => kill(&mut redis.clone(), whom).await,
+            None => Ok(()),
         };
-        let info: String = redis::cmd("CLIENT")
-            .arg("INFO")
-            .query_async(&mut redis)
-            .await?;
+        let asking = async || -> Result<String, RedisError> {
+            let mut info = redis::cmd("CLIENT");
+            info.arg("INFO").query_async(&mut redis.clone()).await
+        };
+        let sent = clock::now();
+        let (closed, probed, info, subscribed, loaded, time) = tokio::join!(
+            biased;
+            closing(previous.as_ref()),
+            closing(Some(&probe)),
+            asking(),
+            async { redis.clone().subscribe(inbox).await },
+            async {
+                let loaded: Result<(), RedisError> =
+                    script::load_all().query_async(&mut redis.clone()).await;
+                loaded
+            },
+            async {
+                let time: Result<(u64, u64), RedisError> =
+                    redis::cmd("TIME").query_async(&mut redis.clone()).await;
+                time
+            },
+        );
+        let may_kill = |closed: Result<(), RedisError>| match closed {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => Ok(false),
+            Err(error) => Err(error),
+        };
+        may_kill(closed)?;
+        let (may_kill, info) = (may_kill(probed)?, info?);
         let field = |name: &str| {
             info.split_ascii_whitespace()
                 .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
                 .unwrap_or_default()
                 .to_owned()
         };
-        redis.subscribe(inbox).await?;
-        let loaded: Result<(), RedisError> = script::load_all().query_async(&mut redis).await;
+        subscribed?;
         if let Err(error) = loaded {
             tracing::debug!(%error, "scripts are not loaded ahead");
         }
-        let sent = clock::now();
-        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut redis).await?;
+        let (seconds, micros) = time?;
         health.heard(sent);
         count(&counters.connections);
         let server_micros = seconds * 1_000_000 + micros;

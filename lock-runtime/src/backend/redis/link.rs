@@ -367,6 +367,7 @@ impl Ending {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
                     tracing::debug!(inbox = %self.link.inbox, "connected");
+                    server.mended();
                     backoff = BACKOFF.0;
                     previous = Some(connection.identity.clone());
                     let up = self.link.state.send_if_modified(|state| {

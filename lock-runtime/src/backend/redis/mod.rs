@@ -218,6 +218,11 @@ impl Server {
         *lock(&self.trouble) = Some((clock::now(), trouble));
     }
 
+    /// What was seen before explains nothing any more.
+    fn mended(&self) {
+        *lock(&self.trouble) = None;
+    }
+
     fn trouble(&self) -> Option<String> {
         let (seen, trouble) = lock(&self.trouble).clone()?;
         (clock::now().since(seen) < TROUBLE_AGE).then_some(trouble)
