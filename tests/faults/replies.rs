@@ -334,3 +334,30 @@ async fn row_19_hundreds_reconnect_while_they_are_granted_or_give_up() {
     }
     until(async || left(&server).await.is_empty()).await;
 }
+
+/// Row 18: a line whose round trip takes 300 ms. A connection is made in few of them, and a lock taken in one.
+#[tokio::test]
+async fn row_18_slow_line() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    proxy.delay(150 * MS);
+    let behind = client(&proxy.url()).await;
+    let start = Instant::now();
+    let guard = behind.lock("k").acquire().await.unwrap();
+    assert!(
+        start.elapsed() < 600 * MS + epsilon(),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(guard.remaining() > 29 * SECOND);
+    guard.release().await;
+    // And again, after a break.
+    proxy.cut();
+    behind
+        .lock("k")
+        .wait(5 * SECOND)
+        .run(async {})
+        .await
+        .unwrap();
+    assert_eq!(left(&server).await, Vec::<String>::new());
+}
