@@ -23,6 +23,7 @@ use crate::{
     backend::{
         memory::MemoryBackend,
         redis::{RedisBackend, RedisConfig},
+        redlock::{self, RedlockBackend, RedlockConfig},
     },
     connect::{self, ConnectError},
     engine,
@@ -103,6 +104,18 @@ impl LockClient {
     /// | `redis://[user:password@]host[:port][/db]` | on one Redis server, 6.2 or later, or what speaks its protocol |
     /// | `rediss://…` | the same over TLS (feature `tls`, on by default) |
     /// | `redis+unix:///path/to.sock[?db=1]`, `unix://…` | the same over a unix socket |
+    /// | `redlock://[user:password@]host1[:port],host2[:port],host3[:port][/db]` | on a majority of three or more independent Redis servers, see below |
+    /// | `redlocks://…` | the same over TLS |
+    ///
+    /// # Redlock
+    /// Not promised: any order or fairness, for nobody queues, and a late caller may be served before an early one;
+    /// exclusion when the clock of a server jumps, or differs in speed from the client's by more than 1 % of the lease
+    /// and 2 ms, or when enough servers lose their state within one lease; and, as anywhere, that a paused process notices
+    /// the end of its lease before what it does next. Send the fencing token with what must not be written twice.
+    ///
+    /// Locks live on while any majority of the servers does: any one of three may be down, any two of five. A server
+    /// that has come back without its state is not counted until it has run for the longest lease that this client has
+    /// asked for, or its default one: give all clients the same.
     ///
     /// # Errors
     /// [`ConnectError`] says what is wrong and what to do; a password is never part of it.
@@ -279,11 +292,23 @@ impl Target {
     async fn connect(
         self,
         allow_eviction: bool,
-        patience: Duration,
+        defaults: &Defaults,
         counters: &Arc<Counters>,
         held: &Arc<HeldHere>,
     ) -> Result<Arc<dyn Backend>, ConnectError> {
+        let patience = defaults.wait;
         let info = match self {
+            Self::Url(url) if redlock::is_redlock(&url) => {
+                let config = RedlockConfig {
+                    nodes: redlock::parse(&url)?,
+                    allow_eviction,
+                    patience,
+                    lease: defaults.lease,
+                };
+                let backend =
+                    RedlockBackend::connect(config, counters.clone(), held.clone()).await?;
+                return Ok(Arc::new(backend));
+            }
             Self::Redis(info) => *info,
             Self::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
                 Some(world) => return Ok(Arc::new(MemoryBackend::named(world, counters.clone()))),
@@ -385,7 +410,7 @@ impl LockClientBuilder {
         let held = Arc::new(HeldHere::default());
         let backend = target
             .ok_or(ConnectError::MissingUrl)?
-            .connect(allow_eviction, defaults.wait, &counters, &held)
+            .connect(allow_eviction, &defaults, &counters, &held)
             .await?;
         Ok(LockClient {
             shared: Arc::new(Shared {

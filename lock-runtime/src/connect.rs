@@ -20,6 +20,25 @@ pub enum ConnectError {
         /// What is wrong with it.
         detail: String,
     },
+    /// A Redlock URL names fewer servers than three: with two, the loss of either would end all locking.
+    TooFewServers {
+        /// How many it names.
+        servers: usize,
+    },
+    /// A Redlock URL names one server twice, which would have two votes.
+    SameServerTwice {
+        /// The server's address.
+        server: String,
+    },
+    /// Too few of the servers of a Redlock URL can be used.
+    NoQuorum {
+        /// How many can be used.
+        reached: usize,
+        /// How many are needed.
+        needed: usize,
+        /// What is wrong with the others.
+        failures: Vec<ConnectError>,
+    },
     /// The client's defaults are out of range.
     InvalidDefaults(OptionsError),
     /// The namespace is empty.
@@ -82,8 +101,20 @@ impl fmt::Display for ConnectError {
             ),
             Self::InvalidUrl { detail } => write!(
                 f,
-                "the lock server's URL is not valid ({detail}): write redis://[user:password@]host[:port][/db], rediss://.., unix:///path or memory:"
+                "the lock server's URL is not valid ({detail}): write redis://[user:password@]host[:port][/db], rediss://.., unix:///path, redlock://host1,host2,host3 or memory:"
             ),
+            Self::TooFewServers { servers } => write!(
+                f,
+                "a Redlock needs three servers that are independent of each other, or five, and the URL names {servers}: write redlock://host1,host2,host3, or redis://host for locks on one server"
+            ),
+            Self::SameServerTwice { server } => write!(
+                f,
+                "the Redlock URL names one server twice ({server}), which would have two votes: name each server once, as redlock://host1,host2,host3"
+            ),
+            Self::NoQuorum { reached, needed, failures } => {
+                write!(f, "{reached} servers of the Redlock can be used, and {needed} are needed")?;
+                failures.iter().try_for_each(|failure| write!(f, "; {failure}"))
+            }
             Self::InvalidDefaults(error) => write!(f, "the client's defaults are not valid: {error}"),
             Self::EmptyNamespace => f.write_str("the client's namespace is empty: name the application"),
             Self::Unreachable { server, waited, detail } => write!(

@@ -416,7 +416,7 @@ impl Drop for RedisAttempt {
 
 /// Makes sure that nothing of an acquisition stays behind: the same connection keeps the order of request and leaving;
 /// where it does not answer, it is closed on the server before the home link leaves.
-async fn clean_up(server: Arc<Server>, sent: Sent) {
+pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
     let Sent { link, args } = sent;
     link.forget(args.owner);
     let carried = {

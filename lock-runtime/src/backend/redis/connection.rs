@@ -399,6 +399,31 @@ impl Connection {
             .map_err(|error| CallError::of(&error))
     }
 
+    /// Which incarnation of the server answers, and what it remembers.
+    pub(super) async fn incarnation(&self, fence: &str) -> Result<Incarnation, CallError> {
+        let (info, fence): (String, Option<u64>) = redis::pipe()
+            .cmd("INFO")
+            .arg("server")
+            .cmd("GET")
+            .arg(fence)
+            .query_async(&mut self.redis.clone())
+            .await
+            .map_err(|error| CallError::of(&error))?;
+        let field = |name: &str| {
+            info.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .map(str::trim)
+        };
+        Ok(Incarnation {
+            run_id: field("run_id").unwrap_or_default().to_owned(),
+            // A server that does not say is taken for an old one.
+            uptime: field("uptime_in_seconds")
+                .and_then(|seconds| seconds.parse().ok())
+                .map_or(Duration::MAX, Duration::from_secs),
+            fence,
+        })
+    }
+
     /// What the server evicts when its memory is full; `None` if it does not say.
     pub(super) async fn eviction_policy(&self) -> Option<String> {
         let info: String = redis::cmd("INFO")
@@ -410,6 +435,16 @@ impl Connection {
             .find_map(|line| line.strip_prefix("maxmemory_policy:"))
             .map(|policy| policy.trim().to_owned())
     }
+}
+
+/// What a node of a quorum says of itself.
+pub(super) struct Incarnation {
+    /// Differs from that of every other server, and from its own before a restart.
+    pub(super) run_id: String,
+    /// In whole seconds, rounded down.
+    pub(super) uptime: Duration,
+    /// The newest token; `None` if it has never given one, or has lost its state.
+    pub(super) fence: Option<u64>,
 }
 
 async fn kill(redis: &mut MultiplexedConnection, whom: &Identity) -> Result<(), RedisError> {

@@ -8,6 +8,7 @@ mod attempt;
 mod check;
 mod connection;
 mod link;
+pub(super) mod node;
 mod notify;
 mod script;
 mod together;
@@ -117,7 +118,7 @@ pub(crate) struct RedisConfig {
 }
 
 /// One server, as all links see it.
-struct Server {
+pub(super) struct Server {
     client: redis::Client,
     counters: Arc<Counters>,
     held: Arc<HeldHere>,
@@ -135,16 +136,13 @@ struct Server {
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
-            .field(
-                "address",
-                &self.client.get_connection_info().addr().to_string(),
-            )
+            .field("address", &self.address())
             .finish_non_exhaustive()
     }
 }
 
 /// Something that runs in the background; shutting down waits for it.
-struct Duty(Arc<Server>);
+pub(super) struct Duty(Arc<Server>);
 
 impl Drop for Duty {
     fn drop(&mut self) {
@@ -155,6 +153,67 @@ impl Drop for Duty {
 }
 
 impl Server {
+    /// A server that nothing has been sent to.
+    pub(super) fn open(
+        info: redis::ConnectionInfo,
+        counters: Arc<Counters>,
+        held: Arc<HeldHere>,
+    ) -> Result<Arc<Self>, ConnectError> {
+        #[cfg(feature = "tls")]
+        crate::connect::install_tls();
+        // Grants are pushed on the connection that carries the commands.
+        let settings = info
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP3);
+        let info = info.set_redis_settings(settings);
+        let info = crate::connect::with_tcp_settings(info);
+        let client = redis::Client::open(info).map_err(|error| ConnectError::InvalidUrl {
+            detail: error.category().to_owned(),
+        })?;
+        Ok(Arc::new(Self {
+            client,
+            counters,
+            held,
+            home: OnceCell::new(),
+            links: Mutex::default(),
+            trouble: Mutex::default(),
+            refusing: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            duties: AtomicUsize::new(0),
+            no_duties: Notify::new(),
+        }))
+    }
+
+    pub(super) fn address(&self) -> String {
+        self.client.get_connection_info().addr().to_string()
+    }
+
+    /// Connects once, to tell what is wrong with the server.
+    pub(super) async fn check(
+        self: &Arc<Self>,
+        allow_eviction: bool,
+        patience: Duration,
+    ) -> Result<(), ConnectError> {
+        let started = clock::now();
+        let checked = engine::spawn(check(self.clone(), allow_eviction, patience));
+        let failure = match clock::timeout_at(started + patience, checked).await {
+            Some(Ok(Ok(()))) => return Ok(()),
+            Some(Ok(Err(failure))) => failure,
+            Some(Err(panic)) => Failure::Refused(panic.to_string()),
+            None => Failure::Unreachable("no answer".into()),
+        };
+        Err(failure.at(self.address(), clock::now().since(started)))
+    }
+
+    /// From now on nobody waits here, and nobody begins to.
+    pub(super) fn refuse(&self) {
+        self.refusing.store(true, Ordering::Release);
+        for link in lock(&self.links).values().flatten().chain(self.home.get()) {
+            link.dismiss_waiters();
+        }
+    }
+
     /// The link of the runtime that calls; the home link outside any, and where the runtime could not carry one: it has
     /// ended, or drives no sockets.
     fn link(self: &Arc<Self>) -> Arc<Link> {
@@ -223,16 +282,16 @@ impl Server {
         *lock(&self.trouble) = None;
     }
 
-    fn trouble(&self) -> Option<String> {
+    pub(super) fn trouble(&self) -> Option<String> {
         let (seen, trouble) = lock(&self.trouble).clone()?;
         (clock::now().since(seen) < TROUBLE_AGE).then_some(trouble)
     }
 
-    fn is_refusing(&self) -> bool {
+    pub(super) fn is_refusing(&self) -> bool {
         self.refusing.load(Ordering::Acquire)
     }
 
-    fn begin_duty(self: &Arc<Self>) -> Duty {
+    pub(super) fn begin_duty(self: &Arc<Self>) -> Duty {
         self.duties.fetch_add(1, Ordering::AcqRel);
         Duty(self.clone())
     }
@@ -265,7 +324,7 @@ impl Server {
         }
     }
 
-    async fn release(
+    pub(super) async fn release(
         self: &Arc<Self>,
         name: &LockName,
         token: FencingToken,
@@ -299,7 +358,7 @@ impl Server {
         })
     }
 
-    async fn renew(
+    pub(super) async fn renew(
         self: &Arc<Self>,
         name: &LockName,
         token: FencingToken,
@@ -318,7 +377,7 @@ impl Server {
         }
     }
 
-    async fn status(self: &Arc<Self>, name: &LockName) -> Result<Status, BackendError> {
+    pub(super) async fn status(self: &Arc<Self>, name: &LockName) -> Result<Status, BackendError> {
         let names = Names::new(name.clone());
         let keys = [names.grant(), names.queue()];
         let status = self.run(&script::STATUS, &keys, &[]).await?.value;
@@ -338,7 +397,7 @@ impl Server {
     }
 
     /// Ends when nothing runs in the background any more, and closes all connections.
-    async fn close(&self) {
+    pub(super) async fn close(&self) {
         loop {
             let mut no_duties = pin!(self.no_duties.notified());
             no_duties.as_mut().enable();
@@ -402,48 +461,11 @@ impl RedisBackend {
         counters: Arc<Counters>,
         held: Arc<HeldHere>,
     ) -> Result<Self, ConnectError> {
-        #[cfg(feature = "tls")]
-        crate::connect::install_tls();
-        let address = config.info.addr().to_string();
-        // Grants are pushed on the connection that carries the commands.
-        let settings = config
-            .info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3);
-        let info = config.info.set_redis_settings(settings);
-        let info = crate::connect::with_tcp_settings(info);
-        let client = redis::Client::open(info).map_err(|error| ConnectError::InvalidUrl {
-            detail: error.category().to_owned(),
-        })?;
-        let server = Arc::new(Server {
-            client,
-            counters,
-            held,
-            home: OnceCell::new(),
-            links: Mutex::default(),
-            trouble: Mutex::default(),
-            refusing: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            duties: AtomicUsize::new(0),
-            no_duties: Notify::new(),
-        });
-        let started = clock::now();
-        let checked = engine::spawn(check(
-            server.clone(),
-            config.allow_eviction,
-            config.patience,
-        ));
-        let failure = match clock::timeout_at(started + config.patience, checked).await {
-            Some(Ok(Ok(()))) => {
-                server.home();
-                return Ok(Self { server });
-            }
-            Some(Ok(Err(failure))) => failure,
-            Some(Err(panic)) => Failure::Refused(panic.to_string()),
-            None => Failure::Unreachable("no answer".into()),
-        };
-        Err(failure.at(address, clock::now().since(started)))
+        let (allow_eviction, patience) = (config.allow_eviction, config.patience);
+        let server = Server::open(config.info, counters, held)?;
+        server.check(allow_eviction, patience).await?;
+        server.home();
+        Ok(Self { server })
     }
 }
 
@@ -538,14 +560,7 @@ impl Backend for RedisBackend {
     }
 
     fn refuse(&self) {
-        self.server.refusing.store(true, Ordering::Release);
-        for link in lock(&self.server.links)
-            .values()
-            .flatten()
-            .chain(self.server.home.get())
-        {
-            link.dismiss_waiters();
-        }
+        self.server.refuse();
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -57,7 +57,7 @@ impl Script {
 pub(super) fn load_all() -> redis::Pipeline {
     let mut pipeline = redis::Pipeline::new();
     for script in [
-        &ACQUIRE, &TOGETHER, &RELEASE, &KEEP, &LEAVE, &FORGET, &LOOK, &RENEW, &STATUS,
+        &ACQUIRE, &TOGETHER, &RELEASE, &KEEP, &LEAVE, &FORGET, &LOOK, &RENEW, &STATUS, &ADOPT,
     ] {
         pipeline
             .cmd("SCRIPT")
@@ -87,4 +87,5 @@ scripts! {
     LOOK = HAND_ON, include_str!("scripts/look.lua");
     RENEW = include_str!("scripts/renew.lua");
     STATUS = include_str!("scripts/status.lua");
+    ADOPT = include_str!("scripts/adopt.lua");
 }
