@@ -6,7 +6,9 @@ use lock_runtime::{LockClient, LockError, OptionsError, distributed_lock};
 use support::{epsilon, server::RedisServer};
 use tokio::{sync::Notify, time::Instant};
 
-use crate::stores::{MS, SECOND, Store, hold, on_every_store, until_waiting};
+use crate::stores::{
+    MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until_waiting,
+};
 
 #[distributed_lock(key = "job", wait = "0s", lease = "20s", hold_at_least = "1s")]
 async fn job(result: Result<u8, LockError>) -> Result<u8, LockError> {
@@ -49,7 +51,7 @@ async fn the_value_returns_at_once_and_the_next_one_enters_at_the_end() {
 
 #[tokio::test]
 async fn those_who_wait_already_enter_at_the_end_in_order() {
-    on_every_store(|store| async move {
+    on_stores_with_a_queue(|store| async move {
         let (client, other) = (store.client().await, store.client().await);
         let start = Instant::now();
         let guard = client

@@ -14,7 +14,10 @@ use proptest::prelude::*;
 use support::{epsilon, proxy::FaultProxy, server::RedisServer};
 use tokio::{task::JoinSet, time::sleep};
 
-use crate::stores::{MS, SECOND, Store, hold, on_every_store, until, until_free, until_waiting};
+use crate::stores::{
+    MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until, until_free,
+    until_waiting,
+};
 
 /// The keys of the locks that are held, of those named.
 async fn held<'a>(client: &LockClient, keys: &[&'a str]) -> Vec<&'a str> {
@@ -194,7 +197,7 @@ async fn short_lease(body: impl Future<Output = ()>) -> Result<lock_runtime::Hol
 
 #[tokio::test]
 async fn what_is_had_is_kept_while_the_next_one_is_waited_for_and_begins_anew() {
-    on_every_store(|store| async move {
+    on_stores_with_a_queue(|store| async move {
         let (client, other) = (store.client().await, store.client().await);
         let guard = hold(&other, "b").await;
         let overtaken = AtomicBool::new(false);
@@ -216,7 +219,7 @@ async fn what_is_had_is_kept_while_the_next_one_is_waited_for_and_begins_anew() 
 
 #[tokio::test]
 async fn a_fixed_lease_still_ends_after_a_wait() {
-    on_every_store(|store| async move {
+    on_stores_with_a_queue(|store| async move {
         let (client, other) = (store.client().await, store.client().await);
         let guard = hold(&other, "b").await;
         let waiting = client.scope(short_lease(std::future::pending()));
@@ -307,7 +310,7 @@ fn out_of_order(result: Result<(), LockError>) {
 
 #[tokio::test]
 async fn a_nested_call_tries_what_stands_before_once_and_waits_for_what_stands_behind() {
-    on_every_store(|store| async move {
+    on_stores_with_a_queue(|store| async move {
         let (client, other) = (store.client().await, store.client().await);
         // Free, it is had.
         client.scope(b_and_d(a_and_c())).await.unwrap();
@@ -496,7 +499,7 @@ async fn three_seconds(begun: &Cell<Option<Instant>>) -> Result<(), LockError> {
 
 #[tokio::test]
 async fn a_fixed_lease_is_whole_however_long_the_wait() {
-    on_every_store(|store| async move {
+    on_stores_with_a_queue(|store| async move {
         for wait in [0, 400, 900] {
             let (client, other) = (store.client().await, store.client().await);
             let guard = hold(&other, "b").await;
@@ -527,7 +530,7 @@ async fn short(other: &LockClient) -> Result<(), LockError> {
 
 #[tokio::test]
 async fn a_crash_blocks_no_longer_than_the_lease_after_a_wait() {
-    on_every_store(|store| async move {
+    on_stores_with_a_queue(|store| async move {
         let (client, other) = (store.client().await, store.client().await);
         let guard = hold(&other, "b").await;
         let (entered, ()) = tokio::join!(client.scope(short(&other)), async {

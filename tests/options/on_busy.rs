@@ -7,7 +7,7 @@ use std::{rc::Rc, sync::Arc};
 use lock_runtime::{BusyWith, LockClient, LockError, distributed_lock};
 use tokio::sync::Notify;
 
-use crate::stores::{Store, hold, on_every_store, until_waiting};
+use crate::stores::{Store, hold, on_every_store, on_stores_with_a_queue, until_waiting};
 
 /// Can be moved, and nothing else.
 #[derive(Debug, PartialEq)]
@@ -174,7 +174,7 @@ async fn give_up(_token: Arc<()>, _: LockError) -> Result<&'static str, LockErro
 
 #[tokio::test]
 async fn dropped_while_it_waits_a_call_with_a_fallback_leaves_nothing() {
-    on_every_store(|store| async move {
+    on_stores_with_a_queue(|store| async move {
         let client = store.client().await;
         let guard = hold(&client, "k").await;
         let argument = Arc::new(());

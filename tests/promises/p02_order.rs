@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::stores::{SECOND, hold, on_every_store, until_waiting};
+use crate::stores::{SECOND, hold, on_stores_with_a_queue, until_waiting};
 
 #[tokio::test]
 async fn waiters_enter_in_the_order_in_which_they_queued() {
-    on_every_store(|store| async move {
+    on_stores_with_a_queue(|store| async move {
         let clients = [
             store.client().await,
             store.client().await,

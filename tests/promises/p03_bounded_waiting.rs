@@ -6,7 +6,9 @@ use lock_runtime::{BusyWith, LockClient, LockError};
 use support::proxy::FaultProxy;
 use support::server::{RedisServer, shared_server};
 
-use crate::stores::{MS, SECOND, Store, hold, on_every_store, until_waiting};
+use crate::stores::{
+    MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until_waiting,
+};
 
 #[tokio::test]
 async fn a_wait_ends_in_busy_at_its_time_and_leaves_the_queue() {
@@ -35,7 +37,7 @@ async fn a_wait_ends_in_busy_at_its_time_and_leaves_the_queue() {
 
 #[tokio::test]
 async fn one_attempt_neither_queues_nor_overtakes() {
-    on_every_store(|store| async move {
+    on_stores_with_a_queue(|store| async move {
         let client = store.client().await;
         let guard = hold(&client, "k").await;
         let waiting = tokio::spawn({

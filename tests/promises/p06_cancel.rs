@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use lock_runtime::LockError;
 
-use crate::stores::{MS, SECOND, hold, on_every_store, until_free, until_waiting};
+use crate::stores::{
+    MS, SECOND, hold, on_every_store, on_stores_with_a_queue, until_free, until_waiting,
+};
 
 #[tokio::test]
 async fn a_waiter_dropped_in_the_queue_leaves_it() {
-    on_every_store(|store| async move {
+    on_stores_with_a_queue(|store| async move {
         let client = store.client().await;
         let guard = hold(&client, "k").await;
         let waiting = tokio::spawn({
@@ -62,7 +64,7 @@ async fn calls_dropped_at_any_moment_leave_nothing() {
 
 #[tokio::test]
 async fn shutting_down_drains() {
-    on_every_store(|store| async move {
+    on_stores_with_a_queue(|store| async move {
         let (client, other) = (store.client().await, store.client().await);
         let guard = hold(&client, "k").await;
         let waiting = tokio::spawn({

@@ -8,6 +8,7 @@ pub mod guarded;
 pub mod history;
 pub mod process;
 pub mod proxy;
+pub mod quorum;
 pub mod server;
 pub mod stores;
 

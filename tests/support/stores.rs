@@ -1,9 +1,12 @@
 //! The places where locks live that every promise is tested on.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
 
-use crate::server::shared_server;
 pub use crate::until;
+use crate::{quorum::shared_quorum, server::shared_server};
 use lock_runtime::{LockClient, LockClientBuilder, LockGuard};
 use uuid::Uuid;
 
@@ -34,7 +37,12 @@ impl Store {
         Self::on(&shared_server().await.url())
     }
 
-    /// Locks on this server that no other test sees.
+    /// Locks on a majority of three real servers that no other test sees.
+    pub async fn redlock() -> Self {
+        Self::on(&shared_quorum().await.url())
+    }
+
+    /// Locks on this server, or this quorum, that no other test sees.
     #[must_use]
     pub fn on(url: &str) -> Self {
         Self {
@@ -58,6 +66,12 @@ impl Store {
         self.url.starts_with("redis")
     }
 
+    /// Whether a quorum stands behind it.
+    #[must_use]
+    pub fn is_redlock(&self) -> bool {
+        self.url.starts_with("redlock")
+    }
+
     /// A client with links, owners and queue places of its own, as another process would have.
     pub async fn client(&self) -> LockClient {
         self.builder()
@@ -73,15 +87,26 @@ impl Store {
             .namespace(&self.namespace)
     }
 
-    /// The names that the server has for this store; none in process.
+    /// The names that the server has for this store; none in process. Of a quorum the rest may confirm a moment after
+    /// the majority: what stays there is found.
     pub async fn keys(&self) -> Vec<String> {
-        if !self.is_redis() {
-            return Vec::new();
+        let patience = Instant::now() + crate::epsilon();
+        loop {
+            let keys = if self.is_redis() {
+                shared_server().await.keys().await
+            } else if self.is_redlock() {
+                shared_quorum().await.keys().await
+            } else {
+                return Vec::new();
+            };
+            let keys: Vec<_> = keys
+                .into_iter()
+                .filter(|key| key.contains(&self.namespace))
+                .collect();
+            if keys.is_empty() || !self.is_redlock() || Instant::now() > patience {
+                return keys;
+            }
         }
-        let keys = shared_server().await.keys().await;
-        keys.into_iter()
-            .filter(|key| key.contains(&self.namespace))
-            .collect()
     }
 
     /// The stored name of a key.
@@ -93,6 +118,19 @@ impl Store {
 
 /// Runs a test on every backend. The failing one is named by the panic's output.
 pub async fn on_every_store<F, Fut>(test: F)
+where
+    F: Fn(Store) -> Fut,
+    Fut: Future<Output = ()>,
+{
+    on_stores_with_a_queue(&test).await;
+    let store = Store::redlock().await;
+    eprintln!("on {store:?}");
+    test(store).await;
+}
+
+/// Runs a test on every backend that promises an order. On a quorum nobody queues: no order is promised, and nobody can
+/// be seen waiting.
+pub async fn on_stores_with_a_queue<F, Fut>(test: F)
 where
     F: Fn(Store) -> Fut,
     Fut: Future<Output = ()>,

@@ -1,0 +1,81 @@
+//! Several servers that answer for a lock together.
+
+use tokio::sync::OnceCell;
+
+use crate::{proxy::FaultProxy, server::RedisServer};
+
+/// Independent servers.
+#[derive(Debug)]
+pub struct Quorum {
+    /// The servers. One that was killed may be [restarted](RedisServer::restart).
+    pub servers: Vec<RedisServer>,
+}
+
+impl Quorum {
+    /// Servers that have never had a lock, and persist nothing.
+    pub async fn start(servers: usize) -> Self {
+        let mut started = Vec::new();
+        for _ in 0..servers {
+            started.push(RedisServer::start().await);
+        }
+        Self { servers: started }
+    }
+
+    /// Lets the servers look as if they had given locks before: a new one is not counted by a client that cannot see
+    /// that all of them are new.
+    pub async fn in_use(self) -> Self {
+        for server in &self.servers {
+            redis::cmd("SET")
+                .arg("lock:fence")
+                .arg(1)
+                .exec_async(&mut server.connection().await)
+                .await
+                .expect("the test server takes a value");
+        }
+        self
+    }
+
+    /// `redlock://127.0.0.1:port,127.0.0.1:port,..`
+    #[must_use]
+    pub fn url(&self) -> String {
+        url_of(self.servers.iter().map(RedisServer::port))
+    }
+
+    /// A proxy before each server.
+    pub async fn proxies(&self) -> Vec<FaultProxy> {
+        let mut proxies = Vec::new();
+        for server in &self.servers {
+            proxies.push(FaultProxy::start(server.port()).await);
+        }
+        proxies
+    }
+
+    /// The keys on those servers that run, without the fences.
+    pub async fn keys(&self) -> Vec<String> {
+        let mut keys = Vec::new();
+        for server in self.servers.iter().filter(|server| server.pid() != 0) {
+            let stored = server.keys().await.into_iter();
+            keys.extend(stored.filter(|key| !key.contains("fence")));
+        }
+        keys
+    }
+}
+
+/// The URL of the quorum behind these proxies.
+#[must_use]
+pub fn url_through(proxies: &[FaultProxy]) -> String {
+    url_of(proxies.iter().map(FaultProxy::port))
+}
+
+fn url_of(ports: impl Iterator<Item = u16>) -> String {
+    let hosts: Vec<_> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("redlock://{}/", hosts.join(","))
+}
+
+/// Three servers for all tests of a process; tests use names of their own. They end with the process.
+pub async fn shared_quorum() -> &'static Quorum {
+    static SHARED: OnceCell<Quorum> = OnceCell::const_new();
+    SHARED
+        .get_or_init(async || Quorum::start(3).await.in_use().await)
+        .await
+}
