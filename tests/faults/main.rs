@@ -4,6 +4,7 @@
 
 mod calls;
 mod processes;
+mod redlock;
 mod replies;
 mod scene;
 mod server;

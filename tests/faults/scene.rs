@@ -52,10 +52,14 @@ pub(crate) fn token_of(grant: &str) -> u64 {
 
 /// A worker process that does one thing with `k` and says so.
 pub(crate) fn worker(server: &RedisServer, task: &str, lease_ms: u64) -> Worker {
+    worker_at(&server.url(), task, lease_ms)
+}
+
+pub(crate) fn worker_at(url: &str, task: &str, lease_ms: u64) -> Worker {
     Worker::of_this_test(
         "processes::worker_process",
         &[
-            ("WORKER_URL", &server.url()),
+            ("WORKER_URL", url),
             ("WORKER_TASK", task),
             ("WORKER_LEASE_MS", &lease_ms.to_string()),
         ],

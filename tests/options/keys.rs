@@ -58,7 +58,8 @@ async fn all_are_held_and_all_are_released() {
             assert_eq!(holds[1].key().as_str(), "account:1");
             let status = other.lock("account:2").status().await.unwrap();
             assert_eq!(holds[0].token(), status.holder.unwrap().token);
-            assert_ne!(holds[0].token(), holds[1].token());
+            // The nodes of a quorum count each by itself: there, two keys may have the same token.
+            assert!(store.is_redlock() || holds[0].token() != holds[1].token());
             assert!(holds.remaining() > 20 * SECOND);
             assert_eq!(holds.loss(), None);
         };

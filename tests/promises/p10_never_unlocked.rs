@@ -8,6 +8,7 @@ use std::{
 use lock_runtime::{ConnectError, KeyError, LockClient, LockError, OptionsError, distributed_lock};
 use support::{
     proxy::FaultProxy,
+    quorum::Quorum,
     server::{RedisServer, shared_server},
 };
 
@@ -309,4 +310,78 @@ async fn from_env_child() {
         Ok(_) => println!("connected"),
         Err(error) => println!("{error}"),
     }
+}
+
+/// A quorum that is none is refused at connect, and so is one of which too few nodes can be used.
+#[tokio::test]
+async fn every_unusable_quorum_is_a_typed_error() {
+    let mut quorum = Quorum::start(3).await;
+    let ports: Vec<_> = quorum.servers.iter().map(RedisServer::port).collect();
+    let [a, b, c] = ports[..] else { unreachable!() };
+    let (error, _) = refusal(&format!("redlock://127.0.0.1:{a},127.0.0.1:{b}")).await;
+    assert_eq!(error, ConnectError::TooFewServers { servers: 2 });
+    for url in [
+        format!("redlock://127.0.0.1:{a},127.0.0.1:{b},127.0.0.1:{a}"),
+        // Two names of one server are told by its own identity.
+        format!("redlock://127.0.0.1:{a},127.0.0.1:{b},localhost:{a}"),
+    ] {
+        let (error, _) = refusal(&url).await;
+        assert!(
+            matches!(error, ConnectError::SameServerTwice { .. }),
+            "{error}"
+        );
+    }
+
+    let evicting = RedisServer::builder()
+        .arg("--maxmemory-policy", "allkeys-lru")
+        .start()
+        .await;
+    let locked = RedisServer::builder()
+        .arg("--requirepass", "right-one")
+        .start()
+        .await;
+    let (e, l) = (evicting.port(), locked.port());
+    let (error, _) = refusal(&format!(
+        "redlock://:secret@127.0.0.1:{a},127.0.0.1:{e},127.0.0.1:{l}"
+    ))
+    .await;
+    let ConnectError::NoQuorum {
+        needed: 2,
+        failures,
+        ..
+    } = &error
+    else {
+        panic!("{error:?}");
+    };
+    assert!(!failures.is_empty());
+    assert!(
+        !format!("{error} {error:?}").contains("secret"),
+        "{error:?}"
+    );
+
+    // A node that evicts does not count, though a majority is there without it.
+    let mixed = LockClient::connect(format!(
+        "redlock://127.0.0.1:{a},127.0.0.1:{e},127.0.0.1:{b}"
+    ));
+    let mixed = mixed.await.unwrap();
+    mixed.lock("k").wait(SECOND).run(async {}).await.unwrap();
+    assert_eq!(evicting.keys().await, Vec::<String>::new());
+
+    quorum.servers[1].kill();
+    let url = format!("redlock://127.0.0.1:{a},127.0.0.1:{b},127.0.0.1:{c}");
+    LockClient::connect(&url).await.unwrap();
+    quorum.servers[2].kill();
+    let (error, took) = refusal(&url).await;
+    assert!(
+        matches!(
+            error,
+            ConnectError::NoQuorum {
+                reached: 1,
+                needed: 2,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(took < SECOND + support::epsilon(), "{took:?}");
 }

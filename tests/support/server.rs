@@ -43,7 +43,27 @@ pub struct ServerBuilder {
     args: Vec<String>,
     /// Certificate and key.
     tls: Option<(String, String)>,
+    /// How far the server's clock is ahead of the system's.
+    ahead: Duration,
 }
+
+/// A library that sets the clock of the process it is loaded into ahead.
+#[cfg(target_os = "linux")]
+const CLOCK_AHEAD: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+int gettimeofday(struct timeval *tv, void *tz) {
+    static int (*real)(struct timeval *, void *);
+    if (!real) real = (int (*)(struct timeval *, void *))dlsym(RTLD_NEXT, "gettimeofday");
+    int failed = real(tv, tz);
+    const char *ahead = getenv("CLOCK_AHEAD_SECONDS");
+    if (!failed && tv && ahead) tv->tv_sec += atol(ahead);
+    return failed;
+}
+"#;
 
 impl ServerBuilder {
     /// One setting of `redis-server`.
@@ -64,6 +84,14 @@ impl ServerBuilder {
     #[must_use]
     pub fn replica_of(self, master: &RedisServer) -> Self {
         self.arg("--replicaof", &format!("127.0.0.1 {}", master.port))
+    }
+
+    /// Its clock is ahead by so many whole seconds.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn clock_ahead(mut self, ahead: Duration) -> Self {
+        self.ahead = ahead;
+        self
     }
 
     /// Speaks TLS on one more port, with this certificate and key, which are PEM texts.
@@ -151,6 +179,23 @@ impl RedisServer {
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file has many handles"))
             .stderr(log);
+        #[cfg(target_os = "linux")]
+        if !self.settings.ahead.is_zero() {
+            let (source, library) = (self.folder.join("ahead.c"), self.folder.join("ahead.so"));
+            fs::write(&source, CLOCK_AHEAD).expect("the library's source can be written");
+            let compiled = Command::new("cc")
+                .args(["-shared", "-fPIC", "-o"])
+                .arg(&library)
+                .arg(source)
+                .arg("-ldl")
+                .status()
+                .expect("a C compiler is there, for Rust needs its linker");
+            assert!(compiled.success(), "the library does not compile");
+            let seconds = self.settings.ahead.as_secs().to_string();
+            command
+                .env("LD_PRELOAD", library)
+                .env("CLOCK_AHEAD_SECONDS", seconds);
+        }
         if let Some((certificate, key)) = &self.settings.tls {
             let certificate_file = self.folder.join("server.crt");
             let key_file = self.folder.join("server.key");

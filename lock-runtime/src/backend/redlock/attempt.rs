@@ -113,12 +113,13 @@ impl RedlockAttempt {
         // Nodes that have granted: before there is a token, and those that know it.
         let mut taken: Vec<(NodeAttempt, FencingToken)> = Vec::new();
         let mut ready: Vec<NodeAttempt> = Vec::new();
-        let (mut busy, mut refused) = (0, None);
+        let (mut busy, mut failed, mut refused) = (0, 0, None);
         while ready.len() < majority {
             if taken.len() + ready.len() + steps.len() < majority {
                 break; // the others cannot make it a majority any more
             }
             let Some(Some(step)) = clock::timeout_at(until, steps.next()).await else {
+                failed += steps.len();
                 break;
             };
             match step {
@@ -135,6 +136,7 @@ impl RedlockAttempt {
                     }
                 }
                 Step::Taken(_, Err(error)) | Step::Adopted(_, Err(error)) => {
+                    failed += 1;
                     if !matches!(error, BackendError::Unreachable(_)) {
                         refused = Some(error);
                     }
@@ -154,7 +156,8 @@ impl RedlockAttempt {
                 }
             }
         }
-        let answered = busy + taken.len() + ready.len();
+        // One that was not waited for would have answered.
+        let answered = quorum.nodes.len() - failed;
         let Some(token) = token.filter(|_| ready.len() >= majority) else {
             return match refused {
                 _ if answered >= majority => Round::Busy,

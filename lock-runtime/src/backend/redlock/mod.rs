@@ -365,6 +365,17 @@ struct OneOfSeveral<'a> {
     grant: Option<Grant>,
 }
 
+impl OneOfSeveral<'_> {
+    async fn release(mut self) {
+        if let Some(grant) = self.grant {
+            let releasing = self.backend.release(&self.name, grant.token, None);
+            if releasing.await.is_ok() {
+                self.grant = None;
+            }
+        }
+    }
+}
+
 impl Drop for OneOfSeveral<'_> {
     fn drop(&mut self) {
         if let Some(grant) = self.grant.take() {
@@ -513,6 +524,8 @@ impl Backend for RedlockBackend {
                 .into_iter()
                 .collect::<Result<_, _>>()?;
             if let Some(busy) = tried.iter().position(Option::is_none) {
+                let others = tried.into_iter().flatten();
+                join_all(others.map(OneOfSeveral::release)).await;
                 return Ok(Together::Busy(busy));
             }
             let taken = tried.into_iter().flatten();
