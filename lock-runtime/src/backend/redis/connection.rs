@@ -401,26 +401,25 @@ impl Connection {
 
     /// Which incarnation of the server answers, and what it remembers.
     pub(super) async fn incarnation(&self, fence: &str) -> Result<Incarnation, CallError> {
-        let (info, fence): (String, Option<u64>) = redis::pipe()
+        let (server, memory, fence): (String, String, Option<u64>) = redis::pipe()
             .cmd("INFO")
             .arg("server")
+            .cmd("INFO")
+            .arg("memory")
             .cmd("GET")
             .arg(fence)
             .query_async(&mut self.redis.clone())
             .await
             .map_err(|error| CallError::of(&error))?;
-        let field = |name: &str| {
-            info.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .map(str::trim)
-        };
+        let uptime = field(&server, "uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
         Ok(Incarnation {
-            run_id: field("run_id").unwrap_or_default().to_owned(),
-            // A server that does not say is taken for an old one.
-            uptime: field("uptime_in_seconds")
-                .and_then(|seconds| seconds.parse().ok())
-                .map_or(Duration::MAX, Duration::from_secs),
+            run_id: field(&server, "run_id").unwrap_or_default().to_owned(),
+            // The server subtracts whole seconds from whole seconds. One that does not say is taken for an old one.
+            uptime: uptime.map_or(Duration::MAX, |seconds: u64| {
+                Duration::from_secs(seconds.saturating_sub(1))
+            }),
             fence,
+            eviction: field(&memory, "maxmemory_policy").map(str::to_owned),
         })
     }
 
@@ -431,9 +430,7 @@ impl Connection {
             .query_async(&mut self.redis.clone())
             .await
             .ok()?;
-        info.lines()
-            .find_map(|line| line.strip_prefix("maxmemory_policy:"))
-            .map(|policy| policy.trim().to_owned())
+        field(&info, "maxmemory_policy").map(str::to_owned)
     }
 }
 
@@ -441,10 +438,18 @@ impl Connection {
 pub(super) struct Incarnation {
     /// Differs from that of every other server, and from its own before a restart.
     pub(super) run_id: String,
-    /// In whole seconds, rounded down.
+    /// At least.
     pub(super) uptime: Duration,
     /// The newest token; `None` if it has never given one, or has lost its state.
     pub(super) fence: Option<u64>,
+    /// What it evicts when its memory is full, if it says so.
+    pub(super) eviction: Option<String>,
+}
+
+/// One field of what INFO answers.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let value = |line: &'a str| line.strip_prefix(name)?.strip_prefix(':');
+    info.lines().find_map(value).map(str::trim)
 }
 
 async fn kill(redis: &mut MultiplexedConnection, whom: &Identity) -> Result<(), RedisError> {

@@ -19,7 +19,7 @@ use redis::Value;
 use super::{
     Duty, FENCE, Server,
     attempt::{Args, Reply, Sent, clean_up},
-    connection::{CallError, Connection},
+    connection::{CallError, Connection, Incarnation, OPEN_PATIENCE},
     link::Link,
     script,
 };
@@ -75,6 +75,7 @@ pub(crate) struct Node {
     server: Arc<Server>,
     allow_eviction: bool,
     memory: Mutex<Memory>,
+    asking: tokio::sync::Mutex<()>,
     warned: AtomicBool,
 }
 
@@ -90,6 +91,7 @@ impl Node {
             server: Server::open(info, counters, held)?,
             allow_eviction,
             memory: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
             warned: AtomicBool::new(false),
         })
     }
@@ -99,7 +101,7 @@ impl Node {
     }
 
     /// Connects, and tells what is wrong with the node. It goes on connecting when this has failed.
-    pub(crate) async fn connect(&self, patience: Duration) -> Result<(), ConnectError> {
+    pub(crate) async fn connect(self: &Arc<Self>, patience: Duration) -> Result<(), ConnectError> {
         let started = clock::now();
         let home = self.server.home().clone();
         self.server.check(self.allow_eviction, patience).await?;
@@ -135,23 +137,49 @@ impl Node {
         Ok(())
     }
 
-    /// Asks, once a connection, whether the node still has what it had: it cannot have restarted in between.
-    async fn ask(&self, connection: &Arc<Connection>) -> Result<(), BackendError> {
+    fn has_asked(&self, connection: &Arc<Connection>) -> bool {
         let is_this = |asked: &Weak<Connection>| {
             std::ptr::eq(asked.as_ptr(), Arc::as_ptr(connection)) && asked.strong_count() > 0
         };
-        if lock(&self.memory).asked.iter().any(is_this) {
+        lock(&self.memory).asked.iter().any(is_this)
+    }
+
+    /// Asks, once a connection, whether the node still has what it had: it cannot have restarted in between.
+    async fn ask(self: &Arc<Self>, connection: &Arc<Connection>) -> Result<(), BackendError> {
+        if self.has_asked(connection) {
             return Ok(());
         }
-        let newest = lock(&self.memory).newest;
-        let before = clock::now();
-        let seen = connection.incarnation(FENCE).await;
-        let seen = seen.map_err(|error| error.into_backend_error(&self.server))?;
-        let policy = connection.eviction_policy().await;
+        // To its end, however long the caller waits: else a node that is slower than that would be asked forever.
+        let (node, connection) = (self.clone(), connection.clone());
+        let asking = engine::spawn(async move {
+            let _asking = node.asking.lock().await;
+            if node.has_asked(&connection) {
+                return Ok(());
+            }
+            let newest = lock(&node.memory).newest;
+            let before = clock::now();
+            let seen = connection.incarnation(FENCE);
+            match clock::timeout_at(before + OPEN_PATIENCE, seen).await {
+                Some(Ok(seen)) => {
+                    node.saw(&connection, seen, newest, before);
+                    Ok(())
+                }
+                Some(Err(error)) => Err(error.into_backend_error(&node.server)),
+                None => {
+                    connection.health.mark_broken();
+                    Err(BackendError::Unreachable("no answer".into()))
+                }
+            }
+        });
+        let asked = asking.await;
+        asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
+    }
+
+    /// Notes what the node said; `newest` was known of it before it was asked, at that moment.
+    fn saw(&self, connection: &Arc<Connection>, seen: Incarnation, newest: u64, before: Moment) {
         let mut memory = lock(&self.memory);
         memory.asked.retain(|asked| asked.strong_count() > 0);
         memory.asked.push(Arc::downgrade(connection));
-        memory.evicts = policy.filter(|policy| policy != "noeviction" && !self.allow_eviction);
         let fence = seen.fence.unwrap_or_default();
         let same = memory.run_id == seen.run_id;
         if fence < newest || (!same && seen.fence.is_none()) {
@@ -164,7 +192,9 @@ impl Node {
         }
         memory.blank = seen.fence.is_none();
         memory.run_id = seen.run_id;
-        Ok(())
+        memory.evicts = seen
+            .eviction
+            .filter(|policy| policy != "noeviction" && !self.allow_eviction);
     }
 
     pub(crate) fn run_id(&self) -> String {
