@@ -25,7 +25,7 @@ use crate::{
 ///
 /// # Fairness
 /// Waiters of one key enter in the order in which they queued, over all processes; those that wait by another
-/// [`strategy`](Self::strategy) have no order, and enter when nobody queues.
+/// [`strategy`](Self::strategy) have no order, and enter when nobody queues. On a Redlock nobody queues.
 ///
 /// # Cancel safety
 /// Dropping any of the futures, at any await, leaves no key and no place in the queue behind.

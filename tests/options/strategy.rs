@@ -12,7 +12,9 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::stores::{MS, SECOND, Store, hold, on_every_store, until, until_waiting};
+use crate::stores::{
+    MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until, until_waiting,
+};
 
 const ALL: [Strategy; 3] = [Strategy::Handoff, Strategy::Notify, Strategy::Spin];
 
@@ -88,7 +90,7 @@ async fn all_together_exclude_each_other_and_nobody_starves() {
 
 #[tokio::test]
 async fn those_who_queue_come_first() {
-    on_every_store(|store| async move {
+    on_stores_with_a_queue(|store| async move {
         let (client, other) = (store.client().await, store.client().await);
         let guard = hold(&client, "k").await;
         let order = Mutex::new(Vec::new());

@@ -7,6 +7,7 @@ use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
     fencing::FencingToken,
     lease::{Grant, Moment},
+    options::Backoff,
     owner::OwnerId,
 };
 use tokio::sync::watch;
@@ -25,8 +26,6 @@ const NODE_SHARE: u32 = 10;
 const NODE_PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 /// A body starts only while at least this part of its lease is left: the quorum may have answered too late.
 const START_SHARE: u32 = 2;
-/// Between two rounds: at first, and at most.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(128));
 
 /// How long a node may take to answer.
 fn node_patience(lease: Duration) -> Duration {
@@ -230,7 +229,6 @@ impl Attempt for RedlockAttempt {
             let waits = !self.request.wait.is_zero();
             let wait_ends = waits.then(|| clock::now() + self.request.wait);
             let mut request = self.request.clone();
-            let mut backoff = BACKOFF.0;
             let mut rounds = 0;
             loop {
                 if self.quorum.is_refusing() {
@@ -250,11 +248,9 @@ impl Attempt for RedlockAttempt {
                 if !waits {
                     return answer;
                 }
-                // At random from half of it on, so that those who collided do not again.
-                let half = u64::try_from(backoff.as_micros() / 2).unwrap_or(1);
-                let random = Uuid::new_v4().as_u64_pair().1 % half;
-                clock::sleep_until(clock::now() + Duration::from_micros(half + random)).await;
-                backoff = (backoff * 2).min(BACKOFF.1);
+                let chance = Uuid::new_v4().as_fields().0;
+                let pause = Backoff::default().pause(rounds, chance);
+                clock::sleep_until(clock::now() + pause).await;
                 // What an earlier round got may still be given back: that must not be this round's.
                 request.owner = OwnerId::from_u128(Uuid::new_v4().as_u128());
             }

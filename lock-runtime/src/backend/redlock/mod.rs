@@ -13,7 +13,8 @@
 //! **Tokens** rise strictly in grant order. Each node's own counter offers one; the lock's is the greatest that was
 //! offered, and before the body starts a majority knows it: the nodes that offered it, and others into whose counter it
 //! is written. The majority of the next grant has a node in common with these, and that node, which grants only after
-//! the earlier hold is over there, offers a greater one.
+//! the earlier hold is over there, offers a greater one. A node that lost its counter begins anew at its own clock, which
+//! may be behind the one that an earlier token came from.
 //!
 //! **Restarts.** A node that comes back without its state would help to grant a lock that it has granted before. Such a
 //! node is known by a token counter that is missing, or lower than it was; it is not counted before it has run for the
