@@ -242,7 +242,8 @@ impl Quorum {
             .collect();
         let released = |released| (released == Released::Released).then_some(());
         let verdict = self.decide(&mut answers, released).await;
-        if matches!(verdict, Verdict::Yes(_)) && !answers.is_empty() {
+        // Also when a majority does not hold it any more: an earlier request may have been carried out there only.
+        if !answers.is_empty() {
             let duties: Vec<_> = self.duties();
             let ends = clock::now() + self.longest_lease();
             let unneeded = clock::now() + REST_PATIENCE;
