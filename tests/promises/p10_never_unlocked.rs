@@ -315,7 +315,7 @@ async fn from_env_child() {
 /// A quorum that is none is refused at connect, and so is one of which too few nodes can be used.
 #[tokio::test]
 async fn every_unusable_quorum_is_a_typed_error() {
-    let mut quorum = Quorum::start(3).await;
+    let mut quorum = Quorum::start(3).await.in_use().await;
     let ports: Vec<_> = quorum.servers.iter().map(RedisServer::port).collect();
     let [a, b, c] = ports[..] else { unreachable!() };
     let (error, _) = refusal(&format!("redlock://127.0.0.1:{a},127.0.0.1:{b}")).await;
