@@ -335,17 +335,17 @@ async fn row_19_hundreds_reconnect_while_they_are_granted_or_give_up() {
     until(async || left(&server).await.is_empty()).await;
 }
 
-/// Row 18: a line whose round trip takes 300 ms. A connection is made in few of them, and a lock taken in one.
+/// Row 18: a line whose round trip takes 200 ms. A connection is made in few of them, and a lock taken in one.
 #[tokio::test]
 async fn row_18_slow_line() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;
-    proxy.delay(150 * MS);
+    proxy.delay(100 * MS);
     let behind = client(&proxy.url()).await;
     let start = Instant::now();
     let guard = behind.lock("k").acquire().await.unwrap();
     assert!(
-        start.elapsed() < 600 * MS + epsilon(),
+        start.elapsed() < 400 * MS + epsilon(),
         "{:?}",
         start.elapsed()
     );
