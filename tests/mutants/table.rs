@@ -50,8 +50,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         what: "a wait lasts twice as long",
         changes: &[Change {
             file: "lock-runtime/src/wait.rs",
-            from: "bounded(backend, until, attempt.enter())",
-            to: "bounded(backend, until + wait, attempt.enter())",
+            from: "    match bounded(backend, until, attempt.enter()).await {\n        Some(Ok(Answer::Granted(grant))) => return Ok(grant),",
+            to: "    match bounded(backend, until + wait, attempt.enter()).await {\n        Some(Ok(Answer::Granted(grant))) => return Ok(grant),",
         }],
     },
     Mutant {

@@ -244,7 +244,11 @@ impl Attempt for RedlockAttempt {
                     Round::Unreachable(error @ BackendError::Unreachable(_)) => Err(error),
                     Round::Unreachable(error) => return Err(error),
                 };
-                self.newest = answer.clone().map(|_| ());
+                // A round that the end of the wait cut short says nothing of the nodes.
+                let cut_short = wait_ends.is_some_and(|end| clock::now() >= end);
+                if answer.is_ok() || !cut_short {
+                    self.newest = answer.clone().map(|_| ());
+                }
                 if !waits {
                     return answer;
                 }
