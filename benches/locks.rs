@@ -11,121 +11,46 @@
 //! A target missed is printed, and fails nothing: machines differ. Two bodies seen inside one lock end the benchmark
 //! with status 1.
 
-use std::{
-    path::PathBuf,
-    process::ExitCode,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{process::ExitCode, time::Duration};
 
 use support::server::{RedisServer, is_installed};
 use tokio::runtime;
 
+#[path = "locks/clock.rs"]
+mod clock;
 #[path = "locks/contenders.rs"]
 mod contenders;
 #[path = "locks/crowd.rs"]
 mod crowd;
 #[path = "locks/floors.rs"]
 mod floors;
+#[path = "locks/options.rs"]
+mod options;
 #[path = "locks/processes.rs"]
 mod processes;
 #[path = "locks/report.rs"]
 mod report;
+#[path = "locks/runs.rs"]
+mod runs;
 #[path = "locks/workloads.rs"]
 mod workloads;
 
-use crate::{report::Report, workloads::Bench};
+use crate::{
+    options::{Options, Pace},
+    report::Report,
+    workloads::Bench,
+};
 
 /// Threads that run tasks, in every process.
 const WORKER_THREADS: usize = 2;
 
 const USAGE: &str = "cargo bench --bench locks -- [--quick] [--only w1,w2,w3,w4,w5] [--json FILE]";
 
-/// How often and how long.
-#[derive(Debug, Clone, Copy)]
-struct Pace {
-    rounds: usize,
-    /// What is measured of a run, after a tenth of it to warm up.
-    span: Duration,
-}
-
-impl Pace {
-    const FULL: Self = Self {
-        rounds: 5,
-        span: Duration::from_secs(2),
-    };
-    const QUICK: Self = Self {
-        rounds: 1,
-        span: Duration::from_secs(1),
-    };
-}
-
-/// What the command line asks for.
-#[derive(Debug)]
-struct Options {
-    pace: Pace,
-    only: Vec<String>,
-    json: PathBuf,
-}
-
-impl Options {
-    fn parse(args: impl Iterator<Item = String>) -> Result<Self, String> {
-        let (mut quick, mut as_benchmark) = (false, false);
-        let mut only = Vec::new();
-        let mut json = None;
-        let mut args = args;
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
-            match arg.as_str() {
-                "--quick" => quick = true,
-                "--bench" => as_benchmark = true,
-                "--only" => only.extend(value()?.split(',').map(str::to_lowercase)),
-                "--json" => json = Some(PathBuf::from(value()?)),
-                _ => return Err(format!("{arg} is not an option")),
-            }
-        }
-        if let Some(name) = only
-            .iter()
-            .find(|name| !workloads::NAMES.contains(&name.as_str()))
-        {
-            return Err(format!("there is no workload {name}"));
-        }
-        Ok(Self {
-            pace: if quick || !as_benchmark {
-                Pace::QUICK
-            } else {
-                Pace::FULL
-            },
-            only,
-            json: json.unwrap_or_else(default_json),
-        })
-    }
-
-    fn wants(&self, workload: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|name| name == workload)
-    }
-}
-
-fn default_json() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    PathBuf::from(target).join("bench").join("locks.json")
-}
-
-/// Now, in ns since 1970: the one clock that all processes of a run share.
-fn now() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    nanos(since)
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Sleeps until a time of [`now`].
-async fn sleep_until(moment: u64) {
-    tokio::time::sleep(Duration::from_nanos(moment.saturating_sub(now()))).await;
-}
+/// Unless it is to be quick.
+const FULL: Pace = Pace {
+    rounds: 5,
+    span: Duration::from_secs(2),
+};
 
 fn main() -> ExitCode {
     let runtime = runtime::Builder::new_multi_thread()
@@ -138,7 +63,7 @@ fn main() -> ExitCode {
         runtime.block_on(processes::work(order));
         return ExitCode::SUCCESS;
     }
-    let options = match Options::parse(args.into_iter()) {
+    let options = match Options::parse(args.into_iter(), FULL, &workloads::NAMES, "locks.json") {
         Ok(options) => options,
         Err(problem) => {
             eprintln!("{problem}\nusage: {USAGE}");

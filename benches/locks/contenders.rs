@@ -81,6 +81,33 @@ impl Seat {
 }
 
 /// A lock that is measured. Clones share its connection; every task has one of its own.
+pub(crate) trait Cycle: Clone + Send + Sync + 'static {
+    /// Acquires, runs a body, releases; false if it gave up, as a poller does at `until`.
+    fn cycle<F: Future<Output = ()> + Send>(
+        &mut self,
+        seat: &Seat,
+        until: u64,
+        body: F,
+    ) -> impl Future<Output = bool> + Send;
+
+    /// Whether it sends `SET` by itself, which others run within scripts only.
+    fn sends_set(&self) -> bool {
+        false
+    }
+}
+
+/// Takes a lock once: what is made on the first call is not measured.
+pub(crate) async fn warm<C: Cycle>(mut contender: C) -> C {
+    let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
+    // On a worker thread, where the measured calls run.
+    let first = tokio::spawn(async move {
+        contender.cycle(&seat, 0, async {}).await;
+        contender
+    });
+    first.await.expect("a first lock is taken")
+}
+
+/// Ours, or a floor.
 #[derive(Debug, Clone)]
 pub(crate) enum Contender {
     Ours(LockClient),
@@ -90,9 +117,9 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    /// Connects, and takes a lock once: what is made on the first call is not measured.
+    /// Connects, and takes a lock once.
     pub(crate) async fn connect(who: Who, url: &str) -> Self {
-        let mut contender = match who {
+        warm(match who {
             Who::Ours => Self::Ours(
                 LockClient::builder()
                     .url(url)
@@ -105,18 +132,17 @@ impl Contender {
             Who::FloorShaDefaults => Self::Sha(ShaFloor::new(url, Tuning::Defaults).await),
             Who::FloorSet => Self::Set(SetFloor::new(url).await),
             Who::FloorGate => Self::Gate(GateFloor::new(ShaFloor::new(url, Tuning::Ours).await)),
-        };
-        let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
-        // On a worker thread, where the measured calls run.
-        let first = tokio::spawn(async move {
-            contender.cycle(&seat, 0, async {}).await;
-            contender
-        });
-        first.await.expect("a first lock is taken")
+        })
+        .await
+    }
+}
+
+impl Cycle for Contender {
+    fn sends_set(&self) -> bool {
+        matches!(self, Self::Set(_))
     }
 
-    /// Acquires, runs a body, releases; false if it gave up, as a poller does at `until`.
-    pub(crate) async fn cycle<F: Future<Output = ()>>(
+    async fn cycle<F: Future<Output = ()> + Send>(
         &mut self,
         seat: &Seat,
         until: u64,

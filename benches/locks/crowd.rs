@@ -9,12 +9,12 @@ use std::{
 };
 
 use crate::{
-    contenders::{Contender, Seat},
-    nanos, now, sleep_until,
+    clock::{nanos, now, sleep_until},
+    contenders::{Cycle, Seat},
 };
 
 /// From the spawning of tasks to their start.
-const LEAD: Duration = Duration::from_millis(10);
+pub(crate) const LEAD: Duration = Duration::from_millis(10);
 
 /// Sees whether two bodies are inside at once.
 #[derive(Debug, Default)]
@@ -79,8 +79,8 @@ pub(crate) struct Visit {
 }
 
 /// Locks and unlocks until the window ends.
-pub(crate) async fn sit(
-    mut contender: Contender,
+pub(crate) async fn sit<C: Cycle>(
+    mut contender: C,
     seat: Seat,
     window: Window,
     detector: Arc<Detector>,
@@ -106,6 +106,22 @@ pub(crate) async fn sit(
             left: inside.map(|(_, left)| left),
         });
     }
+}
+
+/// How often somebody entered before the one before had left, whoever they were.
+pub(crate) fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
+    let visits = tasks.iter().flatten();
+    let mut bodies: Vec<(u64, u64)> = visits
+        .filter_map(|visit| Some((visit.entered, visit.left?)))
+        .collect();
+    bodies.sort_unstable();
+    let mut inside_until = 0;
+    let mut overlaps = 0;
+    for (entered, left) in bodies {
+        overlaps += u64::from(entered < inside_until);
+        inside_until = inside_until.max(left);
+    }
+    overlaps
 }
 
 /// What a crowd of tasks did.
@@ -166,8 +182,8 @@ impl Crowd {
 }
 
 /// Runs one task for each seat; all share one detector, or each has its own.
-pub(crate) async fn gather(
-    contender: &Contender,
+pub(crate) async fn gather<C: Cycle>(
+    contender: &C,
     seats: Vec<Seat>,
     span: Duration,
     detector: Option<&Arc<Detector>>,

@@ -12,8 +12,8 @@ use std::{
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, aio::MultiplexedConnection};
 
 use crate::{
+    clock::now,
     contenders::{LEASE, Seat},
-    now,
 };
 
 /// How long a poller sleeps between two tries.

@@ -17,9 +17,9 @@ use support::{
 
 use crate::{
     contenders::{Contender, Seat, Who},
-    crowd::{Crowd, Detector, Visit, Window, sit},
-    report::Run,
-    workloads::crowd_run,
+    crowd::{Crowd, Detector, Visit, Window, overlaps, sit},
+    report::{Figure, Run},
+    runs::crowd_run,
 };
 
 /// The first argument of a worker; URL, lock and key follow.
@@ -110,22 +110,6 @@ fn parse_visits(line: &str) -> Vec<Visit> {
     visits.collect()
 }
 
-/// How often somebody entered before the one before had left, whoever they were.
-fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
-    let visits = tasks.iter().flatten();
-    let mut bodies: Vec<(u64, u64)> = visits
-        .filter_map(|visit| Some((visit.entered, visit.left?)))
-        .collect();
-    bodies.sort_unstable();
-    let mut inside_until = 0;
-    let mut overlaps = 0;
-    for (entered, left) in bodies {
-        overlaps += u64::from(entered < inside_until);
-        inside_until = inside_until.max(left);
-    }
-    overlaps
-}
-
 /// The time in which every process was served.
 fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
     let served = |tasks: &Vec<Vec<Visit>>| {
@@ -165,7 +149,8 @@ pub(crate) async fn run(server: &RedisServer, who: Who, key: &str, span: Duratio
     let scripts = server.scripts().await - before;
     let window = common(&workers, window);
     let tasks: Vec<_> = workers.into_iter().flatten().collect();
-    crowd_run(&Crowd::of(&tasks, window), scripts, overlaps(&tasks))
+    let sent = [(Figure::Scripts, scripts)];
+    crowd_run(&Crowd::of(&tasks, window), &sent, overlaps(&tasks))
 }
 
 /// A worker's whole life.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, io, path::Path};
 
-use crate::Pace;
+use crate::options::Pace;
 
 /// What is measured. The order is that of the columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,6 +10,7 @@ pub(crate) enum Figure {
     Cycle,
     Rate,
     Scripts,
+    Sent,
     Least,
     Most,
     Fairness,
@@ -31,6 +32,7 @@ impl Figure {
             Self::Cycle => "cycle_us",
             Self::Rate => "per_s",
             Self::Scripts => "scripts_per",
+            Self::Sent => "sent_per",
             Self::Least => "least",
             Self::Most => "most",
             Self::Fairness => "least/most",
@@ -55,7 +57,12 @@ impl Figure {
             | Self::OwnCount
             | Self::Overlaps => 0,
             Self::Cycle | Self::MedianWait | Self::SlowWait | Self::WorstWait => 1,
-            Self::Scripts | Self::Fairness | Self::Wall | Self::OverIdeal | Self::Bodies => 3,
+            Self::Scripts
+            | Self::Sent
+            | Self::Fairness
+            | Self::Wall
+            | Self::OverIdeal
+            | Self::Bodies => 3,
         }
     }
 }

@@ -1,17 +1,16 @@
 //! The five workloads.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use support::server::RedisServer;
-use uuid::Uuid;
 
 use crate::{
-    Pace,
-    contenders::{Contender, Seat, Who},
+    contenders::{Contender, Cycle, Who},
     crowd::{Crowd, Detector, gather},
-    now, processes,
+    options::Pace,
+    processes,
     report::{Figure, Limit, Report, Run, Table},
-    sleep_until,
+    runs::{CROWD, Callers, SLICES, crowd_run, fresh_key, own_seats, same_seats, sent},
 };
 
 pub(crate) const ONE_BY_ONE: &str = "w1";
@@ -23,31 +22,10 @@ pub(crate) const PROCESSES: &str = "w5";
 /// All of them, in their order.
 pub(crate) const NAMES: [&str; 5] = [ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES];
 
-/// The first two workloads cut a round into so many, each with a ratio of its own: which thread a task and its
-/// connection share makes a run two or three times as fast as the next one, for ours and for the floors.
-const SLICES: u32 = 10;
-
 const OURS: &str = "ours";
-
-/// Tasks of the second and the third workload.
-const CROWD: usize = 64;
 
 /// Crowds that should all be served at one rate, beside [`CROWD`].
 const OTHER_CROWDS: [usize; 2] = [8, 512];
-
-/// The fourth workload: callers at once, and the time each is inside.
-const CALLER_COUNT: u32 = 100;
-const CALLER_BODY: Duration = Duration::from_millis(20);
-
-/// Commands of making a connection and of reading the statistics. Connections stand before a run.
-const NOT_COUNTED: [&str; 4] = ["info", "hello", "client|setinfo", "client|setname"];
-
-/// Commands that only scripts run here, ours or a floor's: the statistics count those too. What is missing in this
-/// list is counted as sent, so an error shows as too many.
-const WITHIN_SCRIPTS: [&str; 17] = [
-    "del", "exists", "get", "hexists", "hincrby", "incr", "pexpire", "pttl", "publish", "set",
-    "time", "zadd", "zcard", "zpopmin", "zrange", "zrem", "zscore",
-];
 
 /// A server, and all who are compared on it.
 #[derive(Debug)]
@@ -59,35 +37,6 @@ pub(crate) struct Bench {
     sha_defaults: Contender,
     set: Contender,
     gate: Contender,
-}
-
-/// A key that nobody has used.
-fn fresh_key() -> String {
-    Uuid::new_v4().simple().to_string()
-}
-
-fn same_seats(tasks: usize) -> Vec<Seat> {
-    let key = fresh_key();
-    (0..tasks).map(|_| Seat::at(&key)).collect()
-}
-
-fn own_seats(tasks: usize) -> Vec<Seat> {
-    (0..tasks).map(|_| Seat::at(&fresh_key())).collect()
-}
-
-/// The figures of a crowd at one key.
-pub(crate) fn crowd_run(crowd: &Crowd, scripts: u64, overlaps: u64) -> Run {
-    Run::from([
-        (Figure::Rate, crowd.rate),
-        (Figure::Scripts, scripts as f64 / crowd.served as f64),
-        (Figure::Least, crowd.least as f64),
-        (Figure::Most, crowd.most as f64),
-        (Figure::Fairness, crowd.fairness()),
-        (Figure::MedianWait, crowd.wait_ms(0.5)),
-        (Figure::SlowWait, crowd.wait_ms(0.99)),
-        (Figure::WorstWait, crowd.wait_ms(1.0)),
-        (Figure::Overlaps, overlaps as f64),
-    ])
 }
 
 impl Bench {
@@ -161,12 +110,17 @@ impl Bench {
     }
 
     async fn at_one_key(&self, who: Who, tasks: usize) -> Run {
+        let (server, contender) = (&self.server, self.contender(who));
         let detector = Arc::new(Detector::default());
-        let before = self.server.scripts().await;
+        let sets = contender.sends_set();
+        let (scripts, commands) = (server.scripts().await, sent(server, sets).await);
         let seats = same_seats(tasks);
-        let crowd = gather(self.contender(who), seats, self.pace.span, Some(&detector)).await;
-        let scripts = self.server.scripts().await - before;
-        crowd_run(&crowd, scripts, detector.overlaps())
+        let crowd = gather(contender, seats, self.pace.span, Some(&detector)).await;
+        let counts = [
+            (Figure::Scripts, server.scripts().await - scripts),
+            (Figure::Sent, sent(server, sets).await - commands),
+        ];
+        crowd_run(&crowd, &counts, detector.overlaps())
     }
 
     /// W3: all at one key, and whether a longer queue costs.
@@ -209,62 +163,21 @@ impl Bench {
         report.table(table);
     }
 
-    /// Commands that clients have sent.
-    async fn sent(&self) -> u64 {
-        let calls = self.server.calls().await;
-        let sent = calls.iter().filter(|(name, _)| {
-            let name = name.as_str();
-            !NOT_COUNTED.contains(&name) && !WITHIN_SCRIPTS.contains(&name)
-        });
-        sent.map(|(_, calls)| calls).sum()
-    }
-
     async fn callers_of(&self, who: Who) -> Run {
         let contender = self.contender(who);
         let own_count = || match contender {
             Contender::Ours(client) => client.stats().commands as f64,
             _ => f64::NAN,
         };
-        let detector = Arc::new(Detector::default());
-        let (sent, counted) = (self.sent().await, own_count());
-        let begin = now() + crate::nanos(Duration::from_millis(50));
-        let callers: Vec<_> = same_seats(CALLER_COUNT as usize)
-            .into_iter()
-            .map(|seat| {
-                let (mut contender, detector) = (contender.clone(), detector.clone());
-                tokio::spawn(async move {
-                    sleep_until(begin).await;
-                    let mut inside = 0;
-                    let body = async {
-                        detector.enter();
-                        let entered = now();
-                        tokio::time::sleep(CALLER_BODY).await;
-                        inside = now() - entered;
-                        detector.leave();
-                    };
-                    contender.cycle(&seat, u64::MAX, body).await;
-                    inside
-                })
-            })
-            .collect();
-        let mut bodies = 0;
-        for caller in callers {
-            bodies += caller.await.expect("a caller ends");
-        }
-        let wall = Duration::from_nanos(now() - begin).as_secs_f64();
-        let ideal = (CALLER_BODY * CALLER_COUNT).as_secs_f64();
-        Run::from([
-            (Figure::Wall, wall),
-            (Figure::OverIdeal, wall / ideal),
-            (Figure::Bodies, Duration::from_nanos(bodies).as_secs_f64()),
-            (Figure::Commands, (self.sent().await - sent) as f64),
-            (Figure::OwnCount, own_count() - counted),
-            (Figure::Overlaps, detector.overlaps() as f64),
-        ])
+        let sets = contender.sends_set();
+        let (before, counted) = (sent(&self.server, sets).await, own_count());
+        let callers = Callers::call(contender).await;
+        let mut run = callers.run(sent(&self.server, sets).await - before);
+        run.insert(Figure::OwnCount, own_count() - counted);
+        run
     }
 
-    /// W4: a hundred callers of a guarded function. `bodies_s` is what the bodies took by themselves: a timer of 20 ms
-    /// is late by up to one. `own_count` is the client's own count of its commands.
+    /// W4: a hundred callers of a guarded function. `own_count` is the client's own count of its commands.
     pub(crate) async fn callers(&self, report: &mut Report) {
         let mut table = Table::new(
             "W4",

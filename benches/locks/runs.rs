@@ -1,0 +1,155 @@
+//! Runs of one lock, whoever's, and their figures.
+
+use std::{sync::Arc, time::Duration};
+
+use support::server::RedisServer;
+use uuid::Uuid;
+
+use crate::{
+    clock::{nanos, now, sleep_until},
+    contenders::{Cycle, Seat},
+    crowd::{Crowd, Detector, Visit},
+    report::{Figure, Run},
+};
+
+/// Tasks that do not meet are run in so many parts of a round, each with a ratio of its own: which thread a task and its
+/// connection share makes a run two or three times as fast as the next one, for ours and for the floors.
+pub(crate) const SLICES: u32 = 10;
+
+/// Tasks at once.
+pub(crate) const CROWD: usize = 64;
+
+/// Callers at once, and the time each is inside.
+pub(crate) const CALLER_COUNT: u32 = 100;
+pub(crate) const CALLER_BODY: Duration = Duration::from_millis(20);
+
+/// From the spawning of callers to their start.
+pub(crate) const CALLER_LEAD: Duration = Duration::from_millis(50);
+
+/// Commands of making a connection and of reading the statistics. Connections stand before a run.
+const NOT_COUNTED: [&str; 4] = ["info", "hello", "client|setinfo", "client|setname"];
+
+const SET: &str = "set";
+
+/// Commands that are run by scripts only, but for `SET`: the statistics count those too. What is missing in this list is
+/// counted as sent, so an error shows as too many.
+const WITHIN_SCRIPTS: [&str; 17] = [
+    "del", "exists", "get", "hexists", "hincrby", "incr", "pexpire", "pttl", "publish", SET,
+    "time", "zadd", "zcard", "zpopmin", "zrange", "zrem", "zscore",
+];
+
+/// A key that nobody has used.
+pub(crate) fn fresh_key() -> String {
+    Uuid::new_v4().simple().to_string()
+}
+
+pub(crate) fn same_seats(tasks: usize) -> Vec<Seat> {
+    let key = fresh_key();
+    (0..tasks).map(|_| Seat::at(&key)).collect()
+}
+
+pub(crate) fn own_seats(tasks: usize) -> Vec<Seat> {
+    (0..tasks).map(|_| Seat::at(&fresh_key())).collect()
+}
+
+/// Commands that clients have sent, seen from one that sends `SET` by itself or not.
+pub(crate) async fn sent(server: &RedisServer, sends_set: bool) -> u64 {
+    let calls = server.calls().await;
+    let sent = calls.iter().filter(|(name, _)| {
+        let name = name.as_str();
+        let within = WITHIN_SCRIPTS.contains(&name) && !(sends_set && name == SET);
+        !within && !NOT_COUNTED.contains(&name)
+    });
+    sent.map(|(_, calls)| calls).sum()
+}
+
+/// The figures of a crowd at one key, and what it has sent for each of its acquisitions.
+pub(crate) fn crowd_run(crowd: &Crowd, sent: &[(Figure, u64)], overlaps: u64) -> Run {
+    let mut run = Run::from([
+        (Figure::Rate, crowd.rate),
+        (Figure::Least, crowd.least as f64),
+        (Figure::Most, crowd.most as f64),
+        (Figure::Fairness, crowd.fairness()),
+        (Figure::MedianWait, crowd.wait_ms(0.5)),
+        (Figure::SlowWait, crowd.wait_ms(0.99)),
+        (Figure::WorstWait, crowd.wait_ms(1.0)),
+        (Figure::Overlaps, overlaps as f64),
+    ]);
+    let per_acquisition = |sent| sent as f64 / crowd.served as f64;
+    run.extend(
+        sent.iter()
+            .map(|(figure, sent)| (*figure, per_acquisition(*sent))),
+    );
+    run
+}
+
+/// Callers of one guarded function, from when they ask to when the last has its answer.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    pub(crate) begin: u64,
+    pub(crate) done: u64,
+    pub(crate) visits: Vec<Visit>,
+    pub(crate) overlaps: u64,
+}
+
+impl Callers {
+    /// All at once.
+    pub(crate) async fn call<C: Cycle>(contender: &C) -> Self {
+        let detector = Arc::new(Detector::default());
+        let begin = now() + nanos(CALLER_LEAD);
+        let callers: Vec<_> = same_seats(CALLER_COUNT as usize)
+            .into_iter()
+            .map(|seat| {
+                let (mut contender, detector) = (contender.clone(), detector.clone());
+                tokio::spawn(async move {
+                    sleep_until(begin).await;
+                    let mut inside = (0, None);
+                    let body = async {
+                        detector.enter();
+                        let entered = now();
+                        tokio::time::sleep(CALLER_BODY).await;
+                        inside = (entered, Some(now()));
+                        detector.leave();
+                    };
+                    contender.cycle(&seat, u64::MAX, body).await;
+                    Visit {
+                        asked: begin,
+                        entered: inside.0,
+                        left: inside.1,
+                    }
+                })
+            })
+            .collect();
+        let mut visits = Vec::new();
+        for caller in callers {
+            visits.push(caller.await.expect("a caller ends"));
+        }
+        Self {
+            begin,
+            done: now(),
+            visits,
+            overlaps: detector.overlaps(),
+        }
+    }
+
+    /// Their figures, for so many commands sent. `bodies_s` is what the bodies took by themselves: a timer is late by up
+    /// to a millisecond.
+    pub(crate) fn run(&self, sent: u64) -> Run {
+        let seconds = |nanos| Duration::from_nanos(nanos).as_secs_f64();
+        let wall = seconds(self.done - self.begin);
+        let bodies = self.visits.iter().map(|visit| {
+            let left = visit.left.expect("every caller is served");
+            left - visit.entered
+        });
+        Run::from([
+            (Figure::Wall, wall),
+            (
+                Figure::OverIdeal,
+                wall / (CALLER_BODY * CALLER_COUNT).as_secs_f64(),
+            ),
+            (Figure::Bodies, seconds(bodies.sum())),
+            (Figure::Commands, sent as f64),
+            (Figure::Overlaps, self.overlaps as f64),
+        ])
+    }
+}
