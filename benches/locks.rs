@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     }
     let report = runtime.block_on(measure(&options));
     report.print();
-    match report.write(&options.json) {
+    match report::write(&options.json, &report.json()) {
         Ok(()) => println!("\nwritten to {}", options.json.display()),
         Err(error) => eprintln!("\n{} cannot be written: {error}", options.json.display()),
     }

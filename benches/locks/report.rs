@@ -1,6 +1,6 @@
 //! Figures: their medians, their ratios, the table and the JSON.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, io, path::Path};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
 use crate::options::Pace;
 
@@ -280,7 +280,9 @@ impl Report {
         for table in &self.tables {
             table.print();
         }
-        println!("\ntargets");
+        if !self.targets.is_empty() {
+            println!("\ntargets");
+        }
         for target in &self.targets {
             let Target {
                 id,
@@ -298,8 +300,7 @@ impl Report {
         }
     }
 
-    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
-        let mut json = String::new();
+    pub(crate) fn json(&self) -> String {
         let targets = self.targets.iter().map(|target| {
             format!(
                 "{{\"id\":\"{}\",\"what\":\"{}\",\"limit\":\"{}\",\"value\":{},\"reached\":{}}}",
@@ -310,18 +311,21 @@ impl Report {
                 target.limit.is_reached(target.value)
             )
         });
-        let _ = writeln!(
-            json,
-            "{{\"rounds\":{},\"span_s\":{},\"overlaps\":{},\"workloads\":[{}],\"targets\":[{}]}}",
+        format!(
+            "{{\"rounds\":{},\"span_s\":{},\"overlaps\":{},\"workloads\":[{}],\"targets\":[{}]}}\n",
             self.pace.rounds,
             self.pace.span.as_secs_f64(),
             self.overlaps(),
             join(self.tables.iter().map(Table::json)),
             join(targets)
-        );
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        fs::write(path, json)
+        )
     }
+}
+
+/// Writes a file, and its folder if that is missing.
+pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(path, text)
 }

@@ -1,0 +1,236 @@
+//! What goes wrong: callers that are dropped, work that outlasts its lease, a lock that is taken away.
+
+use std::{
+    future::{pending, poll_fn},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use support::server::RedisServer;
+use tokio::sync::Notify;
+
+use crate::{
+    clock::now,
+    contenders::{Cycle, Seat},
+    jvm::{Asking, Redisson},
+    rivals::{Rival, Terms, Told},
+    runs::fresh_key,
+};
+
+/// Callers that are dropped while they acquire, each later than the one before, up to the longest time.
+const ASKING: u32 = 1000;
+const LATEST: Duration = Duration::from_micros(500);
+
+/// Callers that are dropped inside.
+const HOLDING: u32 = 100;
+
+/// How long what was dropped may take to be cleaned up. Leases are far longer.
+const SETTLING: Duration = Duration::from_secs(1);
+
+/// The lease that work outlasts. One of rslock's renews half a second before the end.
+const LEASE: Duration = Duration::from_secs(2);
+const WORK: Duration = Duration::from_secs(6);
+
+/// When a lock is taken away from its holder.
+const TAKEN_AFTER: Duration = Duration::from_millis(500);
+
+/// Keys that nobody holds, of callers dropped.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Leak {
+    pub(crate) left: usize,
+    pub(crate) dropped: usize,
+}
+
+impl Leak {
+    /// Counts the keys with a marker in their names, once all had time to clean up.
+    async fn count(server: &RedisServer, marker: &str, dropped: usize) -> Self {
+        tokio::time::sleep(SETTLING).await;
+        let keys = server.keys().await;
+        let left = keys.iter().filter(|key| key.contains(marker)).count();
+        Self { left, dropped }
+    }
+
+    pub(crate) fn describe(self) -> String {
+        format!("{} of {}", self.left, self.dropped)
+    }
+}
+
+/// Seats at keys of their own, with a common marker.
+fn marked(marker: &str, count: u32) -> Vec<Seat> {
+    (0..count)
+        .map(|i| Seat::at(&format!("{marker}-{i}")))
+        .collect()
+}
+
+/// Asks for a lock, and drops the asking if it is not inside by then; whether it was dropped. A timer would be too
+/// coarse, so it is polled all the time.
+async fn drop_after(rival: &mut Rival, seat: &Seat, time: Duration) -> bool {
+    let entered = AtomicBool::new(false);
+    let body = async { entered.store(true, Ordering::SeqCst) };
+    let mut asking = pin!(rival.cycle(seat, u64::MAX, body));
+    let since = Instant::now();
+    poll_fn(|context| {
+        if asking.as_mut().poll(context).is_ready() {
+            return Poll::Ready(false);
+        }
+        if entered.load(Ordering::SeqCst) {
+            return Poll::Pending;
+        }
+        if since.elapsed() >= time {
+            return Poll::Ready(true);
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}
+
+/// Callers dropped while they acquire, at 0 to 500 µs.
+pub(crate) async fn while_acquiring(server: &RedisServer, rival: &Rival) -> Leak {
+    let marker = fresh_key();
+    let (mut rival, seats) = (rival.clone(), marked(&marker, ASKING));
+    let dropping = tokio::spawn(async move {
+        let mut dropped = 0;
+        for (seat, i) in seats.iter().zip(0..) {
+            dropped += usize::from(drop_after(&mut rival, seat, LATEST * i / ASKING).await);
+        }
+        dropped
+    });
+    let dropped = dropping.await.expect("all are dropped or served");
+    Leak::count(server, &marker, dropped).await
+}
+
+/// The same for Redisson's asynchronous calls.
+pub(crate) async fn while_redisson_acquires(
+    server: &RedisServer,
+    redisson: &mut Redisson,
+    asking: Asking,
+) -> Leak {
+    let marker = fresh_key();
+    let seats = marked(&marker, ASKING);
+    let cancelled = redisson.cancel(asking, LATEST / ASKING, &seats);
+    Leak::count(server, &marker, cancelled as usize).await
+}
+
+/// Callers dropped in their bodies.
+pub(crate) async fn while_holding(server: &RedisServer, rival: &Rival) -> Leak {
+    let marker = fresh_key();
+    let (mut rival, seats) = (rival.clone(), marked(&marker, HOLDING));
+    let dropped = seats.len();
+    let dropping = tokio::spawn(async move {
+        for seat in &seats {
+            let entered = Notify::new();
+            let body = async {
+                entered.notify_one();
+                pending::<()>().await;
+            };
+            tokio::select! {
+                _ = rival.cycle(seat, u64::MAX, body) => unreachable!("the body does not end"),
+                () = entered.notified() => {}
+            }
+        }
+    });
+    dropping.await.expect("all are dropped");
+    Leak::count(server, &marker, dropped).await
+}
+
+/// What the holder and the one behind it saw of a hold that went wrong.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Contest {
+    pub(crate) told: Told,
+    /// How long both were inside.
+    pub(crate) overlap_s: f64,
+    /// From when the holder entered until its work ended or was stopped.
+    pub(crate) worked_s: f64,
+}
+
+/// Records when it is dropped.
+struct UntilDrop<'a>(&'a AtomicU64);
+
+impl Drop for UntilDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(now(), Ordering::SeqCst);
+    }
+}
+
+/// Work of three leases, while another waits; if it is `taken`, the lock is deleted under it.
+async fn contest(server: &RedisServer, rival: Rival, renew: bool, taken: bool) -> Contest {
+    let rival = rival.with_lease(&server.url(), LEASE).await;
+    let terms = Terms {
+        lease: LEASE,
+        renew,
+    };
+    let key = fresh_key();
+    let (entered, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let inside = Arc::new(Notify::new());
+    let first = tokio::spawn({
+        let (rival, key, inside) = (rival.clone(), key.clone(), inside.clone());
+        let (entered, ended) = (entered.clone(), ended.clone());
+        async move {
+            let work = async {
+                entered.store(now(), Ordering::SeqCst);
+                let _until = UntilDrop(&ended);
+                inside.notify_one();
+                tokio::time::sleep(WORK).await;
+            };
+            rival.work(&key, terms, work).await
+        }
+    });
+    inside.notified().await;
+    // The lock itself, before there are traces of one who waits.
+    let keys = server.keys().await;
+    let keys: Vec<_> = keys.iter().filter(|name| name.contains(&key)).collect();
+    let second = tokio::spawn(async move {
+        let mut entered = 0;
+        rival.work(&key, terms, async { entered = now() }).await;
+        entered
+    });
+    if taken {
+        tokio::time::sleep(TAKEN_AFTER).await;
+        let mut connection = server.connection().await;
+        let deleted: redis::RedisResult<()> = redis::cmd("DEL")
+            .arg(keys)
+            .query_async(&mut connection)
+            .await;
+        deleted.expect("the lock is deleted");
+    }
+    let told = first.await.expect("the first one ends");
+    let second = second.await.expect("the second one ends");
+    let [entered, ended] = [entered, ended].map(|time| time.load(Ordering::SeqCst));
+    let seconds = |from: u64, to: u64| Duration::from_nanos(to.saturating_sub(from)).as_secs_f64();
+    Contest {
+        told,
+        overlap_s: seconds(second, ended),
+        worked_s: seconds(entered, ended),
+    }
+}
+
+/// Both contests at once: work of three leases, and a lock that is deleted.
+pub(crate) async fn contests(server: &RedisServer, rival: &Rival, renew: bool) -> [Contest; 2] {
+    let of = |taken| contest(server, rival.clone(), renew, taken);
+    let (outlasted, taken) = tokio::join!(of(false), of(true));
+    [outlasted, taken]
+}
+
+impl Contest {
+    /// In a few words.
+    pub(crate) fn describe(&self) -> String {
+        let learned = match self.told {
+            Told::Stopped => format!("stopped after {:.1} s", self.worked_s),
+            Told::Afterwards => "told when its work had ended".to_owned(),
+            Told::Nothing if self.overlap_s > 0.0 => "never told".to_owned(),
+            Told::Nothing => "renewed".to_owned(),
+        };
+        if self.overlap_s > 0.0 {
+            format!("{learned}; {:.1} s with another", self.overlap_s)
+        } else {
+            format!("{learned}; alone")
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Redisson, in a Java process of its own that obeys one order a line; see `redisson/src/main/java/Harness.java`.
+
+use std::{
+    fmt::Write as _,
+    io::{BufRead, BufReader, Lines, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    time::Duration,
+};
+
+use serde::{Deserialize, de::DeserializeOwned};
+use support::process::{dies_with_parent, spawn};
+
+use crate::{
+    clock::{nanos, now},
+    contenders::Seat,
+    crowd::{LEAD, Visit, Window, overlaps},
+    runs::{CALLER_BODY, CALLER_COUNT, CALLER_LEAD, Callers, same_seats},
+};
+
+/// Which of its locks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    Plain,
+    Fair,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Fair => "fair",
+        }
+    }
+}
+
+/// How it is asked by those who cancel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Asking {
+    /// `tryLockAsync()`, whose lock is renewed.
+    Once,
+    /// `tryLockAsync(0, lease)`.
+    Timed,
+}
+
+impl Asking {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Once => "once",
+            Self::Timed => "timed",
+        }
+    }
+}
+
+/// Its process.
+#[derive(Debug)]
+pub(crate) struct Redisson {
+    child: Child,
+    orders: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+#[derive(Deserialize)]
+struct Visits {
+    done: u64,
+    tasks: Vec<Vec<u64>>,
+}
+
+#[derive(Deserialize)]
+struct Cancelled {
+    cancelled: u64,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("redisson")
+}
+
+fn runs(command: &mut Command) -> bool {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+impl Redisson {
+    /// Builds it with Maven and starts it, or says what is missing.
+    pub(crate) fn start(url: &str) -> Result<Self, String> {
+        for program in ["java", "mvn"] {
+            if !runs(Command::new(program).arg("-version").stderr(Stdio::null())) {
+                return Err(format!("`{program}` is not there"));
+            }
+        }
+        let build = ["--batch-mode", "--quiet", "compile"];
+        if !runs(Command::new("mvn").args(build).current_dir(folder())) {
+            return Err("`mvn compile` failed, see above".to_owned());
+        }
+        let mut command = dies_with_parent("java");
+        let target = folder().join("target");
+        let class_path = std::env::join_paths([target.join("classes"), target.join("lib/*")]);
+        command
+            .arg("-cp")
+            .arg(class_path.map_err(|error| error.to_string())?)
+            .args(["Harness", url])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = spawn(command).map_err(|error| format!("java: {error}"))?;
+        let orders = child.stdin.take().expect("its input is piped");
+        let answers = child.stdout.take().expect("its output is piped");
+        let mut redisson = Self {
+            child,
+            orders,
+            answers: BufReader::new(answers).lines(),
+        };
+        match redisson.answer::<String>() {
+            Some(_) => Ok(redisson),
+            None => Err("it did not start, see above".to_owned()),
+        }
+    }
+
+    fn answer<T: DeserializeOwned>(&mut self) -> Option<T> {
+        let line = self.answers.next()?.ok()?;
+        Some(serde_json::from_str(&line).expect("Redisson's harness answers JSON"))
+    }
+
+    fn obey<T: DeserializeOwned>(&mut self, mut order: String, seats: &[Seat]) -> T {
+        for seat in seats {
+            let _ = write!(order, " {}", seat.key);
+        }
+        writeln!(self.orders, "{order}").expect("Redisson's harness listens");
+        self.answer().expect("Redisson's harness goes on")
+    }
+
+    /// As `gather`, with threads for tasks: the visits, and how many overlap if all are at one key.
+    pub(crate) fn gather(
+        &mut self,
+        kind: Kind,
+        seats: &[Seat],
+        span: Duration,
+    ) -> (Vec<Vec<Visit>>, Window) {
+        let window = Window::after(LEAD, span);
+        let Window { begin, end, .. } = window;
+        let visits: Visits = self.obey(format!("loop {} {begin} {end}", kind.name()), seats);
+        (visits.tasks(), window)
+    }
+
+    /// As [`Callers::call`], with threads for callers.
+    pub(crate) fn call(&mut self, kind: Kind) -> Callers {
+        let begin = now() + nanos(CALLER_LEAD);
+        let body = CALLER_BODY.as_millis();
+        let seats = same_seats(CALLER_COUNT as usize);
+        let visits: Visits = self.obey(format!("call {} {begin} {body}", kind.name()), &seats);
+        let tasks = visits.tasks();
+        Callers {
+            begin,
+            done: visits.done,
+            overlaps: overlaps(&tasks),
+            visits: tasks.into_iter().flatten().collect(),
+        }
+    }
+
+    /// Cancels one acquisition for each seat, the next one later by a pause; how many were under way.
+    pub(crate) fn cancel(&mut self, asking: Asking, pause: Duration, seats: &[Seat]) -> u64 {
+        let order = format!("cancel {} {}", asking.name(), nanos(pause));
+        self.obey::<Cancelled>(order, seats).cancelled
+    }
+}
+
+impl Drop for Redisson {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Visits {
+    fn tasks(&self) -> Vec<Vec<Visit>> {
+        let visits = |task: &Vec<u64>| {
+            let visits = task.chunks_exact(3).map(|visit| Visit {
+                asked: visit[0],
+                entered: visit[1],
+                left: Some(visit[2]),
+            });
+            visits.collect()
+        };
+        self.tasks.iter().map(visits).collect()
+    }
+}

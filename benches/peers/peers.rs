@@ -1,0 +1,115 @@
+//! Ours beside its peers, on a real Redis server: the workloads of `cargo bench --bench locks`, and what goes wrong.
+//!
+//! `cargo bench --manifest-path benches/peers/Cargo.toml -- [--quick] [--only w3,faults] [--json FILE]`
+//!
+//! All take turns on one server of the benchmark's own. The Rust locks run in this process with two worker threads,
+//! Redisson in a Java process, if there are a JDK and Maven. A figure is the median of all rounds, a ratio the median of
+//! the ratios within each round. A whole run writes its tables into `docs/peers.md`; any run writes JSON, by default to
+//! `bench/peers.json` in the target folder.
+//!
+//! What is known beforehand is asserted: a measurement that is off ends the run with a panic. What a peer does is shown.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use support::server::{RedisServer, is_installed};
+use tokio::runtime;
+
+#[path = "../locks/clock.rs"]
+mod clock;
+#[path = "../locks/contenders.rs"]
+mod contenders;
+#[path = "../locks/crowd.rs"]
+mod crowd;
+mod faults;
+#[path = "../locks/floors.rs"]
+mod floors;
+mod jvm;
+#[path = "../locks/options.rs"]
+mod options;
+mod page;
+#[expect(dead_code, reason = "targets are the other benchmark's")]
+#[path = "../locks/report.rs"]
+mod report;
+mod rivals;
+#[path = "../locks/runs.rs"]
+mod runs;
+mod workloads;
+
+use crate::{
+    options::{Options, Pace},
+    workloads::{Bench, Measured},
+};
+
+/// Threads that run tasks.
+const WORKER_THREADS: usize = 2;
+
+const USAGE: &str = "cargo bench --manifest-path benches/peers/Cargo.toml -- [--quick] \
+                     [--only w1,w2,w3,w4,faults] [--json FILE]";
+
+/// Unless it is to be quick.
+const FULL: Pace = Pace {
+    rounds: 5,
+    span: Duration::from_secs(1),
+};
+
+fn page_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/peers.md")
+}
+
+fn main() -> ExitCode {
+    let args = std::env::args().skip(1);
+    let options = match Options::parse(args, FULL, &workloads::NAMES, "peers.json") {
+        Ok(options) => options,
+        Err(problem) => {
+            eprintln!("{problem}\nusage: {USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    if !is_installed("redis-server") {
+        eprintln!(
+            "the benchmark starts a server of its own, and redis-server is not installed: `sh tests/check.sh` \
+             installs it, or use the package redis-server (apt-get) or redis (brew)"
+        );
+        return ExitCode::from(2);
+    }
+    let runtime = runtime::Builder::new_multi_thread()
+        .worker_threads(WORKER_THREADS)
+        .enable_all()
+        .build()
+        .expect("a runtime can be built");
+    let measured = runtime.block_on(async {
+        let server = RedisServer::start().await;
+        let mut bench = Bench::start(server, options.pace).await;
+        bench.measure(|name| options.wants(name)).await
+    });
+    show(&measured, &options)
+}
+
+fn show(measured: &Measured, options: &Options) -> ExitCode {
+    measured.report.print();
+    println!("\n{}", measured.markdown());
+    let mut written = vec![(
+        options.json.clone(),
+        report::write(&options.json, &measured.json()),
+    )];
+    let whole = workloads::NAMES.iter().all(|name| options.wants(name));
+    if whole && options.pace.rounds == FULL.rounds {
+        let page = page_path();
+        let done = page::update(&page, &measured.markdown());
+        written.push((page, done));
+    }
+    for (path, done) in written {
+        match done {
+            Ok(()) => println!("written to {}", path.display()),
+            Err(error) => {
+                eprintln!("{} cannot be written: {error}", path.display());
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,148 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
+import java.util.stream.Collectors;
+import org.redisson.Redisson;
+import org.redisson.api.RFuture;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+
+/**
+ * Redisson's part of the benchmark: reads one order a line, and answers each with one line of JSON.
+ *
+ * <pre>
+ * loop plain|fair BEGIN END KEY...          a thread for each key locks and unlocks from BEGIN to END
+ * call plain|fair BEGIN BODY_MS KEY...      a thread for each key locks once, at BEGIN, and is inside for BODY_MS
+ * cancel once|timed PAUSE_NS KEY...         asks for each key in turn, and cancels PAUSE_NS later for each key before it
+ * </pre>
+ *
+ * Times are ns since 1970. The answer to the first two is when all had ended, and for each thread its visits: when it
+ * asked, entered and left. The answer to the third is how many had not been answered when they were cancelled.
+ */
+public final class Harness {
+    /** That of every lock of the benchmark. */
+    private static final long LEASE_MS = 30_000;
+
+    private final RedissonClient client;
+    private final ExecutorService threads = Executors.newCachedThreadPool();
+
+    private Harness(RedissonClient client) {
+        this.client = client;
+    }
+
+    public static void main(String[] args) throws Exception {
+        Config config = new Config();
+        config.useSingleServer().setAddress(args[0]);
+        RedissonClient client = Redisson.create(config);
+        Harness harness = new Harness(client);
+        BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("\"ready\"");
+        for (String order = orders.readLine(); order != null; order = orders.readLine()) {
+            System.out.println(harness.obey(order.split(" ")));
+        }
+        harness.threads.shutdown();
+        client.shutdown();
+    }
+
+    private String obey(String[] order) throws Exception {
+        boolean fair = order[1].equals("fair");
+        switch (order[0]) {
+            case "loop" -> {
+                long end = Long.parseLong(order[3]);
+                return seat(order, 4, fair, lock -> {
+                    List<Long> visits = new ArrayList<>();
+                    for (long asked = now(); asked < end; asked = now()) {
+                        visit(lock, asked, 0, visits);
+                    }
+                    return visits;
+                });
+            }
+            case "call" -> {
+                long body = Long.parseLong(order[3]);
+                return seat(order, 4, fair, lock -> {
+                    List<Long> visits = new ArrayList<>();
+                    visit(lock, now(), body, visits);
+                    return visits;
+                });
+            }
+            case "cancel" -> {
+                return cancel(order, order[1].equals("timed"));
+            }
+            default -> throw new IllegalArgumentException(order[0]);
+        }
+    }
+
+    private interface Task {
+        List<Long> of(RLock lock) throws Exception;
+    }
+
+    /** Runs a task on a thread of its own for each key, all from BEGIN. */
+    private String seat(String[] order, int firstKey, boolean fair, Task task) throws Exception {
+        long begin = Long.parseLong(order[2]);
+        List<Future<List<Long>>> running = new ArrayList<>();
+        for (int i = firstKey; i < order.length; i++) {
+            RLock lock = lock(order[i], fair);
+            running.add(threads.submit(() -> {
+                while (now() < begin) {
+                    LockSupport.parkNanos(begin - now());
+                }
+                return task.of(lock);
+            }));
+        }
+        List<List<Long>> tasks = new ArrayList<>();
+        for (Future<List<Long>> one : running) {
+            tasks.add(one.get());
+        }
+        long done = now();
+        String visits = tasks.stream().map(Object::toString).collect(Collectors.joining(","));
+        return "{\"done\":" + done + ",\"tasks\":[" + visits + "]}";
+    }
+
+    private static void visit(RLock lock, long asked, long bodyMs, List<Long> visits) throws Exception {
+        lock.lock(LEASE_MS, TimeUnit.MILLISECONDS);
+        long entered = now();
+        if (bodyMs > 0) {
+            Thread.sleep(bodyMs);
+        }
+        long left = now();
+        lock.unlock();
+        visits.addAll(List.of(asked, entered, left));
+    }
+
+    private String cancel(String[] order, boolean timed) throws Exception {
+        long pause = Long.parseLong(order[2]);
+        int cancelled = 0;
+        for (int i = 3; i < order.length; i++) {
+            RLock lock = client.getLock(order[i]);
+            long at = System.nanoTime() + pause * (i - 3);
+            RFuture<Boolean> asking =
+                    timed ? lock.tryLockAsync(0, LEASE_MS, TimeUnit.MILLISECONDS) : lock.tryLockAsync();
+            while (System.nanoTime() < at && !asking.isDone()) {
+                Thread.onSpinWait();
+            }
+            if (asking.cancel(true)) {
+                cancelled++;
+            } else if (asking.get()) {
+                lock.unlock();
+            }
+        }
+        return "{\"cancelled\":" + cancelled + "}";
+    }
+
+    private RLock lock(String key, boolean fair) {
+        return fair ? client.getFairLock(key) : client.getLock(key);
+    }
+
+    private static long now() {
+        Instant now = Instant.now();
+        return now.getEpochSecond() * 1_000_000_000L + now.getNano();
+    }
+}
