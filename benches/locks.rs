@@ -13,7 +13,7 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use support::server::{RedisServer, is_installed};
+use support::server::RedisServer;
 use tokio::runtime;
 
 #[path = "locks/clock.rs"]
@@ -36,7 +36,7 @@ mod runs;
 mod workloads;
 
 use crate::{
-    options::{Options, Pace},
+    options::{Defaults, Options, Pace},
     report::Report,
     workloads::Bench,
 };
@@ -44,12 +44,14 @@ use crate::{
 /// Threads that run tasks, in every process.
 const WORKER_THREADS: usize = 2;
 
-const USAGE: &str = "cargo bench --bench locks -- [--quick] [--only w1,w2,w3,w4,w5] [--json FILE]";
-
-/// Unless it is to be quick.
-const FULL: Pace = Pace {
-    rounds: 5,
-    span: Duration::from_secs(2),
+const DEFAULTS: Defaults = Defaults {
+    pace: Pace {
+        rounds: 5,
+        span: Duration::from_secs(2),
+    },
+    workloads: &workloads::NAMES,
+    file: "locks.json",
+    usage: "cargo bench --bench locks -- [--quick] [--only w1,w2,w3,w4,w5] [--json FILE]",
 };
 
 fn main() -> ExitCode {
@@ -63,20 +65,10 @@ fn main() -> ExitCode {
         runtime.block_on(processes::work(order));
         return ExitCode::SUCCESS;
     }
-    let options = match Options::parse(args.into_iter(), FULL, &workloads::NAMES, "locks.json") {
+    let options = match Options::read(args.into_iter(), &DEFAULTS) {
         Ok(options) => options,
-        Err(problem) => {
-            eprintln!("{problem}\nusage: {USAGE}");
-            return ExitCode::from(2);
-        }
+        Err(code) => return code,
     };
-    if !is_installed("redis-server") {
-        eprintln!(
-            "the benchmark starts a server of its own, and redis-server is not installed: `sh tests/check.sh` \
-             installs it, or use the package redis-server (apt-get) or redis (brew)"
-        );
-        return ExitCode::from(2);
-    }
     let report = runtime.block_on(measure(&options));
     report.print();
     match report::write(&options.json, &report.json()) {

@@ -1,6 +1,8 @@
 //! The command line.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use support::server::is_installed;
 
 /// How often and how long.
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +19,16 @@ impl Pace {
     };
 }
 
+/// What a benchmark is like that is not told otherwise.
+#[derive(Debug)]
+pub(crate) struct Defaults {
+    pub(crate) pace: Pace,
+    pub(crate) workloads: &'static [&'static str],
+    /// The name of its JSON.
+    pub(crate) file: &'static str,
+    pub(crate) usage: &'static str,
+}
+
 /// What the command line asks for.
 #[derive(Debug)]
 pub(crate) struct Options {
@@ -26,13 +38,26 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads the arguments of a benchmark: its own pace, its workloads, and the file it writes unless it is told another.
-    pub(crate) fn parse(
+    /// Reads the arguments and sees whether there is a server to start. What is wrong has been printed where this fails.
+    pub(crate) fn read(
         args: impl Iterator<Item = String>,
-        full: Pace,
-        workloads: &[&str],
-        file: &str,
-    ) -> Result<Self, String> {
+        defaults: &Defaults,
+    ) -> Result<Self, ExitCode> {
+        let options = Self::parse(args, defaults).map_err(|problem| {
+            eprintln!("{problem}\nusage: {}", defaults.usage);
+            ExitCode::from(2)
+        })?;
+        if is_installed("redis-server") {
+            return Ok(options);
+        }
+        eprintln!(
+            "the benchmark starts a server of its own, and redis-server is not installed: `sh tests/check.sh` \
+             installs it, or use the package redis-server (apt-get) or redis (brew)"
+        );
+        Err(ExitCode::from(2))
+    }
+
+    fn parse(args: impl Iterator<Item = String>, defaults: &Defaults) -> Result<Self, String> {
         let (mut quick, mut as_benchmark) = (false, false);
         let mut only = Vec::new();
         let mut json = None;
@@ -47,17 +72,20 @@ impl Options {
                 _ => return Err(format!("{arg} is not an option")),
             }
         }
-        if let Some(name) = only.iter().find(|name| !workloads.contains(&name.as_str())) {
+        if let Some(name) = only
+            .iter()
+            .find(|name| !defaults.workloads.contains(&name.as_str()))
+        {
             return Err(format!("there is no workload {name}"));
         }
         let pace = if quick || !as_benchmark {
             Pace::QUICK
         } else {
-            full
+            defaults.pace
         };
         let json = json.unwrap_or_else(|| {
             let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-            PathBuf::from(target).join("bench").join(file)
+            PathBuf::from(target).join("bench").join(defaults.file)
         });
         Ok(Self { pace, only, json })
     }

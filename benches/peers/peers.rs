@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use support::server::{RedisServer, is_installed};
+use support::server::RedisServer;
 use tokio::runtime;
 
 #[path = "../locks/clock.rs"]
@@ -40,20 +40,22 @@ mod runs;
 mod workloads;
 
 use crate::{
-    options::{Options, Pace},
+    options::{Defaults, Options, Pace},
     workloads::{Bench, Measured},
 };
 
 /// Threads that run tasks.
 const WORKER_THREADS: usize = 2;
 
-const USAGE: &str = "cargo bench --manifest-path benches/peers/Cargo.toml -- [--quick] \
-                     [--only w1,w2,w3,w4,faults] [--json FILE]";
-
-/// Unless it is to be quick.
-const FULL: Pace = Pace {
-    rounds: 5,
-    span: Duration::from_secs(1),
+const DEFAULTS: Defaults = Defaults {
+    pace: Pace {
+        rounds: 5,
+        span: Duration::from_secs(1),
+    },
+    workloads: &workloads::NAMES,
+    file: "peers.json",
+    usage: "cargo bench --manifest-path benches/peers/Cargo.toml -- [--quick] \
+                     [--only w1,w2,w3,w4,faults] [--json FILE]",
 };
 
 fn page_path() -> PathBuf {
@@ -61,21 +63,10 @@ fn page_path() -> PathBuf {
 }
 
 fn main() -> ExitCode {
-    let args = std::env::args().skip(1);
-    let options = match Options::parse(args, FULL, &workloads::NAMES, "peers.json") {
+    let options = match Options::read(std::env::args().skip(1), &DEFAULTS) {
         Ok(options) => options,
-        Err(problem) => {
-            eprintln!("{problem}\nusage: {USAGE}");
-            return ExitCode::from(2);
-        }
+        Err(code) => return code,
     };
-    if !is_installed("redis-server") {
-        eprintln!(
-            "the benchmark starts a server of its own, and redis-server is not installed: `sh tests/check.sh` \
-             installs it, or use the package redis-server (apt-get) or redis (brew)"
-        );
-        return ExitCode::from(2);
-    }
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)
         .enable_all()
@@ -97,7 +88,7 @@ fn show(measured: &Measured, options: &Options) -> ExitCode {
         report::write(&options.json, &measured.json()),
     )];
     let whole = workloads::NAMES.iter().all(|name| options.wants(name));
-    if whole && options.pace.rounds == FULL.rounds {
+    if whole && options.pace.rounds == DEFAULTS.pace.rounds {
         let page = page_path();
         let done = page::update(&page, &measured.markdown());
         written.push((page, done));
