@@ -149,8 +149,10 @@ pub(crate) async fn run(server: &RedisServer, who: Who, key: &str, span: Duratio
     let scripts = server.scripts().await - before;
     let window = common(&workers, window);
     let tasks: Vec<_> = workers.into_iter().flatten().collect();
-    let sent = [(Figure::Scripts, scripts)];
-    crowd_run(&Crowd::of(&tasks, window), &sent, overlaps(&tasks))
+    let crowd = Crowd::of(&tasks, window);
+    let mut run = crowd_run(&crowd, overlaps(&tasks));
+    run.insert(Figure::Scripts, scripts as f64 / crowd.served as f64);
+    run
 }
 
 /// A worker's whole life.

@@ -11,6 +11,7 @@ pub(crate) enum Figure {
     Rate,
     Scripts,
     Sent,
+    ServerTime,
     Least,
     Most,
     Fairness,
@@ -33,6 +34,7 @@ impl Figure {
             Self::Rate => "per_s",
             Self::Scripts => "scripts_per",
             Self::Sent => "sent_per",
+            Self::ServerTime => "server_us",
             Self::Least => "least",
             Self::Most => "most",
             Self::Fairness => "least/most",
@@ -56,7 +58,11 @@ impl Figure {
             | Self::Commands
             | Self::OwnCount
             | Self::Overlaps => 0,
-            Self::Cycle | Self::MedianWait | Self::SlowWait | Self::WorstWait => 1,
+            Self::ServerTime
+            | Self::Cycle
+            | Self::MedianWait
+            | Self::SlowWait
+            | Self::WorstWait => 1,
             Self::Scripts
             | Self::Sent
             | Self::Fairness

@@ -53,20 +53,50 @@ pub(crate) fn own_seats(tasks: usize) -> Vec<Seat> {
     (0..tasks).map(|_| Seat::at(&fresh_key())).collect()
 }
 
-/// Commands that clients have sent, seen from one that sends `SET` by itself or not.
-pub(crate) async fn sent(server: &RedisServer, sends_set: bool) -> u64 {
-    let calls = server.calls().await;
-    let sent = calls.iter().filter(|(name, _)| {
-        let name = name.as_str();
-        let within = WITHIN_SCRIPTS.contains(&name) && !(sends_set && name == SET);
-        !within && !NOT_COUNTED.contains(&name)
-    });
-    sent.map(|(_, calls)| calls).sum()
+/// Commands that clients have sent, and how long the server was busy with them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sent {
+    pub(crate) commands: u64,
+    micros: u64,
 }
 
-/// The figures of a crowd at one key, and what it has sent for each of its acquisitions.
-pub(crate) fn crowd_run(crowd: &Crowd, sent: &[(Figure, u64)], overlaps: u64) -> Run {
-    let mut run = Run::from([
+impl Sent {
+    /// Until now, seen from a lock that sends `SET` by itself or not.
+    pub(crate) async fn so_far(server: &RedisServer, sends_set: bool) -> Self {
+        let costs = server.costs().await;
+        let sent = costs.iter().filter(|(name, _)| {
+            let name = name.as_str();
+            let within = WITHIN_SCRIPTS.contains(&name) && !(sends_set && name == SET);
+            !within && !NOT_COUNTED.contains(&name)
+        });
+        sent.fold(Self::default(), |sent, (_, cost)| Self {
+            commands: sent.commands + cost.calls,
+            micros: sent.micros + cost.micros,
+        })
+    }
+
+    /// Since then.
+    pub(crate) async fn since(self, server: &RedisServer, sends_set: bool) -> Self {
+        let now = Self::so_far(server, sends_set).await;
+        Self {
+            commands: now.commands - self.commands,
+            micros: now.micros - self.micros,
+        }
+    }
+
+    /// For each of the acquisitions of a crowd.
+    pub(crate) fn per_acquisition(self, crowd: &Crowd) -> [(Figure, f64); 2] {
+        let served = crowd.served as f64;
+        [
+            (Figure::Sent, self.commands as f64 / served),
+            (Figure::ServerTime, self.micros as f64 / served),
+        ]
+    }
+}
+
+/// The figures of a crowd at one key.
+pub(crate) fn crowd_run(crowd: &Crowd, overlaps: u64) -> Run {
+    Run::from([
         (Figure::Rate, crowd.rate),
         (Figure::Least, crowd.least as f64),
         (Figure::Most, crowd.most as f64),
@@ -75,13 +105,7 @@ pub(crate) fn crowd_run(crowd: &Crowd, sent: &[(Figure, u64)], overlaps: u64) ->
         (Figure::SlowWait, crowd.wait_ms(0.99)),
         (Figure::WorstWait, crowd.wait_ms(1.0)),
         (Figure::Overlaps, overlaps as f64),
-    ]);
-    let per_acquisition = |sent| sent as f64 / crowd.served as f64;
-    run.extend(
-        sent.iter()
-            .map(|(figure, sent)| (*figure, per_acquisition(*sent))),
-    );
-    run
+    ])
 }
 
 /// Callers of one guarded function, from when they ask to when the last has its answer.
@@ -133,9 +157,9 @@ impl Callers {
         }
     }
 
-    /// Their figures, for so many commands sent. `bodies_s` is what the bodies took by themselves: a timer is late by up
+    /// Their figures, and what they have sent. `bodies_s` is what the bodies took by themselves: a timer is late by up
     /// to a millisecond.
-    pub(crate) fn run(&self, sent: u64) -> Run {
+    pub(crate) fn run(&self, sent: Sent) -> Run {
         let seconds = |nanos| Duration::from_nanos(nanos).as_secs_f64();
         let wall = seconds(self.done - self.begin);
         let bodies = self.visits.iter().map(|visit| {
@@ -149,7 +173,7 @@ impl Callers {
                 wall / (CALLER_BODY * CALLER_COUNT).as_secs_f64(),
             ),
             (Figure::Bodies, seconds(bodies.sum())),
-            (Figure::Commands, sent as f64),
+            (Figure::Commands, sent.commands as f64),
             (Figure::Overlaps, self.overlaps as f64),
         ])
     }

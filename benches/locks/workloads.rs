@@ -10,7 +10,7 @@ use crate::{
     options::Pace,
     processes,
     report::{Figure, Limit, Report, Run, Table},
-    runs::{CROWD, Callers, SLICES, crowd_run, fresh_key, own_seats, same_seats, sent},
+    runs::{CROWD, Callers, SLICES, Sent, crowd_run, fresh_key, own_seats, same_seats},
 };
 
 pub(crate) const ONE_BY_ONE: &str = "w1";
@@ -113,14 +113,15 @@ impl Bench {
         let (server, contender) = (&self.server, self.contender(who));
         let detector = Arc::new(Detector::default());
         let sets = contender.sends_set();
-        let (scripts, commands) = (server.scripts().await, sent(server, sets).await);
+        let (scripts, before) = (server.scripts().await, Sent::so_far(server, sets).await);
         let seats = same_seats(tasks);
         let crowd = gather(contender, seats, self.pace.span, Some(&detector)).await;
-        let counts = [
-            (Figure::Scripts, server.scripts().await - scripts),
-            (Figure::Sent, sent(server, sets).await - commands),
-        ];
-        crowd_run(&crowd, &counts, detector.overlaps())
+        let sent = before.since(server, sets).await;
+        let scripts = server.scripts().await - scripts;
+        let mut run = crowd_run(&crowd, detector.overlaps());
+        run.extend(sent.per_acquisition(&crowd));
+        run.insert(Figure::Scripts, scripts as f64 / crowd.served as f64);
+        run
     }
 
     /// W3: all at one key, and whether a longer queue costs.
@@ -170,9 +171,9 @@ impl Bench {
             _ => f64::NAN,
         };
         let sets = contender.sends_set();
-        let (before, counted) = (sent(&self.server, sets).await, own_count());
+        let (before, counted) = (Sent::so_far(&self.server, sets).await, own_count());
         let callers = Callers::call(contender).await;
-        let mut run = callers.run(sent(&self.server, sets).await - before);
+        let mut run = callers.run(before.since(&self.server, sets).await);
         run.insert(Figure::OwnCount, own_count() - counted);
         run
     }

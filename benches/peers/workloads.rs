@@ -14,7 +14,7 @@ use crate::{
     page::Grid,
     report::{Figure, Report, Run, Table},
     rivals::{Poll, Rival},
-    runs::{CROWD, Callers, SLICES, crowd_run, own_seats, same_seats, sent},
+    runs::{CROWD, Callers, SLICES, Sent, crowd_run, own_seats, same_seats},
 };
 
 const ONE_BY_ONE: &str = "w1";
@@ -244,9 +244,9 @@ impl Bench {
         name: &str,
         seats: Vec<Seat>,
         parts: u32,
-    ) -> Option<(Crowd, u64, u64)> {
+    ) -> Option<(Crowd, Sent, u64)> {
         let (sets, span) = (self.sends_set(name), self.pace.span / parts);
-        let before = sent(&self.server, sets).await;
+        let before = Sent::so_far(&self.server, sets).await;
         let (crowd, overlaps) = match self.part(name)? {
             Part::Rust(rival) => {
                 let detector = Arc::new(Detector::default());
@@ -262,7 +262,7 @@ impl Bench {
                 (Crowd::of(&visits, window), overlaps(&visits))
             }
         };
-        Some((crowd, sent(&self.server, sets).await - before, overlaps))
+        Some((crowd, before.since(&self.server, sets).await, overlaps))
     }
 
     /// Runs tasks that do not meet, in turns.
@@ -271,11 +271,11 @@ impl Bench {
             for name in ALONE {
                 let seats = own_seats(tasks);
                 if let Some((crowd, sent, _)) = self.crowd(name, seats, SLICES).await {
-                    let run = Run::from([
+                    let mut run = Run::from([
                         (Figure::Cycle, 1e6 * tasks as f64 / crowd.rate),
                         (Figure::Rate, crowd.rate),
-                        (Figure::Sent, sent as f64 / crowd.served as f64),
                     ]);
+                    run.extend(sent.per_acquisition(&crowd));
                     table.add(name, run);
                 }
             }
@@ -294,12 +294,12 @@ impl Bench {
                 "{name} is counted with {sent} commands, not 2"
             );
         }
-        let title = "one task, its own key: µs (× floor-sha) · commands";
+        let title = "one task, own keys: µs (× floor-sha) · commands · server µs";
         measured.costs.column(title, |row| {
             let cycle = known(table.median(row, Figure::Cycle))?;
             let ratio = table.ratio(row, SHA, Figure::Cycle);
-            let sent = table.median(row, Figure::Sent);
-            Some(format!("{cycle:.0} ({ratio:.2}) · {sent:.1}"))
+            let [sent, server] = [Figure::Sent, Figure::ServerTime].map(|f| table.median(row, f));
+            Some(format!("{cycle:.0} ({ratio:.2}) · {sent:.1} · {server:.0}"))
         });
         measured.report.table(table);
     }
@@ -329,19 +329,29 @@ impl Bench {
                         name != OURS || overlaps == 0,
                         "two of ours were inside at once"
                     );
-                    table.add(name, crowd_run(&crowd, &[(Figure::Sent, sent)], overlaps));
+                    let mut run = crowd_run(&crowd, overlaps);
+                    run.extend(sent.per_acquisition(&crowd));
+                    table.add(name, run);
                 }
             }
         }
-        let title = "64 tasks, ONE key: 1000/s (× floor-sha) · commands each · least/most served · longest wait";
+        let title = "64 tasks, ONE key: 1000/s (× floor-sha) · commands · server µs · \
+                     least/most served · longest wait";
         measured.costs.column(title, |row| {
             let median = |figure| table.median(row, figure);
             let rate = known(median(Figure::Rate))? / 1e3;
             let ratio = table.ratio(row, SHA, Figure::Rate);
-            let [sent, least, most, wait] =
-                [Figure::Sent, Figure::Least, Figure::Most, Figure::WorstWait].map(median);
+            let [sent, server, least, most, wait] = [
+                Figure::Sent,
+                Figure::ServerTime,
+                Figure::Least,
+                Figure::Most,
+                Figure::WorstWait,
+            ]
+            .map(median);
             Some(format!(
-                "{rate:.1} ({ratio:.2}) · {sent:.1} · {least:.0}/{most:.0} · {wait:.0} ms"
+                "{rate:.1} ({ratio:.2}) · {sent:.1} · {server:.0} · \
+                 {least:.0}/{most:.0} · {wait:.0} ms"
             ))
         });
         measured.report.table(table);
@@ -356,13 +366,13 @@ impl Bench {
         for _ in 0..self.caller_rounds() {
             for name in AT_ONE_KEY {
                 let sets = self.sends_set(name);
-                let before = sent(&self.server, sets).await;
+                let before = Sent::so_far(&self.server, sets).await;
                 let callers = match self.part(name) {
                     Some(Part::Rust(rival)) => Callers::call(rival).await,
                     Some(Part::Jvm(redisson, kind)) => redisson.call(kind),
                     None => continue,
                 };
-                let run = callers.run(sent(&self.server, sets).await - before);
+                let run = callers.run(before.since(&self.server, sets).await);
                 assert!(
                     run[&Figure::Wall] >= 2.0,
                     "{name} is faster than the bodies are"

@@ -37,6 +37,15 @@ pub struct RedisServer {
     process: Option<Mortal>,
 }
 
+/// What one command has cost the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cost {
+    /// How often it was called.
+    pub calls: u64,
+    /// How long it ran in all, in µs; a script with all that it calls.
+    pub micros: u64,
+}
+
 /// Settings of a server before it starts.
 #[derive(Debug, Default)]
 pub struct ServerBuilder {
@@ -397,12 +406,25 @@ impl RedisServer {
     /// # Panics
     /// If the server cannot be reached.
     pub async fn calls(&self) -> BTreeMap<String, u64> {
+        let costs = self.costs().await.into_iter();
+        costs.map(|(name, cost)| (name, cost.calls)).collect()
+    }
+
+    /// What each command has cost, as [`calls`](Self::calls) counts them.
+    ///
+    /// # Panics
+    /// If the server cannot be reached.
+    pub async fn costs(&self) -> BTreeMap<String, Cost> {
         let info: String = self.ask(&["INFO", "commandstats"]).await;
         info.lines()
             .filter_map(|line| {
                 let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-                let calls = rest.split(',').next()?.parse().ok()?;
-                Some((name.to_owned(), calls))
+                let (calls, rest) = rest.split_once(",usec=")?;
+                let cost = Cost {
+                    calls: calls.parse().ok()?,
+                    micros: rest.split(',').next()?.parse().ok()?,
+                };
+                Some((name.to_owned(), cost))
             })
             .collect()
     }
