@@ -2,7 +2,7 @@
 
 use std::{fmt, future::Future, str::FromStr, time::Duration};
 
-use lock_runtime::LockClient;
+use lock_runtime::{LockClient, Strategy};
 use uuid::Uuid;
 
 use crate::floors::{GateFloor, SetFloor, ShaFloor, Tuning};
@@ -107,6 +107,16 @@ pub(crate) async fn warm<C: Cycle>(mut contender: C) -> C {
     first.await.expect("a first lock is taken")
 }
 
+/// Our client, whose calls wait in one way.
+pub(crate) async fn ours(url: &str, strategy: Strategy) -> LockClient {
+    let client = LockClient::builder()
+        .url(url)
+        .namespace(NAMESPACE)
+        .strategy(strategy)
+        .connect();
+    client.await.expect("the client connects")
+}
+
 /// Ours, or a floor.
 #[derive(Debug, Clone)]
 pub(crate) enum Contender {
@@ -120,14 +130,7 @@ impl Contender {
     /// Connects, and takes a lock once.
     pub(crate) async fn connect(who: Who, url: &str) -> Self {
         warm(match who {
-            Who::Ours => Self::Ours(
-                LockClient::builder()
-                    .url(url)
-                    .namespace(NAMESPACE)
-                    .connect()
-                    .await
-                    .expect("the client connects"),
-            ),
+            Who::Ours => Self::Ours(ours(url, Strategy::Handoff).await),
             Who::FloorSha => Self::Sha(ShaFloor::new(url, Tuning::Ours).await),
             Who::FloorShaDefaults => Self::Sha(ShaFloor::new(url, Tuning::Defaults).await),
             Who::FloorSet => Self::Set(SetFloor::new(url).await),

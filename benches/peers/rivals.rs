@@ -8,6 +8,7 @@ use async_redis_lock::{Locker, Options};
 use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
 use distributed_lock_redis::RedisLockProvider;
 use futures_util::future::join;
+use lock_runtime::{LockError, Strategy};
 use redis_for_redis_lock::aio::MultiplexedConnection;
 use redis_lock::LockAcrossOptions;
 use rslock::LockManager;
@@ -16,7 +17,7 @@ use tokio::sync::{Mutex, oneshot};
 
 use crate::{
     clock::now,
-    contenders::{Contender, Cycle, LEASE, Seat, Who, warm},
+    contenders::{Contender, Cycle, LEASE, Seat, Who, ours, warm},
 };
 
 /// How long redis-lock and async-redis-lock wait by default. distributed-lock-redis has no loop of its own, and gets
@@ -77,6 +78,10 @@ impl Rival {
         Self::Own(Contender::connect(who, url).await)
     }
 
+    pub(crate) async fn ours(url: &str, strategy: Strategy) -> Self {
+        warm(Self::Own(Contender::Ours(ours(url, strategy).await))).await
+    }
+
     /// rslock sleeps 0 to 200 ms, at random; here 0 to 5 ms if it is quick.
     fn manager(url: &str, poll: Poll) -> LockManager {
         let mut manager = LockManager::new(vec![url]);
@@ -124,7 +129,7 @@ impl Rival {
                 let lock = client.lock(key).wait(PATIENCE).lease(lease).renew(renew);
                 match lock.run(work).await {
                     Ok(()) => Told::Nothing,
-                    Err(lock_runtime::LockError::Lost { .. }) => Told::Stopped,
+                    Err(LockError::Lost { .. }) => Told::Stopped,
                     Err(error) => panic!("ours is granted: {error}"),
                 }
             }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use lock_runtime::Strategy;
 use serde_json::{Value, json};
 use support::server::RedisServer;
 
@@ -31,6 +32,8 @@ const CALLER_ROUNDS: usize = 3;
 
 const OURS: &str = "ours";
 const OURS_RENEWED: &str = "ours, renewed";
+const OURS_NOTIFY: &str = "ours, notify";
+const OURS_SPIN: &str = "ours, spin";
 const SHA: &str = "floor-sha";
 const SET: &str = "floor-set";
 const GATE: &str = "floor-gate";
@@ -62,10 +65,12 @@ const ALONE: [&str; 9] = [
 ];
 
 /// Who takes part where it does.
-const AT_ONE_KEY: [&str; 13] = [
+const AT_ONE_KEY: [&str; 15] = [
     SHA,
     GATE,
     OURS,
+    OURS_NOTIFY,
+    OURS_SPIN,
     RSLOCK,
     REDIS_LOCK,
     ASYNC_REDIS_LOCK,
@@ -79,11 +84,13 @@ const AT_ONE_KEY: [&str; 13] = [
 ];
 
 /// All of these, in the order of the page.
-const COST_ROWS: [&str; 14] = [
+const COST_ROWS: [&str; 16] = [
     SHA,
     SET,
     GATE,
     OURS,
+    OURS_NOTIFY,
+    OURS_SPIN,
     RSLOCK,
     RSLOCK_QUICK,
     REDIS_LOCK,
@@ -173,6 +180,8 @@ impl Bench {
             (SET, Rival::own(Who::FloorSet, url).await),
             (GATE, Rival::own(Who::FloorGate, url).await),
             (OURS, Rival::own(Who::Ours, url).await),
+            (OURS_NOTIFY, Rival::ours(url, Strategy::Notify).await),
+            (OURS_SPIN, Rival::ours(url, Strategy::Spin).await),
             (RSLOCK, Rival::rslock(url, Poll::Documented).await),
             (RSLOCK_QUICK, Rival::rslock(url, Poll::Quick).await),
             (RSLOCK_USING, Rival::rslock_using(url).await),
@@ -326,7 +335,7 @@ impl Bench {
                 let seats = same_seats(CROWD);
                 if let Some((crowd, sent, overlaps)) = self.crowd(name, seats, 1).await {
                     assert!(
-                        name != OURS || overlaps == 0,
+                        !name.starts_with(OURS) || overlaps == 0,
                         "two of ours were inside at once"
                     );
                     let mut run = crowd_run(&crowd, overlaps);
