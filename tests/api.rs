@@ -213,7 +213,7 @@ async fn a_guard_tells_and_extends() {
         ));
         let status = lock.status().await.unwrap();
         let holder = status.holder.unwrap();
-        assert_eq!((holder.token, status.waiters), (guard.token(), 0));
+        assert_eq!((holder.token, status.waiters), (Some(guard.token()), 0));
         assert!(holder.remaining.unwrap() > 2500 * MS);
         assert_eq!(guard.run(async { 7 }).await, Ok(7));
         guard.release().await;

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_runtime::{Lock, LockClient};
+use lock_runtime::{FencingToken, Lock, LockClient};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     process::{Child, Command},
@@ -238,12 +238,12 @@ impl Floor {
         // Time passes until the server answers: what was left at the kill is at least this.
         let passed = since.elapsed();
         let holder = self.lock.status().await?.holder;
-        let (token, rest) = holder.map_or((self.report.newest_token(), Duration::ZERO), |holder| {
-            (holder.token.get(), holder.remaining.unwrap_or_default())
-        });
+        let token = holder.as_ref().and_then(|holder| holder.token);
+        let token = token.map_or(self.report.newest_token(), FencingToken::get);
+        let rest = holder.and_then(|holder| holder.remaining);
         self.gap = Some(Gap {
             since,
-            allowed: Some((token, passed + rest)),
+            allowed: Some((token, passed + rest.unwrap_or_default())),
         });
         Ok(())
     }

@@ -90,8 +90,8 @@ pub struct Status {
 pub struct Holder {
     /// The acquisition that was granted.
     pub owner: OwnerId,
-    /// Its fencing token.
-    pub token: FencingToken,
+    /// Its fencing token; `None` where it takes none, as a plain lock of Redisson's.
+    pub token: Option<FencingToken>,
     /// What is left of its lease; `None` while the backend itself keeps it.
     pub remaining: Option<Duration>,
 }
@@ -102,8 +102,10 @@ pub struct Holder {
 pub enum BackendError {
     /// No answer: the server is down, cut off or too slow. Worth another try.
     Unreachable(String),
-    /// The server answers, and refuses: out of memory, read-only, missing rights, foreign data under the key.
+    /// The server answers, and refuses: out of memory, read-only, missing rights.
     Refused(String),
+    /// The server has something else under the lock's name: a lock in another layout, or other data.
+    WrongLayout,
     /// The client was shut down.
     ShutDown,
 }
@@ -113,6 +115,9 @@ impl fmt::Display for BackendError {
         match self {
             Self::Unreachable(detail) => write!(f, "the lock server cannot be reached: {detail}"),
             Self::Refused(detail) => write!(f, "the lock server refused: {detail}"),
+            Self::WrongLayout => {
+                f.write_str("the lock server has other data under the lock's name")
+            }
             Self::ShutDown => f.write_str("the lock client was shut down"),
         }
     }

@@ -76,6 +76,11 @@ pub enum LockError {
         /// The server's reason.
         detail: String,
     },
+    /// The server has something else under the lock's name: a lock in another layout, as Redisson's, or other data.
+    WrongLayout {
+        /// The lock.
+        key: LockKey,
+    },
     /// The key cannot name a lock.
     InvalidKey(KeyError),
     /// The options are out of range or contradict each other.
@@ -101,6 +106,7 @@ impl LockError {
                 key: key.clone(),
                 detail,
             },
+            BackendError::WrongLayout => Self::WrongLayout { key: key.clone() },
             BackendError::ShutDown => Self::ShutDown,
         }
     }
@@ -139,6 +145,10 @@ impl fmt::Display for LockError {
             Self::Refused { key, detail } => {
                 write!(f, "the lock server refused lock `{key}`: {detail}")
             }
+            Self::WrongLayout { key } => write!(
+                f,
+                "the lock server has something else under the name of lock `{key}`, a lock in another layout or other data: share a lock in one layout (`LockClientBuilder::layout` for Redisson's), or choose another key or namespace"
+            ),
             Self::InvalidKey(error) => write!(f, "invalid lock key: {error}"),
             Self::InvalidOptions(error) => write!(f, "invalid lock options: {error}"),
             Self::NoClient => f.write_str(

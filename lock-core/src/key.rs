@@ -183,6 +183,19 @@ impl LockName {
         }
     }
 
+    /// The key as it stands, after the namespace if there is one: a name that others gave. Where all states of a lock
+    /// have to share a slot, they see to it themselves.
+    ///
+    /// # Errors
+    /// [`KeyError::Empty`] for a namespace that is empty.
+    pub fn plain(namespace: Option<&str>, key: &LockKey) -> Result<Self, KeyError> {
+        Ok(Self(match namespace {
+            None => key.0.clone(),
+            Some("") => return Err(KeyError::Empty),
+            Some(namespace) => format!("{namespace}:{key}").into(),
+        }))
+    }
+
     /// The stored form.
     #[must_use]
     pub fn as_str(&self) -> &str {

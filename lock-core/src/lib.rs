@@ -9,6 +9,7 @@ pub mod duration;
 pub mod error;
 pub mod fencing;
 pub mod key;
+pub mod layout;
 pub mod lease;
 pub mod options;
 pub mod owner;

@@ -2,7 +2,10 @@
 
 use std::{fmt, time::Duration};
 
-use crate::lease::{LeaseTerms, MAX_LEASE, MIN_LEASE, MIN_RENEWED_LEASE, Renewal};
+use crate::{
+    layout::Layout,
+    lease::{LeaseTerms, MAX_LEASE, MIN_LEASE, MIN_RENEWED_LEASE, Renewal},
+};
 
 /// The longest `wait`.
 pub const MAX_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -85,10 +88,12 @@ pub struct Defaults {
     pub wait: Duration,
     /// The lease time, renewed every third: 30 s.
     pub lease: Duration,
-    /// How to wait: by handoff.
-    pub strategy: Strategy,
+    /// How to wait; `None`: as the layout has it, by handoff in the native one.
+    pub strategy: Option<Strategy>,
     /// How to spin, where a call does.
     pub backoff: Backoff,
+    /// How the locks are stored: the native way.
+    pub layout: Layout,
 }
 
 impl Default for Defaults {
@@ -96,8 +101,9 @@ impl Default for Defaults {
         Self {
             wait: Duration::from_secs(3),
             lease: Duration::from_secs(30),
-            strategy: Strategy::default(),
+            strategy: None,
             backoff: Backoff::default(),
+            layout: Layout::default(),
         }
     }
 }
@@ -137,6 +143,8 @@ pub enum OptionsError {
     HoldAtLeastAboveLease,
     /// A caller that spins would sleep for no time at all, or for more at first than at most.
     BackoffOutOfRange,
+    /// Who waits by handoff queues, and the client's locks are stored in a layout without a queue.
+    NoQueue,
 }
 
 impl fmt::Display for OptionsError {
@@ -162,6 +170,9 @@ impl fmt::Display for OptionsError {
             ),
             Self::BackoffOutOfRange => f.write_str(
                 "a caller that spins sleeps longer than not at all, and at first no longer than at most: write for instance 1 ms and 128 ms",
+            ),
+            Self::NoQueue => f.write_str(
+                "who waits by handoff queues, and locks in Redisson's layout have no queue: choose `strategy = notify` or `strategy = spin`",
             ),
             Self::HoldAtLeastAboveLease => write!(
                 f,
@@ -208,12 +219,19 @@ impl LockOptions {
         if backoff.first.is_zero() || backoff.first > backoff.most {
             return Err(OptionsError::BackoffOutOfRange);
         }
+        let strategy = self
+            .strategy
+            .or(defaults.strategy)
+            .unwrap_or(defaults.layout.default_strategy());
+        if !defaults.layout.allows(strategy) {
+            return Err(OptionsError::NoQueue);
+        }
         Ok(Terms {
             wait,
             lease: LeaseTerms { time, renewal },
             on_lost: self.on_lost,
             hold_at_least: self.hold_at_least,
-            strategy: self.strategy.unwrap_or(defaults.strategy),
+            strategy,
             backoff,
         })
     }
@@ -283,6 +301,39 @@ mod tests {
             let completed = LockOptions::default().complete(&defaults);
             assert_eq!(completed, Err(OptionsError::BackoffOutOfRange));
         }
+    }
+
+    #[test]
+    fn a_layout_without_a_queue_has_no_handoff() {
+        let redisson = Defaults {
+            layout: Layout::Redisson,
+            ..Defaults::default()
+        };
+        let asked = |strategy| LockOptions {
+            strategy,
+            ..LockOptions::default()
+        };
+        let strategy = |strategy| {
+            let terms = asked(strategy).complete(&redisson);
+            terms.map(|terms| terms.strategy)
+        };
+        assert_eq!(strategy(None), Ok(Strategy::Notify));
+        assert_eq!(strategy(Some(Strategy::Spin)), Ok(Strategy::Spin));
+        assert_eq!(
+            strategy(Some(Strategy::Handoff)),
+            Err(OptionsError::NoQueue)
+        );
+        let spinning = Defaults {
+            strategy: Some(Strategy::Spin),
+            ..redisson
+        };
+        let terms = asked(None).complete(&spinning).unwrap();
+        assert_eq!(terms.strategy, Strategy::Spin);
+        assert_eq!(
+            complete(asked(None)).unwrap().strategy,
+            Strategy::Handoff,
+            "the native layout's own"
+        );
     }
 
     #[test]

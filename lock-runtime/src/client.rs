@@ -14,6 +14,7 @@ use lock_core::{
     backend::Backend,
     error::LockError,
     key::LockKey,
+    layout::Layout,
     options::{Backoff, Defaults, LockOptions, Strategy},
 };
 use once_cell::sync::OnceCell;
@@ -90,7 +91,7 @@ impl fmt::Debug for Shared {
 #[derive(Debug, Clone)]
 pub struct LockClient {
     shared: Arc<Shared>,
-    namespace: Arc<str>,
+    namespace: Option<Arc<str>>,
     defaults: Defaults,
 }
 
@@ -223,8 +224,8 @@ impl LockClient {
         &self.shared
     }
 
-    pub(crate) fn namespace(&self) -> &str {
-        &self.namespace
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
     }
 
     pub(crate) fn defaults(&self) -> &Defaults {
@@ -268,7 +269,7 @@ impl std::error::Error for AlreadyInstalled {}
 #[must_use = "a builder does nothing until it connects"]
 pub struct LockClientBuilder {
     target: Option<Target>,
-    namespace: String,
+    namespace: Option<String>,
     defaults: Defaults,
     allow_eviction: bool,
 }
@@ -297,8 +298,14 @@ impl Target {
         held: &Arc<HeldHere>,
     ) -> Result<Arc<dyn Backend>, ConnectError> {
         let patience = defaults.wait;
+        let layout = defaults.layout;
+        let native = || match layout {
+            Layout::Native => Ok(()),
+            _ => Err(ConnectError::UnsupportedLayout),
+        };
         let info = match self {
             Self::Url(url) if redlock::is_redlock(&url) => {
+                native()?;
                 let config = RedlockConfig {
                     nodes: redlock::parse(&url)?,
                     allow_eviction,
@@ -311,12 +318,16 @@ impl Target {
             }
             Self::Redis(info) => *info,
             Self::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
-                Some(world) => return Ok(Arc::new(MemoryBackend::named(world, counters.clone()))),
+                Some(world) => {
+                    native()?;
+                    return Ok(Arc::new(MemoryBackend::named(world, counters.clone())));
+                }
                 None => connect::parse_url(&url)?,
             },
         };
         let config = RedisConfig {
             info,
+            layout,
             allow_eviction,
             patience,
         };
@@ -329,7 +340,7 @@ impl LockClientBuilder {
     fn new() -> Self {
         Self {
             target: None,
-            namespace: "lock".into(),
+            namespace: None,
             defaults: Defaults::default(),
             allow_eviction: false,
         }
@@ -352,9 +363,10 @@ impl LockClientBuilder {
         self
     }
 
-    /// What separates this application's keys from those of others on the same server: `"lock"` by default.
+    /// What separates this application's keys from those of others on the same server: `"lock"` by default, and nothing in
+    /// [Redisson's layout](Self::layout).
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.namespace = namespace.into();
+        self.namespace = Some(namespace.into());
         self
     }
 
@@ -370,15 +382,62 @@ impl LockClientBuilder {
         self
     }
 
-    /// How calls wait that do not say so themselves: [`Strategy::Handoff`] by default.
+    /// How calls wait that do not say so themselves: [`Strategy::Handoff`] by default, and [`Strategy::Notify`] in
+    /// [Redisson's layout](Self::layout).
     pub fn strategy(mut self, strategy: Strategy) -> Self {
-        self.defaults.strategy = strategy;
+        self.defaults.strategy = Some(strategy);
         self
     }
 
     /// How callers with [`Strategy::Spin`] sleep between two tries: 1 to 128 ms by default.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.defaults.backoff = backoff;
+        self
+    }
+
+    /// How the locks of this client are stored. With [`Layout::Redisson`] they are those of Redisson's `RLock`, on one
+    /// Redis server: a Rust call and a JVM thread that name one lock exclude each other, and wake each other.
+    ///
+    /// The name is what is given to `getLock`: the key as it stands, after `namespace:` if there is a
+    /// [`namespace`](Self::namespace). A value is escaped in a key, which leaves letters, digits, `-`, `_` and `.` as
+    /// they are; `<arg:raw>` leaves all as it is.
+    ///
+    /// What differs from the native layout:
+    /// - **No order.** Redisson takes a lock that is free, whoever has waited longer; so do callers of ours, by
+    ///   [`Strategy::Notify`] (the default here) or [`Strategy::Spin`]. `handoff` is refused. Calls of one process take
+    ///   turns. In vain a process looks five times a second, for Redisson's spin locks, its fair locks and a lock that
+    ///   expires say nothing.
+    /// - **Fencing tokens** rise over all holders in Rust. A plain `RLock` has none. Where Redisson's `RFencedLock` is
+    ///   used under the same name both draw from one rising sequence, from its first token on.
+    /// - **Entering again** is counted in the process, and Redisson sees a count of one. What the JVM counts stands.
+    /// - A lease is as long as it was on the server's clock; one that is set back makes it longer.
+    ///
+    /// Redisson's lock names, hashes, channels and messages of version 4.7 on a single server are meant, without sharded
+    /// channels. Its fair locks and read/write locks exclude ours and are excluded, but a fair lock that waits hears
+    /// nothing of a release of ours, as of one of `RLock`'s: it waits until the lease that it saw has ended.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_runtime::{Layout, LockClient};
+    ///
+    /// let client = LockClient::builder()
+    ///     .url("redis://127.0.0.1/")
+    ///     .layout(Layout::Redisson)
+    ///     .connect()
+    ///     .await?;
+    /// // Excludes `redisson.getLock("order:42")`.
+    /// client.lock("order:42").run(async { /* alone, JVM included */ }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`connect`](Self::connect) refuses it with [`ConnectError::UnsupportedLayout`] in process and on a Redlock, and
+    /// with `handoff` as the client's [`strategy`](Self::strategy); a call with `strategy = handoff` is refused with
+    /// [`LockError::InvalidOptions`]. A key that holds a lock in the other layout, or other data, gives
+    /// [`LockError::WrongLayout`].
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.defaults.layout = layout;
         self
     }
 
@@ -403,7 +462,7 @@ impl LockClientBuilder {
         LockOptions::default()
             .complete(&defaults)
             .map_err(ConnectError::InvalidDefaults)?;
-        if namespace.is_empty() {
+        if namespace.as_deref() == Some("") {
             return Err(ConnectError::EmptyNamespace);
         }
         let counters = Arc::new(Counters::default());
@@ -420,7 +479,7 @@ impl LockClientBuilder {
                 keeper: Arc::new(Keeper::default()),
                 closed: AtomicBool::new(false),
             }),
-            namespace: namespace.into(),
+            namespace: namespace.map(Into::into),
             defaults,
         })
     }

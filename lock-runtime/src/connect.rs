@@ -41,6 +41,8 @@ pub enum ConnectError {
     },
     /// The client's defaults are out of range.
     InvalidDefaults(OptionsError),
+    /// Redisson's layout is one of a single Redis server: neither of a Redlock, nor of locks in process.
+    UnsupportedLayout,
     /// The namespace is empty.
     EmptyNamespace,
     /// Nothing answers at the address.
@@ -116,6 +118,9 @@ impl fmt::Display for ConnectError {
                 failures.iter().try_for_each(|failure| write!(f, "; {failure}"))
             }
             Self::InvalidDefaults(error) => write!(f, "the client's defaults are not valid: {error}"),
+            Self::UnsupportedLayout => f.write_str(
+                "Redisson's layout is one of a single Redis server: name it with a redis:// URL, or leave `layout` out for a Redlock and for locks in process",
+            ),
             Self::EmptyNamespace => f.write_str("the client's namespace is empty: name the application"),
             Self::Unreachable { server, waited, detail } => write!(
                 f,

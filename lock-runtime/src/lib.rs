@@ -26,7 +26,8 @@
 //! # Fairness
 //! Callers of one key enter in the order in which they queued, over all processes. A call with `wait` zero never queues,
 //! and never overtakes one that waits. Callers that wait by [`Strategy::Notify`] or [`Strategy::Spin`] do not queue
-//! either: they have no order, and enter when nobody queues. On a Redlock nobody queues at all.
+//! either: they have no order, and enter when nobody queues. On a Redlock, and in [Redisson's layout](Layout::Redisson), nobody
+//! queues at all.
 //!
 //! # Cancel safety
 //! Every future of this crate may be dropped at any await: neither a key nor a place in a queue stays behind beyond one
@@ -73,6 +74,7 @@ pub use lock_core::{
     error::{BusyWith, FromLockError, LockError, LockResult, LossReason, MapErrResult, SkipResult},
     fencing::FencingToken,
     key::{KeyError, KeyPart, LockKey, MAX_KEY_BYTES, escape},
+    layout::Layout,
     options::{Backoff, OnLost, OptionsError, Strategy},
     owner::OwnerId,
 };

@@ -25,7 +25,8 @@ use crate::{
 ///
 /// # Fairness
 /// Waiters of one key enter in the order in which they queued, over all processes; those that wait by another
-/// [`strategy`](Self::strategy) have no order, and enter when nobody queues. On a Redlock nobody queues.
+/// [`strategy`](Self::strategy) have no order, and enter when nobody queues. On a Redlock and in Redisson's layout nobody
+/// queues.
 ///
 /// # Cancel safety
 /// Dropping any of the futures, at any await, leaves no key and no place in the queue behind.
@@ -134,8 +135,8 @@ impl Lock {
 
     fn name(&self) -> Result<(LockKey, LockName), LockError> {
         let key = self.key.clone()?;
-        let namespace = self.namespace.as_deref().unwrap_or(self.client.namespace());
-        let name = LockName::new(namespace, &key)?;
+        let namespace = self.namespace.as_deref().or(self.client.namespace());
+        let name = self.client.defaults().layout.name(namespace, &key)?;
         Ok((key, name))
     }
 
@@ -154,8 +155,9 @@ impl Lock {
     ///
     /// # Errors
     /// [`LockError::Busy`] if others were inside all that time, [`LockError::Unreachable`] or [`LockError::Refused`] if
-    /// the server did not grant, [`LockError::InvalidKey`] and [`LockError::InvalidOptions`] before anything is sent,
-    /// [`LockError::Lost`] inside a hold of this key that was lost.
+    /// the server did not grant, [`LockError::WrongLayout`] if it has something else under that name,
+    /// [`LockError::InvalidKey`] and [`LockError::InvalidOptions`] before anything is sent, [`LockError::Lost`] inside a
+    /// hold of this key that was lost.
     pub async fn acquire(&self) -> Result<LockGuard, LockError> {
         Ok(LockGuard::new(wait::enter(self.wanted()?).await?))
     }
@@ -180,7 +182,7 @@ impl Lock {
     /// Reads who holds the lock, for how long, and how many wait. The answer may be stale when it arrives.
     ///
     /// # Errors
-    /// [`LockError::Unreachable`], [`LockError::Refused`], [`LockError::InvalidKey`].
+    /// [`LockError::Unreachable`], [`LockError::Refused`], [`LockError::WrongLayout`], [`LockError::InvalidKey`].
     pub async fn status(&self) -> Result<Status, LockError> {
         let (key, name) = self.name()?;
         let backend = &self.client.shared().backend;

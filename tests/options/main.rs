@@ -2,6 +2,7 @@
 
 mod hold_at_least;
 mod keys;
+mod layout;
 mod map_err;
 mod on_busy;
 mod strategy;

@@ -16,8 +16,6 @@ use crate::stores::{
     MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until, until_waiting,
 };
 
-const ALL: [Strategy; 3] = [Strategy::Handoff, Strategy::Notify, Strategy::Spin];
-
 #[distributed_lock(key = "k", wait = "20s", strategy = notify)]
 async fn notified() -> Result<(), LockError> {
     Ok(())
@@ -34,7 +32,7 @@ async fn each_enters_when_the_lock_is_free() {
         let (client, other) = (store.client().await, store.client().await);
         client.scope(notified()).await.unwrap();
         client.scope(spinning()).await.unwrap();
-        for strategy in ALL {
+        for &strategy in store.strategies() {
             let guard = hold(&other, "k").await;
             let lock = client.lock("k").strategy(strategy).wait(20 * SECOND);
             let mut waiting = Box::pin(lock.acquire());
@@ -59,6 +57,7 @@ async fn each_enters_when_the_lock_is_free() {
 async fn all_together_exclude_each_other_and_nobody_starves() {
     on_every_store(|store| async move {
         let (inside, served) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let strategies = store.strategies();
         let mut running = JoinSet::new();
         for process in 0..2 {
             for caller in 0..8 {
@@ -66,7 +65,7 @@ async fn all_together_exclude_each_other_and_nobody_starves() {
                 let (inside, served) = (inside.clone(), served.clone());
                 running.spawn(async move {
                     for turn in 0..10 {
-                        let strategy = ALL[(process + caller + turn) % 3];
+                        let strategy = strategies[(process + caller + turn) % strategies.len()];
                         let lock = client.lock("k").strategy(strategy).wait(60 * SECOND);
                         let body = async {
                             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
@@ -125,7 +124,7 @@ async fn each_is_busy_at_the_end_of_its_wait_and_leaves_nothing() {
     on_every_store(|store| async move {
         let (client, other) = (store.client().await, store.client().await);
         let guard = hold(&other, "k").await;
-        for strategy in ALL {
+        for &strategy in store.strategies() {
             let lock = client.lock("k").strategy(strategy).wait(300 * MS);
             match lock.acquire().await {
                 Err(LockError::Busy { waited, .. }) => {
@@ -150,7 +149,7 @@ async fn each_is_busy_at_the_end_of_its_wait_and_leaves_nothing() {
 async fn each_enters_after_a_holder_that_is_gone() {
     on_every_store(|store| async move {
         let (client, other) = (store.client().await, store.client().await);
-        for strategy in ALL {
+        for &strategy in store.strategies() {
             // Forgotten, it is never released: its lease ends it.
             let gone = other.lock("k").lease(400 * MS).acquire().await.unwrap();
             std::mem::forget(gone);
@@ -169,7 +168,7 @@ async fn a_client_has_a_default_and_shuts_down_in_any() {
     let store = Store::redis().await;
     let holder = store.client().await;
     let guard = hold(&holder, "k").await;
-    for strategy in ALL {
+    for &strategy in store.strategies() {
         let client = store
             .builder()
             .strategy(strategy)

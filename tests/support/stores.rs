@@ -7,7 +7,7 @@ use std::{
 
 pub use crate::until;
 use crate::{quorum::shared_quorum, server::shared_server};
-use lock_runtime::{LockClient, LockClientBuilder, LockGuard};
+use lock_runtime::{Layout, LockClient, LockClientBuilder, LockGuard, Strategy};
 use uuid::Uuid;
 
 /// A millisecond.
@@ -20,6 +20,7 @@ pub const SECOND: Duration = Duration::from_secs(1);
 pub struct Store {
     url: String,
     namespace: String,
+    layout: Layout,
 }
 
 impl Store {
@@ -29,6 +30,7 @@ impl Store {
         Self {
             url: format!("memory:{}", Uuid::new_v4()),
             namespace: "test".into(),
+            layout: Layout::Native,
         }
     }
 
@@ -48,6 +50,15 @@ impl Store {
         Self {
             url: url.to_owned(),
             namespace: Uuid::new_v4().simple().to_string(),
+            layout: Layout::Native,
+        }
+    }
+
+    /// Locks in Redisson's layout on a real server that no other test sees.
+    pub async fn redisson() -> Self {
+        Self {
+            layout: Layout::Redisson,
+            ..Self::redis().await
         }
     }
 
@@ -57,6 +68,7 @@ impl Store {
         Self {
             url: url.to_owned(),
             namespace: self.namespace.clone(),
+            layout: self.layout,
         }
     }
 
@@ -72,6 +84,21 @@ impl Store {
         self.url.starts_with("redlock")
     }
 
+    /// Whether locks are stored as Redisson stores them.
+    #[must_use]
+    pub fn is_redisson(&self) -> bool {
+        self.layout == Layout::Redisson
+    }
+
+    /// How callers may wait here.
+    #[must_use]
+    pub fn strategies(&self) -> &'static [Strategy] {
+        match self.layout {
+            Layout::Redisson => &[Strategy::Notify, Strategy::Spin],
+            _ => &[Strategy::Handoff, Strategy::Notify, Strategy::Spin],
+        }
+    }
+
     /// A client with links, owners and queue places of its own, as another process would have.
     pub async fn client(&self) -> LockClient {
         self.builder()
@@ -85,6 +112,7 @@ impl Store {
         LockClient::builder()
             .url(&self.url)
             .namespace(&self.namespace)
+            .layout(self.layout)
     }
 
     /// The names that the server has for this store; none in process. Of a quorum the rest may confirm a moment after
@@ -112,7 +140,10 @@ impl Store {
     /// The stored name of a key.
     #[must_use]
     pub fn name(&self, key: &str) -> String {
-        format!("{{{}:{key}}}", self.namespace)
+        match self.layout {
+            Layout::Redisson => format!("{}:{key}", self.namespace),
+            _ => format!("{{{}:{key}}}", self.namespace),
+        }
     }
 }
 
@@ -123,13 +154,14 @@ where
     Fut: Future<Output = ()>,
 {
     on_stores_with_a_queue(&test).await;
-    let store = Store::redlock().await;
-    eprintln!("on {store:?}");
-    test(store).await;
+    for store in [Store::redlock().await, Store::redisson().await] {
+        eprintln!("on {store:?}");
+        test(store).await;
+    }
 }
 
-/// Runs a test on every backend that promises an order. On a quorum nobody queues: no order is promised, and nobody can
-/// be seen waiting.
+/// Runs a test on every backend that promises an order. On a quorum and in Redisson's layout nobody queues: no order is
+/// promised, and nobody can be seen waiting.
 pub async fn on_stores_with_a_queue<F, Fut>(test: F)
 where
     F: Fn(Store) -> Fut,

@@ -521,7 +521,7 @@ impl Backend for MemoryBackend {
         let status = self.world.with(name, |slot, _| Status {
             holder: slot.held.as_ref().map(|held| Holder {
                 owner: held.owner,
-                token: held.token,
+                token: Some(held.token),
                 remaining: held.until.map(|until| until.since(clock::now())),
             }),
             waiters: slot.queue.len(),

@@ -12,10 +12,11 @@ use redis::{FromRedisValue, Value};
 use tokio::sync::{Mutex, oneshot};
 
 use super::{
-    Duty, FENCE, Names, Server, claim_ms,
+    Duty, Server, claim_ms,
     connection::{CallError, Connection},
+    layout::{FENCE, Names, Scripts},
     link::{Link, claimed},
-    notify, script,
+    notify,
 };
 use crate::{clock::boot as clock, engine};
 
@@ -32,6 +33,7 @@ const LATE_SLACK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Args {
     pub(super) names: Names,
+    pub(super) scripts: &'static Scripts,
     pub(super) owner: OwnerId,
     pub(super) lease: Duration,
     wait: Duration,
@@ -68,16 +70,20 @@ pub(super) fn millis(time: Duration) -> String {
     time.as_nanos().div_ceil(1_000_000).to_string()
 }
 
+pub(super) fn not_understood(error: &impl std::fmt::Display) -> BackendError {
+    BackendError::Refused(format!("an answer that is not understood: {error}"))
+}
+
 pub(super) fn decode<T: FromRedisValue>(value: Value) -> Result<T, CallError> {
-    T::from_redis_value(value)
-        .map_err(|error| CallError::Refused(format!("an answer that is not understood: {error}")))
+    T::from_redis_value(value).map_err(|error| CallError::Refused(not_understood(&error)))
 }
 
 impl Args {
-    pub(super) fn new(request: &Request, inbox: Arc<str>, notified: bool) -> Self {
+    pub(super) fn new(server: &Server, request: &Request, inbox: Arc<str>, notified: bool) -> Self {
         Self {
+            scripts: server.scripts,
             marker: notified.then(|| notify::marker(&inbox)),
-            names: Names::new(request.name.clone()),
+            names: server.names(&request.name),
             owner: request.owner,
             lease: request.lease.time,
             wait: request.wait,
@@ -141,7 +147,7 @@ impl Args {
         connection: &Connection,
         place: Option<&str>,
     ) -> Result<Reply, CallError> {
-        let keys = [self.names.grant(), self.names.queue(), FENCE];
+        let keys = [self.names.grant(), self.names.companion(), FENCE];
         let (tail, not_after) = (self.tail(), self.not_after(connection));
         let args = [
             tail.as_str(),
@@ -154,7 +160,7 @@ impl Args {
             self.marker.as_deref().unwrap_or_default(),
         ];
         let count = args.len() - usize::from(self.marker.is_none());
-        let asking = connection.run(&script::ACQUIRE, &keys, &args[..count]);
+        let asking = connection.run(self.scripts.acquire, &keys, &args[..count]);
         let (reply, sent) = asking.await?;
         let reply = match reply {
             Value::Int(token) => {
@@ -182,7 +188,7 @@ impl Args {
 
     /// Takes the owner out of the queue; out of the lock, too, if it is to be given up.
     async fn leave(&self, connection: &Connection, give_up: bool) -> Result<Leaving, CallError> {
-        let keys = [self.names.grant(), self.names.queue(), FENCE];
+        let keys = [self.names.grant(), self.names.companion(), FENCE];
         let (owner, member) = (self.owner.to_string(), self.member());
         let args = [
             owner.as_str(),
@@ -191,7 +197,7 @@ impl Args {
             claim_ms(),
             if give_up { "abandon" } else { "enter" },
         ];
-        let (reply, sent) = connection.run(&script::LEAVE, &keys, &args).await?;
+        let (reply, sent) = connection.run(self.scripts.leave, &keys, &args).await?;
         let reply: Vec<Value> = decode(reply)?;
         let mut fields = reply.into_iter().skip(1);
         Ok(match (fields.next(), fields.next()) {
@@ -278,7 +284,12 @@ impl RedisAttempt {
         };
         let args = match &self.sent {
             Some(sent) => sent.args.clone(),
-            None => Arc::new(Args::new(&self.request, link.inbox.clone(), self.notified)),
+            None => Arc::new(Args::new(
+                &self.server,
+                &self.request,
+                link.inbox.clone(),
+                self.notified,
+            )),
         };
         if self.granted.is_none() {
             self.granted = Some(link.expect(args.clone()));
@@ -326,7 +337,7 @@ impl RedisAttempt {
                 clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
                 Ok(None)
             }
-            Err(CallError::Refused(detail)) => Err(BackendError::Refused(detail)),
+            Err(CallError::Refused(error)) => Err(error),
         }
     }
 
@@ -387,7 +398,7 @@ impl Attempt for RedisAttempt {
                 sent.args.gate.lock().await.over = true;
                 match sent.args.leave(&connection, false).await {
                     Ok(leaving) => return Ok(self.settle(leaving).await),
-                    Err(CallError::Refused(detail)) => return Err(BackendError::Refused(detail)),
+                    Err(CallError::Refused(error)) => return Err(error),
                     Err(CallError::Broken(detail)) => self.server.note(detail),
                     Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
                         self.server.note(detail);

@@ -64,6 +64,7 @@ pub(super) async fn check(
     let connection = Connection::open(
         &server.client,
         "lock:inbox:check",
+        server.scripts,
         None,
         server.counters.clone(),
         patience,

@@ -10,14 +10,14 @@ use std::{
     time::Duration,
 };
 
-use lock_core::lease::Moment;
+use lock_core::{backend::BackendError, lease::Moment};
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
     ServerErrorKind, Value, aio::MultiplexedConnection,
 };
 use tokio::sync::Notify;
 
-use super::script::{self, Script};
+use super::{layout::Scripts, script::Script};
 use crate::{
     clock::boot as clock,
     stats::{Counters, count},
@@ -44,12 +44,16 @@ pub(super) enum CallError {
     /// The server leads no more: a new connection, and with it a new floor, after a moment.
     Demoted(String),
     /// The server refuses.
-    Refused(String),
+    Refused(BackendError),
 }
 
 impl CallError {
     fn of(error: &RedisError) -> Self {
         let text = error.to_string();
+        // Redis 6.2 wraps what a script met into an error of the script.
+        if text.contains("WRONGTYPE") {
+            return Self::Refused(BackendError::WrongLayout);
+        }
         match error.kind() {
             ErrorKind::Server(kind) => match kind {
                 ServerErrorKind::BusyLoading
@@ -59,7 +63,6 @@ impl CallError {
                 ServerErrorKind::ReadOnly | ServerErrorKind::Moved | ServerErrorKind::Ask => {
                     Self::Demoted(text)
                 }
-                // Redis 6.2 wraps what a script met into an error of the script.
                 _ if text.contains("-READONLY") => Self::Demoted(text),
                 _ if ["-LOADING", "-MISCONF", "-NOREPLICAS", "-MASTERDOWN"]
                     .iter()
@@ -67,14 +70,14 @@ impl CallError {
                 {
                     Self::NotNow(text)
                 }
-                _ => Self::Refused(text),
+                _ => Self::Refused(BackendError::Refused(text)),
             },
             ErrorKind::Extension
                 if matches!(error.code(), Some("BUSY" | "MISCONF" | "NOREPLICAS")) =>
             {
                 Self::NotNow(text)
             }
-            ErrorKind::Extension => Self::Refused(text),
+            ErrorKind::Extension => Self::Refused(BackendError::Refused(text)),
             _ => Self::Broken(text),
         }
     }
@@ -83,9 +86,8 @@ impl CallError {
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Broken(text) | Self::NotNow(text) | Self::Demoted(text) | Self::Refused(text) => {
-                f.write_str(text)
-            }
+            Self::Broken(text) | Self::NotNow(text) | Self::Demoted(text) => f.write_str(text),
+            Self::Refused(error) => error.fmt(f),
         }
     }
 }
@@ -201,8 +203,9 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// What the server pushed to the inbox.
+/// What the server pushed.
 pub(super) struct Pushed {
+    pub(super) channel: String,
     pub(super) payload: String,
     /// A moment known to lie before the push.
     pub(super) after: Moment,
@@ -213,12 +216,13 @@ impl Connection {
     pub(super) async fn open(
         client: &redis::Client,
         inbox: &str,
+        scripts: &'static Scripts,
         previous: Option<Identity>,
         counters: Arc<Counters>,
         patience: Duration,
         on_push: impl Fn(Pushed) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
-        let opening = Self::open_unbounded(client, inbox, previous, counters, on_push);
+        let opening = Self::open_unbounded(client, inbox, scripts, previous, counters, on_push);
         match clock::timeout_at(clock::now() + patience, opening).await {
             Some(opened) => opened,
             None => Err(RedisError::from(std::io::Error::new(
@@ -231,6 +235,7 @@ impl Connection {
     async fn open_unbounded(
         client: &redis::Client,
         inbox: &str,
+        scripts: &'static Scripts,
         previous: Option<Identity>,
         counters: Arc<Counters>,
         on_push: impl Fn(Pushed) + Send + Sync + 'static,
@@ -240,10 +245,10 @@ impl Connection {
         let push_sender = move |push: PushInfo| {
             match push.kind {
                 PushKind::Message => {
-                    if let Some(Ok(payload)) =
-                        push.data.into_iter().nth(1).map(String::from_redis_value)
-                    {
+                    let mut fields = push.data.into_iter().map(String::from_redis_value);
+                    if let (Some(Ok(channel)), Some(Ok(payload))) = (fields.next(), fields.next()) {
                         on_push(Pushed {
+                            channel,
                             payload,
                             after: seen.stamp(),
                         });
@@ -285,7 +290,7 @@ impl Connection {
             async { redis.clone().subscribe(inbox).await },
             async {
                 let loaded: Result<(), RedisError> =
-                    script::load_all().query_async(&mut redis.clone()).await;
+                    scripts.load().query_async(&mut redis.clone()).await;
                 loaded
             },
             async {
@@ -351,15 +356,28 @@ impl Connection {
             }
             answer => answer,
         };
-        answer.map_err(|error| {
-            let error = CallError::of(&error);
-            match error {
-                CallError::Broken(_) => self.health.mark_broken(),
-                CallError::Demoted(_) => self.health.mark_demoted(),
-                CallError::NotNow(_) | CallError::Refused(_) => {}
-            }
-            error
-        })
+        answer.map_err(|error| self.failed(&error))
+    }
+
+    /// Hears of a channel from now on, or no more.
+    pub(super) async fn listen(&self, channel: &str, listening: bool) -> Result<(), CallError> {
+        let verb = if listening {
+            "SUBSCRIBE"
+        } else {
+            "UNSUBSCRIBE"
+        };
+        let listened = self.send(redis::cmd(verb).arg(channel)).await;
+        listened.map(drop).map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &RedisError) -> CallError {
+        let error = CallError::of(error);
+        match error {
+            CallError::Broken(_) => self.health.mark_broken(),
+            CallError::Demoted(_) => self.health.mark_demoted(),
+            CallError::NotNow(_) | CallError::Refused(_) => {}
+        }
+        error
     }
 
     async fn send(&self, command: &Cmd) -> Result<(Value, Moment), RedisError> {

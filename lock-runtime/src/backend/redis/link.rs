@@ -28,9 +28,10 @@ use tokio::{
 use uuid::Uuid;
 
 use super::{
-    Names, Server,
+    Server,
     attempt::{Args, Reply},
     connection::{Connection, Identity, OPEN_PATIENCE, Pushed},
+    layout::FENCE,
     notify::Notified,
     script,
 };
@@ -197,13 +198,19 @@ impl Link {
         let _ = waiting.granted.send(grant);
     }
 
-    /// `token|lease|owner owner …|name`: the owners hold now, under the token and those after it. `free|name`: nobody
-    /// holds, and nobody queues.
+    /// To the inbox, `token|lease|owner owner …|name`: the owners hold now, under the token and those after it; or
+    /// `free|name`: nobody holds, and nobody queues. To another channel: the lock of that channel is free.
     fn pushed(&self, push: &Pushed) {
-        if let Some(name) = push.payload.strip_prefix("free|") {
+        if *push.channel != *self.inbox {
+            self.notified.wake(&push.channel);
+        } else if let Some(name) = push.payload.strip_prefix("free|") {
             self.notified.wake(name);
-            return;
+        } else {
+            self.granted(push);
         }
+    }
+
+    fn granted(&self, push: &Pushed) {
         let mut fields = push.payload.splitn(4, '|');
         let (Some(Ok(token)), Some(_lease), Some(owners)) = (
             fields.next().map(str::parse::<u64>),
@@ -286,10 +293,10 @@ impl Link {
     ) {
         for awaited in awaited.chunks(LOOK_AT_MOST) {
             let members: Vec<String> = awaited.iter().map(|args| args.member()).collect();
-            let mut keys = vec![super::FENCE];
+            let mut keys = vec![FENCE];
             let mut args = vec![&*self.inbox, connection.floor.as_str(), super::claim_ms()];
             for (awaited, member) in awaited.iter().zip(&members) {
-                keys.extend([awaited.names.grant(), awaited.names.queue()]);
+                keys.extend([awaited.names.grant(), awaited.names.companion()]);
                 args.push(member);
             }
             let looked = connection.run(&script::LOOK, &keys, &args).await;
@@ -357,6 +364,7 @@ impl Ending {
             let opened = Connection::open(
                 &server.client,
                 &self.link.inbox,
+                server.scripts,
                 previous.clone(),
                 server.counters.clone(),
                 OPEN_PATIENCE,
@@ -463,21 +471,5 @@ async fn beat(link: Weak<Link>, active: Arc<Notify>, server: Weak<Server>) {
             active.notified().await;
         }
         clock::sleep_until(clock::now() + HEARTBEAT).await;
-    }
-}
-
-/// Names in the server of one lock's states.
-impl Names {
-    pub(super) fn new(lock: LockName) -> Self {
-        let queue = format!("{lock}:queue");
-        Self { lock, queue }
-    }
-
-    pub(super) fn grant(&self) -> &str {
-        self.lock.as_str()
-    }
-
-    pub(super) fn queue(&self) -> &str {
-        &self.queue
     }
 }

@@ -7,6 +7,7 @@
 mod attempt;
 mod check;
 mod connection;
+mod layout;
 mod link;
 pub(super) mod node;
 mod notify;
@@ -32,6 +33,7 @@ use lock_core::{
     },
     fencing::FencingToken,
     key::LockName,
+    layout::Layout,
     lease::{CLAIM, Moment, less_drift},
     options::Strategy,
 };
@@ -43,9 +45,10 @@ use tokio::{
 };
 
 use self::{
-    attempt::{NOT_NOW_PAUSE, RedisAttempt, millis},
+    attempt::{NOT_NOW_PAUSE, RedisAttempt, millis, not_understood},
     check::{Failure, check},
     connection::{CallError, Connection},
+    layout::{FENCE, Names, Scripts},
     link::Link,
     notify::NotifiedAttempt,
     script::Script,
@@ -60,9 +63,6 @@ use crate::{
     sync::lock,
 };
 
-/// The counter that all tokens of the server come from.
-const FENCE: &str = "lock:fence";
-
 /// How old a failure may be to explain why a command is not answered.
 const TROUBLE_AGE: Duration = Duration::from_secs(5);
 
@@ -70,13 +70,6 @@ const TROUBLE_AGE: Duration = Duration::from_secs(5);
 fn claim_ms() -> &'static str {
     static CLAIM_MS: Lazy<String> = Lazy::new(|| millis(CLAIM));
     &CLAIM_MS
-}
-
-/// The names of one lock's states on the server.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Names {
-    lock: LockName,
-    queue: String,
 }
 
 /// An argument of a script.
@@ -113,6 +106,7 @@ struct Answered {
 /// How to reach the server.
 pub(crate) struct RedisConfig {
     pub(crate) info: redis::ConnectionInfo,
+    pub(crate) layout: Layout,
     pub(crate) allow_eviction: bool,
     pub(crate) patience: Duration,
 }
@@ -120,6 +114,8 @@ pub(crate) struct RedisConfig {
 /// One server, as all links see it.
 pub(super) struct Server {
     client: redis::Client,
+    layout: Layout,
+    scripts: &'static Scripts,
     counters: Arc<Counters>,
     held: Arc<HeldHere>,
     home: OnceCell<Arc<Link>>,
@@ -156,6 +152,7 @@ impl Server {
     /// A server that nothing has been sent to.
     pub(super) fn open(
         info: redis::ConnectionInfo,
+        layout: Layout,
         counters: Arc<Counters>,
         held: Arc<HeldHere>,
     ) -> Result<Arc<Self>, ConnectError> {
@@ -173,6 +170,8 @@ impl Server {
         })?;
         Ok(Arc::new(Self {
             client,
+            layout,
+            scripts: Scripts::of(layout),
             counters,
             held,
             home: OnceCell::new(),
@@ -183,6 +182,10 @@ impl Server {
             duties: AtomicUsize::new(0),
             no_duties: Notify::new(),
         }))
+    }
+
+    fn names(&self, name: &LockName) -> Names {
+        Names::new(self.layout, name.clone())
     }
 
     pub(super) fn address(&self) -> String {
@@ -311,7 +314,7 @@ impl Server {
             let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
             match connection.run(script, keys, &args).await {
                 Ok((value, sent)) => return Ok(Answered { value, sent, again }),
-                Err(CallError::Refused(detail)) => return Err(BackendError::Refused(detail)),
+                Err(CallError::Refused(error)) => return Err(error),
                 Err(CallError::Broken(detail)) => {
                     again = true;
                     self.note(detail);
@@ -330,13 +333,13 @@ impl Server {
         token: FencingToken,
         keep_until: Option<Moment>,
     ) -> Result<Released, BackendError> {
-        let names = Names::new(name.clone());
-        let keys = [names.grant(), names.queue(), FENCE];
+        let names = self.names(name);
+        let keys = [names.grant(), names.companion(), FENCE];
         let answered = match keep_until.filter(|until| *until > clock::now()) {
             None => {
                 let grant = format!("{token}|");
                 let args = [Arg::Text(&grant), Arg::Floor, Arg::Text(claim_ms())];
-                self.run(&script::RELEASE, &keys, &args).await?
+                self.run(self.scripts.release, &keys, &args).await?
             }
             Some(until) => {
                 let token = token.to_string();
@@ -347,7 +350,7 @@ impl Server {
                     Arg::Floor,
                     Arg::Text(claim_ms()),
                 ];
-                self.run(&script::KEEP, &keys, &args).await?
+                self.run(self.scripts.keep, &keys, &args).await?
             }
         };
         Ok(match answered.value {
@@ -367,7 +370,9 @@ impl Server {
     ) -> Result<Renewed, BackendError> {
         let (token, lease) = (token.to_string(), millis(lease));
         let args = [Arg::Text(&token), Arg::Text(&lease), Arg::Text(how)];
-        let answered = self.run(&script::RENEW, &[name.as_str()], &args).await?;
+        let answered = self
+            .run(self.scripts.renew, &[name.as_str()], &args)
+            .await?;
         match answered.value {
             Value::Int(left) if left >= 0 => {
                 let left = Duration::from_millis(u64::try_from(left).unwrap_or_default());
@@ -378,18 +383,16 @@ impl Server {
     }
 
     pub(super) async fn status(self: &Arc<Self>, name: &LockName) -> Result<Status, BackendError> {
-        let names = Names::new(name.clone());
-        let keys = [names.grant(), names.queue()];
-        let status = self.run(&script::STATUS, &keys, &[]).await?.value;
+        let names = self.names(name);
+        let keys = [names.grant(), names.companion()];
+        let status = self.run(self.scripts.status, &keys, &[]).await?.value;
         let (waiters, token, owner, left): (usize, Option<u64>, Option<String>, i64) =
-            redis::from_redis_value(status).map_err(|error| {
-                BackendError::Refused(format!("an answer that is not understood: {error}"))
-            })?;
+            redis::from_redis_value(status).map_err(|error| not_understood(&error))?;
         let owner = owner.and_then(|owner| owner.parse().ok());
         Ok(Status {
-            holder: token.zip(owner).map(|(token, owner)| Holder {
+            holder: owner.map(|owner| Holder {
                 owner,
-                token: FencingToken::new(token),
+                token: token.map(FencingToken::new),
                 remaining: u64::try_from(left).ok().map(Duration::from_millis),
             }),
             waiters,
@@ -462,7 +465,7 @@ impl RedisBackend {
         held: Arc<HeldHere>,
     ) -> Result<Self, ConnectError> {
         let (allow_eviction, patience) = (config.allow_eviction, config.patience);
-        let server = Server::open(config.info, counters, held)?;
+        let server = Server::open(config.info, config.layout, counters, held)?;
         server.check(allow_eviction, patience).await?;
         server.home();
         Ok(Self { server })

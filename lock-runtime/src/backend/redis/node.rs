@@ -12,14 +12,16 @@ use futures_util::FutureExt;
 use lock_core::{
     backend::{BackendError, Request},
     fencing::FencingToken,
+    layout::Layout,
     lease::Moment,
 };
 use redis::Value;
 
 use super::{
-    Duty, FENCE, Server,
+    Duty, Server,
     attempt::{Args, Reply, Sent, clean_up},
     connection::{CallError, Connection, Incarnation, OPEN_PATIENCE},
+    layout::FENCE,
     link::Link,
     script,
 };
@@ -31,7 +33,7 @@ use crate::{
 impl CallError {
     fn into_backend_error(self, server: &Server) -> BackendError {
         match self {
-            Self::Refused(detail) => BackendError::Refused(detail),
+            Self::Refused(error) => error,
             Self::Broken(detail) | Self::NotNow(detail) | Self::Demoted(detail) => {
                 server.note(detail.clone());
                 BackendError::Unreachable(detail)
@@ -88,7 +90,7 @@ impl Node {
         held: Arc<HeldHere>,
     ) -> Result<Self, ConnectError> {
         Ok(Self {
-            server: Server::open(info, counters, held)?,
+            server: Server::open(info, Layout::Native, counters, held)?,
             allow_eviction,
             memory: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
@@ -284,7 +286,7 @@ impl NodeAttempt {
             wait: Duration::ZERO,
             ..request.clone()
         };
-        let args = Arc::new(Args::new(&request, link.inbox.clone(), false));
+        let args = Arc::new(Args::new(server, &request, link.inbox.clone(), false));
         args.gate.lock().await.carried = Some(connection.clone());
         link.watch();
         let sent = self.sent.insert(Carried {

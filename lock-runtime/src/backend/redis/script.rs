@@ -36,6 +36,10 @@ impl Script {
         Self::command("EVAL", &self.source, keys, args)
     }
 
+    pub(super) fn source(&self) -> &str {
+        &self.source
+    }
+
     fn command(verb: &str, script: &str, keys: &[&str], args: &[&str]) -> Cmd {
         // One allocation for all that follows the verb.
         let bytes = script.len()
@@ -52,40 +56,37 @@ impl Script {
     }
 }
 
-/// Lets the server know all scripts, in one round trip. Each of them is sent whole where that is not permitted, or
-/// where the server has forgotten it.
-pub(super) fn load_all() -> redis::Pipeline {
-    let mut pipeline = redis::Pipeline::new();
-    for script in [
-        &ACQUIRE, &TOGETHER, &RELEASE, &KEEP, &LEAVE, &FORGET, &LOOK, &RENEW, &STATUS, &ADOPT,
-    ] {
-        pipeline
-            .cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(&script.source)
-            .ignore();
-    }
-    pipeline
-}
-
+/// How tokens rise.
+const NEXT_TOKEN: &str = include_str!("scripts/next_token.lua");
 /// The state of a lock, and how it is given away.
 const HAND_ON: &str = include_str!("scripts/hand_on.lua");
+/// The state of a lock in Redisson's layout, and how it is taken.
+const REDISSON_OWNER: &str = include_str!("scripts/redisson/owner.lua");
+const REDISSON_GRANT: &str = include_str!("scripts/redisson/grant.lua");
 
 macro_rules! scripts {
-    ($($(#[$doc:meta])* $name:ident = $($part:expr),+;)*) => {
-        $($(#[$doc])* pub(super) static $name: Lazy<Script> = Lazy::new(|| Script::new(&[$($part),+]));)*
+    ($($name:ident = $($part:expr),+;)*) => {
+        $(pub(super) static $name: Lazy<Script> = Lazy::new(|| Script::new(&[$($part),+]));)*
     };
 }
 
 scripts! {
-    ACQUIRE = include_str!("scripts/acquire_free.lua"), HAND_ON, include_str!("scripts/acquire.lua");
-    TOGETHER = HAND_ON, include_str!("scripts/acquire_together.lua");
-    RELEASE = include_str!("scripts/release_last.lua"), HAND_ON, include_str!("scripts/release.lua");
-    KEEP = HAND_ON, include_str!("scripts/keep.lua");
-    LEAVE = HAND_ON, include_str!("scripts/leave.lua");
+    ACQUIRE = include_str!("scripts/acquire_free.lua"), NEXT_TOKEN, HAND_ON, include_str!("scripts/acquire.lua");
+    TOGETHER = NEXT_TOKEN, HAND_ON, include_str!("scripts/acquire_together.lua");
+    RELEASE = include_str!("scripts/release_last.lua"), NEXT_TOKEN, HAND_ON, include_str!("scripts/release.lua");
+    KEEP = NEXT_TOKEN, HAND_ON, include_str!("scripts/keep.lua");
+    LEAVE = NEXT_TOKEN, HAND_ON, include_str!("scripts/leave.lua");
     FORGET = include_str!("scripts/forget.lua");
-    LOOK = HAND_ON, include_str!("scripts/look.lua");
+    LOOK = NEXT_TOKEN, HAND_ON, include_str!("scripts/look.lua");
     RENEW = include_str!("scripts/renew.lua");
     STATUS = include_str!("scripts/status.lua");
     ADOPT = include_str!("scripts/adopt.lua");
+
+    REDISSON_ACQUIRE = NEXT_TOKEN, REDISSON_OWNER, REDISSON_GRANT, include_str!("scripts/redisson/acquire.lua");
+    REDISSON_TOGETHER = NEXT_TOKEN, REDISSON_OWNER, REDISSON_GRANT, include_str!("scripts/redisson/together.lua");
+    REDISSON_RELEASE = REDISSON_OWNER, include_str!("scripts/redisson/release.lua");
+    REDISSON_KEEP = REDISSON_OWNER, include_str!("scripts/redisson/keep.lua");
+    REDISSON_LEAVE = REDISSON_OWNER, include_str!("scripts/redisson/leave.lua");
+    REDISSON_RENEW = REDISSON_OWNER, include_str!("scripts/redisson/renew.lua");
+    REDISSON_STATUS = REDISSON_OWNER, include_str!("scripts/redisson/status.lua");
 }

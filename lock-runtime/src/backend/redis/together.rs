@@ -6,11 +6,11 @@ use lock_core::backend::{BackendError, Request, Together};
 use redis::Value;
 
 use super::{
-    FENCE, Server,
+    Server,
     attempt::{Args, NOT_NOW_PAUSE, RedisAttempt, Sent, decode},
     claim_ms,
     connection::{CallError, Connection},
-    script,
+    layout::FENCE,
 };
 use crate::clock::boot as clock;
 
@@ -45,7 +45,7 @@ pub(super) async fn acquire_together(
                 attempt.duty = Some(server.begin_duty());
                 attempt.sent = Some(Sent {
                     link: link.clone(),
-                    args: Arc::new(Args::new(request, link.inbox.clone(), false)),
+                    args: Arc::new(Args::new(&server, request, link.inbox.clone(), false)),
                 });
                 attempt
             });
@@ -68,7 +68,7 @@ pub(super) async fn acquire_together(
                 }
                 return Ok(together);
             }
-            Err(CallError::Refused(detail)) => return Err(BackendError::Refused(detail)),
+            Err(CallError::Refused(error)) => return Err(error),
             Err(CallError::Broken(detail)) => server.note(detail),
             Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
                 server.note(detail);
@@ -93,10 +93,10 @@ async fn ask(all: &[Arc<Args>], connection: &Connection) -> Result<Together, Cal
         &not_after,
     ];
     for (lock, tail) in all.iter().zip(&tails) {
-        keys.extend([lock.names.grant(), lock.names.queue()]);
+        keys.extend([lock.names.grant(), lock.names.companion()]);
         args.push(tail);
     }
-    let (reply, sent) = connection.run(&script::TOGETHER, &keys, &args).await?;
+    let (reply, sent) = connection.run(first.scripts.together, &keys, &args).await?;
     match reply {
         Value::Int(0) => {
             // A new connection will know the server's clock.

@@ -330,9 +330,9 @@ impl Quorum {
             }
             if named.len() >= self.majority() {
                 // The newest token, for a node may not know it yet; the shortest lease, for then the majority is gone.
-                let token = named.iter().map(|holder| holder.token).max();
+                let token = named.iter().map(|holder| holder.token).max().flatten();
                 let remaining = named.iter().map(|holder| holder.remaining).min().flatten();
-                let (Some(owner), Some(token)) = (owner, token) else {
+                let Some(owner) = owner else {
                     continue;
                 };
                 return Ok(Status {

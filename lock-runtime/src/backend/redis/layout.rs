@@ -1,0 +1,149 @@
+//! The layouts: the names under which a lock is stored, and the scripts that know what is stored there. Those of both
+//! layouts are called alike, and answer alike.
+
+use lock_core::{key::LockName, layout::Layout};
+use once_cell::sync::Lazy;
+
+use super::script::{self, Script};
+
+/// The counter that all tokens of the server come from.
+pub(super) const FENCE: &str = "lock:fence";
+
+/// Redisson's names for what belongs to a lock begin so. Its message that a lock is free is `0`.
+const REDISSON_CHANNEL: &str = "redisson_lock__channel";
+const REDISSON_TOKEN: &str = "redisson_lock_token";
+
+/// The names of one lock's states on the server.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Names {
+    pub(super) lock: LockName,
+    companion: String,
+}
+
+impl Names {
+    pub(super) fn new(layout: Layout, lock: LockName) -> Self {
+        let companion = match layout {
+            Layout::Redisson => redisson_name(REDISSON_TOKEN, &lock),
+            _ => format!("{lock}:queue"),
+        };
+        Self { lock, companion }
+    }
+
+    /// What is held, and by whom.
+    pub(super) fn grant(&self) -> &str {
+        self.lock.as_str()
+    }
+
+    /// What is stored beside it: the queue, or the counter of Redisson's fenced lock of that name.
+    pub(super) fn companion(&self) -> &str {
+        &self.companion
+    }
+}
+
+/// Where Redisson says that a lock is free.
+pub(super) fn redisson_channel(lock: &LockName) -> String {
+    redisson_name(REDISSON_CHANNEL, lock)
+}
+
+/// As Redisson puts a name into the slot of its lock.
+fn redisson_name(prefix: &str, lock: &LockName) -> String {
+    if lock.as_str().contains('{') {
+        format!("{prefix}:{lock}")
+    } else {
+        format!("{prefix}:{{{lock}}}")
+    }
+}
+
+/// The scripts of a layout.
+#[derive(Debug)]
+pub(super) struct Scripts {
+    pub(super) acquire: &'static Lazy<Script>,
+    pub(super) together: &'static Lazy<Script>,
+    pub(super) release: &'static Lazy<Script>,
+    pub(super) keep: &'static Lazy<Script>,
+    pub(super) leave: &'static Lazy<Script>,
+    pub(super) renew: &'static Lazy<Script>,
+    pub(super) status: &'static Lazy<Script>,
+    /// Those that only this layout has.
+    others: &'static [&'static Lazy<Script>],
+}
+
+static NATIVE: Scripts = Scripts {
+    acquire: &script::ACQUIRE,
+    together: &script::TOGETHER,
+    release: &script::RELEASE,
+    keep: &script::KEEP,
+    leave: &script::LEAVE,
+    renew: &script::RENEW,
+    status: &script::STATUS,
+    others: &[&script::FORGET, &script::LOOK, &script::ADOPT],
+};
+
+static REDISSON: Scripts = Scripts {
+    acquire: &script::REDISSON_ACQUIRE,
+    together: &script::REDISSON_TOGETHER,
+    release: &script::REDISSON_RELEASE,
+    keep: &script::REDISSON_KEEP,
+    leave: &script::REDISSON_LEAVE,
+    renew: &script::REDISSON_RENEW,
+    status: &script::REDISSON_STATUS,
+    others: &[],
+};
+
+impl Scripts {
+    pub(super) fn of(layout: Layout) -> &'static Self {
+        match layout {
+            Layout::Redisson => &REDISSON,
+            _ => &NATIVE,
+        }
+    }
+
+    /// Lets the server know all of them, in one round trip. Each is sent whole where that is not permitted, or where the
+    /// server has forgotten it.
+    pub(super) fn load(&self) -> redis::Pipeline {
+        let Self {
+            acquire,
+            together,
+            release,
+            keep,
+            leave,
+            renew,
+            status,
+            others,
+        } = self;
+        let all = [acquire, together, release, keep, leave, renew, status];
+        let mut pipeline = redis::Pipeline::new();
+        for script in all.into_iter().chain(*others) {
+            pipeline
+                .cmd("SCRIPT")
+                .arg("LOAD")
+                .arg(script.source())
+                .ignore();
+        }
+        pipeline
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::key::LockKey;
+
+    use super::*;
+
+    #[test]
+    fn names_are_put_into_the_slot_of_their_lock() {
+        let names = |layout: Layout, namespace, key| {
+            let name = layout.name(namespace, &LockKey::new(key).unwrap()).unwrap();
+            let channel = redisson_channel(&name);
+            (Names::new(layout, name).companion, channel)
+        };
+        let (queue, _) = names(Layout::Native, None, "a");
+        assert_eq!(queue, "{lock:a}:queue");
+        let (counter, channel) = names(Layout::Redisson, None, "a");
+        assert_eq!(counter, "redisson_lock_token:{a}");
+        assert_eq!(channel, "redisson_lock__channel:{a}");
+        let (counter, channel) = names(Layout::Redisson, Some("shop"), "{a}:b");
+        assert_eq!(counter, "redisson_lock_token:shop:{a}:b");
+        assert_eq!(channel, "redisson_lock__channel:shop:{a}:b");
+    }
+}

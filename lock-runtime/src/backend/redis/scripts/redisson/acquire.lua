@@ -1,0 +1,21 @@
+-- Takes the lock if it is free.
+--
+-- KEYS: lock, counter, fence
+-- ARGV: 1 `lease|inbox|owner`, 2 lease in ms, 3 floor, 4 to 6 are for a queue, 7 not after (server time in µs, '' without
+--       limit)
+if ARGV[7] ~= '' then
+  local time = redis.call('TIME')
+  if time[1] * 1000000 + time[2] > tonumber(ARGV[7]) then
+    return { 'late' } -- nothing was changed: the caller has given this request up
+  end
+end
+local owner = string.match(ARGV[1], '(%x+)$')
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  return take(KEYS[1], KEYS[2], KEYS[3], owner, ARGV[2], ARGV[3]) -- inside, for the whole lease
+end
+local _, holder, token = ours(KEYS[1])
+if holder == uuid(owner) then
+  -- Mine already: an earlier request was carried out. The same grant, and what is left of it.
+  return { 'held', token, redis.call('PTTL', KEYS[1]) }
+end
+return { 'busy' }

@@ -1,0 +1,14 @@
+-- The caller gives up: what it has got meanwhile is given back, unless it enters.
+--
+-- KEYS: lock, counter
+-- ARGV: 1 owner, 5 'enter' or 'abandon'
+local _, holder, token = ours(KEYS[1])
+if holder ~= uuid(ARGV[1]) then
+  return { 'left' } -- it was not inside
+end
+if ARGV[5] == 'abandon' then
+  redis.call('DEL', KEYS[1])
+  tell(KEYS[2])
+  return { 'left' }
+end
+return { 'held', token, redis.call('PTTL', KEYS[1]) } -- granted meanwhile: the caller enters

@@ -1,0 +1,29 @@
+-- Shared by the scripts for locks in Redisson's layout.
+--
+-- State of a lock, all in one slot:
+--   lock     hash    <uuid>:<n> → how often its owner has entered      expires with the lease
+--                    its read/write locks have more fields, and are never ours
+--   counter  string  the newest token of Redisson's fenced lock of that name, if it has ever been used
+--
+-- Redisson draws UUIDs of version 4. Ours are of version 8, made from the owner's 32 digits, and their n is the fencing
+-- token; entering again is not written down.
+
+local function uuid(owner)
+  return (string.gsub(owner, '^(%x%x%x%x%x%x%x%x)(%x%x%x%x)%x(%x%x%x)(%x%x%x%x)(%x+)$', '%1-%2-8%3-%4-%5'))
+end
+
+-- The field, the owner's UUID and the token of a lock that one of ours holds.
+local function ours(lock)
+  for _, field in ipairs(redis.call('HKEYS', lock)) do
+    local owner, token = string.match(field, '^(%x+%-%x+%-8%x+%-%x+%-%x+):(%d+)$')
+    if owner then
+      return field, owner, token
+    end
+  end
+end
+
+-- Says that the lock is free, to whoever waits for it.
+local function tell(counter)
+  redis.pcall('PUBLISH', 'redisson_lock__channel' .. string.sub(counter, #'redisson_lock_token' + 1), '0')
+end
+

@@ -1,0 +1,11 @@
+-- Frees the lock.
+--
+-- KEYS: lock, counter
+-- ARGV: 1 `token|`
+local field, _, token = ours(KEYS[1])
+if not field or token .. '|' ~= ARGV[1] then
+  return 0 -- not held under this token: nothing was touched
+end
+redis.call('DEL', KEYS[1])
+tell(KEYS[2])
+return 1 -- released

@@ -1,0 +1,29 @@
+-- Takes several locks if each of them is free, or the caller's already; else none of them.
+--
+-- KEYS: fence, then lock and counter of each lock
+-- ARGV: 1 lease in ms, 2 floor, 3 claim in ms, 4 not after (server time in µs, '' without limit), then for each lock
+--       `lease|inbox|owner`
+if ARGV[4] ~= '' then
+  local time = redis.call('TIME')
+  if time[1] * 1000000 + time[2] > tonumber(ARGV[4]) then
+    return 0 -- late, and nothing was changed: the caller has given this request up
+  end
+end
+local owners, granted = {}, {}
+for i = 2, #KEYS, 2 do
+  owners[i] = string.match(ARGV[4 + i / 2], '(%x+)$')
+  if redis.call('EXISTS', KEYS[i]) == 1 then
+    local _, holder, token = ours(KEYS[i])
+    if holder ~= uuid(owners[i]) then
+      return i / 2 -- the number of the first lock that is not free
+    end
+    granted[i / 2] = { token, redis.call('PTTL', KEYS[i]) } -- mine already: an earlier request was carried out
+  end
+end
+for i = 2, #KEYS, 2 do
+  if not granted[i / 2] then
+    local token = take(KEYS[i], KEYS[i + 1], KEYS[1], owners[i], ARGV[1], ARGV[2])
+    granted[i / 2] = { string.format('%.0f', token), tonumber(ARGV[1]) }
+  end
+end
+return granted -- inside all of them: the token of each, and what is left of its lease in ms
