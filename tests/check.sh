@@ -3,7 +3,7 @@
 #
 # Installs what is missing (redis-server; the rustfmt and clippy components), then runs everything: format, lints,
 # unit, documentation, compile-fail and integration tests on real Redis processes, the documentation itself, and the
-# first example. Stops at the first failure. The long soak and the benchmark have commands of their own, see README.md.
+# first example. The tests beside a real Redisson run where a JDK and Maven are. Stops at the first failure. The long soak and the benchmark have commands of their own, see README.md.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -61,6 +61,8 @@ step 'lints'
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 step 'tests'
 cargo test --workspace --all-features
+step 'Redisson'
+sh tests/redisson/run.sh
 step 'documentation'
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
 step 'example'

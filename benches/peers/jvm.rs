@@ -1,15 +1,14 @@
-//! Redisson, in a Java process of its own that obeys one order a line; see `redisson/src/main/java/Harness.java`.
+//! Redisson, in a Java process of its own that obeys one order a line; see `tests/redisson/src/main/java/Harness.java`.
 
 use std::{
     fmt::Write as _,
     io::{BufRead, BufReader, Lines, Write},
-    path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Stdio},
     time::Duration,
 };
 
 use serde::{Deserialize, de::DeserializeOwned};
-use support::process::{dies_with_parent, spawn};
+use support::{jvm::program, process::spawn};
 
 use crate::{
     clock::{nanos, now},
@@ -71,34 +70,12 @@ struct Cancelled {
     cancelled: u64,
 }
 
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("redisson")
-}
-
-fn runs(command: &mut Command) -> bool {
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
-}
-
 impl Redisson {
-    /// Builds it with Maven and starts it, or says what is missing.
+    /// Starts it, or says what is missing.
     pub(crate) fn start(url: &str) -> Result<Self, String> {
-        for program in ["java", "mvn"] {
-            if !runs(Command::new(program).arg("-version").stderr(Stdio::null())) {
-                return Err(format!("`{program}` is not there"));
-            }
-        }
-        let build = ["--batch-mode", "--quiet", "compile"];
-        if !runs(Command::new("mvn").args(build).current_dir(folder())) {
-            return Err("`mvn compile` failed, see above".to_owned());
-        }
-        let mut command = dies_with_parent("java");
-        let target = folder().join("target");
-        let class_path = std::env::join_paths([target.join("classes"), target.join("lib/*")]);
+        let mut command = program("Harness")?;
         command
-            .arg("-cp")
-            .arg(class_path.map_err(|error| error.to_string())?)
-            .args(["Harness", url])
+            .arg(url)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = spawn(command).map_err(|error| format!("java: {error}"))?;

@@ -139,7 +139,7 @@ impl Way {
             match wait::bounded(&backend, until, taking).await {
                 Some(Ok(taken)) => Ok(Some(taken)),
                 // One by one, it turns out whose fault that is.
-                Some(Err(BackendError::Refused(_))) => Ok(None),
+                Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),
                 Some(Err(error)) => Err(wait::failed(first, budget, error)),
                 None => Err(wait::unreachable(first, budget)),
             }

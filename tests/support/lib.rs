@@ -6,6 +6,7 @@ use std::time::Duration;
 mod backstage;
 pub mod guarded;
 pub mod history;
+pub mod jvm;
 pub mod process;
 pub mod proxy;
 pub mod quorum;

@@ -206,6 +206,7 @@ impl Drop for Mortal {
 #[derive(Debug)]
 pub struct Worker {
     process: Mortal,
+    orders: Option<ChildStdin>,
     lines: tokio::sync::mpsc::UnboundedReceiver<String>,
 }
 
@@ -259,7 +260,22 @@ impl Worker {
     /// If it cannot be started.
     #[must_use]
     pub fn start(mut command: Command) -> Self {
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stdin(Stdio::null());
+        Self::of(command)
+    }
+
+    /// Starts a process that is [told](Self::tell) what to do, and whose standard output is read.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn obeying(mut command: Command) -> Self {
+        command.stdin(Stdio::piped());
+        Self::of(command)
+    }
+
+    fn of(mut command: Command) -> Self {
+        command.stdout(Stdio::piped());
         let mut process = Mortal::start(command).expect("the worker can be started");
         let output = process.child.stdout.take();
         let output = output.expect("the worker's output is piped");
@@ -271,7 +287,20 @@ impl Worker {
                 }
             }
         });
-        Self { process, lines }
+        Self {
+            orders: process.child.stdin.take(),
+            process,
+            lines,
+        }
+    }
+
+    /// Writes a line to its standard input.
+    ///
+    /// # Panics
+    /// If it was not started as one that [obeys](Self::obeying), or has ended.
+    pub fn tell(&mut self, line: &str) {
+        let orders = self.orders.as_mut().expect("the worker takes orders");
+        writeln!(orders, "{line}").expect("the worker listens");
     }
 
     /// The next line; none once the worker has closed its output, which its end does.

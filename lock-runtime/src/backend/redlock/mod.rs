@@ -188,8 +188,8 @@ impl Quorum {
         }
         let answered = agreed.len() + against;
         Verdict::Open(match failure {
-            Some(error @ (BackendError::Refused(_) | BackendError::ShutDown)) => error,
-            _ => self.unreachable(answered),
+            None | Some(BackendError::Unreachable(_)) => self.unreachable(answered),
+            Some(error) => error,
         })
     }
 
@@ -346,16 +346,12 @@ impl Quorum {
             }
         }
         match failure {
-            Some(error @ (BackendError::Refused(_) | BackendError::ShutDown))
-                if answered < self.majority() =>
-            {
-                Err(error)
-            }
-            _ if answered < self.majority() => Err(self.unreachable(answered)),
-            _ => Ok(Status {
+            _ if answered >= self.majority() => Ok(Status {
                 holder: None,
                 waiters: 0,
             }),
+            None | Some(BackendError::Unreachable(_)) => Err(self.unreachable(answered)),
+            Some(error) => Err(error),
         }
     }
 }

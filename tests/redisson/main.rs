@@ -1,0 +1,302 @@
+//! Redisson's layout beside the real Redisson, in both directions: `sh tests/redisson/run.sh`.
+
+use std::{collections::VecDeque, time::Duration};
+
+use lock_runtime::{LockClient, LockError, Strategy};
+use redis::aio::MultiplexedConnection;
+use support::{
+    epsilon,
+    process::Worker,
+    server::shared_server,
+    stores::{MS, SECOND, Store, hold, until},
+};
+use tokio::{
+    task::{JoinSet, spawn_blocking},
+    time::{Instant, timeout},
+};
+
+/// Of what the JVM locks without a lease; its watchdog renews that every third of it.
+const WATCHDOG: Duration = Duration::from_secs(3);
+
+/// A service on the JVM.
+struct Service {
+    worker: Worker,
+    /// Answers that nobody has asked for yet, each with its thread.
+    answers: VecDeque<(String, String)>,
+}
+
+impl Service {
+    async fn start() -> Self {
+        let program = spawn_blocking(|| support::jvm::program("Service"))
+            .await
+            .unwrap();
+        let mut command = program.unwrap_or_else(|missing| panic!("{missing}"));
+        command
+            .arg(shared_server().await.url())
+            .arg(WATCHDOG.as_millis().to_string());
+        let mut worker = Worker::obeying(command);
+        worker.until("ready").await;
+        Self {
+            worker,
+            answers: VecDeque::new(),
+        }
+    }
+
+    /// Gives one of its threads something to do.
+    fn tell(&mut self, thread: &str, order: &str) {
+        self.worker.tell(&format!("{thread} {order}"));
+    }
+
+    /// The next answer of one of these threads, after the thread's name.
+    async fn answer_of(&mut self, threads: &[&str]) -> (String, String) {
+        loop {
+            let mut answers = self.answers.iter();
+            let next = answers.position(|(thread, _)| threads.contains(&thread.as_str()));
+            if let Some(answer) = next.and_then(|next| self.answers.remove(next)) {
+                return answer;
+            }
+            let line = self.worker.line().await.expect("the service goes on");
+            let (thread, answer) = line.split_once(' ').expect("a thread answers");
+            self.answers
+                .push_back((thread.to_owned(), answer.to_owned()));
+        }
+    }
+
+    async fn answer(&mut self, thread: &str) -> String {
+        self.answer_of(&[thread]).await.1
+    }
+
+    async fn ask(&mut self, thread: &str, order: &str) -> String {
+        self.tell(thread, order);
+        self.answer(thread).await
+    }
+}
+
+/// One lock, seen from both sides.
+struct Scene {
+    store: Store,
+    client: LockClient,
+    service: Service,
+    redis: MultiplexedConnection,
+    name: String,
+}
+
+impl Scene {
+    async fn start() -> Self {
+        let store = Store::redisson().await;
+        Self {
+            client: store.client().await,
+            service: Service::start().await,
+            redis: shared_server().await.connection().await,
+            name: store.name("k"),
+            store,
+        }
+    }
+
+    /// Has the thread `a` of the service do something with the lock.
+    async fn jvm(&mut self, verb: &str, rest: &str) -> String {
+        let order = format!("{verb} {} {rest}", self.name);
+        self.service.ask("a", order.trim_end()).await
+    }
+
+    /// Ends when so many clients listen for a release.
+    async fn until_listening(&self, clients: u32) {
+        let channel = format!("redisson_lock__channel:{{{}}}", self.name);
+        until(async || {
+            let mut redis = self.redis.clone();
+            let mut asked = redis::cmd("PUBSUB");
+            asked.arg("NUMSUB").arg(&channel);
+            let answer: (String, u32) = asked.query_async(&mut redis).await.unwrap();
+            answer.1 == clients
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn it_waits_for_us() {
+    let mut scene = Scene::start().await;
+    let guard = hold(&scene.client, "k").await;
+    let left = scene.jvm("try", "300 1000").await;
+    assert_eq!(left, "false");
+    assert_eq!(
+        scene.jvm("unlock", "").await,
+        "IllegalMonitorStateException"
+    );
+    // Three threads: each release wakes the next one, long before our lease of 30 s has ended.
+    let threads = ["b", "c", "d"];
+    for thread in threads {
+        let order = format!("lock {} 20000", scene.name);
+        scene.service.tell(thread, &order);
+    }
+    scene.until_listening(1).await;
+    let start = Instant::now();
+    guard.release().await;
+    let (mut entered, mut left) = (0, 0);
+    while left < threads.len() {
+        match scene.service.answer_of(&threads).await {
+            (thread, answer) if answer == "in" => {
+                entered += 1;
+                let order = format!("unlock {}", scene.name);
+                scene.service.tell(&thread, &order);
+            }
+            (_, answer) => {
+                assert_eq!(answer, "out");
+                left += 1;
+            }
+        }
+    }
+    assert_eq!(entered, threads.len());
+    assert!(start.elapsed() < 10 * SECOND, "{:?}", start.elapsed());
+    until(async || scene.store.keys().await.is_empty()).await;
+}
+
+#[tokio::test]
+async fn we_wait_for_it_and_its_count_stands() {
+    let mut scene = Scene::start().await;
+    for strategy in [Strategy::Notify, Strategy::Spin] {
+        assert_eq!(scene.jvm("lock", "20000").await, "in");
+        assert_eq!(scene.jvm("lock", "20000").await, "in");
+        let lock = scene.client.lock("k").strategy(strategy);
+        let busy = lock.clone().wait(300 * MS).acquire().await;
+        assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+        let lock = lock.wait(20 * SECOND);
+        let mut waiting = Box::pin(lock.acquire());
+        assert!(timeout(100 * MS, &mut waiting).await.is_err());
+        assert_eq!(scene.jvm("unlock", "").await, "out");
+        assert!(timeout(500 * MS, &mut waiting).await.is_err());
+        assert_eq!(scene.jvm("count", "").await, "1");
+        assert_eq!(scene.jvm("unlock", "").await, "out");
+        let guard = timeout(5 * SECOND, waiting).await.unwrap().unwrap();
+        assert_eq!(scene.jvm("count", "").await, "0");
+        guard.release().await;
+    }
+    until(async || scene.store.keys().await.is_empty()).await;
+}
+
+#[tokio::test]
+async fn both_exclude_each_other_and_nobody_is_missed() {
+    let mut scene = Scene::start().await;
+    let counter = format!("inside:{}", scene.name);
+    let threads = ["b", "c", "d"];
+    for thread in threads {
+        let order = format!("visit {} {counter} 30 2", scene.name);
+        scene.service.tell(thread, &order);
+    }
+    let mut running = JoinSet::new();
+    for process in 0..2 {
+        let client = scene.store.client().await;
+        for caller in 0..3 {
+            let strategy = scene.store.strategies()[(process + caller) % 2];
+            let lock = client.lock("k").strategy(strategy).wait(60 * SECOND);
+            let (mut redis, counter) = (scene.redis.clone(), counter.clone());
+            running.spawn(async move {
+                for _ in 0..30 {
+                    let body = async {
+                        let step = |verb: &str| redis::cmd(verb).arg(&counter).to_owned();
+                        let inside: i64 = step("INCR").query_async(&mut redis).await.unwrap();
+                        assert_eq!(inside, 1);
+                        tokio::time::sleep(2 * MS).await;
+                        step("DECR").exec_async(&mut redis).await.unwrap();
+                    };
+                    lock.run(body).await.unwrap();
+                }
+            });
+        }
+    }
+    while let Some(ended) = running.join_next().await {
+        ended.unwrap();
+    }
+    for thread in threads {
+        assert_eq!(scene.service.answer(thread).await, "0", "it was not alone");
+    }
+    scene.until_listening(0).await;
+    let deleted = redis::cmd("DEL").arg(&counter).to_owned();
+    deleted.exec_async(&mut scene.redis).await.unwrap();
+    until(async || scene.store.keys().await.is_empty()).await;
+}
+
+#[tokio::test]
+async fn both_watchdogs_renew() {
+    let mut scene = Scene::start().await;
+    // Its first renewal comes within a third of its lease.
+    assert_eq!(scene.jvm("lock", "").await, "in");
+    let lock = scene.client.lock("k").lease(SECOND).renew(true);
+    let busy = lock.clone().wait(2 * WATCHDOG).acquire().await;
+    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    assert_eq!(scene.jvm("unlock", "").await, "out");
+    lock.run(async {
+        let order = format!("try {} 4000 1000", scene.name);
+        assert_eq!(scene.service.ask("a", &order).await, "false");
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_forced_unlock_is_a_loss_and_the_dead_are_survived() {
+    let mut scene = Scene::start().await;
+    let lock = scene.client.lock("k").lease(SECOND).renew(true);
+    let forced = lock.run(async {
+        let order = format!("force {}", scene.name);
+        assert_eq!(scene.service.ask("a", &order).await, "true");
+        std::future::pending::<()>().await;
+    });
+    let lost = timeout(SECOND + epsilon(), forced).await.unwrap();
+    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    // Ours is forgotten: it enters at the end of the lease.
+    let gone = scene
+        .client
+        .lock("k")
+        .lease(SECOND)
+        .acquire()
+        .await
+        .unwrap();
+    std::mem::forget(gone);
+    let start = Instant::now();
+    assert_eq!(scene.jvm("lock", "2000").await, "in");
+    let took = start.elapsed();
+    assert!(took < SECOND + epsilon(), "{took:?}");
+    // Its process dies: we enter at the end of its lease.
+    scene.service.worker.kill();
+    let start = Instant::now();
+    let lock = scene.client.lock("k").wait(20 * SECOND);
+    lock.run(async {}).await.unwrap();
+    let took = start.elapsed();
+    assert!(took < 2200 * MS + epsilon(), "{took:?}");
+}
+
+#[tokio::test]
+async fn its_spin_lock_is_the_same_lock() {
+    let mut scene = Scene::start().await;
+    let guard = hold(&scene.client, "k").await;
+    let order = format!("spin {} 20000", scene.name);
+    scene.service.tell("a", &order);
+    guard.release().await;
+    assert_eq!(scene.service.answer("a").await, "in");
+    // Its release says nothing: a look finds out.
+    let lock = scene.client.lock("k").wait(20 * SECOND);
+    let mut entering = Box::pin(lock.acquire());
+    assert!(timeout(300 * MS, &mut entering).await.is_err());
+    assert_eq!(scene.jvm("unspin", "").await, "out");
+    let start = Instant::now();
+    entering.await.unwrap().release().await;
+    let took = start.elapsed();
+    assert!(took < 200 * MS + epsilon(), "{took:?}");
+}
+
+#[tokio::test]
+async fn tokens_of_its_fenced_lock_and_ours_rise_together() {
+    let mut scene = Scene::start().await;
+    let mut newest: u64 = scene.jvm("fenced", "20000").await.parse().unwrap();
+    assert_eq!(scene.jvm("unfence", "").await, "out");
+    for _ in 0..3 {
+        let guard = hold(&scene.client, "k").await;
+        let ours = guard.token().get();
+        guard.release().await;
+        let theirs: u64 = scene.jvm("fenced", "20000").await.parse().unwrap();
+        assert!(newest < ours && ours < theirs, "{newest} {ours} {theirs}");
+        assert_eq!(scene.jvm("unfence", "").await, "out");
+        newest = theirs;
+    }
+}

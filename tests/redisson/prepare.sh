@@ -1,0 +1,16 @@
+#!/bin/sh
+# Fetches Redisson with Maven, and compiles the Java programs beside this file. Ends with 3, and the reason on standard
+# output, where that cannot be done here: for the tests and for the benchmark that go on without.
+cd "$(dirname "$0")" || exit 1
+
+cannot() {
+    echo "$*"
+    exit 3
+}
+
+for program in java javac mvn; do
+    "$program" -version >/dev/null 2>&1 || cannot "\`$program\` is not there: Redisson needs a JDK, 17 or later, and Maven"
+done
+mvn --batch-mode --quiet dependency:copy-dependencies </dev/null >&2 || cannot 'Maven could not fetch Redisson, see above'
+mkdir -p target/classes
+javac --release 17 -encoding UTF-8 -cp 'target/lib/*' -d target/classes src/main/java/*.java

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Redisson's layout against the real Redisson, in both directions: sh tests/redisson/run.sh
+#
+# Needs redis-server, a JDK (17 or later) and Maven, which fetches Redisson. Where these are missing nothing is tested,
+# and this says so.
+cd "$(dirname "$0")/../.." || exit 1
+
+reason=$(sh tests/redisson/prepare.sh)
+case $? in
+0) exec cargo test --test redisson ;;
+3)
+    echo '!!' >&2
+    echo "!! NOT TESTED against the real Redisson: $reason" >&2
+    echo '!!' >&2
+    ;;
+*) exit 1 ;;
+esac

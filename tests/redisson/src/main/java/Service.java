@@ -1,0 +1,117 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import org.redisson.Redisson;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+
+/**
+ * A service that locks with Redisson: reads one order a line, and answers it with a line when it is done. Each thread of
+ * its own obeys its orders one after the other.
+ *
+ * <pre>
+ * THREAD lock NAME [LEASE_MS]         waits for the lock; renewed by the watchdog without a lease
+ * THREAD try NAME WAIT_MS LEASE_MS    whether it came in
+ * THREAD spin NAME LEASE_MS           the same lock, waited for by a spin lock
+ * THREAD fenced NAME LEASE_MS         its fencing token
+ * THREAD unlock NAME
+ * THREAD unspin NAME                  the spin lock
+ * THREAD unfence NAME                 the fenced lock
+ * THREAD count NAME                   how often the thread has entered
+ * THREAD force NAME                   whether there was something to unlock
+ * THREAD visit NAME COUNTER TIMES MS  enters so often, for so long; how often it was not alone, by a counter on the server
+ * </pre>
+ */
+public final class Service {
+    private final RedissonClient client;
+
+    private Service(RedissonClient client) {
+        this.client = client;
+    }
+
+    public static void main(String[] args) throws Exception {
+        Config config = new Config();
+        config.setLockWatchdogTimeout(Long.parseLong(args[1]));
+        config.useSingleServer().setAddress(args[0]);
+        RedissonClient client = Redisson.create(config);
+        Service service = new Service(client);
+        Map<String, ExecutorService> threads = new ConcurrentHashMap<>();
+        BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("ready");
+        for (String line = orders.readLine(); line != null; line = orders.readLine()) {
+            String[] order = line.split(" ");
+            threads.computeIfAbsent(order[0], name -> Executors.newSingleThreadExecutor()).submit(() -> {
+                Object answer;
+                try {
+                    answer = service.obey(order);
+                } catch (Exception error) {
+                    answer = error.getClass().getSimpleName();
+                }
+                System.out.println(order[0] + " " + answer);
+            });
+        }
+        System.exit(0);
+    }
+
+    private Object obey(String[] order) throws Exception {
+        String name = order[2];
+        RLock lock = client.getLock(name);
+        switch (order[1]) {
+            case "lock" -> {
+                if (order.length > 3) {
+                    lock.lock(Long.parseLong(order[3]), TimeUnit.MILLISECONDS);
+                } else {
+                    lock.lock();
+                }
+                return "in";
+            }
+            case "try" -> {
+                return lock.tryLock(Long.parseLong(order[3]), Long.parseLong(order[4]), TimeUnit.MILLISECONDS);
+            }
+            case "spin" -> {
+                client.getSpinLock(name).lock(Long.parseLong(order[3]), TimeUnit.MILLISECONDS);
+                return "in";
+            }
+            case "fenced" -> {
+                return client.getFencedLock(name).lockAndGetToken(Long.parseLong(order[3]), TimeUnit.MILLISECONDS);
+            }
+            case "unlock" -> {
+                lock.unlock();
+                return "out";
+            }
+            case "unspin" -> {
+                client.getSpinLock(name).unlock();
+                return "out";
+            }
+            case "unfence" -> {
+                client.getFencedLock(name).unlock();
+                return "out";
+            }
+            case "count" -> {
+                return lock.getHoldCount();
+            }
+            case "force" -> {
+                return lock.forceUnlock();
+            }
+            case "visit" -> {
+                int crowded = 0;
+                for (int i = Integer.parseInt(order[4]); i > 0; i--) {
+                    lock.lock(20, TimeUnit.SECONDS);
+                    if (client.getAtomicLong(order[3]).incrementAndGet() != 1) {
+                        crowded++;
+                    }
+                    Thread.sleep(Long.parseLong(order[5]));
+                    client.getAtomicLong(order[3]).decrementAndGet();
+                    lock.unlock();
+                }
+                return crowded;
+            }
+            default -> throw new IllegalArgumentException(order[1]);
+        }
+    }
+}
