@@ -3,7 +3,8 @@
 #
 # Installs what is missing (redis-server; the rustfmt and clippy components), then runs everything: format, lints,
 # unit, documentation, compile-fail and integration tests on real Redis processes, the documentation itself, and the
-# first example. The tests beside a real Redisson run where a JDK and Maven are. Stops at the first failure. The long soak and the benchmark have commands of their own, see README.md.
+# first example. The tests beside a real Redisson run where a JDK and Maven are, and this says so where they cannot.
+# Stops at the first failure. The long soak and the benchmark have commands of their own, see README.md.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -23,7 +23,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
                 to: "if token >= 0 then",
             },
             Change {
-                file: "lock-runtime/src/backend/redis/scripts/hand_on.lua",
+                file: "lock-runtime/src/backend/redis/scripts/next_token.lua",
                 from: "if token < tonumber(floor) then",
                 to: "if token < 0 then",
             },
