@@ -228,29 +228,6 @@ async fn releasing() {
     report("releasing", drops, took);
 }
 
-/// At random instants, whatever the state.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_thousand_random_instants() {
-    let mut scene = Scene::direct().await;
-    let mut calls = tokio::task::JoinSet::new();
-    for caller in 0..10_u64 {
-        let client = scene.dropping.clone();
-        calls.spawn(async move {
-            for drop in 0..500_u64 {
-                let micros = (drop * 7919 + caller * 104_729) % 1_500;
-                let lock = client.lock(format!("k{}", drop % 3)).wait(10 * SECOND);
-                let call = lock.run(tokio::task::yield_now());
-                let _ = tokio::time::timeout(Duration::from_micros(micros), call).await;
-            }
-        });
-    }
-    while let Some(ended) = calls.join_next().await {
-        ended.unwrap();
-    }
-    let took = scene.until_clean(support::epsilon()).await;
-    report("at random instants", 5_000, took);
-}
-
 /// The connection is cut at the drop: the clean-up goes over another one, within the claim or lease at the latest.
 #[tokio::test]
 async fn with_the_connection_cut_at_the_drop() {

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockClient, LockError};
-use support::server::RedisServer;
+use support::{process::Worker, server::RedisServer};
 use tokio::{runtime::Builder, time::sleep};
 
 use crate::scene::{
-    MS, NAMESPACE, SECOND, client, epsilon, grant, left, token_of, until, until_waiting, worker,
+    MS, NAMESPACE, SECOND, client, grant, left, row, token_of, until, until_waiting, worker,
 };
 
 /// The work of a worker process; it prints a line at each event.
@@ -50,175 +50,200 @@ async fn worker_process() {
 /// Row 1: the holder is killed; the waiters' own leases do not count.
 #[tokio::test]
 async fn row_01_holder_killed() {
-    let server = RedisServer::start().await;
-    let lease = 1500;
-    let mut holder = worker(&server, "hold", lease);
-    let inside = holder.until("inside").await;
-    let held_since = Instant::now();
-    let client = client(&server.url()).await;
-    let mut waiters = tokio::task::JoinSet::new();
-    for (place, lease) in [60 * SECOND, SECOND, 20 * SECOND].into_iter().enumerate() {
-        let client = client.clone();
-        waiters.spawn(async move {
-            let guard = client
-                .lock("k")
-                .wait(30 * SECOND)
-                .lease(lease)
-                .acquire()
-                .await
-                .unwrap();
-            let entered = (Instant::now(), guard.token().get());
-            guard.release().await;
-            (place, entered)
-        });
-        until_waiting(&self::client(&server.url()).await, place + 1).await;
-    }
-    holder.kill();
-    let mut entered = Vec::new();
-    while let Some(ended) = waiters.join_next().await {
-        entered.push(ended.unwrap());
-    }
-    entered.sort_by_key(|(_, (at, _))| *at);
-    let places: Vec<_> = entered.iter().map(|(place, _)| *place).collect();
-    assert_eq!(places, [0, 1, 2]);
-    let first = entered[0].1.0.duration_since(held_since);
-    println!("row 1: entered {first:?} after the grant of a lease of {lease} ms");
-    assert!(
-        first <= Duration::from_millis(lease) + epsilon(),
-        "{first:?}"
-    );
-    let mut newest = inside.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
-    for (_, (_, token)) in entered {
-        assert!(token > newest);
-        newest = token;
+    row(1, async |seen| {
+        let server = RedisServer::start().await;
+        let lease = 1500;
+        let mut holder = worker(&server, "hold", lease);
+        let inside = holder.until("inside").await;
+        let held_since = Instant::now();
+        let client = client(&server.url()).await;
+        let mut waiters = tokio::task::JoinSet::new();
+        for (place, lease) in [60 * SECOND, SECOND, 20 * SECOND].into_iter().enumerate() {
+            let client = client.clone();
+            waiters.spawn(async move {
+                let guard = client
+                    .lock("k")
+                    .wait(30 * SECOND)
+                    .lease(lease)
+                    .acquire()
+                    .await
+                    .unwrap();
+                let entered = (Instant::now(), guard.token().get());
+                guard.release().await;
+                (place, entered)
+            });
+            until_waiting(&self::client(&server.url()).await, place + 1).await;
+        }
+        holder.kill();
+        let mut entered = Vec::new();
+        while let Some(ended) = waiters.join_next().await {
+            entered.push(ended.unwrap());
+        }
+        entered.sort_by_key(|(_, (at, _))| *at);
+        let places: Vec<_> = entered.iter().map(|(place, _)| *place).collect();
+        assert_eq!(places, [0, 1, 2]);
+        let first = entered[0].1.0.duration_since(held_since);
+        seen.within(
+            "the next one enters after the grant",
+            Duration::from_millis(lease),
+            first,
+        );
+        let mut newest = inside.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+        for (_, (_, token)) in entered {
+            assert!(token > newest);
+            newest = token;
+        }
+    })
+    .await;
+}
+
+/// The next line that says something.
+async fn next_word(worker: &mut Worker) -> String {
+    loop {
+        let line = worker.line().await.expect("the worker goes on");
+        if !line.is_empty() {
+            return line;
+        }
     }
 }
 
 /// Row 2: the holder is stopped past its lease and continued: it is told before its next guarded await completes.
 #[tokio::test]
 async fn row_02_holder_stopped_and_continued() {
-    let server = RedisServer::start().await;
-    let mut holder = worker(&server, "hold", 500);
-    let inside = holder.until("inside").await;
-    holder.signal("STOP");
-    let client = client(&server.url()).await;
-    let next = client.lock("k").wait(10 * SECOND).acquire().await.unwrap();
-    let stale: u64 = inside.rsplit(' ').next().unwrap().parse().unwrap();
-    assert!(next.token().get() > stale);
-    holder.signal("CONT");
-    let first_word = tokio::select! {
-        line = holder.until("lost") => line,
-        () = sleep(5 * SECOND) => panic!("the holder is not told"),
-    };
-    assert_eq!(first_word, "lost");
-    // The late holder has not released its successor's lock.
-    assert_eq!(next.loss(), None);
-    assert!(grant(&server).await.is_some());
-    next.release().await;
+    row(2, async |seen| {
+        let server = RedisServer::start().await;
+        let mut holder = worker(&server, "hold", 500);
+        let inside = holder.until("inside").await;
+        holder.signal("STOP");
+        let client = client(&server.url()).await;
+        let next = client.lock("k").wait(10 * SECOND).acquire().await.unwrap();
+        let stale: u64 = inside.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(next.token().get() > stale);
+        holder.signal("CONT");
+        let continued = Instant::now();
+        assert_eq!(next_word(&mut holder).await, "lost");
+        seen.within("told after it goes on", 20 * MS, continued.elapsed());
+        // The late holder has not released its successor's lock.
+        assert_eq!(next.loss(), None);
+        assert!(grant(&server).await.is_some());
+        next.release().await;
+    })
+    .await;
 }
 
 /// Row 21: a waiting process is killed while it is queued: it is skipped at once.
 #[tokio::test]
 async fn row_21_queued_process_killed() {
-    let server = RedisServer::start().await;
-    let client = client(&server.url()).await;
-    let guard = client.lock("k").acquire().await.unwrap();
-    let mut queued = worker(&server, "pass", 30_000);
-    queued.until("ready").await;
-    until_waiting(&client, 1).await;
-    queued.kill();
-    let next = tokio::spawn({
-        let client = client.clone();
-        async move {
-            let guard = client.lock("k").wait(30 * SECOND).acquire().await.unwrap();
-            (Instant::now(), guard)
-        }
-    });
-    until_waiting(&client, 2).await;
-    // The server notices the closed socket in its own time; the row is about what follows.
-    let mut observer = server.connection().await;
-    until(async || {
-        let clients: String = redis::cmd("CLIENT")
-            .arg("LIST")
-            .arg("TYPE")
-            .arg("pubsub")
-            .query_async(&mut observer)
-            .await
-            .unwrap();
-        clients.lines().count() <= 2
+    row(21, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let guard = client.lock("k").acquire().await.unwrap();
+        let mut queued = worker(&server, "pass", 30_000);
+        queued.until("ready").await;
+        until_waiting(&client, 1).await;
+        queued.kill();
+        let next = tokio::spawn({
+            let client = client.clone();
+            async move {
+                let guard = client.lock("k").wait(30 * SECOND).acquire().await.unwrap();
+                (Instant::now(), guard)
+            }
+        });
+        until_waiting(&client, 2).await;
+        // The server notices the closed socket in its own time; the row is about what follows.
+        let mut observer = server.connection().await;
+        until(async || {
+            let clients: String = redis::cmd("CLIENT")
+                .arg("LIST")
+                .arg("TYPE")
+                .arg("pubsub")
+                .query_async(&mut observer)
+                .await
+                .unwrap();
+            clients.lines().count() <= 2
+        })
+        .await;
+        let released = Instant::now();
+        guard.release().await;
+        let (entered, guard) = next.await.unwrap();
+        let took = entered.duration_since(released);
+        seen.within(
+            "the next one enters after the release",
+            Duration::ZERO,
+            took,
+        );
+        guard.release().await;
+        assert_eq!(left(&server).await, Vec::<String>::new());
     })
     .await;
-    let released = Instant::now();
-    guard.release().await;
-    let (entered, guard) = next.await.unwrap();
-    let took = entered.duration_since(released);
-    println!("row 21: entered {took:?} after the release");
-    assert!(took < epsilon(), "{took:?}");
-    guard.release().await;
-    assert_eq!(left(&server).await, Vec::<String>::new());
 }
 
 /// Row 33: a runtime is shut down while it holds and while it waits.
 #[tokio::test]
 async fn row_33_runtime_shut_down_while_held_and_while_waiting() {
-    let server = RedisServer::start().await;
-    let observer = client(&server.url()).await;
-    let url = server.url();
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    let (held, waiting) = runtime
-        .spawn(async move {
-            let client = client(&url).await;
-            let guard = client.lock("k").acquire().await.unwrap();
-            let held = tokio::spawn(async move {
-                guard.run(std::future::pending::<()>()).await.unwrap();
-            });
-            let waiting = tokio::spawn(async move {
-                let _guard = client.lock("k").wait(60 * SECOND).acquire().await.unwrap();
-            });
-            (held, waiting)
-        })
-        .await
-        .unwrap();
-    until_waiting(&observer, 1).await;
-    let started = Instant::now();
-    runtime.shutdown_background();
-    until(async || left(&server).await.is_empty()).await;
-    let took = started.elapsed();
-    println!("row 33: drained {took:?} after the shutdown");
-    assert!(took < SECOND + epsilon(), "{took:?}");
-    drop((held, waiting));
+    row(33, async |seen| {
+        let server = RedisServer::start().await;
+        let observer = client(&server.url()).await;
+        let url = server.url();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (held, waiting) = runtime
+            .spawn(async move {
+                let client = client(&url).await;
+                let guard = client.lock("k").acquire().await.unwrap();
+                let held = tokio::spawn(async move {
+                    guard.run(std::future::pending::<()>()).await.unwrap();
+                });
+                let waiting = tokio::spawn(async move {
+                    let _guard = client.lock("k").wait(60 * SECOND).acquire().await.unwrap();
+                });
+                (held, waiting)
+            })
+            .await
+            .unwrap();
+        until_waiting(&observer, 1).await;
+        let started = Instant::now();
+        runtime.shutdown_background();
+        until(async || left(&server).await.is_empty()).await;
+        let took = started.elapsed();
+        seen.within("drained after the shutdown", SECOND, took);
+        drop((held, waiting));
+    })
+    .await;
 }
 
 /// Row 36: a waiting process is stopped past its grant and its lease: its body never starts on that grant, and it
 /// queues again.
 #[tokio::test]
 async fn row_36_waiter_stopped_past_its_grant() {
-    let server = RedisServer::start().await;
-    let client = client(&server.url()).await;
-    let guard = client.lock("k").acquire().await.unwrap();
-    let mut waiter = worker(&server, "pass", 500);
-    waiter.until("ready").await;
-    until_waiting(&client, 1).await;
-    waiter.signal("STOP");
-    guard.release().await;
-    let stale = token_of(&grant(&server).await.expect("the stopped waiter is granted"));
-    let next = client.lock("k").wait(10 * SECOND).acquire().await.unwrap();
-    let newer = next.token().get();
-    assert!(newer > stale);
-    waiter.signal("CONT");
-    // It stands in the queue again, not inside.
-    until_waiting(&client, 1).await;
-    assert_eq!(next.loss(), None);
-    next.release().await;
-    let inside = waiter.until("inside").await;
-    let token: u64 = inside.rsplit(' ').next().unwrap().parse().unwrap();
-    assert!(
-        token > newer,
-        "the body started on the grant {token}, {newer} was given since"
-    );
-    waiter.until("ended").await;
+    row(36, async |_| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let guard = client.lock("k").acquire().await.unwrap();
+        let mut waiter = worker(&server, "pass", 500);
+        waiter.until("ready").await;
+        until_waiting(&client, 1).await;
+        waiter.signal("STOP");
+        guard.release().await;
+        let stale = token_of(&grant(&server).await.expect("the stopped waiter is granted"));
+        let next = client.lock("k").wait(10 * SECOND).acquire().await.unwrap();
+        let newer = next.token().get();
+        assert!(newer > stale);
+        waiter.signal("CONT");
+        // It stands in the queue again, not inside.
+        until_waiting(&client, 1).await;
+        assert_eq!(next.loss(), None);
+        next.release().await;
+        let inside = waiter.until("inside").await;
+        let token: u64 = inside.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(
+            token > newer,
+            "the body started on the grant {token}, {newer} was given since"
+        );
+        waiter.until("ended").await;
+    })
+    .await;
 }

@@ -11,7 +11,7 @@ use support::{
 };
 use tokio::{task::JoinSet, time::sleep};
 
-use crate::scene::{MS, NAME, NAMESPACE, SECOND, epsilon, left, token_of, until, worker_at};
+use crate::scene::{MS, NAME, NAMESPACE, SECOND, epsilon, left, row, token_of, until, worker_at};
 
 /// How long one of these nodes may take to answer for a lease of 30 s.
 const NODE_PATIENCE: Duration = Duration::from_millis(500);
@@ -71,168 +71,182 @@ async fn contend(clients: &[LockClient], tasks: usize, turns: usize) {
 /// Row 29: one node killed and one stopped, of five: exclusive, and acquisitions go on.
 #[tokio::test]
 async fn row_29_two_of_five_down() {
-    let mut quorum = Quorum::start(5).await;
-    let url = quorum.url();
-    let before = warm(&url).await;
-    quorum.servers[0].kill();
-    quorum.servers[4].stop_process();
-    let after = client(&url, 30 * SECOND).await;
-    let mut slowest = Duration::ZERO;
-    for client in [&before, &after].repeat(10) {
-        let asked = Instant::now();
-        let guard = client.lock("k").try_acquire().await.unwrap();
-        slowest = slowest.max(asked.elapsed());
-        // The others cannot get it from what is left.
-        let refused = after.lock("k").try_acquire().await;
-        assert!(
-            matches!(refused, Err(LockError::Busy { .. })),
-            "{refused:?}"
-        );
-        guard.release().await;
-    }
-    println!("row 29: the slowest acquisition took {slowest:?}");
-    assert!(slowest < NODE_PATIENCE + epsilon(), "{slowest:?}");
-    contend(&[before, after], 4, 5).await;
-    quorum.servers[4].continue_process();
-    for server in &quorum.servers[1..] {
-        until_empty(server).await;
-    }
+    row(29, async |seen| {
+        let mut quorum = Quorum::start(5).await;
+        let url = quorum.url();
+        let before = warm(&url).await;
+        quorum.servers[0].kill();
+        quorum.servers[4].stop_process();
+        let after = client(&url, 30 * SECOND).await;
+        let mut slowest = Duration::ZERO;
+        for client in [&before, &after].repeat(10) {
+            let asked = Instant::now();
+            let guard = client.lock("k").try_acquire().await.unwrap();
+            slowest = slowest.max(asked.elapsed());
+            // The others cannot get it from what is left.
+            let refused = after.lock("k").try_acquire().await;
+            assert!(
+                matches!(refused, Err(LockError::Busy { .. })),
+                "{refused:?}"
+            );
+            guard.release().await;
+        }
+        seen.within("the slowest acquisition", NODE_PATIENCE, slowest);
+        contend(&[before, after], 4, 5).await;
+        quorum.servers[4].continue_process();
+        for server in &quorum.servers[1..] {
+            until_empty(server).await;
+        }
+    })
+    .await;
 }
 
 /// Row 30: three of five are stopped: no grant, and what two of them granted is free again; also what the others
 /// granted when they went on.
 #[tokio::test]
 async fn row_30_three_of_five_down() {
-    let quorum = Quorum::start(5).await;
-    let client = warm(&quorum.url()).await;
-    let (up, down) = quorum.servers.split_at(2);
-    for server in &quorum.servers {
-        until_empty(server).await;
-    }
-    for server in down {
-        server.stop_process();
-    }
-    let refused = client.lock("k").try_acquire().await;
-    let answered = Instant::now();
-    let Err(LockError::Unreachable { detail, .. }) = refused else {
-        panic!("{refused:?}");
-    };
-    assert!(
-        detail.contains("2 of 5 nodes answered, 3 are needed"),
-        "{detail}"
-    );
-    for server in up {
-        until_empty(server).await;
-    }
-    let freed = answered.elapsed();
-    println!("row 30: partial grants freed after {freed:?}");
-    assert!(freed < epsilon(), "{freed:?}");
+    row(30, async |seen| {
+        let quorum = Quorum::start(5).await;
+        let client = warm(&quorum.url()).await;
+        let (up, down) = quorum.servers.split_at(2);
+        for server in &quorum.servers {
+            until_empty(server).await;
+        }
+        for server in down {
+            server.stop_process();
+        }
+        let refused = client.lock("k").try_acquire().await;
+        let answered = Instant::now();
+        let Err(LockError::Unreachable { detail, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(
+            detail.contains("2 of 5 nodes answered, 3 are needed"),
+            "{detail}"
+        );
+        for server in up {
+            until_empty(server).await;
+        }
+        let freed = answered.elapsed();
+        seen.within("partial grants are free", Duration::ZERO, freed);
 
-    let asked = Instant::now();
-    let refused = client.lock("k").wait(SECOND).acquire().await;
-    let took = asked.elapsed();
-    assert!(
-        matches!(refused, Err(LockError::Unreachable { .. })),
-        "{refused:?}"
-    );
-    assert!(
-        (SECOND..SECOND + 200 * MS + epsilon()).contains(&took),
-        "{took:?}"
-    );
+        let asked = Instant::now();
+        let refused = client.lock("k").wait(SECOND).acquire().await;
+        let took = asked.elapsed();
+        assert!(
+            matches!(refused, Err(LockError::Unreachable { .. })),
+            "{refused:?}"
+        );
+        assert!(
+            (SECOND..SECOND + 200 * MS + epsilon()).contains(&took),
+            "{took:?}"
+        );
 
-    for server in down {
-        server.continue_process();
-    }
-    for server in &quorum.servers {
-        until_empty(server).await;
-    }
-    let guard = client.lock("k").wait(5 * SECOND).acquire().await.unwrap();
-    guard.release().await;
+        for server in down {
+            server.continue_process();
+        }
+        for server in &quorum.servers {
+            until_empty(server).await;
+        }
+        let guard = client.lock("k").wait(5 * SECOND).acquire().await.unwrap();
+        guard.release().await;
+    })
+    .await;
 }
 
 /// Row 31: a lock is held on two of three nodes, and one of these comes back empty: with the third it is no majority,
 /// for clients that have seen it go and for those that have not, until the lease has ended.
 #[tokio::test]
 async fn row_31_node_returns_empty() {
-    const LEASE: Duration = Duration::from_secs(4);
-    let mut quorum = Quorum::start(3).await.in_use().await;
-    let url = quorum.url();
-    let (holder, seen) = (client(&url, LEASE).await, client(&url, LEASE).await);
-    for client in [&holder, &seen] {
-        client.lock("warm").run(async {}).await.unwrap();
-    }
-    for server in &quorum.servers {
-        until_empty(server).await;
-    }
-    quorum.servers[2].stop_process();
-    let granted = Instant::now();
-    let guard = holder.lock("k").lease(LEASE).acquire().await.unwrap();
-    let token = guard.token();
-    // The third has the request still; it is given back as soon as it has been carried out.
-    sleep(LEASE / 10 + 50 * MS).await;
-    quorum.servers[2].continue_process();
-    until_empty(&quorum.servers[2]).await;
-    assert!(is_held_on(&quorum.servers[0]).await && is_held_on(&quorum.servers[1]).await);
-    quorum.servers[1].restart().await;
-    let restarted = Instant::now();
+    row(31, async |seen| {
+        const LEASE: Duration = Duration::from_secs(4);
+        let mut quorum = Quorum::start(3).await.in_use().await;
+        let url = quorum.url();
+        let (holder, witness) = (client(&url, LEASE).await, client(&url, LEASE).await);
+        for client in [&holder, &witness] {
+            client.lock("warm").run(async {}).await.unwrap();
+        }
+        for server in &quorum.servers {
+            until_empty(server).await;
+        }
+        quorum.servers[2].stop_process();
+        let granted = Instant::now();
+        let guard = holder.lock("k").lease(LEASE).acquire().await.unwrap();
+        let token = guard.token();
+        // The third has the request still; it is given back as soon as it has been carried out.
+        sleep(LEASE / 10 + 50 * MS).await;
+        quorum.servers[2].continue_process();
+        until_empty(&quorum.servers[2]).await;
+        assert!(is_held_on(&quorum.servers[0]).await && is_held_on(&quorum.servers[1]).await);
+        quorum.servers[1].restart().await;
+        let restarted = Instant::now();
 
-    let unseen = client(&url, LEASE).await;
-    let mut next = JoinSet::new();
-    for client in [&seen, &unseen] {
-        let refused = client.lock("k").try_acquire().await;
-        assert!(
-            matches!(refused, Err(LockError::Busy { .. })),
-            "{refused:?}"
-        );
-        let client = client.clone();
-        next.spawn(async move {
-            let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
-            let entered = (Instant::now(), guard.token());
-            guard.release().await;
-            entered
-        });
-    }
-    while let Some(entered) = next.join_next().await {
-        let (entered, next) = entered.unwrap();
-        let after = entered.duration_since(granted);
-        println!("row 31: entered {after:?} after a grant of {LEASE:?}");
-        assert!(after > LEASE - 100 * MS, "{after:?}");
-        assert!(next > token);
-    }
-    guard.release().await;
-
-    // Counted again, it makes a majority with the third.
-    quorum.servers[0].kill();
-    for client in [seen, unseen] {
-        let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
-        assert!(guard.token() > token);
+        let newcomer = client(&url, LEASE).await;
+        let mut next = JoinSet::new();
+        for client in [&witness, &newcomer] {
+            let refused = client.lock("k").try_acquire().await;
+            assert!(
+                matches!(refused, Err(LockError::Busy { .. })),
+                "{refused:?}"
+            );
+            let client = client.clone();
+            next.spawn(async move {
+                let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+                let entered = (Instant::now(), guard.token());
+                guard.release().await;
+                entered
+            });
+        }
+        while let Some(entered) = next.join_next().await {
+            let (entered, next) = entered.unwrap();
+            let after = entered.duration_since(granted);
+            seen.within(
+                "the next one enters after the grant",
+                LEASE + BACKOFF,
+                after,
+            );
+            assert!(after > LEASE - 100 * MS, "{after:?}");
+            assert!(next > token);
+        }
         guard.release().await;
-    }
-    assert!(restarted.elapsed() > LEASE - SECOND);
+
+        // Counted again, it makes a majority with the third.
+        quorum.servers[0].kill();
+        for client in [witness, newcomer] {
+            let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+            assert!(guard.token() > token);
+            guard.release().await;
+        }
+        assert!(restarted.elapsed() > LEASE - SECOND);
+    })
+    .await;
 }
 
 /// Row 31: nodes that have never given a token count where all of them are there; where one is missing it may be the
 /// only one that remembers.
 #[tokio::test]
 async fn row_31_a_beginning_needs_all_nodes() {
-    let mut quorum = Quorum::start(3).await;
-    let beginning = client(&quorum.url(), 30 * SECOND).await;
-    quorum.servers[0].kill();
-    let uncertain = client(&quorum.url(), 30 * SECOND).await;
-    let refused = uncertain.lock("k").try_acquire().await;
-    let Err(LockError::Unreachable { detail, .. }) = refused else {
-        panic!("{refused:?}");
-    };
-    assert!(detail.contains("started without its state"), "{detail}");
-    let patient = client(&quorum.url(), SECOND).await;
-    let lock = patient.lock("k").wait(10 * SECOND);
-    lock.acquire().await.unwrap().release().await;
-    beginning
-        .lock("k")
-        .wait(SECOND)
-        .run(async {})
-        .await
-        .unwrap();
+    row(31, async |_| {
+        let mut quorum = Quorum::start(3).await;
+        let beginning = client(&quorum.url(), 30 * SECOND).await;
+        quorum.servers[0].kill();
+        let uncertain = client(&quorum.url(), 30 * SECOND).await;
+        let refused = uncertain.lock("k").try_acquire().await;
+        let Err(LockError::Unreachable { detail, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(detail.contains("started without its state"), "{detail}");
+        let patient = client(&quorum.url(), SECOND).await;
+        let lock = patient.lock("k").wait(10 * SECOND);
+        lock.acquire().await.unwrap().release().await;
+        beginning
+            .lock("k")
+            .wait(SECOND)
+            .run(async {})
+            .await
+            .unwrap();
+    })
+    .await;
 }
 
 /// The clock of one node is an hour ahead of the others': leases are times and not moments, so nobody gets in by it.
@@ -240,7 +254,7 @@ async fn row_31_a_beginning_needs_all_nodes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_clock_ahead_admits_nobody() {
     let mut quorum = Quorum::start(2).await;
-    let ahead = RedisServer::builder().clock_ahead(3600 * SECOND);
+    let ahead = RedisServer::builder().clock_ahead(3600);
     quorum.servers.push(ahead.start().await);
     let mut times = Vec::new();
     for server in &quorum.servers {

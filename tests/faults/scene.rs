@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_runtime::LockClient;
-pub(crate) use support::{epsilon, until};
+pub(crate) use support::{epsilon, matrix::row, until};
 use support::{process::Worker, server::RedisServer};
 use uuid::Uuid;
 

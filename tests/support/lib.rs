@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 mod backstage;
+pub mod clock;
 pub mod guarded;
 pub mod history;
 pub mod jvm;
+pub mod matrix;
 pub mod process;
 pub mod proxy;
 pub mod quorum;

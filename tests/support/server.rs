@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     net::TcpListener,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::{
     backstage,
+    clock::Clocks,
     process::{Mortal, dies_with_parent, remove_in_the_end},
 };
 
@@ -33,6 +34,7 @@ pub struct RedisServer {
     port: u16,
     tls_port: u16,
     folder: PathBuf,
+    clocks: Option<Clocks>,
     settings: ServerBuilder,
     process: Option<Mortal>,
 }
@@ -52,27 +54,9 @@ pub struct ServerBuilder {
     args: Vec<String>,
     /// Certificate and key.
     tls: Option<(String, String)>,
-    /// How far the server's clock is ahead of the system's.
-    ahead: Duration,
+    /// How far the server's clock is ahead of the system's, in seconds, if it can be set.
+    ahead: Option<i64>,
 }
-
-/// A library that sets the clock of the process it is loaded into ahead.
-#[cfg(target_os = "linux")]
-const CLOCK_AHEAD: &str = r#"
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <sys/time.h>
-#include <time.h>
-int gettimeofday(struct timeval *tv, void *tz) {
-    static int (*real)(struct timeval *, void *);
-    if (!real) real = (int (*)(struct timeval *, void *))dlsym(RTLD_NEXT, "gettimeofday");
-    int failed = real(tv, tz);
-    const char *ahead = getenv("CLOCK_AHEAD_SECONDS");
-    if (!failed && tv && ahead) tv->tv_sec += atol(ahead);
-    return failed;
-}
-"#;
 
 impl ServerBuilder {
     /// One setting of `redis-server`.
@@ -95,11 +79,10 @@ impl ServerBuilder {
         self.arg("--replicaof", &format!("127.0.0.1 {}", master.port))
     }
 
-    /// Its clock is ahead by so many whole seconds.
-    #[cfg(target_os = "linux")]
+    /// Its clock is ahead by so many seconds, and can be [set](RedisServer::set_clock). Works on Linux.
     #[must_use]
-    pub fn clock_ahead(mut self, ahead: Duration) -> Self {
-        self.ahead = ahead;
+    pub fn clock_ahead(mut self, seconds: i64) -> Self {
+        self.ahead = Some(seconds);
         self
     }
 
@@ -122,10 +105,16 @@ impl ServerBuilder {
         let folder = std::env::temp_dir().join(format!("redis-{}", Uuid::new_v4().simple()));
         fs::create_dir_all(&folder).expect("a temporary folder can be made");
         remove_in_the_end(&folder);
+        let clocks = self.ahead.map(|seconds| {
+            let clocks = Clocks::new(&folder);
+            clocks.set_ahead(seconds);
+            clocks
+        });
         let mut server = RedisServer {
             port: 0,
             tls_port: 0,
             folder,
+            clocks,
             settings: self,
             process: None,
         };
@@ -188,22 +177,8 @@ impl RedisServer {
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file has many handles"))
             .stderr(log);
-        #[cfg(target_os = "linux")]
-        if !self.settings.ahead.is_zero() {
-            let (source, library) = (self.folder.join("ahead.c"), self.folder.join("ahead.so"));
-            fs::write(&source, CLOCK_AHEAD).expect("the library's source can be written");
-            let compiled = Command::new("cc")
-                .args(["-shared", "-fPIC", "-o"])
-                .arg(&library)
-                .arg(source)
-                .arg("-ldl")
-                .status()
-                .expect("a C compiler is there, for Rust needs its linker");
-            assert!(compiled.success(), "the library does not compile");
-            let seconds = self.settings.ahead.as_secs().to_string();
-            command
-                .env("LD_PRELOAD", library)
-                .env("CLOCK_AHEAD_SECONDS", seconds);
+        if let Some(clocks) = &self.clocks {
+            clocks.wind(&mut command);
         }
         if let Some((certificate, key)) = &self.settings.tls {
             let certificate_file = self.folder.join("server.crt");
@@ -327,13 +302,34 @@ impl RedisServer {
     /// # Panics
     /// If it does not answer.
     pub async fn restart(&mut self) {
-        self.kill();
-        self.spawn();
+        self.begin_restart();
         assert!(
             self.answers().await,
             "the server did not start again:\n{}",
             self.log()
         );
+    }
+
+    /// As [`restart`](Self::restart), without waiting until it answers: it may have to load its data first.
+    pub fn begin_restart(&mut self) {
+        self.kill();
+        self.spawn();
+    }
+
+    /// Sets the clock of a server that was started with [`clock_ahead`](ServerBuilder::clock_ahead) so many seconds
+    /// ahead of the system's, or back.
+    ///
+    /// # Panics
+    /// If it was not.
+    pub fn set_clock(&self, ahead: i64) {
+        let clocks = self.clocks.as_ref();
+        clocks.expect("its clock can be set").set_ahead(ahead);
+    }
+
+    /// Where the server keeps its files.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Stops the process where it stands (SIGSTOP).

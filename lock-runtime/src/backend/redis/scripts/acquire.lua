@@ -37,6 +37,7 @@ if string.find(held, owner, 1, true) then
   return { 'held', token, math.min(redis.call('PTTL', KEYS[1]), tonumber(stored)) }
 end
 if ARGV[4] == '0' then
+  clamp(KEYS[1], held)
   if ARGV[8] then
     redis.call('ZADD', KEYS[2], '+inf', ARGV[8])
     if redis.call('PTTL', KEYS[2]) < 1000 then

@@ -6,6 +6,15 @@
 --                 and after all of these `notify|inbox`, score infinite, for each inbox to be woken when nobody queues
 --   fence  string  the newest token of the slot
 
+-- No grant lasts longer than its lease: the server's clock may have been set back, or the expiry taken away. Whoever
+-- waits or tries sees to it, for the holder may be gone.
+local function clamp(grant, held)
+  local lease, left = tonumber(string.match(held, '^%d+|(%d+)')), redis.call('PTTL', grant)
+  if lease and (left > lease or left < 0) then
+    redis.call('PEXPIRE', grant, lease)
+  end
+end
+
 -- Gives the lock to the first waiter that is alive and can be told, or deletes it. Returns the owner it gave it to.
 -- `head` is what ZPOPMIN has just returned: that, or DEL, is the first write, after which Redis lets a script grow even
 -- when it is out of memory.

@@ -10,6 +10,8 @@ for i = 2, #KEYS, 2 do
     -- Tells the head, which may be one of ours.
     hand_on(redis.call('ZPOPMIN', KEYS[i + 1]), KEYS[i], KEYS[i + 1], KEYS[1], ARGV[2], ARGV[3])
     held = redis.call('GET', KEYS[i])
+  else
+    clamp(KEYS[i], held)
   end
   local token, stored, inbox, owner = string.match(held or '', '^(%d+)|(%d+)|([^|]+)|(%x+)')
   if inbox == ARGV[1] then

@@ -24,6 +24,7 @@ if lease <= left then
   return left -- in ms
 end
 if lease > longest then
+  redis.call('PEXPIRE', KEYS[1], lease) -- first, for it is allowed when the server is out of memory
   redis.call('SET', KEYS[1], token .. '|' .. ARGV[2] .. rest, 'PX', lease)
 else
   redis.call('PEXPIRE', KEYS[1], lease)

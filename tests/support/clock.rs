@@ -1,0 +1,122 @@
+//! The clocks of a child process, set from outside by a small library that is loaded into it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+/// Adds to the time of day what the first number of a file says, in µs, and takes the second one, in ns, from the
+/// monotonic clock.
+const LIBRARY: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static const volatile long long *set(void) {
+    static const volatile long long *numbers;
+    static const long long none[2];
+    if (numbers) return numbers;
+    const char *path = getenv("CLOCKS_FILE");
+    int file = path ? open(path, O_RDONLY) : -1;
+    void *mapped = file < 0 ? MAP_FAILED : mmap(0, sizeof none, PROT_READ, MAP_SHARED, file, 0);
+    if (file >= 0) close(file);
+    return numbers = mapped == MAP_FAILED ? none : mapped;
+}
+int gettimeofday(struct timeval *tv, void *tz) {
+    static int (*real)(struct timeval *, void *);
+    if (!real) real = (int (*)(struct timeval *, void *))dlsym(RTLD_NEXT, "gettimeofday");
+    int failed = real(tv, tz);
+    if (!failed && tv) {
+        long long micros = tv->tv_sec * 1000000LL + tv->tv_usec + set()[0];
+        tv->tv_sec = micros / 1000000;
+        tv->tv_usec = micros % 1000000;
+    }
+    return failed;
+}
+int clock_gettime(clockid_t clock, struct timespec *ts) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    int failed = real(clock, ts);
+    if (!failed && clock == CLOCK_MONOTONIC) {
+        long long nanos = ts->tv_sec * 1000000000LL + ts->tv_nsec - set()[1];
+        ts->tv_sec = nanos / 1000000000;
+        ts->tv_nsec = nanos % 1000000000;
+    }
+    return failed;
+}
+"#;
+
+/// The clocks of one child process. Works on Linux.
+#[derive(Debug)]
+pub struct Clocks {
+    file: PathBuf,
+    library: PathBuf,
+}
+
+impl Clocks {
+    /// Clocks that go right, and what sets them, in this folder.
+    ///
+    /// # Panics
+    /// If there is no C compiler, or the folder cannot be written.
+    #[must_use]
+    pub fn new(folder: &Path) -> Self {
+        let clocks = Self {
+            file: folder.join("clocks"),
+            library: folder.join("clocks.so"),
+        };
+        clocks.set(0, 0);
+        let source = folder.join("clocks.c");
+        fs::write(&source, LIBRARY).expect("the library's source can be written");
+        let compiled = Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .arg(&clocks.library)
+            .arg(source)
+            .arg("-ldl")
+            .status()
+            .expect("a C compiler is there, for Rust needs its linker");
+        assert!(compiled.success(), "the library does not compile");
+        clocks
+    }
+
+    /// Gives a process that is about to start these clocks.
+    pub fn wind(&self, command: &mut Command) {
+        command
+            .env("LD_PRELOAD", &self.library)
+            .env("CLOCKS_FILE", &self.file);
+    }
+
+    /// Sets the time of day so many seconds ahead of the system's, or back.
+    ///
+    /// # Panics
+    /// If the folder cannot be written.
+    pub fn set_ahead(&self, seconds: i64) {
+        self.set(seconds * 1_000_000, 0);
+    }
+
+    /// Lets the monotonic clock be behind, as if it had stood still for so long: it does while a machine is suspended.
+    ///
+    /// # Panics
+    /// If the folder cannot be written, or the time is longer than 292 years.
+    pub fn set_monotonic_behind(&self, behind: Duration) {
+        let nanos = i64::try_from(behind.as_nanos()).expect("no clock stands still so long");
+        self.set(0, nanos);
+    }
+
+    fn set(&self, ahead_micros: i64, behind_nanos: i64) {
+        // Not truncated, for a process has mapped it.
+        let mut numbers = ahead_micros.to_ne_bytes().to_vec();
+        numbers.extend(behind_nanos.to_ne_bytes());
+        let mut options = fs::OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false);
+        let mut file = file
+            .open(&self.file)
+            .expect("the clocks' file can be opened");
+        std::io::Write::write_all(&mut file, &numbers).expect("the clocks can be set");
+    }
+}

@@ -1,0 +1,282 @@
+//! The fault matrix: its rows, and what a run has seen of them.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs, io::Write as _, time::Duration};
+
+use crate::epsilon;
+
+/// How often each scenario runs, if anything but once: three times where `CI` is set.
+pub const RUNS_VARIABLE: &str = "FAULT_RUNS";
+/// The folder into which the rows write what they have seen, if it is set.
+pub const SEEN_VARIABLE: &str = "FAULTS_SEEN";
+
+/// One fault, and what is promised then.
+#[derive(Debug)]
+pub struct Row {
+    /// Its number.
+    pub number: u8,
+    /// What goes wrong.
+    pub fault: &'static str,
+    /// What happens then.
+    pub expected: &'static str,
+}
+
+/// The matrix. L is the lease.
+pub const ROWS: &[Row] = &[
+    row_of(
+        1,
+        "the holder is killed, waiters ask for leases of their own",
+        "the next one enters when the holder's lease has ended; tokens rise",
+    ),
+    row_of(
+        2,
+        "the holder is stopped for longer than L, and continued",
+        "others enter meanwhile, with higher tokens; it is told at its next await",
+    ),
+    row_of(
+        3,
+        "its machine is suspended for longer than L",
+        "told at its next await: deadlines count on a clock that runs meanwhile",
+    ),
+    row_of(
+        4,
+        "the holder's runtime is blocked for 10 L",
+        "a renewed lease is held, renewed every third",
+    ),
+    row_of(
+        5,
+        "a body hangs, `max_hold` is set",
+        "the lock is free at `max_hold` + L at the latest",
+    ),
+    row_of(6, "a body panics", "one release, at once"),
+    row_of(
+        7,
+        "a body's future is dropped at each of its awaits",
+        "released at once",
+    ),
+    row_of(
+        8,
+        "5,000 calls are dropped at random instants",
+        "neither key nor queue entry is left, at once",
+    ),
+    row_of(
+        9,
+        "the reply of a grant is lost with its connection",
+        "the retry gets the same grant",
+    ),
+    row_of(
+        10,
+        "a request reaches the server after its caller gave up",
+        "nobody is granted",
+    ),
+    row_of(
+        11,
+        "a release's reply is lost, and it is sent again",
+        "the successor is not touched",
+    ),
+    row_of(
+        12,
+        "a release comes after the lease has ended",
+        "the successor is not touched, and the loss is told",
+    ),
+    row_of(
+        13,
+        "the socket is half open",
+        "not held past the local deadline; connected anew in seconds",
+    ),
+    row_of(
+        14,
+        "Redis is killed, and has persisted nothing",
+        "`Lost` at the next renewal, L/3 later at most; until then another may be inside; tokens rise; granted again within 1 s",
+    ),
+    row_of(
+        15,
+        "Redis is killed, with `appendfsync always`",
+        "held over the restart, and nobody loses its place",
+    ),
+    row_of(16, "Redis is paused for half of L", "held, no error"),
+    row_of(
+        17,
+        "Redis is paused for 2 L",
+        "`Lost` at the local deadline; granted within 1 s after it goes on",
+    ),
+    row_of(
+        18,
+        "a line of 200 ms with jitter, its bytes split",
+        "the validity shrinks by the round trip; everybody enters",
+    ),
+    row_of(
+        19,
+        "a push is lost, or the connection is cut at the grant",
+        "the waiter enters within a look, at its old place",
+    ),
+    row_of(
+        20,
+        "1,000 waiters in 4 processes",
+        "one at a time, in the order of their queueing, 2 scripts each",
+    ),
+    row_of(
+        21,
+        "a waiting process is killed in the queue",
+        "skipped at once",
+    ),
+    row_of(
+        22,
+        "the scripts are flushed before every operation",
+        "no error",
+    ),
+    row_of(
+        23,
+        "an operator deletes the key, or everything",
+        "`Lost` at the next renewal; tokens rise; who waits queues again",
+    ),
+    row_of(
+        24,
+        "the server is out of memory",
+        "an acquisition is refused with a typed error; renewals and releases work",
+    ),
+    row_of(
+        25,
+        "the server evicts keys",
+        "refused at connect, unless that is allowed",
+    ),
+    row_of(
+        26,
+        "MISCONF, NOREPLICAS, READONLY, LOADING",
+        "never reported held; an error within `wait`, or a grant as soon as the server can",
+    ),
+    row_of(
+        27,
+        "a Sentinel failover with the grant not replicated",
+        "not supported yet",
+    ),
+    row_of(
+        28,
+        "a Cluster master is killed, a slot is migrated",
+        "not supported yet",
+    ),
+    row_of(
+        29,
+        "Redlock: 2 of 5 nodes are down",
+        "exclusive; a node that does not answer costs its patience at most",
+    ),
+    row_of(
+        30,
+        "Redlock: 3 of 5 nodes are down",
+        "no grant; partial grants are given back at once",
+    ),
+    row_of(
+        31,
+        "Redlock: a node returns empty",
+        "not counted for the longest lease",
+    ),
+    row_of(
+        32,
+        "Redis's clock goes forward by 2 L, and back by an hour",
+        "forward: `Lost` within L/3, until then another may be inside; back: no lease lasts longer than L; tokens rise",
+    ),
+    row_of(
+        33,
+        "the runtime is shut down while it holds and waits",
+        "drained within 1 s",
+    ),
+    row_of(
+        34,
+        "`join!` siblings on one key, with and without a holding ancestor",
+        "they take turns",
+    ),
+    row_of(
+        35,
+        "wrong password, missing right, TLS mismatch, no Redis",
+        "a typed error within `wait` that names what is missing, and no password",
+    ),
+    row_of(
+        36,
+        "a waiting process is stopped past its grant and L, and continued",
+        "its body does not start on that grant; it queues again",
+    ),
+    row_of(
+        37,
+        "the waiter at the head is stopped, while a stray `PSUBSCRIBE *` listens",
+        "the next one enters within 2 s",
+    ),
+    row_of(
+        38,
+        "a request stalls, its caller is granted over a new connection and releases, and the old bytes arrive",
+        "nobody is granted by them",
+    ),
+    row_of(
+        39,
+        "a member of a block is cancelled",
+        "not applicable: there are no blocks yet",
+    ),
+];
+
+const fn row_of(number: u8, fault: &'static str, expected: &'static str) -> Row {
+    Row {
+        number,
+        fault,
+        expected,
+    }
+}
+
+/// What one scenario has seen.
+#[derive(Debug, Default)]
+pub struct Seen {
+    times: BTreeMap<&'static str, (Duration, Vec<Duration>)>,
+}
+
+impl Seen {
+    /// Notes a time that is `at_most` and ε at most.
+    ///
+    /// # Panics
+    /// If it is longer.
+    pub fn within(&mut self, what: &'static str, at_most: Duration, took: Duration) {
+        assert!(
+            took <= at_most + epsilon(),
+            "{what}: {took:?}, where {at_most:?} and {:?} are allowed",
+            epsilon()
+        );
+        let (_, times) = self.times.entry(what).or_insert((at_most, Vec::new()));
+        times.push(took);
+    }
+}
+
+/// How often a scenario runs.
+fn runs() -> u32 {
+    let asked = std::env::var(RUNS_VARIABLE).ok();
+    let asked = asked.and_then(|runs| runs.parse().ok());
+    let ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
+    asked.unwrap_or(if ci { 3 } else { 1 })
+}
+
+/// Runs the scenario of a row as often as is asked for, and writes down what it has seen, if that is.
+///
+/// # Panics
+/// As the scenario does.
+pub async fn row(number: u8, scenario: impl AsyncFn(&mut Seen)) {
+    let mut seen = Seen::default();
+    for _ in 0..runs() {
+        scenario(&mut seen).await;
+    }
+    let mut text = String::new();
+    for (what, (at_most, times)) in &mut seen.times {
+        times.sort_unstable();
+        let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
+        let ms = |time: Duration| time.as_millis();
+        let line = format!(
+            "{what}: {} ms, {} at worst, of {} and ε",
+            ms(median),
+            ms(worst),
+            ms(*at_most)
+        );
+        println!("row {number}: {line}");
+        let _ = writeln!(text, "{line}");
+    }
+    if let Some(folder) = std::env::var_os(SEEN_VARIABLE) {
+        let file = std::path::Path::new(&folder).join(format!("row_{number:02}"));
+        let file = fs::OpenOptions::new().create(true).append(true).open(file);
+        let mut file = file.expect("what was seen can be written");
+        file.write_all(text.as_bytes())
+            .expect("what was seen can be written");
+    }
+}
