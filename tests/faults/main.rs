@@ -3,6 +3,7 @@
 //! ε is what a loaded machine may add to a time that is promised.
 
 mod calls;
+mod connect;
 mod outages;
 mod processes;
 mod redlock;

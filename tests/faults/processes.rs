@@ -1,13 +1,14 @@
-//! Rows 1, 2, 21, 33, 36: processes and runtimes that are killed, stopped and continued.
+//! Rows 1 to 3, 20, 21, 33, 36: processes and runtimes that are killed, stopped and continued.
 
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockClient, LockError};
-use support::{process::Worker, server::RedisServer};
+use support::{clock::Clocks, process::Worker, server::RedisServer};
 use tokio::{runtime::Builder, time::sleep};
 
 use crate::scene::{
     MS, NAMESPACE, SECOND, client, grant, left, row, token_of, until, until_waiting, worker,
+    worker_command,
 };
 
 /// The work of a worker process; it prints a line at each event.
@@ -23,6 +24,10 @@ async fn worker_process() {
         .await
         .unwrap();
     let lock = client.lock("k").wait(60 * SECOND).lease(lease);
+    if variable("WORKER_TASK") == "crowd" {
+        crowd(&client).await;
+        return client.shutdown().await;
+    }
     println!("\nready");
     let ended = lock
         .run(async {
@@ -45,6 +50,28 @@ async fn worker_process() {
         Err(error) => println!("\nfailed {error}"),
     }
     client.shutdown().await;
+}
+
+/// Callers of one worker process, in the order in which they ask.
+const CROWD: usize = 250;
+
+/// They queue, and each says its token when it is inside.
+async fn crowd(client: &LockClient) {
+    // Whoever asks before there is a connection has no order yet.
+    client.lock("warm").run(async {}).await.unwrap();
+    let mut callers = tokio::task::JoinSet::new();
+    for caller in 0..CROWD {
+        let lock = client.lock("k").wait(120 * SECOND);
+        callers.spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            println!("\nentered {caller} {}", guard.token());
+            guard.release().await;
+        });
+    }
+    while let Some(ended) = callers.join_next().await {
+        ended.unwrap();
+    }
+    println!("\nended");
 }
 
 /// Row 1: the holder is killed; the waiters' own leases do not count.
@@ -127,6 +154,101 @@ async fn row_02_holder_stopped_and_continued() {
         assert_eq!(next.loss(), None);
         assert!(grant(&server).await.is_some());
         next.release().await;
+    })
+    .await;
+}
+
+/// Row 3: the holder's machine is suspended for longer than its lease: its monotonic clock has stood still, and so have
+/// the timers that count on it.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn row_03_holder_suspended() {
+    const LEASE: u32 = 4000;
+    const SUSPENDED: Duration = Duration::from_millis(4500);
+    row(3, async |seen| {
+        let server = RedisServer::start().await;
+        let clocks = Clocks::new(server.folder());
+        let mut command = worker_command(&server.url(), "hold", LEASE.into());
+        clocks.wind(&mut command);
+        let mut holder = Worker::start(command);
+        holder.until("inside").await;
+        let stopped = Instant::now();
+        holder.signal("STOP");
+        let client = client(&server.url()).await;
+        let lock = client.lock("k").wait(10 * SECOND);
+        let next = lock.acquire().await.unwrap();
+        sleep(SUSPENDED.saturating_sub(stopped.elapsed())).await;
+        clocks.set_monotonic_behind(SUSPENDED);
+        holder.signal("CONT");
+        let continued = Instant::now();
+        assert_eq!(next_word(&mut holder).await, "lost");
+        seen.within("told after it goes on", 20 * MS, continued.elapsed());
+        assert_eq!(next.loss(), None);
+        next.release().await;
+    })
+    .await;
+}
+
+/// Row 20: a thousand callers in four processes.
+#[tokio::test]
+async fn row_20_a_thousand_waiters() {
+    const PROCESSES: usize = 4;
+    row(20, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let guard = client
+            .lock("k")
+            .lease(120 * SECOND)
+            .acquire()
+            .await
+            .unwrap();
+        let mut workers = Vec::new();
+        for process in 1..=PROCESSES {
+            workers.push(worker(&server, "crowd", 30_000));
+            until_waiting(&client, process * CROWD).await;
+        }
+        let asked = server.scripts().await;
+        let start = Instant::now();
+        guard.release().await;
+        let mut entered = Vec::new();
+        for (process, worker) in workers.iter_mut().enumerate() {
+            loop {
+                let line = next_word(worker).await;
+                if line == "ended" {
+                    break;
+                }
+                let said: Vec<&str> = line.split(' ').collect();
+                let [_, caller, token] = said[..] else {
+                    continue; // the test harness's own lines
+                };
+                if let (Ok(caller), Ok(token)) = (caller.parse::<usize>(), token.parse::<u64>()) {
+                    entered.push((token, process, caller));
+                }
+            }
+        }
+        let took = start.elapsed();
+        entered.sort_unstable();
+        let order: Vec<_> = entered
+            .iter()
+            .map(|(_, process, caller)| (*process, *caller))
+            .collect();
+        let queued =
+            (0..PROCESSES).flat_map(|process| (0..CROWD).map(move |caller| (process, caller)));
+        assert!(
+            order.iter().copied().eq(queued),
+            "not in the order of their queueing"
+        );
+        // One script each was asked before, one more is its release; and each process looks five times a second.
+        let callers = u64::try_from(PROCESSES * CROWD).unwrap();
+        let looks =
+            u64::try_from(took.as_millis() / 200 + 1).unwrap() * u64::try_from(PROCESSES).unwrap();
+        let scripts = server.scripts().await - asked;
+        assert!(
+            scripts <= callers + 1 + looks,
+            "{scripts} scripts, {looks} looks"
+        );
+        seen.within("all have been inside", 30 * SECOND, took);
+        until(async || left(&server).await.is_empty()).await;
     })
     .await;
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lock_runtime::LockError;
-use support::{proxy::FaultProxy, server::RedisServer};
+use support::{history::History, proxy::FaultProxy, server::RedisServer};
 
 use crate::scene::{
     MS, NAME, QUEUE, SECOND, client, epsilon, grant, left, row, token_of, until, until_waiting,
@@ -387,6 +387,47 @@ async fn row_18_slow_line() {
             .await
             .unwrap();
         assert_eq!(left(&server).await, Vec::<String>::new());
+    })
+    .await;
+}
+
+/// Row 18: the same line with jitter, whose bytes come in pieces: a lease is shorter by its round trip, and everybody
+/// enters.
+#[tokio::test]
+async fn row_18_jitter_and_split_bytes() {
+    const CALLERS: u32 = 8;
+    row(18, async |seen| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let behind = client(&proxy.url()).await;
+        proxy.delay(80 * MS);
+        proxy.jitter(40 * MS);
+        proxy.split_bytes(true);
+        let lease = 10 * SECOND;
+        let guard = behind.lock("k").lease(lease).acquire().await.unwrap();
+        let left = guard.remaining();
+        assert!(left <= lease - 160 * MS, "{left:?}");
+        let mut waiting = tokio::task::JoinSet::new();
+        let history = History::new();
+        for _ in 0..CALLERS {
+            let (behind, history) = (behind.clone(), history.clone());
+            waiting.spawn(async move {
+                let lock = behind.lock("k").wait(30 * SECOND);
+                let guard = lock.acquire().await.unwrap();
+                drop(history.enter("k", guard.token().get()));
+                guard.release().await;
+            });
+        }
+        until_waiting(&behind, CALLERS as usize).await;
+        let start = Instant::now();
+        guard.release().await;
+        while let Some(ended) = waiting.join_next().await {
+            ended.unwrap();
+        }
+        // Each release and the push after it, and a look at most where the line has made a claim old.
+        let most = CALLERS * 3 * 240 * MS;
+        seen.within("all enter after the release", most, start.elapsed());
+        history.check().assert_clean(CALLERS as usize);
     })
     .await;
 }

@@ -1,10 +1,13 @@
 //! What the rows share.
 
-use std::time::Duration;
+use std::{process::Command, time::Duration};
 
 use lock_runtime::LockClient;
 pub(crate) use support::{epsilon, matrix::row, until};
-use support::{process::Worker, server::RedisServer};
+use support::{
+    process::{self, Worker},
+    server::RedisServer,
+};
 use uuid::Uuid;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
@@ -56,7 +59,12 @@ pub(crate) fn worker(server: &RedisServer, task: &str, lease_ms: u64) -> Worker 
 }
 
 pub(crate) fn worker_at(url: &str, task: &str, lease_ms: u64) -> Worker {
-    Worker::of_this_test(
+    Worker::start(worker_command(url, task, lease_ms))
+}
+
+/// What starts such a process.
+pub(crate) fn worker_command(url: &str, task: &str, lease_ms: u64) -> Command {
+    process::of_this_test(
         "processes::worker_process",
         &[
             ("WORKER_URL", url),

@@ -211,24 +211,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts one test of the running test executable as a process of its own; the test is marked `#[ignore]`.
+    /// Starts one test of the running test executable as a process of its own, see [`of_this_test`].
     ///
     /// # Panics
     /// If it cannot be started.
     #[must_use]
     pub fn of_this_test(name: &str, variables: &[(&str, &str)]) -> Self {
-        let this = std::env::current_exe().expect("a test knows its executable");
-        let mut command = dies_with_parent(this);
-        command
-            .args([
-                "--exact",
-                name,
-                "--ignored",
-                "--nocapture",
-                "--test-threads=1",
-            ])
-            .envs(variables.iter().copied());
-        Self::start(command)
+        Self::start(of_this_test(name, variables))
     }
 
     /// Starts an example of this workspace, which `cargo test` has built beside the tests.
@@ -351,6 +340,26 @@ impl Worker {
     pub fn kill(&mut self) {
         self.process.kill();
     }
+}
+
+/// What starts one test of the running test executable as a process of its own; the test is marked `#[ignore]`.
+///
+/// # Panics
+/// If the executable is not known.
+#[must_use]
+pub fn of_this_test(name: &str, variables: &[(&str, &str)]) -> Command {
+    let this = std::env::current_exe().expect("a test knows its executable");
+    let mut command = dies_with_parent(this);
+    command
+        .args([
+            "--exact",
+            name,
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .envs(variables.iter().copied());
+    command
 }
 
 /// Sends a signal (`KILL`, `STOP`, `CONT`) to a process that this one has started.
