@@ -1,5 +1,7 @@
-//! Breaks each promise by one small change to a copy of the sources, and shows that the tests of this promise notice,
-//! and no others do: `cargo run --example mutants`, or with the number of a promise for that one alone.
+//! Breaks the engine by one small change after the other, in a copy of the sources, and shows that the tests notice:
+//! for a promise its own tests and no others, for a row of the fault matrix each of its tests.
+//!
+//! `cargo run --example mutants`, or `-- row_2` for those alone that tests beginning so shall catch.
 
 mod table;
 
@@ -9,31 +11,29 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use table::{MUTANTS, Mutant};
+use table::{MUTANTS, Mutant, Suite};
 
 fn main() -> ExitCode {
-    let only: Option<u8> = std::env::args()
-        .nth(1)
-        .and_then(|argument| argument.parse().ok());
+    let only = std::env::args().nth(1).unwrap_or_default();
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     let copy = source.join("target/mutants/tree");
     copy_sources(source, &copy);
-    println!(
-        "unchanged: {}",
-        if run_tests(&copy).failed.is_empty() {
-            "green"
-        } else {
-            "RED, nothing can be shown"
-        }
-    );
-    let mut all_caught = true;
-    println!("| promise | mutant | red tests | verdict |\n|---|---|---|---|");
-    for mutant in MUTANTS
+    let chosen: Vec<_> = MUTANTS
         .iter()
-        .filter(|mutant| only.is_none_or(|only| only == mutant.promise))
-    {
-        let caught = try_mutant(source, &copy, mutant);
-        all_caught &= caught;
+        .filter(|mutant| mutant.caught_by.iter().any(|test| test.starts_with(&only)))
+        .collect();
+    for suite in [Suite::Promises, Suite::Faults, Suite::Options] {
+        let tests = chosen.iter().filter(|mutant| mutant.suite == suite);
+        let tests: Vec<_> = tests.flat_map(|mutant| mutant.caught_by).copied().collect();
+        if !tests.is_empty() && !run_tests(&copy, suite, &tests).failed.is_empty() {
+            println!("tests are red without a mutant, so nothing can be shown");
+            return ExitCode::FAILURE;
+        }
+    }
+    let mut all_caught = true;
+    println!("| tests | mutant | red tests | verdict |\n|---|---|---|---|");
+    for mutant in chosen {
+        all_caught &= try_mutant(source, &copy, mutant);
     }
     if all_caught {
         ExitCode::SUCCESS
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Changes the copy, tests it, and changes it back. True if the promise's own tests noticed, and no others.
+/// Changes the copy, tests it, and changes it back. True if the tests that shall notice did.
 fn try_mutant(source: &Path, copy: &Path, mutant: &Mutant) -> bool {
     for change in mutant.changes {
         let text = std::fs::read_to_string(copy.join(change.file)).expect(change.file);
@@ -56,22 +56,31 @@ fn try_mutant(source: &Path, copy: &Path, mutant: &Mutant) -> bool {
         std::fs::write(copy.join(change.file), text.replace(change.from, change.to))
             .expect(change.file);
     }
-    let outcome = run_tests(copy);
+    let outcome = run_tests(copy, mutant.suite, mutant.caught_by);
     for change in mutant.changes {
         std::fs::copy(source.join(change.file), copy.join(change.file)).expect(change.file);
     }
-    let own = format!("p{:02}_", mutant.promise);
-    let strangers = outcome.failed.iter().any(|test| !test.starts_with(&own));
-    let verdict = match (outcome.ran, outcome.failed.is_empty(), strangers) {
-        (0, _, _) => "does not compile",
-        (_, true, _) => "NOT CAUGHT",
-        (_, _, true) => "caught, but others are red too",
-        (_, _, false) => "caught",
+    let own = |red: &str, test: &str| match mutant.suite {
+        // The module is the promise.
+        Suite::Promises | Suite::Options => red.starts_with(test),
+        Suite::Faults => red.contains(test),
+    };
+    let asleep = |test: &&&str| !outcome.failed.iter().any(|red| own(red, test));
+    let asleep: Vec<_> = mutant.caught_by.iter().filter(asleep).collect();
+    let stranger = |red: &String| !mutant.caught_by.iter().any(|test| own(red, test));
+    let verdict = if outcome.ran == 0 {
+        "does not compile".to_owned()
+    } else if !asleep.is_empty() {
+        format!("NOT CAUGHT by {asleep:?}")
+    } else if outcome.failed.iter().any(stranger) {
+        "caught, but others are red too".to_owned()
+    } else {
+        "caught".to_owned()
     };
     let failed: Vec<&str> = outcome.failed.iter().map(String::as_str).collect();
     println!(
         "| {} | {} | {} | {verdict} |",
-        mutant.promise,
+        mutant.caught_by.join(", "),
         mutant.what,
         failed.join(", ")
     );
@@ -105,9 +114,16 @@ struct Outcome {
     failed: BTreeSet<String>,
 }
 
-fn run_tests(tree: &Path) -> Outcome {
+/// Runs a suite: the promises as a whole, of the others these tests.
+fn run_tests(tree: &Path, suite: Suite, tests: &[&str]) -> Outcome {
+    let (target, tests) = match suite {
+        Suite::Promises => ("promises", &[][..]),
+        Suite::Faults => ("faults", tests),
+        Suite::Options => ("options", tests),
+    };
     let output = Command::new(env!("CARGO"))
-        .args(["test", "--test", "promises", "--", "--test-threads=2"])
+        .args(["test", "--test", target, "--", "--test-threads=2"])
+        .args(tests)
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", tree.with_file_name("target"))
         .env("RUST_BACKTRACE", "0")
