@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 use crate::{
     client::Shared,
     clock,
+    plan::{self, Plan},
     stats::{Counters, count},
     sync::lock,
 };
@@ -82,37 +83,6 @@ impl KeptAt {
 
     pub(crate) fn is_kept(&self) -> bool {
         self.1.load(Ordering::Acquire) == 0
-    }
-}
-
-/// How a hold is renewed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Plan {
-    /// The lease of each renewal.
-    pub(crate) lease: Duration,
-    /// Renewal stops here; `None` is never.
-    pub(crate) until: Option<Moment>,
-}
-
-impl Plan {
-    fn of(terms: LeaseTerms, now: Moment) -> Option<Self> {
-        match terms.renewal {
-            Renewal::Fixed => None,
-            Renewal::WhileHeld { max_hold } => Some(Self {
-                lease: terms.time,
-                until: max_hold.map(|max_hold| now + max_hold),
-            }),
-        }
-    }
-
-    /// Whether this plan does at least what the other asks for.
-    fn covers(&self, other: &Self) -> bool {
-        self.lease >= other.lease
-            && match (self.until, other.until) {
-                (None, _) => true,
-                (Some(_), None) => false,
-                (Some(mine), Some(theirs)) => mine >= theirs,
-            }
     }
 }
 
@@ -359,10 +329,7 @@ impl HoldState {
 
     /// How the hold is renewed, `None` if its lease is fixed. The most demanding of those inside decides.
     pub(crate) fn plan(&self) -> Option<Plan> {
-        lock(&self.plans).iter().copied().reduce(|a, b| Plan {
-            lease: a.lease.max(b.lease),
-            until: a.until.zip(b.until).map(|(a, b)| a.max(b)),
-        })
+        plan::most_demanding(&lock(&self.plans))
     }
 
     /// Makes the lease last as long as a nested entry asks for: one round trip, or none if a renewal covers it
@@ -376,22 +343,8 @@ impl HoldState {
         };
         let now = self.backend().now();
         let wanted = Plan::of(terms, now);
-        let end = wanted.unwrap_or(Plan {
-            lease: terms.time,
-            until: Some(now + terms.time),
-        });
-        let covered = match self.plan() {
-            Some(plan) => plan.covers(&end),
-            None => until >= now + terms.time,
-        };
-        if !covered {
-            let lease = match wanted {
-                // A backend that keeps leases is told the whole of it, for nobody will renew.
-                Some(plan) if self.backend().keeps_leases() => plan
-                    .until
-                    .map_or(Duration::MAX, |until| until.since(now) + plan.lease),
-                _ => terms.time,
-            };
+        let keeps_leases = self.backend().keeps_leases();
+        if let Some(lease) = plan::extension(self.plan(), until, terms, keeps_leases, now) {
             match self.backend().renew(&self.name, self.token, lease).await? {
                 Renewed::Until(until) => self.extend_deadline(until),
                 Renewed::NotHeld => {
@@ -401,7 +354,7 @@ impl HoldState {
         }
         Ok(wanted.map(|plan| {
             lock(&self.plans).push(plan);
-            if !self.backend().keeps_leases() {
+            if !keeps_leases {
                 self.shared.keeper.hurry(&self, plan.lease);
             }
             Cover {

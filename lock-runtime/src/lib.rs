@@ -53,6 +53,7 @@ mod held;
 mod hold;
 mod lock;
 mod locks;
+mod plan;
 mod reentry;
 mod renewal;
 mod run;

@@ -19,39 +19,14 @@ use tokio::sync::Notify;
 
 use crate::{
     clock, engine,
-    hold::{HoldState, Plan},
+    hold::HoldState,
+    plan::{self, Step},
     stats::count,
     sync::lock,
 };
 
-/// A claim is confirmed when its hold has run this long: shorter holds stay at two commands.
-const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 /// A renewal that got no answer is tried again after this, as long as the local deadline allows.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-
-/// What is due for a hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    /// Extend the lease to this, counted from now.
-    Renew(Duration),
-    /// Read whether the grant stands.
-    Check,
-}
-
-/// Decides what is due: a planned renewal happens until its end, a claim is confirmed to the rest of its lease, and a
-/// lease that stands whole is only read.
-fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Moment) -> Step {
-    match plan {
-        Some(plan) if plan.until.is_none_or(|until| now < until) => Step::Renew(plan.lease),
-        _ if claim => Step::Renew(lease_ends.since(now)),
-        _ => Step::Check,
-    }
-}
-
-/// When a hold is due again: each third of its lease, and at its deadline.
-fn next_due(lease: Duration, deadline: Moment, now: Moment) -> Moment {
-    (now + lease / 3).min(deadline)
-}
 
 /// The holds of one client, by when something is due for them.
 #[derive(Debug, Default)]
@@ -82,10 +57,7 @@ impl Keeper {
             return;
         };
         let now = clock::boot::now();
-        let mut due = next_due(hold.terms.time, deadline, now);
-        if hold.is_claim() {
-            due = due.min(now + CONFIRM_AFTER);
-        }
+        let due = plan::first_due(hold.terms.time, deadline, hold.is_claim(), now);
         self.insert(hold, due);
         if !self.started.swap(true, Ordering::AcqRel) {
             engine::spawn(keep_all(Arc::downgrade(self), self.earlier.clone()));
@@ -181,7 +153,7 @@ async fn tend(keeper: Arc<Keeper>, hold: Arc<HoldState>) {
         let now = clock::boot::now();
         let begun = hold.begun();
         let lease_ends = begun + hold.terms.time;
-        let step = step(hold.plan(), hold.is_claim(), lease_ends, now);
+        let step = plan::step(hold.plan(), hold.is_claim(), lease_ends, now);
         let answer = {
             let backend = hold.backend();
             let answer = match step {
@@ -203,7 +175,7 @@ async fn tend(keeper: Arc<Keeper>, hold: Arc<HoldState>) {
                 }
                 let lease = hold.plan().map_or(hold.terms.time, |plan| plan.lease);
                 let deadline = hold.deadline().unwrap_or(until);
-                keeper.insert(&hold, next_due(lease, deadline, now));
+                keeper.insert(&hold, plan::next_due(lease, deadline, now));
                 return;
             }
             Some(Ok(Renewed::NotHeld)) => {
@@ -223,52 +195,5 @@ async fn tend(keeper: Arc<Keeper>, hold: Arc<HoldState>) {
             }
             None => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn at(seconds: u32) -> Moment {
-        Moment::new(SECOND * seconds)
-    }
-
-    #[test]
-    fn a_plan_renews_until_its_end() {
-        let endless = Plan {
-            lease: 30 * SECOND,
-            until: None,
-        };
-        let ending = Plan {
-            until: Some(at(100)),
-            ..endless
-        };
-        for claim in [false, true] {
-            let step = |plan, now| step(Some(plan), claim, at(120), at(now));
-            assert_eq!(step(endless, 1000), Step::Renew(30 * SECOND));
-            assert_eq!(step(ending, 99), Step::Renew(30 * SECOND));
-        }
-        assert_eq!(step(Some(ending), false, at(120), at(100)), Step::Check);
-    }
-
-    #[test]
-    fn a_claim_becomes_the_rest_of_its_lease() {
-        let over = Plan {
-            lease: 30 * SECOND,
-            until: Some(at(1)),
-        };
-        for plan in [None, Some(over)] {
-            assert_eq!(step(plan, true, at(30), at(1)), Step::Renew(29 * SECOND));
-            assert_eq!(step(plan, false, at(30), at(1)), Step::Check);
-        }
-    }
-
-    #[test]
-    fn a_hold_is_due_each_third_and_at_its_deadline() {
-        assert_eq!(next_due(30 * SECOND, at(30), at(0)), at(10));
-        assert_eq!(next_due(30 * SECOND, at(30), at(25)), at(30));
     }
 }

@@ -211,6 +211,9 @@ pub const ROWS: &[Row] = &[
     ),
 ];
 
+/// Rows of what does not exist yet.
+pub const NOT_YET: [u8; 3] = [27, 28, 39];
+
 const fn row_of(number: u8, fault: &'static str, expected: &'static str) -> Row {
     Row {
         number,

@@ -1,0 +1,237 @@
+//! What is due for a hold, and when: decided here, and done by `renewal`.
+
+use std::time::Duration;
+
+use lock_core::lease::{LeaseTerms, Moment, Renewal};
+
+/// A claim is confirmed when its hold has run this long: shorter holds stay at two commands.
+const CONFIRM_AFTER: Duration = Duration::from_millis(100);
+
+/// How a hold is renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The lease of each renewal.
+    pub(crate) lease: Duration,
+    /// Renewal stops here; `None` is never.
+    pub(crate) until: Option<Moment>,
+}
+
+impl Plan {
+    /// What an entry at `now` asks for; `None` if its lease is fixed.
+    pub(crate) fn of(terms: LeaseTerms, now: Moment) -> Option<Self> {
+        match terms.renewal {
+            Renewal::Fixed => None,
+            Renewal::WhileHeld { max_hold } => Some(Self {
+                lease: terms.time,
+                until: max_hold.map(|max_hold| now + max_hold),
+            }),
+        }
+    }
+
+    /// Whether this plan does at least what the other asks for.
+    fn covers(&self, other: &Self) -> bool {
+        self.lease >= other.lease
+            && match (self.until, other.until) {
+                (None, _) => true,
+                (Some(_), None) => false,
+                (Some(mine), Some(theirs)) => mine >= theirs,
+            }
+    }
+}
+
+/// One plan that does what each of these asks for; `None` if there are none.
+pub(crate) fn most_demanding(plans: &[Plan]) -> Option<Plan> {
+    plans.iter().copied().reduce(|a, b| Plan {
+        lease: a.lease.max(b.lease),
+        until: a.until.zip(b.until).map(|(a, b)| a.max(b)),
+    })
+}
+
+/// How far a nested entry's lease has to be extended at once, from now, if what is planned and the local deadline
+/// do not cover it. A backend that keeps leases by itself is told the whole time, for nobody will renew.
+pub(crate) fn extension(
+    planned: Option<Plan>,
+    deadline: Moment,
+    terms: LeaseTerms,
+    keeps_leases: bool,
+    now: Moment,
+) -> Option<Duration> {
+    let wanted = Plan::of(terms, now);
+    let end = wanted.unwrap_or(Plan {
+        lease: terms.time,
+        until: Some(now + terms.time),
+    });
+    let covered = match planned {
+        Some(planned) => planned.covers(&end),
+        None => deadline >= now + terms.time,
+    };
+    let whole = |plan: Plan| {
+        plan.until
+            .map_or(Duration::MAX, |until| until.since(now) + plan.lease)
+    };
+    (!covered).then(|| match wanted {
+        Some(plan) if keeps_leases => whole(plan),
+        _ => terms.time,
+    })
+}
+
+/// What is due for a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Extend the lease to this, counted from now.
+    Renew(Duration),
+    /// Read whether the grant stands.
+    Check,
+}
+
+/// Decides what is due: a planned renewal happens until its end, a claim is confirmed to the rest of its lease, and a
+/// lease that stands whole is only read.
+pub(crate) fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Moment) -> Step {
+    match plan {
+        Some(plan) if plan.until.is_none_or(|until| now < until) => Step::Renew(plan.lease),
+        _ if claim => Step::Renew(lease_ends.since(now)),
+        _ => Step::Check,
+    }
+}
+
+/// When a hold is due for the first time: a claim soon.
+pub(crate) fn first_due(lease: Duration, deadline: Moment, claim: bool, now: Moment) -> Moment {
+    let due = next_due(lease, deadline, now);
+    if claim {
+        due.min(now + CONFIRM_AFTER)
+    } else {
+        due
+    }
+}
+
+/// When a hold is due again: each third of its lease, and at its deadline.
+pub(crate) fn next_due(lease: Duration, deadline: Moment, now: Moment) -> Moment {
+    (now + lease / 3).min(deadline)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u32) -> Moment {
+        Moment::new(SECOND * seconds)
+    }
+
+    fn plan(lease: u32, until: Option<u32>) -> Plan {
+        Plan {
+            lease: SECOND * lease,
+            until: until.map(at),
+        }
+    }
+
+    fn fixed(lease: u32) -> LeaseTerms {
+        LeaseTerms {
+            time: SECOND * lease,
+            renewal: Renewal::Fixed,
+        }
+    }
+
+    fn renewed(lease: u32, max_hold: Option<u32>) -> LeaseTerms {
+        LeaseTerms {
+            time: SECOND * lease,
+            renewal: Renewal::WhileHeld {
+                max_hold: max_hold.map(|seconds| SECOND * seconds),
+            },
+        }
+    }
+
+    #[test]
+    fn an_entry_asks_for_its_lease_until_its_longest_hold() {
+        assert_eq!(Plan::of(fixed(30), at(5)), None);
+        assert_eq!(Plan::of(renewed(30, None), at(5)), Some(plan(30, None)));
+        assert_eq!(
+            Plan::of(renewed(30, Some(60)), at(5)),
+            Some(plan(30, Some(65)))
+        );
+    }
+
+    #[test]
+    fn the_longest_lease_and_the_latest_end_decide() {
+        assert_eq!(most_demanding(&[]), None);
+        let (short, long) = (plan(10, Some(100)), plan(30, Some(50)));
+        assert_eq!(most_demanding(&[short]), Some(short));
+        assert_eq!(most_demanding(&[short, long]), Some(plan(30, Some(100))));
+        let endless = plan(1, None);
+        assert_eq!(
+            most_demanding(&[short, endless, long]),
+            Some(plan(30, None))
+        );
+    }
+
+    #[test]
+    fn a_renewed_hold_covers_what_it_outlasts() {
+        let extended =
+            |planned, terms| extension(Some(planned), at(0), terms, false, at(0)).is_some();
+        let endless = plan(30, None);
+        assert!(!extended(endless, fixed(30)));
+        assert!(!extended(endless, renewed(30, None)));
+        assert!(!extended(endless, renewed(30, Some(1000))));
+        assert!(extended(endless, fixed(31)));
+        assert!(extended(endless, renewed(31, None)));
+        let ending = plan(30, Some(60));
+        assert!(!extended(ending, fixed(30)));
+        assert!(!extended(ending, renewed(30, Some(60))));
+        assert!(extended(ending, renewed(30, Some(61))));
+        assert!(extended(ending, renewed(30, None)));
+        // Renewed until the tenth second, and for 30 more: not relied on.
+        assert!(extended(plan(30, Some(10)), fixed(30)));
+    }
+
+    #[test]
+    fn a_fixed_hold_covers_what_its_deadline_outlasts() {
+        let extended = |deadline, terms| extension(None, at(deadline), terms, false, at(10));
+        assert_eq!(extended(40, fixed(30)), None);
+        assert_eq!(extended(39, fixed(30)), Some(30 * SECOND));
+        assert_eq!(extended(39, renewed(30, None)), Some(30 * SECOND));
+        assert_eq!(extended(40, renewed(30, None)), None);
+    }
+
+    #[test]
+    fn a_backend_that_keeps_leases_is_told_the_whole_time() {
+        let extended = |terms| extension(None, at(0), terms, true, at(10));
+        assert_eq!(extended(fixed(30)), Some(30 * SECOND));
+        assert_eq!(extended(renewed(30, None)), Some(Duration::MAX));
+        assert_eq!(extended(renewed(30, Some(60))), Some(90 * SECOND));
+    }
+
+    #[test]
+    fn a_plan_renews_until_its_end() {
+        let (endless, ending) = (plan(30, None), plan(30, Some(100)));
+        for claim in [false, true] {
+            let step = |plan, now| step(Some(plan), claim, at(120), at(now));
+            assert_eq!(step(endless, 1000), Step::Renew(30 * SECOND));
+            assert_eq!(step(ending, 99), Step::Renew(30 * SECOND));
+        }
+        assert_eq!(step(Some(ending), false, at(120), at(100)), Step::Check);
+    }
+
+    #[test]
+    fn a_claim_becomes_the_rest_of_its_lease() {
+        for plan in [None, Some(plan(30, Some(1)))] {
+            assert_eq!(step(plan, true, at(30), at(1)), Step::Renew(29 * SECOND));
+            assert_eq!(step(plan, false, at(30), at(1)), Step::Check);
+        }
+    }
+
+    #[test]
+    fn a_hold_is_due_each_third_and_at_its_deadline() {
+        assert_eq!(next_due(30 * SECOND, at(30), at(0)), at(10));
+        assert_eq!(next_due(30 * SECOND, at(30), at(25)), at(30));
+    }
+
+    #[test]
+    fn a_claim_is_due_soon() {
+        let due = |deadline, claim| first_due(30 * SECOND, deadline, claim, at(5));
+        assert_eq!(due(at(30), false), at(15));
+        assert_eq!(due(at(30), true), at(5) + Duration::from_millis(100));
+        let soon = at(5) + Duration::from_millis(50);
+        assert_eq!(due(soon, true), soon);
+    }
+}
