@@ -176,6 +176,10 @@ async fn tend(keeper: Arc<Keeper>, hold: Arc<HoldState>) {
                 let lease = hold.plan().map_or(hold.terms.time, |plan| plan.lease);
                 let deadline = hold.deadline().unwrap_or(until);
                 keeper.insert(&hold, plan::next_due(lease, deadline, now));
+                // A nested entry may have come meanwhile, and found the hold nowhere in the schedule.
+                if let Some(plan) = hold.plan().filter(|plan| plan.lease < lease) {
+                    keeper.hurry(&hold, plan.lease);
+                }
                 return;
             }
             Some(Ok(Renewed::NotHeld)) => {

@@ -301,7 +301,6 @@ impl RedisAttempt {
             link: link.clone(),
             args: args.clone(),
         });
-        link.watch();
         args.gate.lock().await.carried = Some(connection.clone());
         match args.acquire(&connection, self.place.as_deref()).await {
             Ok(Reply::Granted(grant)) => Ok(Some(Answer::Granted(grant))),
@@ -446,7 +445,6 @@ pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
         // It is closed on the server below, and of no use to anybody else either.
         connection.health.mark_broken();
     }
-    server.home().watch();
     // Whatever was sent has its effect until then at the longest.
     let until = clock::now() + args.wait + args.lease.max(CLAIM) + LATE_SLACK;
     let mut backoff = NOT_NOW_PAUSE;

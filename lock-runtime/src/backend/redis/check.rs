@@ -62,11 +62,10 @@ pub(super) async fn check(
     patience: Duration,
 ) -> Result<(), Failure> {
     let connection = Connection::open(
-        &server.client,
+        &server,
         "lock:inbox:check",
-        server.scripts,
         None,
-        server.counters.clone(),
+        Arc::default(),
         patience,
         |_| {},
     )

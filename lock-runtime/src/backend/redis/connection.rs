@@ -17,7 +17,7 @@ use redis::{
 };
 use tokio::sync::Notify;
 
-use super::{layout::Scripts, script::Script};
+use super::{Server, script::Script};
 use crate::{
     clock::boot as clock,
     stats::{Counters, count},
@@ -92,9 +92,44 @@ impl fmt::Display for CallError {
     }
 }
 
-/// What both ends of a connection's life share: what it has seen, and whether it has ended.
+/// Where a heartbeat sleeps as long as there is nothing to watch.
 #[derive(Debug, Default)]
+pub(super) struct Parking {
+    parked: AtomicBool,
+    active: Notify,
+}
+
+impl Parking {
+    /// There is something to watch, and it can be seen already.
+    pub(super) fn watch(&self) {
+        if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
+            self.active.notify_one();
+        }
+    }
+
+    /// Sleeps while there is nothing to watch.
+    pub(super) async fn park(&self, is_idle: impl Fn() -> bool) {
+        if !is_idle() {
+            return;
+        }
+        self.parked.store(true, Ordering::SeqCst);
+        // Once more: what came in between has not seen anybody parked.
+        if is_idle() {
+            self.active.notified().await;
+        }
+        self.parked.store(false, Ordering::SeqCst);
+    }
+
+    /// Wakes it, for it shall end.
+    pub(super) fn leave(&self) {
+        self.active.notify_one();
+    }
+}
+
+/// What both ends of a connection's life share: what it has seen, and whether it has ended.
+#[derive(Debug)]
 pub(super) struct Health {
+    parking: Arc<Parking>,
     /// When the newest command was sent whose reply has come, in ns of the local clock.
     answered: AtomicU64,
     /// When something was last heard, or the first unanswered command was sent.
@@ -111,15 +146,28 @@ fn nanos(moment: Moment) -> u64 {
 }
 
 impl Health {
+    fn new(parking: Arc<Parking>) -> Self {
+        Self {
+            parking,
+            answered: AtomicU64::new(0),
+            progress: AtomicU64::new(0),
+            in_flight: AtomicUsize::new(0),
+            broken: AtomicBool::new(false),
+            demoted: AtomicBool::new(false),
+            broke: Notify::new(),
+        }
+    }
+
     /// A moment known to lie before everything that the server says from now on.
     pub(super) fn stamp(&self) -> Moment {
         Moment::new(Duration::from_nanos(self.answered.load(Ordering::Acquire)))
     }
 
     fn sent(&self, at: Moment) {
-        if self.in_flight.fetch_add(1, Ordering::AcqRel) == 0 {
+        if self.in_flight.fetch_add(1, Ordering::SeqCst) == 0 {
             self.progress.fetch_max(nanos(at), Ordering::AcqRel);
         }
+        self.parking.watch();
     }
 
     fn heard(&self, sent: Moment) {
@@ -138,7 +186,7 @@ impl Health {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.in_flight.load(Ordering::Acquire) == 0
+        self.in_flight.load(Ordering::SeqCst) == 0
     }
 
     /// Gives the connection up.
@@ -214,15 +262,14 @@ pub(super) struct Pushed {
 impl Connection {
     /// Connects, closes what is left of `previous` on the server, and only then subscribes and reads the floor.
     pub(super) async fn open(
-        client: &redis::Client,
+        server: &Server,
         inbox: &str,
-        scripts: &'static Scripts,
         previous: Option<Identity>,
-        counters: Arc<Counters>,
+        parking: Arc<Parking>,
         patience: Duration,
         on_push: impl Fn(Pushed) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
-        let opening = Self::open_unbounded(client, inbox, scripts, previous, counters, on_push);
+        let opening = Self::open_unbounded(server, inbox, previous, parking, on_push);
         match clock::timeout_at(clock::now() + patience, opening).await {
             Some(opened) => opened,
             None => Err(RedisError::from(std::io::Error::new(
@@ -233,14 +280,13 @@ impl Connection {
     }
 
     async fn open_unbounded(
-        client: &redis::Client,
+        server: &Server,
         inbox: &str,
-        scripts: &'static Scripts,
         previous: Option<Identity>,
-        counters: Arc<Counters>,
+        parking: Arc<Parking>,
         on_push: impl Fn(Pushed) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
-        let health = Arc::new(Health::default());
+        let health = Arc::new(Health::new(parking));
         let seen = health.clone();
         let push_sender = move |push: PushInfo| {
             match push.kind {
@@ -265,7 +311,8 @@ impl Connection {
             .set_response_timeout(None)
             .set_pipeline_buffer_size(1024)
             .set_push_sender(push_sender);
-        let redis = client
+        let redis = server
+            .client
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
         let probe = Identity {
@@ -290,7 +337,7 @@ impl Connection {
             async { redis.clone().subscribe(inbox).await },
             async {
                 let loaded: Result<(), RedisError> =
-                    scripts.load().query_async(&mut redis.clone()).await;
+                    server.scripts.load().query_async(&mut redis.clone()).await;
                 loaded
             },
             async {
@@ -318,7 +365,7 @@ impl Connection {
         }
         let (seconds, micros) = time?;
         health.heard(sent);
-        count(&counters.connections);
+        count(&server.counters.connections);
         let server_micros = seconds * 1_000_000 + micros;
         let local_micros = sent.since_origin().as_micros();
         Ok(Self {
@@ -332,7 +379,7 @@ impl Connection {
             clock_offset: i128::from(server_micros)
                 - i128::try_from(local_micros).unwrap_or_default(),
             redis,
-            counters,
+            counters: server.counters.clone(),
         })
     }
 

@@ -6,10 +6,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
@@ -23,14 +20,14 @@ use lock_core::{
 use redis::Value;
 use tokio::{
     runtime::Handle,
-    sync::{Notify, oneshot, watch},
+    sync::{oneshot, watch},
 };
 use uuid::Uuid;
 
 use super::{
     Server,
     attempt::{Args, Reply},
-    connection::{Connection, Identity, OPEN_PATIENCE, Pushed},
+    connection::{Connection, Identity, OPEN_PATIENCE, Parking, Pushed},
     layout::FENCE,
     notify::Notified,
     script,
@@ -68,9 +65,8 @@ pub(super) struct Link {
     waiting: Mutex<HashMap<OwnerId, Waiting>>,
     /// Those who wait without a queue.
     pub(super) notified: Notified,
-    /// Whether the heartbeat sleeps until there is something to watch.
-    parked: AtomicBool,
-    active: Arc<Notify>,
+    /// Where the heartbeat sleeps.
+    parking: Arc<Parking>,
 }
 
 impl fmt::Debug for Link {
@@ -90,8 +86,7 @@ impl Link {
             state: watch::Sender::new(State::Connecting),
             waiting: Mutex::default(),
             notified: Notified::default(),
-            parked: AtomicBool::new(false),
-            active: Arc::default(),
+            parking: Arc::default(),
         })
     }
 
@@ -104,7 +99,7 @@ impl Link {
         runtime.spawn(ending.supervise());
         engine::spawn(beat(
             Arc::downgrade(self),
-            self.active.clone(),
+            self.parking.clone(),
             Arc::downgrade(server),
         ));
     }
@@ -142,20 +137,13 @@ impl Link {
             connection.health.mark_broken();
         }
         lock(&self.waiting).clear();
-        self.active.notify_one();
+        self.parking.leave();
     }
 
     /// Ends the waiting of all who wait here.
     pub(super) fn dismiss_waiters(&self) {
         self.notified.wake_all();
         lock(&self.waiting).clear();
-    }
-
-    /// Lets the heartbeat know that there is something to watch.
-    pub(super) fn watch(&self) {
-        if self.parked.load(Ordering::Relaxed) && self.parked.swap(false, Ordering::AcqRel) {
-            self.active.notify_one();
-        }
     }
 
     /// Expects a push for this owner; before its request is sent, for the push may be as quick as the reply.
@@ -168,6 +156,7 @@ impl Link {
             granted,
         };
         lock(&self.waiting).insert(owner, waiting);
+        self.parking.watch();
         receiver
     }
 
@@ -176,7 +165,6 @@ impl Link {
         if let Some(waiting) = lock(&self.waiting).get_mut(&owner) {
             waiting.place = Some(place.to_owned());
         }
-        self.watch();
     }
 
     /// Expects nothing for this owner any more.
@@ -244,8 +232,13 @@ impl Link {
             .collect()
     }
 
-    fn is_waited_for(&self) -> bool {
-        !lock(&self.waiting).is_empty()
+    /// Whether nobody waits here, and no command is under way.
+    fn is_idle(&self) -> bool {
+        let quiet = match &*self.state.borrow() {
+            State::Up(connection) => connection.health.is_idle(),
+            State::Connecting | State::Ended => false,
+        };
+        quiet && lock(&self.waiting).is_empty()
     }
 
     /// Sends the requests of all who were queued again, with their old places: over a new connection, or where the
@@ -362,11 +355,10 @@ impl Ending {
                 }
             };
             let opened = Connection::open(
-                &server.client,
+                &server,
                 &self.link.inbox,
-                server.scripts,
                 previous.clone(),
-                server.counters.clone(),
+                self.link.parking.clone(),
                 OPEN_PATIENCE,
                 on_push,
             )
@@ -433,7 +425,7 @@ impl Drop for Ending {
 }
 
 /// The heartbeat of a link, on the engine's thread: it looks while somebody waits, and notices silence.
-async fn beat(link: Weak<Link>, active: Arc<Notify>, server: Weak<Server>) {
+async fn beat(link: Weak<Link>, parking: Arc<Parking>, server: Weak<Server>) {
     loop {
         {
             let (Some(link), Some(server)) = (link.upgrade(), server.upgrade()) else {
@@ -457,19 +449,13 @@ async fn beat(link: Weak<Link>, active: Arc<Notify>, server: Weak<Server>) {
                             connection.health.mark_broken();
                         }
                     }
-                    if !link.is_waited_for() && connection.health.is_idle() {
-                        link.parked.store(true, Ordering::Release);
-                    }
                 }
                 State::Connecting => {}
             }
         }
-        let parked = link
-            .upgrade()
-            .is_some_and(|link| link.parked.load(Ordering::Acquire));
-        if parked {
-            active.notified().await;
-        }
+        parking
+            .park(|| link.upgrade().is_some_and(|link| link.is_idle()))
+            .await;
         clock::sleep_until(clock::now() + HEARTBEAT).await;
     }
 }

@@ -308,8 +308,7 @@ impl Server {
     ) -> Result<Answered, BackendError> {
         let mut again = false;
         loop {
-            let (link, connection) = self.connected().await?;
-            link.watch();
+            let (_, connection) = self.connected().await?;
             let args: Vec<_> = args.iter().map(|arg| arg.over(&connection)).collect();
             let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
             match connection.run(script, keys, &args).await {

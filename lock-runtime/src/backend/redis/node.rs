@@ -288,7 +288,6 @@ impl NodeAttempt {
         };
         let args = Arc::new(Args::new(server, &request, link.inbox.clone(), false));
         args.gate.lock().await.carried = Some(connection.clone());
-        link.watch();
         let sent = self.sent.insert(Carried {
             sent: Sent {
                 link,

@@ -59,7 +59,6 @@ pub(super) async fn acquire_together(
         for args in &asked {
             args.gate.lock().await.carried = Some(connection.clone());
         }
-        link.watch();
         match ask(&asked, &connection).await {
             Ok(together) => {
                 // No await from here on: nobody drops some of them settled, and some not.
