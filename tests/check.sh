@@ -62,6 +62,9 @@ step 'lints'
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 step 'tests'
 cargo test --workspace --all-features
+step 'soak'
+cargo run --example soak -- --seconds 20
+cargo run --example soak -- --seconds 40 --faults
 step 'Redisson'
 sh tests/redisson/run.sh
 step 'documentation'

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         .iter()
         .filter(|mutant| mutant.caught_by.iter().any(|test| test.starts_with(&only)))
         .collect();
-    for suite in [Suite::Promises, Suite::Faults, Suite::Options] {
+    for suite in [Suite::Promises, Suite::Faults, Suite::Options, Suite::Soak] {
         let tests = chosen.iter().filter(|mutant| mutant.suite == suite);
         let tests: Vec<_> = tests.flat_map(|mutant| mutant.caught_by).copied().collect();
         if !tests.is_empty() && !run_tests(&copy, suite, &tests).failed.is_empty() {
@@ -62,7 +62,7 @@ fn try_mutant(source: &Path, copy: &Path, mutant: &Mutant) -> bool {
     }
     let own = |red: &str, test: &str| match mutant.suite {
         // The module is the promise.
-        Suite::Promises | Suite::Options => red.starts_with(test),
+        Suite::Promises | Suite::Options | Suite::Soak => red.starts_with(test),
         Suite::Faults => red.contains(test),
     };
     let asleep = |test: &&&str| !outcome.failed.iter().any(|red| own(red, test));
@@ -117,19 +117,13 @@ struct Outcome {
 /// Runs a suite: the promises as a whole, of the others these tests.
 fn run_tests(tree: &Path, suite: Suite, tests: &[&str]) -> Outcome {
     let (target, tests) = match suite {
+        Suite::Soak => return soak(tree, tests),
         Suite::Promises => ("promises", &[][..]),
         Suite::Faults => ("faults", tests),
         Suite::Options => ("options", tests),
     };
-    let output = Command::new(env!("CARGO"))
-        .args(["test", "--test", target, "--", "--test-threads=2"])
-        .args(tests)
-        .current_dir(tree)
-        .env("CARGO_TARGET_DIR", tree.with_file_name("target"))
-        .env("RUST_BACKTRACE", "0")
-        .output()
-        .expect("cargo can be started");
-    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    let run = [&["test", "--test", target, "--", "--test-threads=2"], tests].concat();
+    let output = cargo(tree, &run);
     let mut outcome = Outcome {
         ran: 0,
         failed: BTreeSet::new(),
@@ -143,4 +137,38 @@ fn run_tests(tree: &Path, suite: Suite, tests: &[&str]) -> Outcome {
         }
     }
     outcome
+}
+
+/// Soaks as these say.
+fn soak(tree: &Path, tests: &[&str]) -> Outcome {
+    let mut outcome = Outcome {
+        ran: 0,
+        failed: BTreeSet::new(),
+    };
+    for test in BTreeSet::from_iter(tests) {
+        let how: &[&str] = if *test == "faults" {
+            &["--faults"]
+        } else {
+            &[]
+        };
+        let run = ["run", "--example", "soak", "--", "--seconds", "60"];
+        let output = cargo(tree, &[&run, how].concat());
+        outcome.ran += usize::from(output.contains("keys left"));
+        if output.contains("NOT as promised") {
+            outcome.failed.insert((*test).to_owned());
+        }
+    }
+    outcome
+}
+
+/// What cargo prints in this tree.
+fn cargo(tree: &Path, args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO"))
+        .args(args)
+        .current_dir(tree)
+        .env("CARGO_TARGET_DIR", tree.with_file_name("target"))
+        .env("RUST_BACKTRACE", "0")
+        .output()
+        .expect("cargo can be started");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }

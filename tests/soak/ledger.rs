@@ -1,0 +1,202 @@
+//! What was seen of all keys, checked while it comes in: memory stays flat over hours.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// One visit to a lock's inside, on a clock that all processes share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Visit {
+    pub(crate) key: u32,
+    pub(crate) token: u64,
+    /// In ns, after the grant.
+    pub(crate) entered: u64,
+    /// In ns, before the release; of a hold that was lost, no later than its deadline.
+    pub(crate) ended: u64,
+}
+
+impl Visit {
+    /// As a worker writes it.
+    pub(crate) fn line(self) -> String {
+        let Self {
+            key,
+            token,
+            entered,
+            ended,
+        } = self;
+        format!("v {key} {token} {entered} {ended}")
+    }
+
+    pub(crate) fn read(line: &str) -> Option<Self> {
+        let mut fields = line.strip_prefix("v ")?.split(' ').map(str::parse);
+        let mut next = || fields.next()?.ok();
+        let key = u32::try_from(next()?).ok()?;
+        Some(Self {
+            key,
+            token: next()?,
+            entered: next()?,
+            ended: next()?,
+        })
+    }
+}
+
+/// What is known of one key.
+#[derive(Debug, Default)]
+struct Track {
+    /// By token; those that come next may still be under way.
+    pending: BTreeMap<u64, Visit>,
+    newest: Option<Visit>,
+}
+
+/// What was found.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) visits: u64,
+    /// Somebody entered while the one before was inside.
+    pub(crate) overlaps: u64,
+    /// Overlaps where an operator had deleted the key.
+    pub(crate) allowed: u64,
+    /// A token was given twice.
+    pub(crate) repeated: u64,
+    /// A later visit had a lower token.
+    pub(crate) fallen: u64,
+}
+
+/// All visits.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    tracks: HashMap<u32, Track>,
+    found: Found,
+    /// Where an operator deletes keys, from this one on.
+    deleted_from: u32,
+}
+
+impl Ledger {
+    pub(crate) fn new(deleted_from: u32) -> Self {
+        Self {
+            tracks: HashMap::new(),
+            found: Found::default(),
+            deleted_from,
+        }
+    }
+
+    /// Notes a visit, in whatever order they come in.
+    pub(crate) fn add(&mut self, visit: Visit) {
+        self.found.visits += 1;
+        let track = self.tracks.entry(visit.key).or_default();
+        let newest = track.newest.map_or(0, |newest| newest.token);
+        if visit.token == newest || track.pending.insert(visit.token, visit).is_some() {
+            self.found.repeated += 1;
+            eprintln!("token given twice: {visit:?}");
+        } else if visit.token < newest {
+            // Reported later than anything can be under way.
+            self.found.fallen += 1;
+            track.pending.remove(&visit.token);
+            eprintln!("token fell: {visit:?} after {:?}", track.newest);
+        }
+    }
+
+    /// Judges all visits that were entered before this moment: nothing that is still to come belongs between them.
+    pub(crate) fn settle(&mut self, before: u64) {
+        for track in self.tracks.values_mut() {
+            while let Some(first) = track.pending.first_entry() {
+                if first.get().entered >= before {
+                    break;
+                }
+                let visit = first.remove();
+                if let Some(last) = track.newest {
+                    if visit.entered < last.entered {
+                        self.found.fallen += 1;
+                        eprintln!("token fell: {last:?} came after {visit:?}");
+                    } else if visit.entered < last.ended {
+                        if visit.key >= self.deleted_from {
+                            self.found.allowed += 1;
+                        } else {
+                            self.found.overlaps += 1;
+                            eprintln!("overlap: {visit:?} while {last:?}");
+                        }
+                    }
+                }
+                track.newest = Some(visit);
+            }
+        }
+    }
+
+    pub(crate) fn found(&self) -> Found {
+        self.found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(visits: &[(u32, u64, u64, u64)]) -> Found {
+        let mut ledger = Ledger::new(100);
+        for &(key, token, entered, ended) in visits {
+            ledger.add(Visit {
+                key,
+                token,
+                entered,
+                ended,
+            });
+        }
+        ledger.settle(u64::MAX);
+        ledger.found()
+    }
+
+    #[test]
+    fn a_clean_history_has_no_faults_in_whatever_order_it_comes() {
+        let clean = Found {
+            visits: 3,
+            ..Found::default()
+        };
+        let visits = [(1, 5, 10, 20), (1, 7, 20, 30), (1, 9, 31, 40)];
+        assert_eq!(found(&visits), clean);
+        let [a, b, c] = visits;
+        assert_eq!(found(&[c, a, b]), clean);
+        // Another key is another matter.
+        assert_eq!(found(&[a, (2, 5, 10, 20), (2, 6, 25, 26)]), clean);
+    }
+
+    #[test]
+    fn each_fault_is_found() {
+        assert_eq!(found(&[(1, 5, 10, 20), (1, 6, 19, 30)]).overlaps, 1);
+        assert_eq!(found(&[(1, 5, 10, 20), (1, 5, 20, 30)]).repeated, 1);
+        assert_eq!(found(&[(1, 5, 10, 20), (1, 4, 20, 30)]).fallen, 1);
+        let deleted = found(&[(100, 5, 10, 20), (100, 6, 19, 30)]);
+        assert_eq!((deleted.overlaps, deleted.allowed), (0, 1));
+        assert_eq!(found(&[(100, 5, 10, 20), (100, 4, 20, 30)]).fallen, 1);
+    }
+
+    #[test]
+    fn what_is_settled_is_remembered() {
+        let mut ledger = Ledger::new(100);
+        let visit = |token, entered, ended| Visit {
+            key: 1,
+            token,
+            entered,
+            ended,
+        };
+        ledger.add(visit(5, 10, 20));
+        ledger.settle(15);
+        ledger.add(visit(6, 19, 25));
+        ledger.settle(30);
+        assert_eq!(ledger.found().overlaps, 1);
+        ledger.add(visit(4, 40, 50));
+        assert_eq!(ledger.found().fallen, 1);
+        ledger.add(visit(6, 60, 70));
+        assert_eq!(ledger.found().repeated, 1);
+    }
+
+    #[test]
+    fn a_visit_reads_back_as_it_was_written() {
+        let visit = Visit {
+            key: 7,
+            token: u64::MAX,
+            entered: 1,
+            ended: 2,
+        };
+        assert_eq!(Visit::read(&visit.line()), Some(visit));
+        assert_eq!(Visit::read("test soak ... ok"), None);
+        assert_eq!(Visit::read("v 1 2 3"), None);
+    }
+}

@@ -1,0 +1,298 @@
+//! A worker process: tasks that lock in all ways there are, and say what they saw.
+
+use std::{
+    io::{BufRead, Write},
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use lock_runtime::{Hold, LockClient, LockError, Strategy, distributed_lock};
+use tokio::time::sleep;
+
+use crate::{
+    dice::Dice,
+    ledger::Visit,
+    plan::{COLD, DELETED_FROM, HOT, NAMESPACE, Outcomes, WARM, now},
+};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What a task needs.
+#[derive(Clone)]
+struct Task {
+    client: LockClient,
+    out: Arc<Mutex<Vec<u8>>>,
+    outcomes: Arc<Outcomes>,
+    slow: bool,
+}
+
+/// Runs until the host says stop.
+pub(crate) async fn work(url: &str, tasks: u64, seed: u64, faults: bool) {
+    // The bodies that panic do so on purpose.
+    std::panic::set_hook(Box::new(|panic| {
+        if panic.payload().downcast_ref::<&str>() != Some(&PANIC) {
+            eprintln!("{panic}");
+        }
+    }));
+    let client = loop {
+        let builder = LockClient::builder().url(url).namespace(NAMESPACE);
+        match builder.lease(3 * SECOND).connect().await {
+            Ok(client) => break client,
+            // The server is down for the moment.
+            Err(error) => eprintln!("{error}"),
+        }
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    std::thread::spawn({
+        let stop = stop.clone();
+        move || {
+            // A line, or the end of the host.
+            let _ = std::io::stdin().lock().read_line(&mut String::new());
+            stop.store(true, Ordering::Release);
+        }
+    });
+    let task = Task {
+        client: client.clone(),
+        out: Arc::default(),
+        outcomes: Arc::default(),
+        slow: faults,
+    };
+    let mut running = tokio::task::JoinSet::new();
+    for number in 0..tasks {
+        let (task, stop) = (task.clone(), stop.clone());
+        let mut dice = Dice::new(seed ^ (number << 32));
+        running.spawn(async move {
+            while !stop.load(Ordering::Acquire) {
+                task.clone().step(&mut dice).await;
+            }
+        });
+    }
+    let telling = tokio::spawn({
+        let task = task.clone();
+        async move {
+            loop {
+                sleep(100 * MS).await;
+                task.tell();
+            }
+        }
+    });
+    while let Some(ended) = running.join_next().await {
+        ended.expect("a task catches what its bodies throw");
+    }
+    client.shutdown().await;
+    telling.abort();
+    task.tell();
+    println!("ended");
+}
+
+const PANIC: &str = "a body panics, as it shall";
+
+/// Who is inside, from its first instruction to its last, or until the hold is lost.
+struct Inside {
+    task: Task,
+    hold: Hold,
+    visit: Visit,
+    /// A moment up to which the hold was known to stand.
+    stands_until: AtomicU64,
+}
+
+impl Inside {
+    /// `None` if the hold has ended before its body could begin.
+    fn begin(task: &Task, key: u32) -> Option<Self> {
+        let hold = Hold::current().expect("a body has a hold");
+        let entered = now();
+        let inside = Self {
+            visit: Visit {
+                key,
+                token: hold.token().get(),
+                entered,
+                ended: 0,
+            },
+            task: task.clone(),
+            hold,
+            stands_until: AtomicU64::new(entered),
+        };
+        // The process may have stood still since the grant.
+        inside.look().then_some(inside)
+    }
+
+    /// Looks how long the hold stands at least.
+    fn look(&self) -> bool {
+        let remaining = self.hold.remaining();
+        let until = now() + u64::try_from(remaining.as_nanos()).unwrap_or(0);
+        if !remaining.is_zero() {
+            self.stands_until.fetch_max(until, Ordering::AcqRel);
+        }
+        !remaining.is_zero()
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let ended = now().min(self.stands_until.load(Ordering::Acquire));
+        let visit = Visit {
+            ended: ended.max(self.visit.entered),
+            ..self.visit
+        };
+        let mut out = self.task.out.lock().expect("nobody panics here");
+        let _ = writeln!(out, "{}", visit.line());
+    }
+}
+
+#[distributed_lock(key = "<key>", wait = "20s", client = &task.client)]
+async fn guarded(task: &Task, key: u32, awaits: u32) -> Result<(), LockError> {
+    task.body(key, awaits).await;
+    Ok(())
+}
+
+#[distributed_lock(keys = ["<a>", "<b>"], wait = "20s", client = &task.client, guard = holds)]
+async fn both(task: &Task, a: u32, b: u32, awaits: u32) -> Result<(), LockError> {
+    let entered = now();
+    for _ in 0..awaits {
+        task.pause().await;
+    }
+    let stand = holds.iter().all(|hold| !hold.remaining().is_zero());
+    let ended = now();
+    for (hold, key) in holds.iter().zip([a, b]) {
+        let visit = Visit {
+            key,
+            token: hold.token().get(),
+            entered,
+            ended: if stand { ended } else { entered },
+        };
+        let mut out = task.out.lock().expect("nobody panics here");
+        let _ = writeln!(out, "{}", visit.line());
+    }
+    Ok(())
+}
+
+impl Task {
+    /// Some time inside.
+    async fn pause(&self) {
+        if self.slow {
+            sleep(MS).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn body(&self, key: u32, awaits: u32) {
+        let Some(inside) = Inside::begin(self, key) else {
+            return;
+        };
+        for _ in 0..awaits {
+            inside.look();
+            self.pause().await;
+        }
+        inside.look();
+    }
+
+    /// One call, and what became of it.
+    async fn step(self, dice: &mut Dice) {
+        let key = self.key(dice);
+        let awaits = u32::try_from(dice.below(3)).unwrap_or(0);
+        let lock = self.client.lock(key.to_string()).wait(20 * SECOND);
+        let outcomes = self.outcomes.clone();
+        outcomes.begun.fetch_add(1, Ordering::Relaxed);
+        let call = async {
+            match dice.below(100) {
+                0..50 => guarded(&self, key, awaits).await,
+                50..60 => lock.run(self.body(key, awaits)).await,
+                // Enters twice.
+                60..68 => match lock.acquire().await {
+                    Ok(guard) => {
+                        let twice = guarded(&self, key, awaits);
+                        let entered = guard.run(twice).await.and_then(|twice| twice);
+                        guard.release().await;
+                        entered
+                    }
+                    Err(error) => Err(error),
+                },
+                68..74 => lock.wait(Duration::ZERO).run(self.body(key, awaits)).await,
+                74..80 => {
+                    let other = self.key(dice);
+                    both(
+                        &self,
+                        key.min(other),
+                        key.max(other) + u32::from(key == other),
+                        awaits,
+                    )
+                    .await
+                }
+                80..84 => {
+                    let lock = lock.strategy(Strategy::Notify);
+                    lock.run(self.body(key, awaits)).await
+                }
+                84..88 => {
+                    let lock = lock.strategy(Strategy::Spin);
+                    lock.run(self.body(key, awaits)).await
+                }
+                88..90 => {
+                    let lock = lock.hold_at_least(5 * MS);
+                    lock.run(self.body(key, awaits)).await
+                }
+                90..92 => {
+                    // Longer than its lease.
+                    let lock = lock.lease(20 * MS);
+                    let late = async {
+                        self.body(key, 1).await;
+                        sleep(40 * MS).await;
+                    };
+                    lock.run(late).await
+                }
+                92..93 => {
+                    lock.run(async {
+                        self.body(key, awaits).await;
+                        std::panic::panic_any(PANIC);
+                    })
+                    .await
+                }
+                _ => {
+                    // Given up at any instant.
+                    let patience = Duration::from_micros(dice.below(3000));
+                    let call = lock.run(self.body(key, awaits));
+                    return tokio::time::timeout(patience, call).await.ok();
+                }
+            }
+            .into()
+        };
+        let outcome = match AssertUnwindSafe(call).catch_unwind().await {
+            Err(_) => &outcomes.panicked,
+            Ok(None) => &outcomes.cancelled,
+            Ok(Some(Ok(()))) => &outcomes.completed,
+            Ok(Some(Err(LockError::Busy { .. }))) => &outcomes.busy,
+            Ok(Some(Err(LockError::Lost { .. }))) => &outcomes.lost,
+            Ok(Some(Err(LockError::Unreachable { .. }))) => &outcomes.unreachable,
+            Ok(Some(Err(error))) => {
+                eprintln!("{error}");
+                &outcomes.refused
+            }
+        };
+        outcome.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A key: a few that all want, some, and many that are nearly always free.
+    fn key(&self, dice: &mut Dice) -> u32 {
+        let (from, count) = match dice.below(10) {
+            0 => (0, HOT),
+            1..4 => (HOT, WARM),
+            4 if self.slow => (DELETED_FROM, WARM),
+            _ => (HOT + WARM, COLD),
+        };
+        from + u32::try_from(dice.below(count.into())).unwrap_or(0)
+    }
+
+    /// Hands on what was seen.
+    fn tell(&self) {
+        let mut out = std::mem::take(&mut *self.out.lock().expect("nobody panics here"));
+        let _ = writeln!(out, "{}", self.outcomes.line());
+        let mut stdout = std::io::stdout().lock();
+        let _ = stdout.write_all(&out).and_then(|()| stdout.flush());
+    }
+}
