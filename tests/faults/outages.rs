@@ -89,8 +89,10 @@ async fn row_15_killed_with_everything_persisted() {
             });
             until_waiting(&holder, place + 1).await;
         }
+        server.kill();
+        // A renewal falls into this time, and is tried until it is answered.
+        tokio::time::sleep(2 * SECOND).await;
         server.restart().await;
-        // Renewed over the restart.
         let renewed = holder.stats().renewed;
         until(async || holder.stats().renewed > renewed).await;
         assert_eq!(guard.loss(), None);
