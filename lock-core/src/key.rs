@@ -53,6 +53,8 @@ pub enum KeyError {
     ControlCharacter,
     /// A brace stands outside a Redis Cluster hash tag, so the states of the lock could not share one slot.
     StrayBrace,
+    /// The name is that of the counter which all tokens come from.
+    ReservedName,
     /// The key ends with a suffix that names a lock's own state.
     ReservedSuffix {
         /// The suffix.
@@ -80,6 +82,10 @@ impl Display for KeyError {
             Self::ControlCharacter => f.write_str("the key has a control character: remove it"),
             Self::StrayBrace => f.write_str(
                 "the key has a brace outside a `{hash tag}`: write one non-empty pair of braces, or none",
+            ),
+            Self::ReservedName => write!(
+                f,
+                "`{FENCE}` is the counter that all fencing tokens come from: choose another name"
             ),
             Self::ReservedSuffix { suffix } => write!(
                 f,
@@ -128,6 +134,9 @@ impl Display for LockKey {
         f.write_str(&self.0)
     }
 }
+
+/// The counter that all fencing tokens of a server come from.
+pub const FENCE: &str = "lock:fence";
 
 /// The suffixes that name a lock's own state. They are refused on keys with a hash tag, which are stored as they are.
 const RESERVED_SUFFIXES: [&str; 2] = [":queue", ":fence"];
@@ -187,13 +196,18 @@ impl LockName {
     /// have to share a slot, they see to it themselves.
     ///
     /// # Errors
-    /// [`KeyError::Empty`] for a namespace that is empty.
+    /// [`KeyError::Empty`] for a namespace that is empty, [`KeyError::ReservedName`] for the name of the token counter.
     pub fn plain(namespace: Option<&str>, key: &LockKey) -> Result<Self, KeyError> {
-        Ok(Self(match namespace {
+        let name = match namespace {
             None => key.0.clone(),
             Some("") => return Err(KeyError::Empty),
             Some(namespace) => format!("{namespace}:{key}").into(),
-        }))
+        };
+        if *name == *FENCE {
+            Err(KeyError::ReservedName)
+        } else {
+            Ok(Self(name))
+        }
     }
 
     /// The stored form.

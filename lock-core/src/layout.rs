@@ -8,10 +8,8 @@ use crate::{
 /// The namespace of a client that names none.
 const DEFAULT_NAMESPACE: &str = "lock";
 
-/// How locks are stored on a server. Whoever shares a lock uses the same layout: a lock that is found in another one is
-/// refused.
+/// How locks are stored on a server, and under which names. Whoever shares a lock uses the same layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-#[non_exhaustive]
 pub enum Layout {
     /// Our own, with a queue: everything that is promised holds.
     #[default]

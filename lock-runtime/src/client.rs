@@ -301,7 +301,7 @@ impl Target {
         let layout = defaults.layout;
         let native = || match layout {
             Layout::Native => Ok(()),
-            _ => Err(ConnectError::UnsupportedLayout),
+            Layout::Redisson => Err(ConnectError::UnsupportedLayout),
         };
         let info = match self {
             Self::Url(url) if redlock::is_redlock(&url) => {
@@ -408,13 +408,20 @@ impl LockClientBuilder {
     ///   turns. In vain a process looks five times a second, for Redisson's spin locks, its fair locks and a lock that
     ///   expires say nothing.
     /// - **Fencing tokens** rise over all holders in Rust. A plain `RLock` has none. Where Redisson's `RFencedLock` is
-    ///   used under the same name both draw from one rising sequence, from its first token on.
+    ///   used under the same name both draw from one rising sequence, once its counter `redisson_lock_token:{name}`
+    ///   exists: its very first token is 1, lower than what Rust has given by then, and a resource refuses it until
+    ///   Rust takes the lock again. `SETNX` that counter to 0 before the first Rust holder to avoid this.
     /// - **Entering again** is counted in the process, and Redisson sees a count of one. What the JVM counts stands.
     /// - A lease is as long as it was on the server's clock; one that is set back makes it longer.
     ///
     /// Redisson's lock names, hashes, channels and messages of version 4.7 on a single server are meant, without sharded
-    /// channels. Its fair locks and read/write locks exclude ours and are excluded, but a fair lock that waits hears
-    /// nothing of a release of ours, as of one of `RLock`'s: it waits until the lease that it saw has ended.
+    /// channels, and its `RLock`, spin and fenced locks. Its fair locks exclude ours too, but one that waits hears
+    /// nothing of a release of ours, as of one of `RLock`'s: it waits until the lease that it saw has ended. Its
+    /// read/write locks do *not* respect who holds the plain lock of the same name, in whatever language: give those
+    /// another name.
+    ///
+    /// A client without this layout stores `order:42` under another name, `{lock:order:42}`, and nothing notices that
+    /// the two are not one lock: set the layout in every service that shares locks.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -434,8 +441,8 @@ impl LockClientBuilder {
     /// # Errors
     /// [`connect`](Self::connect) refuses it with [`ConnectError::UnsupportedLayout`] in process and on a Redlock, and
     /// with `handoff` as the client's [`strategy`](Self::strategy); a call with `strategy = handoff` is refused with
-    /// [`LockError::InvalidOptions`]. A key that holds a lock in the other layout, or other data, gives
-    /// [`LockError::WrongLayout`].
+    /// [`LockError::InvalidOptions`]. Something else under the lock's own name, be it a lock
+    /// in the other layout or other data, gives [`LockError::WrongLayout`].
     pub fn layout(mut self, layout: Layout) -> Self {
         self.defaults.layout = layout;
         self

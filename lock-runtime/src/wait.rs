@@ -282,16 +282,20 @@ async fn spin(wanted: &Wanted, budget: Budget) -> Result<Grant, LockError> {
     let backend = &wanted.shared.backend;
     let deadline = budget.waits_until();
     let mut failed_tries = 0;
+    let mut answers = false;
     loop {
-        let until = deadline.min(backend.now() + TRY_PATIENCE);
+        let began = backend.now();
+        let until = deadline.min(began + TRY_PATIENCE);
         let mut attempt = backend.attempt(wanted.request(Duration::ZERO));
-        let answers = match bounded(backend, until, attempt.enter()).await {
+        answers = match bounded(backend, until, attempt.enter()).await {
             Some(Ok(Answer::Granted(grant))) => {
                 let queued = failed_tries > 0;
                 return Ok(Grant { queued, ..grant });
             }
             Some(Ok(Answer::Busy)) => true,
-            Some(Err(BackendError::Unreachable(_))) | None => false,
+            Some(Err(BackendError::Unreachable(_))) => false,
+            // One that the deadline cut short says nothing.
+            None => answers && backend.now().since(began) < LEAVE_PATIENCE,
             Some(Err(error)) => return Err(failed(wanted, budget, error)),
         };
         failed_tries += 1;

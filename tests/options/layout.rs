@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::StreamExt;
 use lock_runtime::{
-    ConnectError, Layout, LockClient, LockError, OptionsError, Strategy, distributed_lock,
+    ConnectError, KeyError, Layout, LockClient, LockError, OptionsError, Strategy, distributed_lock,
 };
 use redis::{Client, Value, aio::MultiplexedConnection};
 use support::{
@@ -460,6 +460,126 @@ async fn the_other_layout_is_refused_on_either_side() {
     assert!(matches!(other, Err(LockError::WrongLayout { .. })));
     let deleted = redis::cmd("DEL").arg(&name).exec_async(&mut redis).await;
     deleted.unwrap();
+}
+
+#[tokio::test]
+async fn a_refusal_leaves_nothing_to_clean_up() {
+    let native = Store::redis().await;
+    let client = native.client().await;
+    let mut redis = shared_server().await.connection().await;
+    let name = native.name("k");
+    let hash = redis::cmd("HSET").arg(&name).arg("field").arg(1).to_owned();
+    hash.exec_async(&mut redis).await.unwrap();
+    let lock = client.lock("k").lease(20 * SECOND).wait(SECOND);
+    let _ = lock.acquire().await;
+    let before = client.stats();
+    for _ in 0..10 {
+        for strategy in [Strategy::Handoff, Strategy::Notify, Strategy::Spin] {
+            let refused = lock.clone().strategy(strategy).acquire().await.err();
+            let is_wrong = matches!(refused, Some(LockError::WrongLayout { .. }));
+            assert!(is_wrong, "{refused:?}");
+        }
+    }
+    let start = Instant::now();
+    client.shutdown().await;
+    assert!(start.elapsed() < epsilon(), "{:?}", start.elapsed());
+    let after = client.stats();
+    assert_eq!(after.connections, before.connections);
+    assert!(
+        after.commands <= before.commands + 60,
+        "{before:?} {after:?}"
+    );
+    let deleted = redis::cmd("DEL").arg(&name).exec_async(&mut redis).await;
+    deleted.unwrap();
+}
+
+#[tokio::test]
+async fn a_lock_that_is_overwritten_is_lost_at_the_next_renewal() {
+    for store in [Store::redis().await, Store::redisson().await] {
+        let client = store.client().await;
+        let mut redis = shared_server().await.connection().await;
+        let lock = client.lock("k").lease(3 * SECOND).renew(true);
+        let name = store.name("k");
+        let start = Instant::now();
+        let lost = lock.run(async {
+            let overwritten = redis::pipe().del(&name).rpush(&name, 1).to_owned();
+            overwritten.exec_async(&mut redis).await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let lost = lost.await;
+        assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+        assert!(
+            start.elapsed() < SECOND + epsilon(),
+            "{:?}",
+            start.elapsed()
+        );
+        let deleted = redis::cmd("DEL").arg(&name).exec_async(&mut redis).await;
+        deleted.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn two_locks_of_one_channel_are_two_locks() {
+    let server = RedisServer::start().await;
+    let client = LockClient::builder()
+        .url(server.url())
+        .layout(Layout::Redisson)
+        .connect()
+        .await
+        .unwrap();
+    let guard = hold(&client, "a").await;
+    let waits = client.lock("a").wait(20 * SECOND);
+    let mut waiting = Box::pin(waits.acquire());
+    assert!(timeout(300 * MS, &mut waiting).await.is_err());
+    let other = client.lock("{a}").wait(SECOND).acquire().await;
+    other.expect("nobody holds it").release().await;
+    guard.release().await;
+    waiting.await.unwrap().release().await;
+    let reserved = client.lock("lock:fence").try_acquire().await.err();
+    let reserved_name = LockError::InvalidKey(KeyError::ReservedName);
+    assert_eq!(reserved, Some(reserved_name));
+}
+
+/// The rights that the README names beside the others.
+#[tokio::test]
+async fn a_user_with_few_rights_can_share_locks() {
+    let server = RedisServer::start().await;
+    let readme = include_str!("../../README.md");
+    let of = |start: &str| {
+        let line = readme.lines().find(|line| line.starts_with(start));
+        line.expect("the README names the rights")
+            .split(' ')
+            .skip(3)
+    };
+    let mut admin = server.connection().await;
+    for rules in [of("ACL SETUSER locks"), of("ACL SETUSER jvm-locks")] {
+        let mut user = redis::cmd("ACL");
+        user.arg("SETUSER")
+            .arg("locks")
+            .arg(rules.collect::<Vec<_>>());
+        user.exec_async(&mut admin).await.unwrap();
+    }
+    let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());
+    let builder = || LockClient::builder().url(&url).layout(Layout::Redisson);
+    let client = builder().connect().await.unwrap();
+    let lock = client.lock("order:7").wait(5 * SECOND);
+    let guard = lock
+        .clone()
+        .hold_at_least(300 * MS)
+        .acquire()
+        .await
+        .unwrap();
+    let (next, ()) = tokio::join!(lock.acquire(), guard.release());
+    next.unwrap().release().await;
+    client.shutdown().await;
+    let mut taken = redis::cmd("ACL");
+    taken.arg(&["SETUSER", "locks", "resetchannels", "&lock:inbox:*"]);
+    taken.exec_async(&mut admin).await.unwrap();
+    let refused = builder().connect().await.err();
+    assert!(
+        matches!(refused, Some(ConnectError::Permission { .. })),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]

@@ -6,7 +6,11 @@ use std::sync::{
 };
 
 use lock_runtime::{Backoff, LockClient, LockError, Strategy, distributed_lock};
-use support::{epsilon, server::RedisServer};
+use support::{
+    epsilon,
+    proxy::FaultProxy,
+    server::{RedisServer, shared_server},
+};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
@@ -143,6 +147,35 @@ async fn each_is_busy_at_the_end_of_its_wait_and_leaves_nothing() {
         until(async || store.keys().await.is_empty()).await;
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_no_busy_lock() {
+    for store in [Store::redis().await, Store::redisson().await] {
+        for &strategy in store.strategies() {
+            let proxy = FaultProxy::start(shared_server().await.port()).await;
+            let client = store.through(&proxy.url()).client().await;
+            let guard = hold(&store.client().await, "k").await;
+            let lock = client.lock("k").strategy(strategy).wait(1200 * MS);
+            // Gone from the start, and gone while somebody waits.
+            for gone in [0, 500] {
+                let silence = async {
+                    sleep(gone * MS).await;
+                    proxy.blackhole(true);
+                };
+                let (first, second, ()) = tokio::join!(lock.acquire(), lock.acquire(), silence);
+                for told in [first, second] {
+                    let unreachable = matches!(told, Err(LockError::Unreachable { .. }));
+                    assert!(unreachable, "{strategy:?}, gone after {gone} ms: {told:?}");
+                }
+                proxy.blackhole(false);
+                let busy = lock.acquire().await;
+                let is_busy = matches!(busy, Err(LockError::Busy { .. }));
+                assert!(is_busy, "{strategy:?}: {busy:?}");
+            }
+            guard.release().await;
+        }
+    }
 }
 
 #[tokio::test]

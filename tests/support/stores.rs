@@ -95,7 +95,7 @@ impl Store {
     pub fn strategies(&self) -> &'static [Strategy] {
         match self.layout {
             Layout::Redisson => &[Strategy::Notify, Strategy::Spin],
-            _ => &[Strategy::Handoff, Strategy::Notify, Strategy::Spin],
+            Layout::Native => &[Strategy::Handoff, Strategy::Notify, Strategy::Spin],
         }
     }
 
@@ -142,7 +142,7 @@ impl Store {
     pub fn name(&self, key: &str) -> String {
         match self.layout {
             Layout::Redisson => format!("{}:{key}", self.namespace),
-            _ => format!("{{{}:{key}}}", self.namespace),
+            Layout::Native => format!("{{{}:{key}}}", self.namespace),
         }
     }
 }

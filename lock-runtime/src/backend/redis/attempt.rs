@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Renewed, Request},
     fencing::FencingToken,
+    key::FENCE,
     lease::{CLAIM, Grant, Moment, less_drift},
     owner::OwnerId,
 };
@@ -14,7 +15,7 @@ use tokio::sync::{Mutex, oneshot};
 use super::{
     Duty, Server, claim_ms,
     connection::{CallError, Connection},
-    layout::{FENCE, Names, Scripts},
+    layout::{Names, Scripts},
     link::{Link, claimed},
     notify,
 };
@@ -226,6 +227,8 @@ pub(super) struct RedisAttempt {
     /// Where the grant arrives while the owner is queued.
     granted: Option<oneshot::Receiver<Grant>>,
     place: Option<String>,
+    /// Whether a request has no answer, and may have been carried out.
+    unsure: bool,
     pub(super) settled: bool,
     /// From the first request on, shutting down waits until this attempt is settled or cleaned up.
     pub(super) duty: Option<Duty>,
@@ -240,6 +243,7 @@ impl RedisAttempt {
             sent: None,
             granted: None,
             place: None,
+            unsure: false,
             settled: false,
             duty: None,
         }
@@ -328,6 +332,7 @@ impl RedisAttempt {
                 Ok(None)
             }
             Err(CallError::Broken(detail)) => {
+                self.unsure = true;
                 self.server.note(detail);
                 Ok(None)
             }
@@ -336,7 +341,13 @@ impl RedisAttempt {
                 clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
                 Ok(None)
             }
-            Err(CallError::Refused(error)) => Err(error),
+            Err(CallError::Refused(error)) => {
+                if !self.unsure && self.place.is_none() {
+                    // Nothing was carried out: there is nothing to give back.
+                    return self.settle(Err(error)).await;
+                }
+                Err(error)
+            }
         }
     }
 
@@ -439,8 +450,13 @@ pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
     };
     if !connection.health.is_broken() {
         let patience = clock::now() + SAME_CONNECTION_PATIENCE;
-        if let Some(Ok(_)) = clock::timeout_at(patience, args.leave(&connection, true)).await {
-            return;
+        match clock::timeout_at(patience, args.leave(&connection, true)).await {
+            Some(Ok(_) | Err(CallError::Refused(BackendError::WrongLayout))) => return,
+            Some(Err(CallError::Refused(error))) => {
+                tracing::warn!(lock = %args.names.lock, %error, "an abandoned acquisition runs out by itself");
+                return;
+            }
+            _ => {}
         }
         // It is closed on the server below, and of no use to anybody else either.
         connection.health.mark_broken();

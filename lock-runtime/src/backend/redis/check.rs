@@ -2,9 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use lock_core::{backend::BackendError, layout::Layout};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use super::{Server, connection::Connection};
+use super::{
+    Server,
+    connection::{CallError, Connection},
+    layout::REDISSON_PROBE,
+};
 use crate::connect::ConnectError;
 
 /// What a first connection may find.
@@ -36,6 +41,16 @@ impl Failure {
             }
             ErrorKind::Extension | ErrorKind::Server(_) => Self::Refused(text),
             _ => Self::Unreachable(text),
+        }
+    }
+
+    fn of_call(error: CallError) -> Self {
+        match error {
+            CallError::Refused(BackendError::Refused(text)) if text.contains("NoPerm") => {
+                Self::Permission(text)
+            }
+            CallError::Refused(error) => Self::Refused(error.to_string()),
+            error => Self::Unreachable(error.to_string()),
         }
     }
 
@@ -71,6 +86,15 @@ pub(super) async fn check(
     )
     .await
     .map_err(|error| Failure::of(&error))?;
+    if server.layout == Layout::Redisson {
+        // A right that is missing would show only when somebody waits.
+        for listening in [true, false] {
+            let listened = connection.listen(REDISSON_PROBE, listening).await;
+            listened.map_err(Failure::of_call)?;
+        }
+        let told = connection.say(REDISSON_PROBE, "0").await;
+        told.map_err(Failure::of_call)?;
+    }
     match connection.eviction_policy().await {
         Some(policy) if policy != "noeviction" && !allow_eviction => Err(Failure::Eviction(policy)),
         _ => Ok(()),

@@ -417,6 +417,14 @@ impl Connection {
         listened.map(drop).map_err(|error| self.failed(&error))
     }
 
+    /// Says something on a channel.
+    pub(super) async fn say(&self, channel: &str, text: &str) -> Result<(), CallError> {
+        let said = self
+            .send(redis::cmd("PUBLISH").arg(channel).arg(text))
+            .await;
+        said.map(drop).map_err(|error| self.failed(&error))
+    }
+
     fn failed(&self, error: &RedisError) -> CallError {
         let error = CallError::of(error);
         match error {

@@ -6,12 +6,11 @@ use once_cell::sync::Lazy;
 
 use super::script::{self, Script};
 
-/// The counter that all tokens of the server come from.
-pub(super) const FENCE: &str = "lock:fence";
-
 /// Redisson's names for what belongs to a lock begin so. Its message that a lock is free is `0`.
 const REDISSON_CHANNEL: &str = "redisson_lock__channel";
 const REDISSON_TOKEN: &str = "redisson_lock_token";
+/// The channel of no lock.
+pub(super) const REDISSON_PROBE: &str = "redisson_lock__channel:{lock:check}";
 
 /// The names of one lock's states on the server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,7 +23,7 @@ impl Names {
     pub(super) fn new(layout: Layout, lock: LockName) -> Self {
         let companion = match layout {
             Layout::Redisson => redisson_name(REDISSON_TOKEN, &lock),
-            _ => format!("{lock}:queue"),
+            Layout::Native => format!("{lock}:queue"),
         };
         Self { lock, companion }
     }
@@ -94,7 +93,7 @@ impl Scripts {
     pub(super) fn of(layout: Layout) -> &'static Self {
         match layout {
             Layout::Redisson => &REDISSON,
-            _ => &NATIVE,
+            Layout::Native => &NATIVE,
         }
     }
 

@@ -13,7 +13,7 @@ use std::{
 use lock_core::{
     backend::BackendError,
     fencing::FencingToken,
-    key::LockName,
+    key::{FENCE, LockName},
     lease::{CLAIM, Grant, Moment, less_drift},
     owner::OwnerId,
 };
@@ -28,7 +28,6 @@ use super::{
     Server,
     attempt::{Args, Reply},
     connection::{Connection, Identity, OPEN_PATIENCE, Parking, Pushed},
-    layout::FENCE,
     notify::Notified,
     script,
 };

@@ -32,7 +32,7 @@ use lock_core::{
         Together,
     },
     fencing::FencingToken,
-    key::LockName,
+    key::{FENCE, LockName},
     layout::Layout,
     lease::{CLAIM, Moment, less_drift},
     options::Strategy,
@@ -48,7 +48,7 @@ use self::{
     attempt::{NOT_NOW_PAUSE, RedisAttempt, millis, not_understood},
     check::{Failure, check},
     connection::{CallError, Connection},
-    layout::{FENCE, Names, Scripts},
+    layout::{Names, Scripts},
     link::Link,
     notify::NotifiedAttempt,
     script::Script,
@@ -334,11 +334,11 @@ impl Server {
     ) -> Result<Released, BackendError> {
         let names = self.names(name);
         let keys = [names.grant(), names.companion(), FENCE];
-        let answered = match keep_until.filter(|until| *until > clock::now()) {
+        let released = match keep_until.filter(|until| *until > clock::now()) {
             None => {
                 let grant = format!("{token}|");
                 let args = [Arg::Text(&grant), Arg::Floor, Arg::Text(claim_ms())];
-                self.run(self.scripts.release, &keys, &args).await?
+                self.run(self.scripts.release, &keys, &args).await
             }
             Some(until) => {
                 let token = token.to_string();
@@ -349,8 +349,13 @@ impl Server {
                     Arg::Floor,
                     Arg::Text(claim_ms()),
                 ];
-                self.run(self.scripts.keep, &keys, &args).await?
+                self.run(self.scripts.keep, &keys, &args).await
             }
+        };
+        let answered = match released {
+            // Something else is there by now.
+            Err(BackendError::WrongLayout) => return Ok(Released::NotHeld),
+            released => released?,
         };
         Ok(match answered.value {
             Value::Int(1) => Released::Released,
@@ -369,9 +374,12 @@ impl Server {
     ) -> Result<Renewed, BackendError> {
         let (token, lease) = (token.to_string(), millis(lease));
         let args = [Arg::Text(&token), Arg::Text(&lease), Arg::Text(how)];
-        let answered = self
-            .run(self.scripts.renew, &[name.as_str()], &args)
-            .await?;
+        let renewed = self.run(self.scripts.renew, &[name.as_str()], &args).await;
+        let answered = match renewed {
+            // Something else is there by now.
+            Err(BackendError::WrongLayout) => return Ok(Renewed::NotHeld),
+            renewed => renewed?,
+        };
         match answered.value {
             Value::Int(left) if left >= 0 => {
                 let left = Duration::from_millis(u64::try_from(left).unwrap_or_default());

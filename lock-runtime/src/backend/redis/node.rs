@@ -12,6 +12,7 @@ use futures_util::FutureExt;
 use lock_core::{
     backend::{BackendError, Request},
     fencing::FencingToken,
+    key::FENCE,
     layout::Layout,
     lease::Moment,
 };
@@ -21,7 +22,6 @@ use super::{
     Duty, Server,
     attempt::{Args, Reply, Sent, clean_up},
     connection::{CallError, Connection, Incarnation, OPEN_PATIENCE},
-    layout::FENCE,
     link::Link,
     script,
 };
@@ -311,7 +311,13 @@ impl NodeAttempt {
                 let detail = "the request came too late".to_owned();
                 Err(BackendError::Unreachable(detail))
             }
-            Err(error) => Err(error.into_backend_error(server)),
+            Err(error) => {
+                let error = error.into_backend_error(server);
+                if !matches!(error, BackendError::Unreachable(_)) {
+                    self.sent = None; // refused: nothing was changed
+                }
+                Err(error)
+            }
         }
     }
 

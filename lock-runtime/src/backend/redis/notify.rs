@@ -13,8 +13,9 @@ use std::{
 use futures_util::FutureExt;
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
+    key::LockName,
     layout::Layout,
-    lease::Grant,
+    lease::{Grant, Moment},
 };
 use tokio::sync::{Notify, Semaphore};
 
@@ -36,66 +37,122 @@ const FORGET_PATIENCE: Duration = Duration::from_secs(2);
 /// Those who wait for one lock on one link.
 #[derive(Debug)]
 struct Callers {
+    name: LockName,
     turn: Arc<Semaphore>,
     woken: Notify,
-    /// The connection that listens to the lock's channel, where the layout has one.
-    listening: tokio::sync::Mutex<Weak<Connection>>,
+    tries: Mutex<Tries>,
 }
 
-/// All who wait without a queue on one link, and how many they are, by what a release calls the lock.
+/// What became of the tries so far.
 #[derive(Debug, Default)]
-pub(super) struct Notified(Mutex<HashMap<String, (Arc<Callers>, usize)>>);
+struct Tries {
+    answered: bool,
+    /// When the first one began since the newest answer.
+    unanswered: Option<Moment>,
+}
+
+impl Callers {
+    fn begin_try(&self) {
+        // The one before may have been given up, as unanswered as this.
+        lock(&self.tries).unanswered.get_or_insert(clock::now());
+    }
+
+    fn end_try(&self) {
+        *lock(&self.tries) = Tries {
+            answered: true,
+            unanswered: None,
+        };
+    }
+
+    /// Whether the server says that the lock is busy, and not nothing at all. A try that has just begun says nothing.
+    fn is_answered(&self) -> bool {
+        let tries = lock(&self.tries);
+        let recent = |began| clock::now().since(began) < TRY_AGAIN;
+        tries.answered && tries.unanswered.is_none_or(recent)
+    }
+}
+
+/// All who wait for what is said under one name: the lock's own, or its channel.
+#[derive(Debug, Default)]
+struct Topic {
+    /// By lock; there may be two with one channel.
+    callers: Vec<(Arc<Callers>, usize)>,
+    /// The connection that listens to the channel, if there is one. Held while that changes.
+    listening: Listening,
+}
+
+/// All who wait without a queue on one link, by what a release says.
+#[derive(Debug, Default)]
+pub(super) struct Notified(Mutex<HashMap<String, Topic>>);
+
+type Listening = Arc<tokio::sync::Mutex<Weak<Connection>>>;
 
 impl Notified {
     /// One caller more.
-    fn join(&self, topic: &str) -> Arc<Callers> {
-        let mut all = lock(&self.0);
-        let (callers, count) = all.entry(topic.to_owned()).or_insert_with(|| {
-            let callers = Callers {
-                turn: Arc::new(Semaphore::new(1)),
-                woken: Notify::new(),
-                listening: tokio::sync::Mutex::default(),
-            };
-            (Arc::new(callers), 0)
+    fn join(&self, topic: &str, name: &LockName) -> (Arc<Callers>, Listening) {
+        let mut topics = lock(&self.0);
+        let topic = topics.entry(topic.to_owned()).or_default();
+        let listening = topic.listening.clone();
+        let known = topic.callers.iter_mut();
+        if let Some((callers, count)) = known.into_iter().find(|(one, _)| one.name == *name) {
+            *count += 1;
+            return (callers.clone(), listening);
+        }
+        let callers = Arc::new(Callers {
+            name: name.clone(),
+            turn: Arc::new(Semaphore::new(1)),
+            woken: Notify::new(),
+            tries: Mutex::default(),
         });
-        *count += 1;
-        callers.clone()
+        topic.callers.push((callers.clone(), 1));
+        (callers, listening)
     }
 
-    /// One caller less; true if it was the last one.
-    fn leave(&self, topic: &str) -> bool {
-        let mut all = lock(&self.0);
-        let Some((_, count)) = all.get_mut(topic) else {
+    /// One caller less; true if it was the last one of the topic.
+    fn leave(&self, topic: &str, name: &LockName) -> bool {
+        let mut topics = lock(&self.0);
+        let Some(topic) = topics.get_mut(topic) else {
             return false;
         };
-        *count -= 1;
-        *count == 0
+        for (callers, count) in &mut topic.callers {
+            *count -= usize::from(callers.name == *name);
+        }
+        topic.callers.retain(|(_, count)| *count > 0);
+        topic.callers.is_empty()
     }
 
     fn is_deserted(&self, topic: &str) -> bool {
         lock(&self.0)
             .get(topic)
-            .is_some_and(|(_, count)| *count == 0)
+            .is_some_and(|topic| topic.callers.is_empty())
     }
 
+    /// Knows a topic no more, unless somebody has joined.
     fn forget(&self, topic: &str) {
-        let mut all = lock(&self.0);
-        if all.get(topic).is_some_and(|(_, count)| *count == 0) {
-            all.remove(topic);
+        let mut topics = lock(&self.0);
+        if topics
+            .get(topic)
+            .is_some_and(|topic| topic.callers.is_empty())
+        {
+            topics.remove(topic);
         }
     }
 
     /// Lets one caller try, for the lock is free.
     pub(super) fn wake(&self, topic: &str) {
-        if let Some((callers, _)) = lock(&self.0).get(topic) {
-            callers.woken.notify_one();
+        if let Some(topic) = lock(&self.0).get(topic) {
+            for (callers, _) in &topic.callers {
+                callers.woken.notify_one();
+            }
         }
     }
 
     /// Lets all of them look what has become of the client.
     pub(super) fn wake_all(&self) {
-        for (callers, _) in lock(&self.0).values() {
-            callers.woken.notify_one();
+        for topic in lock(&self.0).values() {
+            for (callers, _) in &topic.callers {
+                callers.woken.notify_one();
+            }
         }
     }
 }
@@ -108,11 +165,10 @@ pub(super) fn marker(inbox: &str) -> String {
 /// One caller among those of its link.
 struct Caller {
     server: Arc<Server>,
-    request: Request,
     link: Arc<Link>,
-    /// What a release calls the lock: its name, or its channel.
     topic: String,
     callers: Arc<Callers>,
+    listening: Listening,
     duty: Duty,
 }
 
@@ -120,28 +176,29 @@ impl Caller {
     fn join(server: &Arc<Server>, request: &Request) -> Self {
         let link = server.link();
         let topic = match server.layout {
+            Layout::Native => request.name.to_string(),
             Layout::Redisson => redisson_channel(&request.name),
-            _ => request.name.to_string(),
         };
+        let (callers, listening) = link.notified.join(&topic, &request.name);
         Self {
             server: server.clone(),
-            request: request.clone(),
-            callers: link.notified.join(&topic),
             link,
             topic,
+            callers,
+            listening,
             duty: server.begin_duty(),
         }
     }
 
     /// Hears of releases from now on. True if it did not before: of one in between it has not heard.
     async fn listen(&self) -> Result<bool, BackendError> {
-        if self.server.layout != Layout::Redisson {
+        if self.server.layout == Layout::Native {
             return Ok(false); // the try that was in vain has left a marker
         }
         let Ok(connection) = self.link.connection().await else {
             return Ok(false); // it tries now and then, over another link
         };
-        let mut listening = self.callers.listening.lock().await;
+        let mut listening = self.listening.lock().await;
         if std::ptr::eq(listening.as_ptr(), Arc::as_ptr(&connection)) {
             return Ok(false);
         }
@@ -159,28 +216,29 @@ impl Caller {
     async fn fall_silent(self) {
         let until = clock::now() + FORGET_PATIENCE;
         let silent = async {
+            // Whoever joins meanwhile begins after that.
+            let mut listening = self.listening.lock().await;
+            if !self.link.notified.is_deserted(&self.topic) {
+                return;
+            }
             if self.server.layout == Layout::Redisson {
-                // Whoever joins meanwhile listens anew, afterwards.
-                let mut listening = self.callers.listening.lock().await;
-                if self.link.notified.is_deserted(&self.topic) {
-                    *listening = Weak::new();
-                    // Also where a caller was dropped before it knew that it listens.
-                    if let Some(Ok(connection)) = self.link.connection().now_or_never() {
-                        let _ = connection.listen(&self.topic, false).await;
-                    }
+                *listening = Weak::new();
+                // Also where a caller was dropped before it knew that it listens.
+                if let Some(Ok(connection)) = self.link.connection().now_or_never() {
+                    let _ = connection.listen(&self.topic, false).await;
                 }
             } else {
-                let (names, marker) = (
-                    self.server.names(&self.request.name),
-                    marker(&self.link.inbox),
-                );
+                let names = self.server.names(&self.callers.name);
+                let marker = marker(&self.link.inbox);
                 let (keys, args) = ([names.companion()], [Arg::Text(&marker)]);
                 let _ = self.server.run(&script::FORGET, &keys, &args).await;
             }
+            self.link.notified.forget(&self.topic);
         };
         // Unanswered, the marker ends with the queue, in two seconds; and what is heard in vain does no harm.
-        clock::timeout_at(until, silent).await;
-        self.link.notified.forget(&self.topic);
+        if clock::timeout_at(until, silent).await.is_none() {
+            self.link.notified.forget(&self.topic);
+        }
         drop(self.duty);
     }
 }
@@ -204,7 +262,10 @@ impl NotifiedAttempt {
     /// Waits no more.
     fn leave(&mut self) {
         if let Some(caller) = self.caller.take()
-            && caller.link.notified.leave(&caller.topic)
+            && caller
+                .link
+                .notified
+                .leave(&caller.topic, &caller.callers.name)
         {
             engine::spawn(caller.fall_silent());
         }
@@ -218,15 +279,21 @@ impl Attempt for NotifiedAttempt {
             let caller = self
                 .caller
                 .get_or_insert_with(|| Caller::join(server, request));
-            let turn = caller.callers.turn.clone().acquire_owned().await;
+            let callers = &caller.callers;
+            let turn = callers.turn.clone().acquire_owned().await;
             let _turn = turn.expect("a link's semaphore is never closed");
+            // The last of those before may be taking the marker along that this one will leave.
+            drop(caller.listening.lock().await);
             let mut tried = false;
             loop {
                 if server.is_refusing() {
                     return Err(BackendError::ShutDown);
                 }
+                callers.begin_try();
                 let mut attempt = RedisAttempt::notified(server.clone(), request.clone());
-                if let Answer::Granted(grant) = attempt.enter().await? {
+                let answer = attempt.enter().await?;
+                callers.end_try();
+                if let Answer::Granted(grant) = answer {
                     let queued = tried;
                     return Ok(Answer::Granted(Grant { queued, ..grant }));
                 }
@@ -235,7 +302,7 @@ impl Attempt for NotifiedAttempt {
                     continue;
                 }
                 tokio::select! {
-                    () = caller.callers.woken.notified() => {}
+                    () = callers.woken.notified() => {}
                     () = clock::sleep_until(clock::now() + TRY_AGAIN) => {}
                 }
             }
@@ -243,8 +310,20 @@ impl Attempt for NotifiedAttempt {
     }
 
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
+        let answered = self
+            .caller
+            .as_ref()
+            .is_some_and(|caller| caller.callers.is_answered());
+        let left = if answered {
+            Ok(Leaving::Left)
+        } else {
+            let trouble = self.server.trouble();
+            Err(BackendError::Unreachable(
+                trouble.unwrap_or_else(|| "no answer".into()),
+            ))
+        };
         Self::leave(self);
-        Box::pin(std::future::ready(Ok(Leaving::Left)))
+        Box::pin(std::future::ready(left))
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use lock_core::backend::{BackendError, Request, Together};
+use lock_core::{
+    backend::{BackendError, Request, Together},
+    key::FENCE,
+};
 use redis::Value;
 
 use super::{
@@ -10,7 +13,6 @@ use super::{
     attempt::{Args, NOT_NOW_PAUSE, RedisAttempt, Sent, decode},
     claim_ms,
     connection::{CallError, Connection},
-    layout::FENCE,
 };
 use crate::clock::boot as clock;
 
@@ -21,6 +23,7 @@ pub(super) async fn acquire_together(
 ) -> Result<Together, BackendError> {
     // One attempt a lock: dropped without an answer, each of them cleans up.
     let mut attempts: Vec<RedisAttempt> = Vec::new();
+    let mut unsure = false;
     loop {
         if server.is_refusing() {
             return Err(BackendError::ShutDown);
@@ -67,8 +70,16 @@ pub(super) async fn acquire_together(
                 }
                 return Ok(together);
             }
-            Err(CallError::Refused(error)) => return Err(error),
-            Err(CallError::Broken(detail)) => server.note(detail),
+            Err(CallError::Refused(error)) => {
+                for attempt in &mut attempts {
+                    attempt.settled = !unsure; // nothing was carried out
+                }
+                return Err(error);
+            }
+            Err(CallError::Broken(detail)) => {
+                unsure = true;
+                server.note(detail);
+            }
             Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
                 server.note(detail);
                 clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;

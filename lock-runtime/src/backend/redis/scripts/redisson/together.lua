@@ -11,6 +11,7 @@ if ARGV[4] ~= '' then
 end
 local owners, granted = {}, {}
 for i = 2, #KEYS, 2 do
+  redis.call('GET', KEYS[i + 1]) -- an error comes before anything is written
   owners[i] = string.match(ARGV[4 + i / 2], '(%x+)$')
   if redis.call('EXISTS', KEYS[i]) == 1 then
     local _, holder, token = ours(KEYS[i])
