@@ -260,7 +260,7 @@ async fn nobody_enters(
             (Instant::now(), guard)
         }
     });
-    tokio::time::sleep(100 * MS).await;
+    tokio::time::sleep(500 * MS).await;
     over().await;
     until_up(server).await;
     let up = Instant::now();

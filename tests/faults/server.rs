@@ -8,7 +8,7 @@ use std::{
 use lock_runtime::{LockError, LossReason};
 use support::server::RedisServer;
 
-use crate::scene::{MS, NAME, SECOND, client, left, row};
+use crate::scene::{MS, NAME, SECOND, client, left, row, until};
 
 /// Row 12: a release after the lease has ended, and another one is inside.
 #[tokio::test]
@@ -20,7 +20,9 @@ async fn row_12_release_after_expiry() {
         late.lost().await;
         let next = client.lock("k").wait(SECOND).acquire().await.unwrap();
         let released = client.stats().released;
+        let scripts = server.scripts().await;
         late.release().await;
+        until(async || server.scripts().await > scripts).await;
         assert_eq!(client.stats().released, released);
         assert_eq!(next.loss(), None);
         assert!(client.lock("k").try_acquire().await.is_err());

@@ -369,11 +369,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         suite: Suite::Faults,
         caught_by: &["row_19_hundreds"],
-        what: "one that has gone is queued again",
+        what: "a look gives away what is held",
         changes: &[Change {
-            file: "lock-runtime/src/backend/redis/link.rs",
-            from: "                if gate.over || !link.expects(args.owner) {\n                    return;\n                }",
-            to: "                let _ = gate.over || !link.expects(args.owner);",
+            file: "lock-runtime/src/backend/redis/scripts/look.lua",
+            from: "  if not held then\n    -- Tells the head",
+            to: "  if true then\n    -- Tells the head",
         }],
     },
     Mutant {
@@ -596,8 +596,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         what: "nobody listens to Redisson",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/notify.rs",
-            from: "        if self.server.layout != Layout::Redisson {\n            return Ok(false); // the try",
-            to: "        if self.server.layout == Layout::Redisson {\n            return Ok(false); // the try",
+            from: "        if self.server.layout == Layout::Native {\n            return Ok(false); // the try",
+            to: "        if self.server.layout != Layout::Native {\n            return Ok(false); // the try",
         }],
     },
     Mutant {
@@ -606,8 +606,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         what: "the last one to go does not stop listening",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/notify.rs",
-            from: "                if self.link.notified.is_deserted(&self.topic) {",
-            to: "                if false && self.link.notified.is_deserted(&self.topic) {",
+            from: "            if !self.link.notified.is_deserted(&self.topic) {",
+            to: "            if self.link.notified.is_deserted(&self.topic) || !self.topic.is_empty() {",
         }],
     },
     Mutant {
@@ -659,8 +659,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         what: "those who are notified are not woken",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/notify.rs",
-            from: "        if let Some((callers, _)) = lock(&self.0).get(topic) {",
-            to: "        if let Some((callers, _)) = lock(&self.0).get(topic).filter(|_| false) {",
+            from: "        if let Some(topic) = lock(&self.0).get(topic) {",
+            to: "        if let Some(topic) = lock(&self.0).get(topic).filter(|_| false) {",
         }],
     },
     Mutant {
