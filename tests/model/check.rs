@@ -1,0 +1,149 @@
+//! Runs a checker, and says what it found.
+
+use std::{fmt::Write as _, time::Instant};
+
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
+
+use crate::{
+    broken::Broken,
+    protocol::{Action, Protocol},
+    scenario::Scenario,
+    state::{Phase, State},
+};
+
+/// Checks every state of a scenario.
+#[track_caller]
+pub(crate) fn holds(scenario: Scenario) {
+    let protocol = Protocol {
+        scenario: scenario.deeper(),
+        broken: None,
+    };
+    if let Some((name, trace)) = run(&protocol, true) {
+        panic!("{}: `{name}` is broken:\n{trace}", protocol.scenario.name);
+    }
+}
+
+/// Checks a scenario until a promise is broken, which has to be this one.
+#[track_caller]
+pub(crate) fn is_caught(broken: Broken, scenario: Scenario, promise: &'static str) {
+    let protocol = Protocol {
+        scenario,
+        broken: Some(broken),
+    };
+    match run(&protocol, false) {
+        None => panic!("{broken:?} was not noticed"),
+        Some((name, trace)) => {
+            assert_eq!(name, promise, "{broken:?} breaks another promise:\n{trace}")
+        }
+    }
+    // And it is the rule that matters, not the scenario.
+    let whole = Protocol {
+        broken: None,
+        ..protocol
+    };
+    if let Some((name, trace)) = run(&whole, false) {
+        panic!("{broken:?}: `{name}` is broken also with the rule in place:\n{trace}");
+    }
+}
+
+/// Checks that a promise can be broken where that is documented.
+#[track_caller]
+pub(crate) fn is_known(scenario: Scenario, promise: &'static str) {
+    let protocol = Protocol {
+        scenario,
+        broken: None,
+    };
+    let found = run(&protocol, false);
+    assert_eq!(found.map(|(name, _)| name), Some(promise));
+}
+
+/// The first promise found to be broken, if any, and how.
+fn run(protocol: &Protocol, reaches: bool) -> Option<(&'static str, String)> {
+    let started = Instant::now();
+    let properties = protocol.properties();
+    let checker = protocol
+        .clone()
+        .checker()
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
+    println!(
+        "{}{}: {} states, {} steps deep at most, {:.1} s",
+        protocol.scenario.name,
+        protocol
+            .broken
+            .map_or(String::new(), |broken| format!(" with {broken:?}")),
+        checker.unique_state_count(),
+        checker.max_depth(),
+        started.elapsed().as_secs_f64(),
+    );
+    let discoveries = checker.discoveries();
+    let is_promise = |name: &str| {
+        let property = properties.iter().find(|property| property.name == name);
+        property.is_some_and(|property| property.expectation == Expectation::Always)
+    };
+    let broken = discoveries
+        .iter()
+        .filter(|(name, _)| is_promise(name))
+        .map(|(name, path)| (path.clone().into_actions().len(), *name, path))
+        .min_by_key(|(length, name, _)| (*length, *name));
+    if let Some((_, name, path)) = broken {
+        return Some((name, trace(path)));
+    }
+    for (name, _) in protocol.scenario.reaches.iter().filter(|_| reaches) {
+        assert!(
+            discoveries.contains_key(name),
+            "{}: `{name}` is never reached",
+            protocol.scenario.name
+        );
+    }
+    None
+}
+
+fn trace(path: &Path<State, Action>) -> String {
+    let mut trace = String::new();
+    for (state, action) in path.clone().into_vec() {
+        let _ = write!(trace, "{}", summary(&state));
+        if let Some(action) = action {
+            let _ = writeln!(trace, "  then {action:?}");
+        }
+    }
+    trace
+}
+
+/// One line: the time, who has the lock until when, who queues where, and what each caller knows.
+fn summary(state: &State) -> String {
+    let mut line = format!("{:2}:", state.now);
+    if state.server.clock != state.now {
+        let _ = write!(line, " (server {})", state.server.clock);
+    }
+    match state.server.grant {
+        Some(grant) => {
+            let _ = write!(
+                line,
+                " lock {} of {} until {},",
+                grant.token, grant.owner, grant.expires
+            );
+        }
+        None => line.push_str(" lock free,"),
+    }
+    for member in &state.server.queue {
+        let _ = write!(line, " queued {} at {},", member.owner, member.place);
+    }
+    for (id, caller) in state.callers.iter().enumerate() {
+        let _ = match caller.phase {
+            Phase::Inside(hold) => write!(
+                line,
+                " {id} inside with {} until {}",
+                hold.token, hold.until
+            ),
+            phase => write!(line, " {id} {phase:?}"),
+        };
+        if let Some(behind) = caller.behind {
+            let _ = write!(line, " behind {behind:?}");
+        }
+        line.push(',');
+    }
+    line.pop();
+    line
+}

@@ -1,0 +1,50 @@
+//! A model of the handoff protocol, checked in every state that it can reach: `cargo test --test model`, with
+//! `-- --nocapture` for the number of states.
+//!
+//! # What is modelled
+//!
+//! One lock on one server, two or three processes, two to four callers, each of which calls once.
+//!
+//! - `server.rs`: the grant, the queue and the fence, and each script as one step that decides as the script does
+//!   (`acquire`, with `acquire_free` before it, `release`, `renew`, `leave`, `look`, `hand_on`, `next_token`).
+//! - `client.rs`: what a process does: the attempt with its place, its gate and its clean-up, the link with its push, its
+//!   look and its resending, the hold with its local deadline and its keeper.
+//! - `wire.rs`: a link's connection, in order both ways; what an old connection has left behind, which the server may
+//!   still read until it is closed; the home link, in any order.
+//! - `protocol.rs`: what can happen next. Time is ticks of about a heartbeat. What is due happens before the next tick,
+//!   in every order; a tick that passes nevertheless is `late`, and stands for slow networks, slow servers and stopped
+//!   processes. Bodies end, callers begin and servers notice dead connections whenever they like.
+//! - `scenario.rs`: who calls, on what terms, and how often each thing may go wrong: lateness, crashes, broken
+//!   connections, cancelled calls, lost pushes, lost replies, a server that loses its state or restarts, clocks that jump
+//!   or run unevenly.
+//! - `properties.rs`: what is promised in every state, and what has to be reached somewhere for that to mean anything.
+//!
+//! `scenarios.rs` checks the protocol as it is. `variants.rs` takes out one rule after the other (`broken.rs`), and
+//! expects the checker to break the very promise that the rule is for. A failed check prints the steps that led there.
+//!
+//! # What is not
+//!
+//! Several keys, a kept lock (`hold_at_least`), `notify` and `spin`, Redlock, re-entry, a refusing server (out of memory,
+//! read only), and a renewed lease's `max_hold`. Blocks are to come: a grant then names several owners, `hand_on` takes
+//! a prefix of the queue, and the process hands on between its callers.
+//!
+//! A liveness promise is checked as what must not be the case in any state: a tick at which nothing is due and somebody
+//! waits beside a free lock, a wait that is longer than it may be, anything left at the horizon. The server's
+//! `TIME` is as fine as the number of grants in a tick, and losing its state takes the server a tick.
+//!
+//! # How to look deeper
+//!
+//! `MODEL_DEEPER=1 cargo test --release --test model -- --nocapture --test-threads 1` allows one more fault of each kind
+//! that a scenario has, one more altogether, and one more late tick: minutes, and some GB. `MODEL_DEEPER=2` two more.
+
+mod broken;
+mod check;
+mod client;
+mod properties;
+mod protocol;
+mod scenario;
+mod scenarios;
+mod server;
+mod state;
+mod variants;
+mod wire;

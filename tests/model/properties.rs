@@ -1,0 +1,209 @@
+//! What is promised in every state, and what has to be reached somewhere for that to mean anything.
+
+use stateright::{Expectation, Property};
+
+use crate::{
+    protocol::Protocol,
+    scenario::Scenario,
+    state::{By, Caller, CallerId, End, Hold, Phase, State},
+};
+
+pub(crate) const EXCLUSION: &str = "two bodies never run on valid leases";
+pub(crate) const TOKENS: &str = "tokens rise";
+pub(crate) const ORDER: &str = "nobody who waits is overtaken";
+pub(crate) const TOLD: &str = "no owner holds the key told neither way";
+pub(crate) const LEFT: &str = "nobody who has left stays in the queue";
+pub(crate) const FORGOTTEN: &str = "no waiter is forgotten beside a free lock";
+pub(crate) const BOUNDED: &str = "a wait is bounded";
+pub(crate) const HEARD: &str = "nobody is given the lock who cannot hear of it";
+pub(crate) const CLAIM: &str = "a push that nobody answers stands for a claim";
+pub(crate) const OVER: &str = "in the end nothing is left";
+
+type Condition = fn(&Protocol, &State) -> bool;
+
+/// The promises that hold whatever goes wrong in this scenario.
+fn promises(scenario: &Scenario) -> Vec<(&'static str, Condition)> {
+    let faults = &scenario.faults;
+    let loses_state = faults.state_losses + faults.restarts > 0;
+    let mut promises: Vec<(&'static str, Condition)> = vec![
+        (BOUNDED, wait_is_bounded),
+        (CLAIM, claim_ends),
+        (HEARD, |_, state| !state.observed.unheard),
+    ];
+    // The one gap of the tokens: state lost, and a clock behind by more than the outage.
+    if !loses_state || faults.jumps_back == 0 || scenario.shows_gaps {
+        promises.push((TOKENS, |_, state| !state.observed.token_fell));
+    }
+    // The documented overlap, until the first is told.
+    if !loses_state && faults.jumps_ahead == 0 || scenario.shows_gaps {
+        promises.push((EXCLUSION, |protocol, state| inside(protocol, state) <= 1));
+    }
+    if !loses_state {
+        promises.push((ORDER, |_, state| state.observed.overtaken.is_none()));
+        promises.push((FORGOTTEN, |_, state| state.observed.neglected < 2));
+    }
+    // Else a late request can hold the key for one lease.
+    if scenario.terms.may_kill || scenario.shows_gaps {
+        promises.push((TOLD, holder_is_told));
+        promises.push((LEFT, leavers_are_gone));
+    }
+    promises.push((OVER, |protocol, state| {
+        state.now < protocol.horizon() || protocol.is_over(state)
+    }));
+    promises
+}
+
+/// With what has to be reached.
+pub(crate) fn of(scenario: &Scenario) -> Vec<Property<Protocol>> {
+    let always = promises(scenario)
+        .into_iter()
+        .map(|(name, condition)| Property {
+            expectation: Expectation::Always,
+            name,
+            condition,
+        });
+    let sometimes = scenario.reaches.iter().map(|reached| Property {
+        expectation: Expectation::Sometimes,
+        name: reached.0,
+        condition: reached.1,
+    });
+    always.chain(sometimes).collect()
+}
+
+pub(crate) fn is_broken(protocol: &Protocol, state: &State) -> bool {
+    promises(&protocol.scenario)
+        .iter()
+        .any(|(_, holds)| !holds(protocol, state))
+}
+
+fn holds(protocol: &Protocol, state: &State) -> impl Iterator<Item = Hold> {
+    (0..)
+        .zip(&state.callers)
+        .filter_map(|(id, caller)| match caller.phase {
+            Phase::Inside(hold) => {
+                let now = state.local(protocol.scenario.terms.process_of(id));
+                (now < hold.until).then_some(hold)
+            }
+            _ => None,
+        })
+}
+
+/// How many bodies run before their local deadline.
+fn inside(protocol: &Protocol, state: &State) -> usize {
+    holds(protocol, state).count()
+}
+
+/// A holder on the server is inside with this very grant, or waits and will hear of it, or gives it back, or is dead.
+fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
+    let Some(grant) = state.server.grant else {
+        return true;
+    };
+    let caller = &state.callers[usize::from(grant.owner)];
+    match caller.phase {
+        _ if !is_alive(protocol, state, grant.owner) => true,
+        _ if caller.behind.is_some() || caller.waits() => true,
+        _ => caller.token() == Some(grant.token),
+    }
+}
+
+fn is_alive(protocol: &Protocol, state: &State, id: CallerId) -> bool {
+    state.processes[protocol.scenario.terms.process_of(id)].alive
+}
+
+fn leavers_are_gone(protocol: &Protocol, state: &State) -> bool {
+    !state.server.queue.iter().any(|member| {
+        state.callers[usize::from(member.owner)].has_ended()
+            && is_alive(protocol, state, member.owner)
+    })
+}
+
+fn wait_is_bounded(protocol: &Protocol, state: &State) -> bool {
+    let (terms, faults) = (&protocol.scenario.terms, &protocol.scenario.faults);
+    let late = faults.late - state.faults.late + faults.state_losses - state.faults.state_losses
+        + faults.restarts
+        - state.faults.restarts;
+    (0..)
+        .zip(&state.callers)
+        .all(|(id, caller): (CallerId, _)| {
+            let now = state.local(terms.process_of(id));
+            !caller.waits() || now <= caller.began + terms.wait(id).max(1) + 1 + late.cast_signed()
+        })
+}
+
+fn claim_ends(_: &Protocol, state: &State) -> bool {
+    let claim = state.server.grant.and_then(|grant| grant.claimed_until);
+    claim.is_none_or(|until| state.server.clock < until)
+}
+
+/// Whether somebody alive waits for a lock that nobody holds, or is neither queued nor inside.
+pub(crate) fn somebody_is_neglected(protocol: &Protocol, state: &State) -> bool {
+    (0..).zip(&state.callers).any(|(id, caller)| {
+        caller.phase == Phase::Queued
+            && state.processes[protocol.scenario.terms.process_of(id)]
+                .main
+                .up
+            && (state.server.grant.is_none()
+                || !(state.server.is_queued(id) || state.server.holds(id)))
+    })
+}
+
+/// Something that a scenario has to reach.
+pub(crate) type Reached = (&'static str, Condition);
+
+fn entered_by(state: &State, by: By) -> bool {
+    let entered = |caller: &Caller| matches!(caller.phase, Phase::Inside(hold) if hold.by == by);
+    state.callers.iter().any(entered)
+}
+
+fn ended(state: &State, end: End) -> bool {
+    state
+        .callers
+        .iter()
+        .any(|caller| caller.phase == Phase::Ended(end))
+}
+
+pub(crate) const HANDOFF: Reached = ("a handoff by push", |_, state| entered_by(state, By::Push));
+pub(crate) const HEALED: Reached = ("a lost push, found by a look", |_, state| {
+    entered_by(state, By::Look)
+});
+pub(crate) const RECOVERED: Reached = ("a lost reply, had by asking again", |_, state| {
+    entered_by(state, By::Resend)
+});
+pub(crate) const LAST_MOMENT: Reached = ("granted while leaving the queue", |_, state| {
+    entered_by(state, By::Leave)
+});
+pub(crate) const CRASH_INSIDE: Reached = ("a crash while holding", |_, state| {
+    ended(state, End::Crashed { inside: true })
+});
+pub(crate) const SKIPPED: Reached = ("a dead waiter skipped", |_, state| state.observed.skipped);
+pub(crate) const CONFIRMED: Reached = ("a claim confirmed before the body starts", |_, state| {
+    state
+        .callers
+        .iter()
+        .any(|caller| matches!(caller.phase, Phase::Confirming(_)))
+});
+pub(crate) const LOST: Reached = ("a holder told of its loss", |_, state| {
+    ended(state, End::Lost)
+});
+pub(crate) const BUSY: Reached = ("a wait that ends", |_, state| ended(state, End::Busy));
+pub(crate) const GHOST: Reached = ("requests of a connection that is no more", |_, state| {
+    let left = |old: &Option<Vec<_>>| old.as_ref().is_some_and(|old| !old.is_empty());
+    state
+        .processes
+        .iter()
+        .any(|process| process.alive && left(&process.old))
+});
+pub(crate) const GIVEN_BACK: Reached = ("a grant given back by who had left", |_, state| {
+    (0..)
+        .zip(&state.callers)
+        .any(|(id, caller)| caller.phase == Phase::Ended(End::Cancelled) && state.server.holds(id))
+});
+pub(crate) const OVERLAP: Reached = (
+    "the documented overlap after a loss of state",
+    |protocol, state| inside(protocol, state) > 1,
+);
+pub(crate) const REFRESHED: Reached =
+    ("a body that outlasts its first lease", |protocol, state| {
+        let lease = protocol.scenario.terms.lease;
+        holds(protocol, state).any(|hold| hold.until > hold.since + lease)
+    });

@@ -1,0 +1,458 @@
+//! The protocol as a model: what can happen in a state, and what comes of it.
+
+use stateright::{Model, Property};
+
+use crate::{
+    broken::Broken,
+    properties,
+    scenario::Scenario,
+    server::{Server, micros},
+    state::{
+        Behind, Caller, CallerId, End, Event, Home, Link, Observed, Phase, Process, ProcessId,
+        State, Tick,
+    },
+};
+
+/// A moment that leaves room for a clock set back.
+const START: Tick = 3;
+/// By so much a clock jumps.
+const JUMP: Tick = 2;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Protocol {
+    pub(crate) scenario: Scenario,
+    pub(crate) broken: Option<Broken>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Begin(CallerId),
+    Finish(CallerId),
+    /// The server reads the next request of a link.
+    Serve(ProcessId),
+    ServeHome(ProcessId, usize),
+    /// The server reads what an old connection has left behind.
+    ServeOld(ProcessId),
+    /// A process hears the next push or reply.
+    Hear(ProcessId),
+    HearHome(ProcessId, usize),
+    StopWaiting(CallerId),
+    LosePatience(CallerId),
+    Tend(CallerId),
+    /// The local deadline has passed.
+    Lose(CallerId),
+    /// The heartbeat, on behalf of one that waits.
+    Look(CallerId),
+    Reconnect(ProcessId),
+    /// The server notices that an old connection is no more.
+    Notice(ProcessId),
+    Tick,
+    Cancel(CallerId),
+    Crash(ProcessId),
+    Break(ProcessId),
+    LosePush(ProcessId),
+    LoseReply(ProcessId, usize),
+    LoseState,
+    /// Without its state.
+    Restart,
+    JumpAhead,
+    JumpBack,
+    Lag(ProcessId),
+}
+
+impl Action {
+    fn is_fault(self) -> bool {
+        matches!(
+            self,
+            Self::Cancel(_)
+                | Self::Crash(_)
+                | Self::Break(_)
+                | Self::LosePush(_)
+                | Self::LoseReply(..)
+                | Self::LoseState
+                | Self::Restart
+                | Self::JumpAhead
+                | Self::JumpBack
+                | Self::Lag(_)
+        )
+    }
+}
+
+impl Protocol {
+    pub(crate) fn is(&self, broken: Broken) -> bool {
+        self.broken == Some(broken)
+    }
+
+    /// When nobody waits any more.
+    fn last_queue(&self) -> Tick {
+        let (terms, faults) = (&self.scenario.terms, &self.scenario.faults);
+        let spare = faults.late + 2 * faults.jumps_back + faults.lags + faults.state_losses + 2;
+        START + terms.begin_within + terms.wait + spare.cast_signed()
+    }
+
+    /// When everything has to be over.
+    pub(crate) fn horizon(&self) -> Tick {
+        let terms = &self.scenario.terms;
+        self.last_queue() + (2 * terms.wait + 1).max(terms.body + terms.lease + terms.claim)
+    }
+
+    fn may_begin(&self, state: &State, id: CallerId) -> bool {
+        let index = usize::from(id);
+        state.callers[index].phase == Phase::Idle
+            && state.now <= START + self.scenario.terms.begin_within
+            && state.processes[self.scenario.terms.process_of(id)].alive
+            // Whoever begins first is called the first.
+            && (index == 0 || state.callers[index - 1].phase != Phase::Idle)
+    }
+
+    /// What happens before time goes on, unless it is late.
+    fn due(&self, state: &State, actions: &mut Vec<Action>) {
+        for (id, process) in state.processes.iter().enumerate() {
+            if !process.main.requests.is_empty() {
+                actions.push(Action::Serve(id));
+            }
+            if !process.main.events.is_empty() {
+                actions.push(Action::Hear(id));
+            }
+            actions
+                .extend((0..process.home.requests.len()).map(|index| Action::ServeHome(id, index)));
+            actions.extend((0..process.home.events.len()).map(|index| Action::HearHome(id, index)));
+            if process.alive && !process.main.up {
+                actions.push(Action::Reconnect(id));
+            }
+            actions.extend(self.awaited(state, id).into_iter().map(Action::Look));
+        }
+        for (id, caller) in (0..).zip(&state.callers) {
+            if self.waited_enough(state, id) {
+                actions.push(Action::StopWaiting(id));
+            }
+            if self.is_impatient(state, id) {
+                actions.push(Action::LosePatience(id));
+            }
+            if self.tending(state, id).is_some() {
+                actions.push(Action::Tend(id));
+            }
+            if let Phase::Inside(hold) = caller.phase {
+                let now = state.local(self.scenario.terms.process_of(id));
+                if now >= hold.until {
+                    actions.push(Action::Lose(id));
+                } else if now >= hold.since + self.scenario.terms.body {
+                    actions.push(Action::Finish(id));
+                }
+            }
+        }
+    }
+
+    /// What happens at any time, or never.
+    fn free(&self, state: &State, actions: &mut Vec<Action>) {
+        for (id, caller) in (0..).zip(&state.callers) {
+            if self.may_begin(state, id) {
+                actions.push(Action::Begin(id));
+            }
+            if let Phase::Inside(hold) = caller.phase {
+                let now = state.local(self.scenario.terms.process_of(id));
+                if now < hold.until && now < hold.since + self.scenario.terms.body {
+                    actions.push(Action::Finish(id));
+                }
+            }
+        }
+        for (id, process) in state.processes.iter().enumerate() {
+            if let Some(old) = &process.old {
+                actions.push(Action::Notice(id));
+                if !old.is_empty() {
+                    actions.push(Action::ServeOld(id));
+                }
+            }
+        }
+    }
+
+    fn faults(&self, state: &State, actions: &mut Vec<Action>) {
+        let left = &state.faults;
+        if left.any == 0 {
+            return;
+        }
+        for (id, caller) in (0..).zip(&state.callers) {
+            let called = !matches!(caller.phase, Phase::Idle | Phase::Ended(_));
+            if called && left.cancels > 0 {
+                actions.push(Action::Cancel(id));
+            }
+        }
+        for (id, process) in state.processes.iter().enumerate() {
+            if !process.alive {
+                continue;
+            }
+            let concerned = self.concerns(state, id);
+            if left.crashes > 0 && concerned {
+                actions.push(Action::Crash(id));
+            }
+            if left.breaks > 0 && process.main.up && concerned {
+                actions.push(Action::Break(id));
+            }
+            if left.lost_pushes > 0 && matches!(process.main.events.first(), Some(Event::Push(_))) {
+                actions.push(Action::LosePush(id));
+            }
+            if left.lost_replies > 0 {
+                actions.extend(
+                    (0..process.home.events.len()).map(|index| Action::LoseReply(id, index)),
+                );
+            }
+            if left.lags > 0 && concerned {
+                actions.push(Action::Lag(id));
+            }
+        }
+        let begun = state.callers[0].phase != Phase::Idle;
+        for (more, action) in [
+            (left.state_losses, Action::LoseState),
+            (left.restarts, Action::Restart),
+            (left.jumps_ahead, Action::JumpAhead),
+            (left.jumps_back, Action::JumpBack),
+        ] {
+            if more > 0 && begun {
+                actions.push(action);
+            }
+        }
+    }
+
+    /// Whether one of its callers is under way.
+    fn concerns(&self, state: &State, process: ProcessId) -> bool {
+        (0..).zip(&state.callers).any(|(id, caller)| {
+            self.scenario.terms.process_of(id) == process
+                && caller.phase != Phase::Idle
+                && !caller.has_ended()
+        })
+    }
+
+    fn tick(&self, state: &mut State) {
+        let mut due = Vec::new();
+        self.due(state, &mut due);
+        if due.is_empty() {
+            let neglected = properties::somebody_is_neglected(self, state);
+            state.observed.neglected = if neglected {
+                state.observed.neglected + 1
+            } else {
+                0
+            };
+        } else {
+            state.faults.late -= 1;
+            state.observed.neglected = 0;
+        }
+        state.now += 1;
+        state.server.clock += 1;
+        state.server.into_tick = 0;
+        state.server.expire();
+        for process in &mut state.processes {
+            process.looked = false;
+        }
+        if state.now > self.last_queue() {
+            for process in &mut state.processes {
+                process.old = None; // keepalive
+            }
+        }
+    }
+
+    /// Losing its state takes the server a moment.
+    fn lose_state(&self, state: &mut State) {
+        state.server.clock += 1;
+        state.now += 1;
+        state.server.lose_state();
+        for process in &mut state.processes {
+            process.looked = false;
+        }
+        for caller in &mut state.callers {
+            caller.joined = None;
+        }
+    }
+
+    fn restart(&self, state: &mut State) {
+        self.lose_state(state);
+        for id in 0..state.processes.len() {
+            if state.processes[id].alive {
+                self.break_main(state, id);
+            }
+            let floor = micros(state.server.clock);
+            let this = &mut state.processes[id];
+            this.old = None;
+            this.home.floor = floor;
+        }
+    }
+
+    pub(crate) fn is_over(&self, state: &State) -> bool {
+        let ended = (0..).zip(&state.callers).all(|(id, caller)| {
+            caller.has_ended() || (caller.phase == Phase::Idle && !self.may_begin(state, id))
+        });
+        ended && state.server.grant.is_none() && state.server.queue.is_empty()
+    }
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let terms = &self.scenario.terms;
+        let floor = micros(START);
+        let process = Process {
+            alive: true,
+            lag: 0,
+            main: Link {
+                up: true,
+                floor,
+                answered: START,
+                requests: Vec::new(),
+                events: Vec::new(),
+            },
+            old: None,
+            home: Home {
+                floor,
+                requests: Vec::new(),
+                events: Vec::new(),
+            },
+            looked: false,
+            looking: false,
+        };
+        let caller = Caller {
+            phase: Phase::Idle,
+            wait_until: 0,
+            began: 0,
+            place: None,
+            joined: None,
+            early: None,
+            resending: false,
+            carried: None,
+            behind: None,
+        };
+        vec![State {
+            now: START,
+            server: Server::new(START),
+            processes: vec![process; terms.processes()],
+            callers: vec![caller; terms.callers.len()],
+            faults: self.scenario.faults,
+            observed: Observed::default(),
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if properties::is_broken(self, state) {
+            return; // what follows from it is of no interest
+        }
+        self.due(state, actions);
+        let in_time = actions.is_empty();
+        self.free(state, actions);
+        self.faults(state, actions);
+        if (in_time || state.faults.late > 0) && !self.is_over(state) {
+            actions.push(Action::Tick);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Begin(id) => self.begin(&mut state, id),
+            Action::Finish(id) => self.finish(&mut state, id),
+            Action::Serve(process) => self.serve(&mut state, process),
+            Action::ServeHome(process, index) => self.serve_home(&mut state, process, index),
+            Action::ServeOld(process) => self.serve_old(&mut state, process),
+            Action::Hear(process) => self.hear(&mut state, process),
+            Action::HearHome(process, index) => {
+                let heard = state.processes[process].home.events.remove(index);
+                if let Event::Reply {
+                    caller,
+                    sent,
+                    reply,
+                } = heard
+                {
+                    self.hear_reply(&mut state, caller, sent, reply);
+                }
+            }
+            Action::StopWaiting(id) => self.stop_waiting(&mut state, id),
+            Action::LosePatience(id) => self.lose_patience(&mut state, id),
+            Action::Tend(id) => self.tend(&mut state, id),
+            Action::Lose(id) => self.lose(&mut state, id),
+            Action::Look(id) => self.look(&mut state, id),
+            Action::Reconnect(process) => self.reconnect(&mut state, process),
+            Action::Notice(process) => state.processes[process].old = None,
+            Action::Tick => self.tick(&mut state),
+            Action::Cancel(id) => {
+                state.faults.cancels -= 1;
+                self.cancel(&mut state, id);
+            }
+            Action::Crash(process) => {
+                state.faults.crashes -= 1;
+                self.crash(&mut state, process);
+            }
+            Action::Break(process) => {
+                state.faults.breaks -= 1;
+                self.break_main(&mut state, process);
+            }
+            Action::LosePush(process) => {
+                state.faults.lost_pushes -= 1;
+                state.processes[process].main.events.remove(0);
+            }
+            Action::LoseReply(process, index) => {
+                state.faults.lost_replies -= 1;
+                let lost = state.processes[process].home.events.remove(index);
+                if let Event::Reply { caller, reply, .. } = lost {
+                    self.answer_lost(&mut state, caller, reply);
+                }
+            }
+            Action::LoseState => {
+                state.faults.state_losses -= 1;
+                self.lose_state(&mut state);
+            }
+            Action::Restart => {
+                state.faults.restarts -= 1;
+                self.restart(&mut state);
+            }
+            Action::JumpAhead => {
+                state.faults.jumps_ahead -= 1;
+                state.server.clock += JUMP;
+                state.server.expire();
+            }
+            Action::JumpBack => {
+                state.faults.jumps_back -= 1;
+                state.server.clock -= JUMP;
+            }
+            Action::Lag(process) => {
+                state.faults.lags -= 1;
+                state.processes[process].lag += 1;
+            }
+        }
+        if action.is_fault() {
+            state.faults.any -= 1;
+        }
+        for caller in &mut state.callers {
+            forget_what_is_over(caller);
+        }
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        properties::of(&self.scenario)
+    }
+
+    fn within_boundary(&self, state: &State) -> bool {
+        state.now <= self.horizon()
+    }
+}
+
+/// What plays no part any more would only tell equal states apart.
+fn forget_what_is_over(caller: &mut Caller) {
+    if let Phase::Ended(_) = caller.phase {
+        caller.wait_until = 0;
+        caller.began = 0;
+        caller.place = None;
+        caller.early = None;
+        if !matches!(
+            caller.behind,
+            Some(Behind::Gate | Behind::Leave { .. } | Behind::LeaveFromHome { .. })
+        ) {
+            caller.carried = None;
+        }
+    }
+    if let Phase::Ended(End::Busy | End::Cancelled | End::Unreachable | End::Left | End::Lost) =
+        caller.phase
+        && caller.behind.is_none()
+    {
+        caller.joined = None;
+    }
+}

@@ -1,0 +1,118 @@
+//! A scenario: who calls, on what terms, and what may go wrong.
+
+use crate::{
+    properties::Reached,
+    state::{CallerId, ProcessId, Tick},
+};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    pub(crate) terms: Terms,
+    pub(crate) faults: Faults,
+    /// Checks also the promises that are known not to hold in it.
+    pub(crate) shows_gaps: bool,
+    /// What it has to reach, or it proves nothing.
+    pub(crate) reaches: Vec<Reached>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    /// The process of each caller.
+    pub(crate) callers: Vec<ProcessId>,
+    pub(crate) lease: Tick,
+    /// Whether the lease is renewed while the body runs.
+    pub(crate) renewed: bool,
+    /// How long a pushed grant stands unconfirmed (`lease::CLAIM`).
+    pub(crate) claim: Tick,
+    /// What `less_drift` takes off.
+    pub(crate) drift: Tick,
+    pub(crate) wait: Tick,
+    /// These make one attempt only.
+    pub(crate) once: Vec<CallerId>,
+    /// Callers begin within this time.
+    pub(crate) begin_within: Tick,
+    /// No body runs longer.
+    pub(crate) body: Tick,
+    /// Whether the server lets a process close its old connections.
+    pub(crate) may_kill: bool,
+}
+
+/// How often each thing may go wrong in one run, and how often anything may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Faults {
+    /// Ticks that may pass while something is due: requests, replies and pushes lie about, processes are stopped.
+    pub(crate) late: u8,
+    pub(crate) crashes: u8,
+    pub(crate) breaks: u8,
+    pub(crate) cancels: u8,
+    pub(crate) lost_pushes: u8,
+    /// Requests of the background that are carried out, and their replies lost.
+    pub(crate) lost_replies: u8,
+    pub(crate) state_losses: u8,
+    pub(crate) restarts: u8,
+    pub(crate) jumps_ahead: u8,
+    pub(crate) jumps_back: u8,
+    /// Ticks by which a process's clock may fall behind.
+    pub(crate) lags: u8,
+    /// Of all of these together, but the late ticks.
+    pub(crate) any: u8,
+}
+
+impl Scenario {
+    /// In which nothing goes wrong.
+    pub(crate) fn of(name: &'static str, terms: Terms) -> Self {
+        Self {
+            name,
+            terms,
+            faults: Faults::default(),
+            shows_gaps: false,
+            reaches: Vec::new(),
+        }
+    }
+
+    /// As `MODEL_DEEPER` asks.
+    pub(crate) fn deeper(mut self) -> Self {
+        let more = std::env::var("MODEL_DEEPER").map_or(0, |more| {
+            more.parse().expect("MODEL_DEEPER is a small number")
+        });
+        let faults = &mut self.faults;
+        for kind in [
+            &mut faults.crashes,
+            &mut faults.breaks,
+            &mut faults.cancels,
+            &mut faults.lost_pushes,
+            &mut faults.lost_replies,
+            &mut faults.any,
+        ] {
+            if *kind > 0 {
+                *kind += more;
+            }
+        }
+        faults.late += more;
+        self
+    }
+}
+
+impl Terms {
+    pub(crate) fn process_of(&self, caller: CallerId) -> ProcessId {
+        self.callers[usize::from(caller)]
+    }
+
+    pub(crate) fn processes(&self) -> usize {
+        self.callers.iter().max().map_or(0, |last| last + 1)
+    }
+
+    pub(crate) fn wait(&self, caller: CallerId) -> Tick {
+        if self.once.contains(&caller) {
+            0
+        } else {
+            self.wait
+        }
+    }
+
+    /// A lease time less what two clocks may drift apart in it.
+    pub(crate) fn less_drift(&self, time: Tick) -> Tick {
+        (time - self.drift).max(0)
+    }
+}

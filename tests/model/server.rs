@@ -1,0 +1,364 @@
+//! The server: its state of one lock, and one function for each script, which decides as the script does.
+//!
+//! `lock-runtime/src/backend/redis/scripts/*.lua` are the originals; a function here has the name of its script.
+
+use crate::{
+    broken::Broken,
+    scenario::Terms,
+    state::{CallerId, ProcessId, Tick},
+};
+
+/// A fencing token, and in its unit the server's clock: so many grants fit into one tick.
+pub(crate) type Token = u16;
+/// A score in the queue, in the unit of the server's clock.
+pub(crate) type Place = u16;
+
+const MICROS_A_TICK: i16 = 16;
+
+/// The server's clock, fine enough that no two grants are given at one moment.
+pub(crate) fn micros(clock: Tick) -> u16 {
+    u16::try_from(i16::from(clock) * MICROS_A_TICK).unwrap_or(0)
+}
+
+/// The string `token|lease|inbox|owner`, and its expiry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Grant {
+    pub(crate) token: Token,
+    pub(crate) lease: Tick,
+    pub(crate) owner: CallerId,
+    pub(crate) expires: Tick,
+    /// Until when it is a claim; not stored by the real server, for the properties only.
+    pub(crate) claimed_until: Option<Tick>,
+}
+
+/// A member `owner|inbox|lease|wait` of the sorted set; inbox, lease and wait follow from the owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Member {
+    pub(crate) place: Place,
+    pub(crate) owner: CallerId,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Server {
+    pub(crate) clock: Tick,
+    /// How far into this tick: no two waiters queue at one moment.
+    pub(crate) into_tick: Place,
+    pub(crate) grant: Option<Grant>,
+    /// By place.
+    pub(crate) queue: Vec<Member>,
+    pub(crate) queue_expires: Tick,
+    pub(crate) fence: Token,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Acquired {
+    /// Inside, for the whole lease.
+    Taken(Token),
+    /// Mine already: the same grant, and what is left of it.
+    Held(Token, Tick),
+    Queued(Place),
+    Busy,
+    Late,
+}
+
+/// `PUBLISH` to the inbox of this owner's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Push {
+    pub(crate) owner: CallerId,
+    pub(crate) token: Token,
+}
+
+/// One run of one script: what it is given beside its own arguments, and what it does beside its reply.
+#[derive(Debug)]
+pub(crate) struct Run<'a> {
+    pub(crate) terms: &'a Terms,
+    pub(crate) broken: Option<Broken>,
+    pub(crate) floor: Token,
+    /// Whether the inbox of each process has a receiver, as far as the server knows.
+    pub(crate) heard: Vec<bool>,
+    pub(crate) pushes: Vec<Push>,
+    pub(crate) granted: Vec<Grant>,
+    /// A waiter known to be dead was passed over.
+    pub(crate) skipped: bool,
+}
+
+impl Run<'_> {
+    fn is(&self, broken: Broken) -> bool {
+        self.broken == Some(broken)
+    }
+}
+
+impl Server {
+    pub(crate) fn new(clock: Tick) -> Self {
+        Self {
+            clock,
+            into_tick: 0,
+            grant: None,
+            queue: Vec::new(),
+            queue_expires: 0,
+            fence: 0,
+        }
+    }
+
+    /// Everything is gone but the clock.
+    pub(crate) fn lose_state(&mut self) {
+        *self = Self::new(self.clock);
+    }
+
+    /// Keys whose time has come are gone.
+    pub(crate) fn expire(&mut self) {
+        if self.grant.is_some_and(|grant| grant.expires <= self.clock) {
+            self.grant = None;
+        }
+        if self.queue.is_empty() || self.queue_expires <= self.clock {
+            self.queue.clear();
+            self.queue_expires = 0;
+        }
+    }
+
+    pub(crate) fn is_queued(&self, owner: CallerId) -> bool {
+        self.queue.iter().any(|member| member.owner == owner)
+    }
+
+    pub(crate) fn holds(&self, owner: CallerId) -> bool {
+        self.grant.is_some_and(|grant| grant.owner == owner)
+    }
+
+    /// `head[2] + wait * 1000 > now`
+    pub(crate) fn is_living(&self, member: Member, terms: &Terms) -> bool {
+        member.place + micros(terms.wait(member.owner)) > micros(self.clock)
+    }
+
+    fn left(&self, grant: Grant) -> Tick {
+        (grant.expires - self.clock).min(grant.lease)
+    }
+
+    fn next_token(&mut self, run: &Run<'_>) -> Token {
+        self.fence += 1;
+        if self.fence < run.floor && !run.is(Broken::CounterStartsAgain) {
+            self.fence = self.fence.max(micros(self.clock));
+        }
+        self.fence
+    }
+
+    fn give(&mut self, run: &Run<'_>, owner: CallerId, claim: Option<Tick>) -> Grant {
+        let token = self.next_token(run);
+        let lease = run.terms.lease;
+        let time = claim.map_or(lease, |claim| claim.min(lease));
+        let grant = Grant {
+            token,
+            lease,
+            owner,
+            expires: self.clock + time,
+            claimed_until: claim.map(|_| self.clock + run.terms.claim),
+        };
+        self.grant = Some(grant);
+        grant
+    }
+
+    fn pop_first(&mut self) -> Option<Member> {
+        (!self.queue.is_empty()).then(|| self.queue.remove(0))
+    }
+
+    /// Whether it was in the queue.
+    fn remove(&mut self, owner: CallerId) -> bool {
+        let before = self.queue.len();
+        self.queue.retain(|member| member.owner != owner);
+        self.queue.len() < before
+    }
+
+    /// Gives the lock to the first waiter that is alive and can be told, or deletes it.
+    fn hand_on(&mut self, run: &mut Run<'_>) {
+        let claim = if run.is(Broken::PushedForTheWholeLease) {
+            run.terms.lease
+        } else {
+            run.terms.claim
+        };
+        while let Some(head) = self.pop_first() {
+            if self.is_living(head, run.terms) {
+                let grant = self.give(run, head.owner, Some(claim));
+                let process = run.terms.process_of(head.owner);
+                if run.heard[process] {
+                    run.pushes.push(Push {
+                        owner: head.owner,
+                        token: grant.token,
+                    });
+                    run.granted.push(grant);
+                    return;
+                }
+                if run.is(Broken::GivenUnheard) {
+                    run.granted.push(grant);
+                    return;
+                }
+            }
+            run.skipped = true;
+            if run.is(Broken::DeadHeadStays) {
+                self.queue.insert(0, head);
+                break;
+            }
+        }
+        self.grant = None;
+    }
+
+    fn take(&mut self, run: &mut Run<'_>, owner: CallerId) -> Acquired {
+        let grant = self.give(run, owner, None);
+        run.granted.push(grant);
+        Acquired::Taken(grant.token)
+    }
+
+    /// `acquire_free.lua`, and `acquire.lua` after it.
+    pub(crate) fn acquire(
+        &mut self,
+        run: &mut Run<'_>,
+        owner: CallerId,
+        place: Option<Place>,
+        not_after: Option<Tick>,
+    ) -> Acquired {
+        if not_after.is_some_and(|limit| self.clock > limit) {
+            return Acquired::Late;
+        }
+        if self.grant.is_none() && (self.queue.is_empty() || run.is(Broken::Barging)) {
+            return self.take(run, owner);
+        }
+        if self.grant.is_none() {
+            // If a queue lives, its head gets the lock, whoever asks.
+            if self.queue[0].owner == owner {
+                self.queue.remove(0);
+                return self.take(run, owner);
+            }
+            self.hand_on(run);
+        }
+        let Some(held) = self.grant else {
+            return self.take(run, owner); // those who queued are gone
+        };
+        if held.owner == owner {
+            if run.is(Broken::ResendGrantsAnew) {
+                return self.take(run, owner);
+            }
+            return Acquired::Held(held.token, self.left(held));
+        }
+        let wait = run.terms.wait(owner);
+        if wait == 0 {
+            return Acquired::Busy;
+        }
+        let place = match place {
+            Some(place) if !run.is(Broken::PlaceForgotten) => place,
+            _ => {
+                let now = micros(self.clock) + self.into_tick;
+                match self.queue.last() {
+                    // A clock that stepped back does not reorder.
+                    Some(last) if !run.is(Broken::PlaceByClockAlone) => now.max(last.place + 1),
+                    _ => now,
+                }
+            }
+        };
+        if let Some(member) = self.queue.iter().find(|member| member.owner == owner) {
+            return Acquired::Queued(member.place);
+        }
+        let index = self.queue.partition_point(|member| member.place <= place);
+        self.queue.insert(index, Member { place, owner });
+        self.into_tick += 1;
+        self.queue_expires = self.queue_expires.max(self.clock + 2 * wait + 1);
+        Acquired::Queued(place)
+    }
+
+    /// `release.lua`, and `release_last.lua` after it. Whether it was held under this token.
+    pub(crate) fn release(&mut self, run: &mut Run<'_>, token: Token) -> bool {
+        let Some(held) = self.grant else {
+            return false;
+        };
+        if held.token != token && !run.is(Broken::ReleaseOfAnyToken) {
+            return false;
+        }
+        self.hand_on(run);
+        true
+    }
+
+    /// `renew.lua`, with a lease of 0 a check. What is left, if it is held under this token.
+    pub(crate) fn renew(
+        &mut self,
+        run: &Run<'_>,
+        owner: CallerId,
+        token: Token,
+        lease: Tick,
+    ) -> Option<Tick> {
+        let clock = self.clock;
+        if run.is(Broken::RenewalResurrects) && self.grant.is_none_or(|held| held.token != token) {
+            self.grant = Some(Grant {
+                token,
+                lease,
+                owner,
+                expires: clock + lease,
+                claimed_until: None,
+            });
+        }
+        let held = self.grant.as_mut().filter(|held| held.token == token)?;
+        // No grant lasts longer than its lease, also if the clock was set back.
+        let mut left = held.expires - clock;
+        if left > held.lease {
+            left = held.lease;
+            if lease > 0 {
+                held.expires = clock + left;
+            }
+        }
+        if lease > 0 {
+            held.claimed_until = None;
+        }
+        if lease <= left {
+            return Some(left);
+        }
+        held.lease = held.lease.max(lease);
+        held.expires = clock + lease;
+        Some(lease)
+    }
+
+    /// `leave.lua`. The grant that the caller enters with, if it is not to be abandoned.
+    pub(crate) fn leave(
+        &mut self,
+        run: &mut Run<'_>,
+        owner: CallerId,
+        abandon: bool,
+    ) -> Option<(Token, Tick)> {
+        if self.remove(owner) {
+            return None;
+        }
+        let held = self.grant.filter(|held| held.owner == owner)?;
+        if run.is(Broken::LeaveLooksAtTheQueueOnly) {
+            return None;
+        }
+        if abandon {
+            self.hand_on(run);
+            return None;
+        }
+        Some((held.token, self.left(held)))
+    }
+
+    /// `look.lua`: the grant of this inbox, and whether this member of the queue is neither queued nor inside.
+    pub(crate) fn look(
+        &mut self,
+        run: &mut Run<'_>,
+        inbox: ProcessId,
+        member: CallerId,
+    ) -> (Option<Found>, bool) {
+        if self.grant.is_none() {
+            self.hand_on(run);
+        }
+        let found = self
+            .grant
+            .filter(|held| run.terms.process_of(held.owner) == inbox)
+            .map(|held| Found {
+                owner: held.owner,
+                token: held.token,
+                left: self.left(held),
+            });
+        (found, !self.is_queued(member) && !self.holds(member))
+    }
+}
+
+/// A grant that a look came upon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Found {
+    pub(crate) owner: CallerId,
+    pub(crate) token: Token,
+    pub(crate) left: Tick,
+}

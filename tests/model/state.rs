@@ -1,0 +1,275 @@
+//! A state of the model: the server, the processes with their connections, the callers, and what may still go wrong.
+
+use crate::{
+    scenario::Faults,
+    server::{Acquired, Found, Place, Push, Server, Token},
+};
+
+/// A stretch of time: about a heartbeat.
+pub(crate) type Tick = i8;
+pub(crate) type ProcessId = usize;
+/// A caller is one acquisition, and so one owner.
+pub(crate) type CallerId = u8;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    /// The time that the processes' clocks follow.
+    pub(crate) now: Tick,
+    pub(crate) server: Server,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) callers: Vec<Caller>,
+    /// How much of what can go wrong still may.
+    pub(crate) faults: Faults,
+    pub(crate) observed: Observed,
+}
+
+/// What an observer knows who sees everything, for the properties.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Observed {
+    /// The newest token that was given.
+    pub(crate) token: Token,
+    pub(crate) token_fell: bool,
+    /// Who entered, and who had queued before and was still waiting.
+    pub(crate) overtaken: Option<(CallerId, CallerId)>,
+    /// How many ticks in turn somebody alive waited for a lock that nobody held, or in no queue, and nothing was late.
+    pub(crate) neglected: u8,
+    /// A waiter that could not be told was given the lock.
+    pub(crate) unheard: bool,
+    /// A dead waiter was passed over.
+    pub(crate) skipped: bool,
+}
+
+/// One process: one link (`link.rs`) for its callers, and the home link for what goes on in the background.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Process {
+    pub(crate) alive: bool,
+    /// How far its clock has fallen behind.
+    pub(crate) lag: Tick,
+    pub(crate) main: Link,
+    /// What the server still knows of a connection that is no more: a subscriber, and requests not read yet.
+    pub(crate) old: Option<Vec<Request>>,
+    pub(crate) home: Home,
+    /// Whether the heartbeat of this tick has happened, and whether it still waits for its answer.
+    pub(crate) looked: bool,
+    pub(crate) looking: bool,
+}
+
+/// The connection that carries the callers' commands. Both directions keep their order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Link {
+    pub(crate) up: bool,
+    /// The server's time when it was made.
+    pub(crate) floor: Token,
+    /// When the newest command was sent whose reply has come (`Health::stamp`).
+    pub(crate) answered: Tick,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) events: Vec<Event>,
+}
+
+/// The connection of what goes on in the background. No order is relied upon, so none is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Home {
+    pub(crate) floor: Token,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) events: Vec<Event>,
+}
+
+/// A script on its way to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Request {
+    pub(crate) caller: CallerId,
+    /// By the clock of its process.
+    pub(crate) sent: Tick,
+    pub(crate) script: Script,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Script {
+    Acquire {
+        place: Option<Place>,
+        not_after: Option<Tick>,
+    },
+    /// With `close`, after a `CLIENT KILL` of the connection that carried the request.
+    Leave {
+        abandon: bool,
+        close: bool,
+    },
+    Release(Token),
+    /// With a lease of 0 a check.
+    Renew(Token, Tick),
+    /// On behalf of the caller's whole process.
+    Look,
+}
+
+/// What a process hears from the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Event {
+    Push(Push),
+    Reply {
+        caller: CallerId,
+        sent: Tick,
+        reply: Reply,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Reply {
+    Acquired(Acquired),
+    /// To `leave … enter`: the grant to enter with.
+    Left(Option<(Token, Tick)>),
+    Abandoned,
+    Released(bool),
+    Renewed(Token, Tick, Option<Tick>),
+    Looked(Option<Found>, bool),
+}
+
+/// One call of an annotated function (`wait.rs`, `attempt.rs`, `hold.rs`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Caller {
+    pub(crate) phase: Phase,
+    /// When its `wait` ends, by the clock of its process.
+    pub(crate) wait_until: Tick,
+    /// When it began, for the properties.
+    pub(crate) began: Tick,
+    pub(crate) place: Option<Place>,
+    /// As which it joined the queue, for the properties.
+    pub(crate) joined: Option<u8>,
+    /// A grant that came before the reply that says that the caller is queued.
+    pub(crate) early: Option<Claim>,
+    /// Whether the link has sent the request again, and not been answered: until then the gate is held (`Args::gate`),
+    /// and the owner neither enters nor leaves.
+    pub(crate) resending: bool,
+    /// Whether the connection that carried the newest request still stands; none if nothing was sent.
+    pub(crate) carried: Option<bool>,
+    pub(crate) behind: Option<Behind>,
+}
+
+/// A grant, as its owner knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Claim {
+    pub(crate) token: Token,
+    pub(crate) validity: Tick,
+    /// The local deadline.
+    pub(crate) until: Tick,
+    pub(crate) queued: bool,
+    pub(crate) by: By,
+}
+
+/// How the owner heard of its grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum By {
+    Reply,
+    /// The reply to a request that was sent again.
+    Resend,
+    Push,
+    Look,
+    Leave,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    Idle,
+    /// Its request is under way, or will be with the next connection.
+    Asking,
+    /// Waits for its grant.
+    Queued,
+    /// Has a grant that is too old to start on, and renews it first.
+    Confirming(Claim),
+    /// Has a grant, and waits for the gate.
+    Settling(Claim),
+    /// Its body runs.
+    Inside(Hold),
+    /// Its `wait` is over; leaving the queue decides.
+    Leaving {
+        since: Tick,
+    },
+    Releasing {
+        token: Token,
+        since: Tick,
+        lease_ends: Tick,
+    },
+    Ended(End),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Hold {
+    pub(crate) token: Token,
+    pub(crate) since: Tick,
+    /// The local deadline.
+    pub(crate) until: Tick,
+    /// Stands for a claim only, until it is confirmed.
+    pub(crate) claim: bool,
+    /// When the keeper has last begun a renewal or a check.
+    pub(crate) tended: Tick,
+    /// Whether that is under way.
+    pub(crate) tending: bool,
+    pub(crate) by: By,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum End {
+    Left,
+    Lost,
+    Busy,
+    Unreachable,
+    Cancelled,
+    Crashed { inside: bool },
+}
+
+/// What goes on behind the caller's back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Behind {
+    /// Waits for the gate.
+    Gate,
+    /// Leaves over the connection that carried the request, so that the server keeps the order of the two.
+    Leave {
+        since: Tick,
+    },
+    /// Closes that connection first, over the home link.
+    LeaveFromHome {
+        until: Tick,
+        sent: Tick,
+    },
+    Release {
+        token: Token,
+        until: Tick,
+    },
+}
+
+impl State {
+    pub(crate) fn local(&self, process: ProcessId) -> Tick {
+        self.now - self.processes[process].lag
+    }
+
+    pub(crate) fn heard(&self) -> Vec<bool> {
+        let heard = |process: &Process| process.main.up || process.old.is_some();
+        self.processes.iter().map(heard).collect()
+    }
+}
+
+impl Caller {
+    /// Has neither entered nor been told.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Asking
+                | Phase::Queued
+                | Phase::Confirming(_)
+                | Phase::Settling(_)
+                | Phase::Leaving { .. }
+        )
+    }
+
+    /// The token of the grant that it knows to be its own.
+    pub(crate) fn token(&self) -> Option<Token> {
+        match self.phase {
+            Phase::Inside(hold) => Some(hold.token),
+            Phase::Releasing { token, .. } => Some(token),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended(_)) && self.behind.is_none()
+    }
+}
