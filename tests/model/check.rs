@@ -14,10 +14,7 @@ use crate::{
 /// Checks every state of a scenario.
 #[track_caller]
 pub(crate) fn holds(scenario: Scenario) {
-    let protocol = Protocol {
-        scenario: scenario.deeper(),
-        broken: None,
-    };
+    let protocol = Protocol::new(scenario.deeper(), None);
     if let Some((name, trace)) = run(&protocol, true) {
         panic!("{}: `{name}` is broken:\n{trace}", protocol.scenario.name);
     }
@@ -26,22 +23,14 @@ pub(crate) fn holds(scenario: Scenario) {
 /// Checks a scenario until a promise is broken, which has to be this one.
 #[track_caller]
 pub(crate) fn is_caught(broken: Broken, scenario: Scenario, promise: &'static str) {
-    let protocol = Protocol {
-        scenario,
-        broken: Some(broken),
-    };
-    match run(&protocol, false) {
+    match run(&Protocol::new(scenario.clone(), Some(broken)), false) {
         None => panic!("{broken:?} was not noticed"),
         Some((name, trace)) => {
-            assert_eq!(name, promise, "{broken:?} breaks another promise:\n{trace}")
+            assert_eq!(name, promise, "{broken:?} breaks another promise:\n{trace}");
         }
     }
     // And it is the rule that matters, not the scenario.
-    let whole = Protocol {
-        broken: None,
-        ..protocol
-    };
-    if let Some((name, trace)) = run(&whole, false) {
+    if let Some((name, trace)) = run(&Protocol::new(scenario, None), false) {
         panic!("{broken:?}: `{name}` is broken also with the rule in place:\n{trace}");
     }
 }
@@ -49,11 +38,7 @@ pub(crate) fn is_caught(broken: Broken, scenario: Scenario, promise: &'static st
 /// Checks that a promise can be broken where that is documented.
 #[track_caller]
 pub(crate) fn is_known(scenario: Scenario, promise: &'static str) {
-    let protocol = Protocol {
-        scenario,
-        broken: None,
-    };
-    let found = run(&protocol, false);
+    let found = run(&Protocol::new(scenario, None), false);
     assert_eq!(found.map(|(name, _)| name), Some(promise));
 }
 

@@ -178,7 +178,7 @@ impl Protocol {
                 }
             }
             Reply::Renewed(token, lease, left) => {
-                self.renewed(state, id, sent, (token, lease, left))
+                self.renewed(state, id, sent, (token, lease, left));
             }
             Reply::Looked(found, lost) => self.looked(state, id, sent, found, lost),
         }
@@ -562,7 +562,7 @@ impl Protocol {
             // Of no use to anybody else either: the home link goes on.
             Some(Behind::Leave { .. }) => self.break_main(state, self.process_of(id)),
             Some(Behind::LeaveFromHome { until, .. }) if now < until => {
-                self.leave_from_home(state, id)
+                self.leave_from_home(state, id);
             }
             Some(_) => state.caller(id).behind = None,
             None => {}

@@ -19,13 +19,15 @@ pub(crate) const HEARD: &str = "nobody is given the lock who cannot hear of it";
 pub(crate) const CLAIM: &str = "a push that nobody answers stands for a claim";
 pub(crate) const OVER: &str = "in the end nothing is left";
 
-type Condition = fn(&Protocol, &State) -> bool;
+pub(crate) type Condition = fn(&Protocol, &State) -> bool;
+/// What is promised in every state.
+pub(crate) type Promise = (&'static str, Condition);
 
 /// The promises that hold whatever goes wrong in this scenario.
-fn promises(scenario: &Scenario) -> Vec<(&'static str, Condition)> {
+pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
     let faults = &scenario.faults;
     let loses_state = faults.state_losses + faults.restarts > 0;
-    let mut promises: Vec<(&'static str, Condition)> = vec![
+    let mut promises: Vec<Promise> = vec![
         (BOUNDED, wait_is_bounded),
         (CLAIM, claim_ends),
         (HEARD, |_, state| !state.observed.unheard),
@@ -53,27 +55,25 @@ fn promises(scenario: &Scenario) -> Vec<(&'static str, Condition)> {
     promises
 }
 
-/// With what has to be reached.
-pub(crate) fn of(scenario: &Scenario) -> Vec<Property<Protocol>> {
-    let always = promises(scenario)
-        .into_iter()
-        .map(|(name, condition)| Property {
-            expectation: Expectation::Always,
+/// The promises, with what has to be reached.
+pub(crate) fn of(protocol: &Protocol) -> Vec<Property<Protocol>> {
+    let property = |expectation| {
+        move |(name, condition): &(&'static str, Condition)| Property {
+            expectation: Expectation::clone(&expectation),
             name,
-            condition,
-        });
-    let sometimes = scenario.reaches.iter().map(|reached| Property {
-        expectation: Expectation::Sometimes,
-        name: reached.0,
-        condition: reached.1,
-    });
-    always.chain(sometimes).collect()
+            condition: *condition,
+        }
+    };
+    let always = protocol.promises.iter().map(property(Expectation::Always));
+    let reaches = protocol.scenario.reaches.iter();
+    always
+        .chain(reaches.map(property(Expectation::Sometimes)))
+        .collect()
 }
 
 pub(crate) fn is_broken(protocol: &Protocol, state: &State) -> bool {
-    promises(&protocol.scenario)
-        .iter()
-        .any(|(_, holds)| !holds(protocol, state))
+    let mut promises = protocol.promises.iter();
+    promises.any(|(_, holds)| !holds(protocol, state))
 }
 
 fn holds(protocol: &Protocol, state: &State) -> impl Iterator<Item = Hold> {

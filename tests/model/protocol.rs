@@ -4,7 +4,7 @@ use stateright::{Model, Property};
 
 use crate::{
     broken::Broken,
-    properties,
+    properties::{self, Promise},
     scenario::Scenario,
     server::{Server, micros},
     state::{
@@ -22,6 +22,7 @@ const JUMP: Tick = 2;
 pub(crate) struct Protocol {
     pub(crate) scenario: Scenario,
     pub(crate) broken: Option<Broken>,
+    pub(crate) promises: Vec<Promise>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +80,14 @@ impl Action {
 }
 
 impl Protocol {
+    pub(crate) fn new(scenario: Scenario, broken: Option<Broken>) -> Self {
+        Self {
+            promises: properties::promises(&scenario),
+            scenario,
+            broken,
+        }
+    }
+
     pub(crate) fn is(&self, broken: Broken) -> bool {
         self.broken == Some(broken)
     }
@@ -427,7 +436,7 @@ impl Model for Protocol {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        properties::of(&self.scenario)
+        properties::of(self)
     }
 
     fn within_boundary(&self, state: &State) -> bool {

@@ -68,8 +68,8 @@ fn a_late_push_is_not_trusted() {
     let terms = Terms {
         lease: 2,
         claim: 2,
-        wait: 3,
-        body: 2,
+        wait: 2,
+        once: vec![0],
         ..callers(&[0, 1, 2])
     };
     is_caught(
@@ -250,17 +250,20 @@ fn a_free_lock_is_its_queues() {
 
 #[test]
 fn a_waiter_comes_back_to_its_place() {
+    let terms = Terms {
+        lease: 2,
+        claim: 2,
+        wait: 2,
+        body: 0,
+        once: vec![0, 2],
+        ..callers(&[0, 1, 0, 2])
+    };
     let faults = Faults {
         breaks: 1,
         any: 1,
         ..NONE
     };
-    is_caught(
-        Broken::PlaceForgotten,
-        callers(&[0, 1, 2, 0]),
-        faults,
-        ORDER,
-    );
+    is_caught(Broken::PlaceForgotten, terms, faults, ORDER);
 }
 
 #[test]

@@ -55,6 +55,9 @@ impl Protocol {
         floor: Token,
         request: Request,
     ) -> Reply {
+        if let Script::Leave { close: true, .. } = request.script {
+            state.processes[process].old = None; // CLIENT KILL, a command before
+        }
         let mut run = Run {
             terms: &self.scenario.terms,
             broken: self.broken,
@@ -74,10 +77,7 @@ impl Protocol {
                 }
                 Reply::Acquired(server.acquire(&mut run, owner, place, not_after))
             }
-            Script::Leave { abandon, close } => {
-                if close {
-                    state.processes[process].old = None;
-                }
+            Script::Leave { abandon, .. } => {
                 let held = server.leave(&mut run, owner, abandon);
                 if abandon {
                     Reply::Abandoned
