@@ -569,7 +569,7 @@ impl Protocol {
         }
     }
 
-    /// What the keeper has to do for a hold (`renewal::step`): the lease that it asks for, 0 for a check.
+    /// What the keeper has to do for a hold (`plan::step`): the lease that it asks for, 0 for a check.
     pub(crate) fn tending(&self, state: &State, id: CallerId) -> Option<Tick> {
         let (terms, faults) = (&self.scenario.terms, &self.scenario.faults);
         let now = self.clock_of(state, id);

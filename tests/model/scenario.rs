@@ -78,6 +78,7 @@ impl Scenario {
         });
         let faults = &mut self.faults;
         for kind in [
+            &mut faults.late,
             &mut faults.crashes,
             &mut faults.breaks,
             &mut faults.cancels,
@@ -89,7 +90,6 @@ impl Scenario {
                 *kind += more;
             }
         }
-        faults.late += more;
         self
     }
 }

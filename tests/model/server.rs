@@ -167,6 +167,13 @@ impl Server {
         self.queue.len() < before
     }
 
+    /// No grant lasts longer than its lease, also if the clock was set back.
+    fn clamp(&mut self) {
+        if let Some(held) = &mut self.grant {
+            held.expires = held.expires.min(self.clock + held.lease);
+        }
+    }
+
     /// Gives the lock to the first waiter that is alive and can be told, or deletes it.
     fn hand_on(&mut self, run: &mut Run<'_>) {
         let claim = if run.is(Broken::PushedForTheWholeLease) {
@@ -239,6 +246,7 @@ impl Server {
         }
         let wait = run.terms.wait(owner);
         if wait == 0 {
+            self.clamp();
             return Acquired::Busy;
         }
         let place = match place {
@@ -342,6 +350,8 @@ impl Server {
     ) -> (Option<Found>, bool) {
         if self.grant.is_none() {
             self.hand_on(run);
+        } else {
+            self.clamp();
         }
         let found = self
             .grant
