@@ -7,8 +7,8 @@
 //!
 //! - `server.rs`: the grant, the queue and the fence, and each script as one step that decides as the script does
 //!   (`acquire`, with `acquire_free` before it, `release`, `renew`, `leave`, `look`, `hand_on`, `next_token`).
-//! - `client.rs`: what a process does: the attempt with its place, its gate and its clean-up, the link with its push, its
-//!   look and its resending, the hold with its local deadline and its keeper.
+//! - `attempt.rs`, `link.rs` and `hold.rs`: what a process does: the attempt with its place, its gate and its clean-up; the
+//!   link with its push, its look and its resending; the hold with its local deadline and its keeper.
 //! - `wire.rs`: a link's connection, in order both ways; what an old connection has left behind, which the server may
 //!   still read until it is closed; the home link, in any order.
 //! - `protocol.rs`: what can happen next. Time is ticks of about a heartbeat. What is due happens before the next tick,
@@ -41,9 +41,11 @@
 //! each kind that a scenario has, late ticks included, and one more altogether: minutes, and some GB. A name instead of
 //! `scenarios` picks one, `MODEL_DEEPER=2` allows two more.
 
+mod attempt;
 mod broken;
 mod check;
-mod client;
+mod hold;
+mod link;
 mod properties;
 mod protocol;
 mod scenario;

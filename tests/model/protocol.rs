@@ -92,6 +92,20 @@ impl Protocol {
         self.broken == Some(broken)
     }
 
+    pub(crate) fn process_of(&self, id: CallerId) -> ProcessId {
+        self.scenario.terms.process_of(id)
+    }
+
+    pub(crate) fn clock_of(&self, state: &State, id: CallerId) -> Tick {
+        state.local(self.process_of(id))
+    }
+
+    pub(crate) fn callers_of(&self, process: ProcessId) -> impl Iterator<Item = CallerId> {
+        (0..)
+            .zip(&self.scenario.terms.callers)
+            .filter_map(move |(id, of)| (*of == process).then_some(id))
+    }
+
     /// When nobody waits any more.
     fn last_queue(&self) -> Tick {
         let (terms, faults) = (&self.scenario.terms, &self.scenario.faults);

@@ -237,6 +237,10 @@ pub(crate) enum Behind {
 }
 
 impl State {
+    pub(crate) fn caller(&mut self, id: CallerId) -> &mut Caller {
+        &mut self.callers[usize::from(id)]
+    }
+
     pub(crate) fn local(&self, process: ProcessId) -> Tick {
         self.now - self.processes[process].lag
     }
