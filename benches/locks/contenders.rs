@@ -90,9 +90,9 @@ pub(crate) trait Cycle: Clone + Send + Sync + 'static {
         body: F,
     ) -> impl Future<Output = bool> + Send;
 
-    /// Whether it sends `SET` by itself, which others run within scripts only.
-    fn sends_set(&self) -> bool {
-        false
+    /// The commands that it sends by itself, where others run them within scripts only.
+    fn plain(&self) -> &'static [&'static str] {
+        &[]
     }
 }
 
@@ -141,8 +141,11 @@ impl Contender {
 }
 
 impl Cycle for Contender {
-    fn sends_set(&self) -> bool {
-        matches!(self, Self::Set(_))
+    fn plain(&self) -> &'static [&'static str] {
+        match self {
+            Self::Set(_) => &["set"],
+            _ => &[],
+        }
     }
 
     async fn cycle<F: Future<Output = ()> + Send>(

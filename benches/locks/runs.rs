@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use support::server::RedisServer;
+use support::sent::Sent;
 use uuid::Uuid;
 
 use crate::{
@@ -26,19 +26,6 @@ pub(crate) const CALLER_BODY: Duration = Duration::from_millis(20);
 /// From the spawning of callers to their start.
 pub(crate) const CALLER_LEAD: Duration = Duration::from_millis(50);
 
-/// Commands of making a connection, of an idle one, and of reading the statistics. Connections stand before a run.
-const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setname", "ping"];
-
-const SET: &str = "set";
-
-/// Commands that are run by scripts only, but for `SET`: the statistics count those too. What is missing in this list is
-/// counted as sent, so an error shows as too many.
-const WITHIN_SCRIPTS: [&str; 22] = [
-    "del", "exists", "get", "hexists", "hincrby", "hset", "incr", "lindex", "lpop", "pexpire",
-    "pttl", "publish", "rpush", SET, "time", "zadd", "zcard", "zincrby", "zpopmin", "zrange",
-    "zrem", "zscore",
-];
-
 /// A key that nobody has used.
 pub(crate) fn fresh_key() -> String {
     Uuid::new_v4().simple().to_string()
@@ -53,45 +40,13 @@ pub(crate) fn own_seats(tasks: usize) -> Vec<Seat> {
     (0..tasks).map(|_| Seat::at(&fresh_key())).collect()
 }
 
-/// Commands that clients have sent, and how long the server was busy with them.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Sent {
-    pub(crate) commands: u64,
-    micros: u64,
-}
-
-impl Sent {
-    /// Until now, seen from a lock that sends `SET` by itself or not.
-    pub(crate) async fn so_far(server: &RedisServer, sends_set: bool) -> Self {
-        let costs = server.costs().await;
-        let sent = costs.iter().filter(|(name, _)| {
-            let name = name.as_str();
-            let within = WITHIN_SCRIPTS.contains(&name) && !(sends_set && name == SET);
-            !within && !NOT_COUNTED.contains(&name)
-        });
-        sent.fold(Self::default(), |sent, (_, cost)| Self {
-            commands: sent.commands + cost.calls,
-            micros: sent.micros + cost.micros,
-        })
-    }
-
-    /// Since then.
-    pub(crate) async fn since(self, server: &RedisServer, sends_set: bool) -> Self {
-        let now = Self::so_far(server, sends_set).await;
-        Self {
-            commands: now.commands - self.commands,
-            micros: now.micros - self.micros,
-        }
-    }
-
-    /// For each of the acquisitions of a crowd.
-    pub(crate) fn per_acquisition(self, crowd: &Crowd) -> [(Figure, f64); 2] {
-        let served = crowd.served as f64;
-        [
-            (Figure::Sent, self.commands as f64 / served),
-            (Figure::ServerTime, self.micros as f64 / served),
-        ]
-    }
+/// What was sent for each of the acquisitions of a crowd.
+pub(crate) fn per_acquisition(sent: Sent, crowd: &Crowd) -> [(Figure, f64); 2] {
+    let served = crowd.served as f64;
+    [
+        (Figure::Sent, sent.commands as f64 / served),
+        (Figure::ServerTime, sent.micros as f64 / served),
+    ]
 }
 
 /// The figures of a crowd at one key.

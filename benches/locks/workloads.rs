@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use support::server::RedisServer;
+use support::{sent::Sent, server::RedisServer};
 
 use crate::{
     contenders::{Contender, Cycle, Who},
@@ -10,7 +10,7 @@ use crate::{
     options::Pace,
     processes,
     report::{Figure, Limit, Report, Run, Table},
-    runs::{CROWD, Callers, SLICES, Sent, crowd_run, fresh_key, own_seats, same_seats},
+    runs::{CROWD, Callers, SLICES, crowd_run, fresh_key, own_seats, per_acquisition, same_seats},
 };
 
 pub(crate) const ONE_BY_ONE: &str = "w1";
@@ -112,14 +112,14 @@ impl Bench {
     async fn at_one_key(&self, who: Who, tasks: usize) -> Run {
         let (server, contender) = (&self.server, self.contender(who));
         let detector = Arc::new(Detector::default());
-        let sets = contender.sends_set();
-        let (scripts, before) = (server.scripts().await, Sent::so_far(server, sets).await);
+        let plain = contender.plain();
+        let (scripts, before) = (server.scripts().await, Sent::so_far(server, plain).await);
         let seats = same_seats(tasks);
         let crowd = gather(contender, seats, self.pace.span, Some(&detector)).await;
-        let sent = before.since(server, sets).await;
+        let sent = before.since(server, plain).await;
         let scripts = server.scripts().await - scripts;
         let mut run = crowd_run(&crowd, detector.overlaps());
-        run.extend(sent.per_acquisition(&crowd));
+        run.extend(per_acquisition(sent, &crowd));
         run.insert(Figure::Scripts, scripts as f64 / crowd.served as f64);
         run
     }
@@ -170,10 +170,10 @@ impl Bench {
             Contender::Ours(client) => client.stats().commands as f64,
             _ => f64::NAN,
         };
-        let sets = contender.sends_set();
-        let (before, counted) = (Sent::so_far(&self.server, sets).await, own_count());
+        let plain = contender.plain();
+        let (before, counted) = (Sent::so_far(&self.server, plain).await, own_count());
         let callers = Callers::call(contender).await;
-        let mut run = callers.run(before.since(&self.server, sets).await);
+        let mut run = callers.run(before.since(&self.server, plain).await);
         run.insert(Figure::OwnCount, own_count() - counted);
         run
     }

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use support::server::RedisServer;
+use support::{page, server::RedisServer};
 use tokio::runtime;
 
 #[path = "../locks/clock.rs"]
@@ -30,7 +30,6 @@ mod floors;
 mod jvm;
 #[path = "../locks/options.rs"]
 mod options;
-mod page;
 #[expect(dead_code, reason = "targets are the other benchmark's")]
 #[path = "../locks/report.rs"]
 mod report;
@@ -89,9 +88,9 @@ fn show(measured: &Measured, options: &Options) -> ExitCode {
     )];
     let whole = workloads::NAMES.iter().all(|name| options.wants(name));
     if whole && options.pace.rounds == DEFAULTS.pace.rounds {
-        let page = page_path();
-        let done = page::update(&page, &measured.markdown());
-        written.push((page, done));
+        let path = page_path();
+        let done = page::update(&path, "measured", &measured.markdown());
+        written.push((path, done));
     }
     for (path, done) in written {
         match done {

@@ -281,14 +281,14 @@ fn patience(until: u64) -> Duration {
 }
 
 impl Cycle for Rival {
-    fn sends_set(&self) -> bool {
+    fn plain(&self) -> &'static [&'static str] {
         match self {
-            Self::Own(contender) => contender.sends_set(),
+            Self::Own(contender) => contender.plain(),
             Self::Rslock(_)
             | Self::RslockUsing(_)
             | Self::RedisLock(..)
-            | Self::DistributedLockRedis(..) => true,
-            Self::AsyncRedisLock(..) => false,
+            | Self::DistributedLockRedis(..) => &["set"],
+            Self::AsyncRedisLock(..) => &[],
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lock_runtime::Strategy;
 use serde_json::{Value, json};
-use support::server::RedisServer;
+use support::{page::Grid, sent::Sent, server::RedisServer};
 
 use crate::{
     contenders::{Cycle, Seat, Who},
@@ -12,10 +12,9 @@ use crate::{
     faults::{self, Contest, Leak},
     jvm::{Asking, Kind, Redisson},
     options::Pace,
-    page::Grid,
     report::{Figure, Report, Run, Table},
     rivals::{Poll, Rival},
-    runs::{CROWD, Callers, SLICES, Sent, crowd_run, own_seats, same_seats},
+    runs::{CROWD, Callers, SLICES, crowd_run, own_seats, per_acquisition, same_seats},
 };
 
 const ONE_BY_ONE: &str = "w1";
@@ -242,9 +241,9 @@ impl Bench {
         Some(Part::Jvm(self.redisson.as_mut().ok()?, kind))
     }
 
-    fn sends_set(&self, name: &str) -> bool {
+    fn plain(&self, name: &str) -> &'static [&'static str] {
         let rival = self.rivals.iter().find(|(who, _)| *who == name);
-        rival.is_some_and(|(_, rival)| rival.sends_set())
+        rival.map_or(&[], |(_, rival)| rival.plain())
     }
 
     /// What a crowd did and sent, and how many of it were inside at once if all are at one key.
@@ -254,8 +253,8 @@ impl Bench {
         seats: Vec<Seat>,
         parts: u32,
     ) -> Option<(Crowd, Sent, u64)> {
-        let (sets, span) = (self.sends_set(name), self.pace.span / parts);
-        let before = Sent::so_far(&self.server, sets).await;
+        let (plain, span) = (self.plain(name), self.pace.span / parts);
+        let before = Sent::so_far(&self.server, plain).await;
         let (crowd, overlaps) = match self.part(name)? {
             Part::Rust(rival) => {
                 let detector = Arc::new(Detector::default());
@@ -271,7 +270,7 @@ impl Bench {
                 (Crowd::of(&visits, window), overlaps(&visits))
             }
         };
-        Some((crowd, before.since(&self.server, sets).await, overlaps))
+        Some((crowd, before.since(&self.server, plain).await, overlaps))
     }
 
     /// Runs tasks that do not meet, in turns.
@@ -284,7 +283,7 @@ impl Bench {
                         (Figure::Cycle, 1e6 * tasks as f64 / crowd.rate),
                         (Figure::Rate, crowd.rate),
                     ]);
-                    run.extend(sent.per_acquisition(&crowd));
+                    run.extend(per_acquisition(sent, &crowd));
                     table.add(name, run);
                 }
             }
@@ -339,7 +338,7 @@ impl Bench {
                         "two of ours were inside at once"
                     );
                     let mut run = crowd_run(&crowd, overlaps);
-                    run.extend(sent.per_acquisition(&crowd));
+                    run.extend(per_acquisition(sent, &crowd));
                     table.add(name, run);
                 }
             }
@@ -374,14 +373,14 @@ impl Bench {
         );
         for _ in 0..self.caller_rounds() {
             for name in AT_ONE_KEY {
-                let sets = self.sends_set(name);
-                let before = Sent::so_far(&self.server, sets).await;
+                let plain = self.plain(name);
+                let before = Sent::so_far(&self.server, plain).await;
                 let callers = match self.part(name) {
                     Some(Part::Rust(rival)) => Callers::call(rival).await,
                     Some(Part::Jvm(redisson, kind)) => redisson.call(kind),
                     None => continue,
                 };
-                let run = callers.run(before.since(&self.server, sets).await);
+                let run = callers.run(before.since(&self.server, plain).await);
                 assert!(
                     run[&Figure::Wall] >= 2.0,
                     "{name} is faster than the bodies are"
@@ -465,7 +464,7 @@ impl Bench {
         let mut measured = Measured {
             report: Report::new(self.pace),
             setting: self.setting(),
-            costs: Grid::new(COST_ROWS),
+            costs: Grid::new("lock", COST_ROWS),
             faults: Vec::new(),
         };
         for name in NAMES {
@@ -501,7 +500,7 @@ impl Measured {
 
     /// The tables of the page.
     pub(crate) fn markdown(&self) -> String {
-        let mut faults = Grid::new(FAULT_ROWS);
+        let mut faults = Grid::new("lock", FAULT_ROWS);
         let mut column = |title, cell: fn(&Faults) -> Option<String>| {
             faults.column(title, |row| {
                 let faults = self.faults.iter().find(|(name, _)| *name == row);

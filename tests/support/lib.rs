@@ -9,9 +9,11 @@ pub mod guarded;
 pub mod history;
 pub mod jvm;
 pub mod matrix;
+pub mod page;
 pub mod process;
 pub mod proxy;
 pub mod quorum;
+pub mod sent;
 pub mod server;
 pub mod stores;
 

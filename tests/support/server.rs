@@ -465,8 +465,11 @@ impl Drop for RedisServer {
     }
 }
 
-/// Connects without the timeouts that would be counted on a test's clock.
-async fn connect(client: &Client) -> redis::RedisResult<MultiplexedConnection> {
+/// Connects without time-outs: those would be counted on a test's clock, and a server under load takes its time.
+///
+/// # Errors
+/// If the server cannot be reached.
+pub async fn connect(client: &Client) -> redis::RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None);
