@@ -2,9 +2,10 @@
 # The project's one test command: sh tests/check.sh
 #
 # Installs what is missing (redis-server; the rustfmt and clippy components), then runs everything: format, lints,
-# unit, documentation, compile-fail and integration tests on real Redis processes, the documentation itself, and the
-# first example. The tests beside a real Redisson run where a JDK and Maven are, and this says so where they cannot.
-# Stops at the first failure. The long soak and the benchmark have commands of their own, see README.md.
+# unit, documentation, compile-fail and integration tests on real Redis processes, the documentation itself, and two
+# examples: the first one, and the sale under every guard, which asserts how each ends. The tests beside a real Redisson
+# run where a JDK and Maven are, and this says so where they cannot. Stops at the first failure. The long soak and the
+# benchmark have commands of their own, see README.md.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -71,5 +72,6 @@ step 'documentation'
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
 step 'example'
 cargo run --example orders
+cargo run --example inventory -- --quick
 
 step 'everything passed'

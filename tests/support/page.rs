@@ -6,15 +6,15 @@ use std::{fmt::Write as _, fs, io, path::Path};
 /// A row for each lock, a cell for each column.
 #[derive(Debug)]
 pub struct Grid {
-    columns: Vec<&'static str>,
+    columns: Vec<String>,
     rows: Vec<(String, Vec<Option<String>>)>,
 }
 
 impl Grid {
     /// A table of these rows, named in its first column, and of no other column yet. Those of ours are set in bold.
-    pub fn new(first: &'static str, rows: impl IntoIterator<Item = impl Into<String>>) -> Self {
+    pub fn new(first: &str, rows: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
-            columns: vec![first],
+            columns: vec![first.into()],
             rows: rows
                 .into_iter()
                 .map(|row| (row.into(), Vec::new()))
@@ -23,8 +23,12 @@ impl Grid {
     }
 
     /// Adds a column; a row that has nothing to show gets a dash.
-    pub fn column(&mut self, title: &'static str, mut cell: impl FnMut(&str) -> Option<String>) {
-        self.columns.push(title);
+    pub fn column(
+        &mut self,
+        title: impl Into<String>,
+        mut cell: impl FnMut(&str) -> Option<String>,
+    ) {
+        self.columns.push(title.into());
         for (row, cells) in &mut self.rows {
             cells.push(cell(row));
         }

@@ -1,0 +1,175 @@
+//! A buyer that dies inside, and one that is slower than its lease. Each is a process of its own; others want to buy
+//! meanwhile.
+
+use std::time::{Duration, Instant};
+
+use tokio::{task::JoinHandle, time::timeout};
+use uuid::Uuid;
+
+use crate::{
+    Failure,
+    errand::{Outcome, Pace},
+    guard::Guard,
+    places::Places,
+    shop::Audit,
+    till::{Lease, SHORT_LEASE, Till, Visit, lock_key},
+    worker::{Buyer, Order},
+};
+
+const ITEMS: u64 = 10;
+
+/// What the others buy while one is slow.
+const MEANWHILE: u64 = 3;
+
+/// The others share these, so that they are strangers to each other.
+const TILLS: usize = 2;
+
+const THINKING: Duration = Duration::from_millis(5);
+
+/// How long a lock is watched before it is asked whether it has an end, and how often that may be put off.
+const WATCHED: Duration = Duration::from_secs(2 * SHORT_LEASE.as_secs());
+const PATIENCE: u32 = 30;
+
+/// What a death leaves to the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Aftermath {
+    /// There was no lock.
+    NothingHeld,
+    /// The next one was inside so long after the kill.
+    Free(Duration),
+    /// Nobody comes in until somebody deletes the lock.
+    StandsStill,
+}
+
+/// A buyer was killed inside.
+#[derive(Debug)]
+pub(crate) struct Death {
+    pub(crate) aftermath: Aftermath,
+    pub(crate) audit: Audit,
+}
+
+/// A buyer was slower than its lease.
+#[derive(Debug)]
+pub(crate) struct Late {
+    /// Whether others came in while it was inside.
+    pub(crate) others_came_in: bool,
+    pub(crate) ended: Outcome,
+    pub(crate) audit: Audit,
+}
+
+/// The sale around an accident.
+struct Scene {
+    sale: String,
+    tills: Vec<Till>,
+    unlucky: Buyer,
+}
+
+impl Scene {
+    /// Opens the sale, and lets the first buyer in.
+    async fn open(places: &Places, guard: Guard, pace: Pace) -> Result<Self, Failure> {
+        let (sale, urls) = (Uuid::new_v4().simple().to_string(), places.urls(guard));
+        let tills = Till::open_many(guard, &urls, &sale, TILLS, TILLS).await?;
+        tills[0].shop.put_on_sale(ITEMS).await?;
+        let order = Order {
+            guard,
+            pace,
+            sale: sale.clone(),
+            urls,
+        };
+        Ok(Self {
+            unlucky: Buyer::send_in(&order).await?,
+            sale,
+            tills,
+        })
+    }
+
+    /// Others buy so much, or all that there is.
+    fn others(&self, wishes: u64) -> JoinHandle<Result<Vec<Visit>, Failure>> {
+        let tills = self.tills.clone();
+        tokio::spawn(async move {
+            let mut bought = Vec::new();
+            for (number, till) in tills.iter().cycle().enumerate() {
+                if bought.len() as u64 == wishes {
+                    break;
+                }
+                let buyer = format!("other-{}-{number}", Uuid::new_v4());
+                let visit = till.visit(buyer, Pace::Thinks(THINKING), Lease::Short);
+                match visit.await? {
+                    visit if visit.outcome == Outcome::Sold => bought.push(visit),
+                    visit if visit.outcome == Outcome::SoldOut => break,
+                    // On a machine that is busy for a whole lease; they come again.
+                    _ => {}
+                }
+            }
+            Ok(bought)
+        })
+    }
+
+    /// Waits for the others; none if they stand before a lock that does not end.
+    async fn come_in(
+        &self,
+        others: &mut JoinHandle<Result<Vec<Visit>, Failure>>,
+    ) -> Result<Option<Vec<Visit>>, Failure> {
+        for _ in 0..PATIENCE {
+            match timeout(WATCHED, &mut *others).await {
+                Ok(bought) => return Ok(Some(bought??)),
+                Err(_) if self.tills[0].has_no_end().await? => return Ok(None),
+                Err(_) => {}
+            }
+        }
+        Err("nobody comes in, before a lock that has an end".into())
+    }
+
+    async fn close(self) -> Result<Audit, Failure> {
+        let audit = self.tills[0].shop.audit(ITEMS).await?;
+        for till in &self.tills {
+            till.close().await;
+        }
+        Ok(audit)
+    }
+}
+
+/// Kills a buyer that is inside.
+pub(crate) async fn death(places: &Places, guard: Guard) -> Result<Death, Failure> {
+    let mut scene = Scene::open(places, guard, Pace::Dies).await?;
+    let held = places.is_held(guard, &lock_key(&scene.sale)).await;
+    let mut others = scene.others(1);
+    scene.unlucky.kill();
+    let killed = Instant::now();
+    let aftermath = match scene.come_in(&mut others).await? {
+        Some(bought) if held => {
+            let next = bought.first().ok_or("nobody bought")?;
+            Aftermath::Free(next.entered.saturating_duration_since(killed))
+        }
+        Some(_) => Aftermath::NothingHeld,
+        None => {
+            others.abort();
+            Aftermath::StandsStill
+        }
+    };
+    if aftermath != Aftermath::StandsStill {
+        scene.others(ITEMS).await??;
+    }
+    Ok(Death {
+        aftermath,
+        audit: scene.close().await?,
+    })
+}
+
+/// Lets a buyer read the stock, and write only when others have bought, if they could; then they buy the rest.
+pub(crate) async fn late(places: &Places, guard: Guard, pace: Pace) -> Result<Late, Failure> {
+    let mut scene = Scene::open(places, guard, pace).await?;
+    let mut others = scene.others(MEANWHILE);
+    let others_came_in = scene.come_in(&mut others).await?.is_some();
+    scene.tills[0].shop.give_word().await?;
+    let ended = scene.unlucky.outcome().await?;
+    if !others_came_in {
+        others.await??;
+    }
+    scene.others(2 * ITEMS).await??;
+    Ok(Late {
+        others_came_in,
+        ended,
+        audit: scene.close().await?,
+    })
+}

@@ -1,0 +1,46 @@
+//! What the command line asks for.
+
+use crate::worker::{Order, WORKER};
+
+pub(crate) const USAGE: &str = "\
+usage: inventory [--quick | --write]
+  --quick    a smaller sale and fewer callers, in a few seconds; what is asserted is the same
+  --write    writes the tables into docs/inventory.md and README.md, and draws docs/inventory.svg (four minutes)";
+
+/// What a process is here for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Help,
+    Host(Job),
+    Worker(Order),
+}
+
+/// What the first process does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Job {
+    pub(crate) quick: bool,
+    pub(crate) write: bool,
+}
+
+/// Reads a command line; the error says what is wrong with it.
+pub(crate) fn read(args: &[String]) -> Result<Role, String> {
+    if let Some((WORKER, order)) = args
+        .split_first()
+        .map(|(first, rest)| (first.as_str(), rest))
+    {
+        return Order::read(order).map(Role::Worker);
+    }
+    let mut job = Job::default();
+    for option in args {
+        match option.as_str() {
+            "--quick" => job.quick = true,
+            "--write" => job.write = true,
+            "--help" | "-h" => return Ok(Role::Help),
+            _ => return Err(format!("unknown argument `{option}`")),
+        }
+    }
+    if job.quick && job.write {
+        return Err("`--write` writes what a whole run has measured: leave `--quick` out".into());
+    }
+    Ok(Role::Host(job))
+}

@@ -1,0 +1,96 @@
+//! The locks by hand, as articles show them: who does not get in sleeps 50 ms and tries again, and nobody renews.
+
+use std::{sync::LazyLock, time::Duration};
+
+use redis::{
+    AsyncCommands, Client, ExistenceCheck, RedisResult, Script, SetExpiry, SetOptions,
+    aio::MultiplexedConnection,
+};
+use support::server::connect;
+use tokio::time::sleep;
+
+/// How long a caller sleeps between two tries.
+const SPIN: Duration = Duration::from_millis(50);
+
+/// What PTTL says of a key that has no end.
+const NO_END: i64 = -1;
+
+static COMPARE_AND_DELETE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("compare_and_delete.lua")));
+static REENTRANT_LOCK: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("reentrant_lock.lua")));
+static REENTRANT_UNLOCK: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("reentrant_unlock.lua")));
+
+/// Which of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    SetNx,
+    SetPx,
+    Reentrant,
+}
+
+/// One client's locks.
+#[derive(Debug, Clone)]
+pub(crate) struct ByHand {
+    kind: Kind,
+    connection: MultiplexedConnection,
+}
+
+impl ByHand {
+    pub(crate) async fn connect(kind: Kind, url: &str) -> RedisResult<Self> {
+        let mut connection = connect(&Client::open(url)?).await?;
+        for script in [&COMPARE_AND_DELETE, &REENTRANT_LOCK, &REENTRANT_UNLOCK] {
+            script.prepare_invoke().load_async(&mut connection).await?;
+        }
+        Ok(Self { kind, connection })
+    }
+
+    /// Tries until it is inside.
+    pub(crate) async fn lock(&self, key: &str, owner: &str, lease: Duration) -> RedisResult<()> {
+        while !self.try_lock(key, owner, lease).await? {
+            sleep(SPIN).await;
+        }
+        Ok(())
+    }
+
+    async fn try_lock(&self, key: &str, owner: &str, lease: Duration) -> RedisResult<bool> {
+        let mut connection = self.connection.clone();
+        let lease = lease.as_millis() as u64;
+        match self.kind {
+            // An article's next lines are `EXPIRE`, and a process that dies before it.
+            Kind::SetNx => connection.set_nx(key, owner).await,
+            Kind::SetPx => {
+                let options = SetOptions::default()
+                    .conditional_set(ExistenceCheck::NX)
+                    .with_expiration(SetExpiry::PX(lease));
+                connection.set_options(key, owner, options).await
+            }
+            Kind::Reentrant => {
+                let mut lock = REENTRANT_LOCK.key(key);
+                lock.arg(owner).arg(lease);
+                lock.invoke_async(&mut connection).await
+            }
+        }
+    }
+
+    pub(crate) async fn unlock(&self, key: &str, owner: &str) -> RedisResult<()> {
+        let mut connection = self.connection.clone();
+        let script = match self.kind {
+            Kind::SetNx => return connection.del(key).await,
+            Kind::SetPx => &COMPARE_AND_DELETE,
+            Kind::Reentrant => &REENTRANT_UNLOCK,
+        };
+        script
+            .key(key)
+            .arg(owner)
+            .invoke_async(&mut connection)
+            .await
+    }
+
+    /// Whether the lock is taken, and will be until somebody deletes it.
+    pub(crate) async fn has_no_end(&self, key: &str) -> RedisResult<bool> {
+        let left: i64 = self.connection.clone().pttl(key).await?;
+        Ok(left == NO_END)
+    }
+}

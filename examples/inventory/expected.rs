@@ -1,0 +1,167 @@
+//! What has to come of each guard. A program that only showed its figures would show a broken guard just as calmly.
+
+use crate::{
+    accidents::{Aftermath, Late},
+    crowd::Crowd,
+    errand::Outcome,
+    guard::Guard,
+    ours::Way,
+    rows::{Row, Waiting},
+    shop::Audit,
+};
+
+const HANDOFF: Guard = Guard::Ours(Way::Handoff);
+
+/// What did not come as expected, a line each.
+#[derive(Debug, Default)]
+pub(crate) struct Surprises(Vec<String>);
+
+impl Surprises {
+    fn check(
+        &mut self,
+        row: impl std::fmt::Display,
+        expected: &str,
+        seen: impl std::fmt::Debug,
+        is: bool,
+    ) {
+        if !is {
+            self.0
+                .push(format!("{row}: expected {expected}, seen {seen:?}"));
+        }
+    }
+
+    pub(crate) fn lines(&self) -> &[String] {
+        &self.0
+    }
+
+    /// One row of the first table.
+    pub(crate) fn of_row(&mut self, row: &Row) {
+        self.of_rush(row);
+        self.of_death(row);
+        let guard = row.guard;
+        match guard {
+            Guard::Nothing | Guard::SetPx | Guard::Reentrant => {
+                let late = &row.late;
+                self.check(
+                    guard,
+                    "others inside while the slow buyer is",
+                    late,
+                    late.others_came_in,
+                );
+                self.check(guard, "a late write", late, late.ended == Outcome::Sold);
+                self.check(
+                    guard,
+                    "a slow buyer to oversell",
+                    late,
+                    late.audit.oversold() > 0,
+                );
+            }
+            Guard::SetNx => self.of_late(guard, &row.late, Outcome::Sold, false),
+            Guard::Watch => self.of_late(guard, &row.late, Outcome::Sold, true),
+            Guard::Ours(_) | Guard::Redlock => {
+                self.of_late(guard, &row.late, Outcome::Cancelled, true);
+            }
+        }
+        self.check(
+            guard,
+            "one blocked buyer for each of ours",
+            &row.blocked,
+            row.blocked.is_some() == guard.is_ours(),
+        );
+        if let Some(blocked) = &row.blocked {
+            self.of_late(guard, blocked, Outcome::Refused, true);
+        }
+    }
+
+    fn of_rush(&mut self, row: &Row) {
+        let (guard, audit) = (row.guard, &row.audit);
+        if guard == Guard::Nothing {
+            self.check(
+                guard,
+                "more sales than items in the rush",
+                audit.sold(),
+                audit.oversold() > 0,
+            );
+            return;
+        }
+        self.check(
+            guard,
+            "no sale lost or doubled in the rush",
+            row.amiss(),
+            row.amiss() == 0,
+        );
+        self.exact(guard, "the rush", audit);
+        if guard == Guard::Watch {
+            let (tries, entries) = (row.rush.tries(), row.rush.entries());
+            self.check(guard, "retries", (tries, entries), tries > entries);
+        }
+        if guard == HANDOFF {
+            self.of_queue(&format!("{guard}, the rush"), &row.rush);
+        }
+    }
+
+    fn of_death(&mut self, row: &Row) {
+        let (guard, death) = (row.guard, &row.death);
+        let (expected, is): (_, fn(Aftermath) -> bool) = match guard {
+            Guard::Nothing | Guard::Watch => ("nothing held by the dead", |seen| {
+                seen == Aftermath::NothingHeld
+            }),
+            Guard::SetNx => ("a sale that stands still after a death", |seen| {
+                seen == Aftermath::StandsStill
+            }),
+            _ => ("a lock that is free after the lease of the dead", |seen| {
+                matches!(seen, Aftermath::Free(_))
+            }),
+        };
+        self.check(guard, expected, death.aftermath, is(death.aftermath));
+        if death.aftermath != Aftermath::StandsStill {
+            self.exact(guard, "the sale with a death", &death.audit);
+        }
+    }
+
+    /// One that was slow, and did no harm.
+    fn of_late(&mut self, guard: Guard, late: &Late, ended: Outcome, others_came_in: bool) {
+        let expected = if others_came_in {
+            "others inside while the slow buyer is"
+        } else {
+            "nobody inside while the slow buyer is"
+        };
+        self.check(guard, expected, late, late.others_came_in == others_came_in);
+        self.check(
+            guard,
+            &format!("a slow buyer that is {ended}"),
+            late,
+            late.ended == ended,
+        );
+        self.exact(guard, "the sale with a slow buyer", &late.audit);
+    }
+
+    /// Each item was sold, and to one buyer.
+    fn exact(&mut self, guard: Guard, sale: &str, audit: &Audit) {
+        let is = audit.sold() == audit.items && audit.doubled() == 0;
+        self.check(guard, &format!("each item sold once in {sale}"), audit, is);
+    }
+
+    /// One row of the second table.
+    pub(crate) fn of_waiting(&mut self, waiting: &Waiting) {
+        if waiting.guard == HANDOFF {
+            let row = format!("{HANDOFF}, {:?} each", waiting.hold);
+            self.of_queue(&row, &waiting.crowd);
+        }
+    }
+
+    /// Two scripts for each acquisition, and little more.
+    fn of_queue(&mut self, row: &str, crowd: &Crowd) {
+        let (least, most) = (2 * crowd.entries(), crowd.ceiling_of_a_queue());
+        let seen = crowd.commands();
+        self.check(
+            row,
+            &format!("{least} to {most} commands"),
+            seen,
+            (least..=most).contains(&seen),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

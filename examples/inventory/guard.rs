@@ -1,0 +1,86 @@
+//! The ways to guard the stock.
+
+use std::{fmt, str::FromStr};
+
+use crate::ours::Way;
+
+/// One way to guard the stock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// Read, think, write.
+    Nothing,
+    /// Optimistic: the write is refused if the stock has changed since it was read, and all begins again.
+    Watch,
+    /// `SETNX`, later `DEL`: no lease, no owner.
+    SetNx,
+    /// `SET NX PX`, later compare-and-delete.
+    SetPx,
+    /// Two scripts: a hash that counts the entries of its owner.
+    Reentrant,
+    /// Ours, on one server.
+    Ours(Way),
+    /// Ours, on a majority of five servers.
+    Redlock,
+}
+
+impl Guard {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Nothing,
+        Self::Watch,
+        Self::SetNx,
+        Self::SetPx,
+        Self::Reentrant,
+        Self::Ours(Way::Spin),
+        Self::Ours(Way::Notify),
+        Self::Ours(Way::Handoff),
+        Self::Redlock,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Watch => "WATCH, MULTI, EXEC",
+            Self::SetNx => "SETNX, DEL",
+            Self::SetPx => "SET NX PX",
+            Self::Reentrant => "re-entrant Lua",
+            Self::Ours(Way::Spin) => "ours, spin",
+            Self::Ours(Way::Notify) => "ours, notify",
+            Self::Ours(Way::Handoff) => "ours, handoff",
+            Self::Redlock => "ours, Redlock",
+        }
+    }
+
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::Ours(_) | Self::Redlock)
+    }
+
+    /// Whether buyers may share a connection. `WATCH` belongs to its connection.
+    pub(crate) fn shares_connections(self) -> bool {
+        self != Self::Watch
+    }
+
+    /// The commands that it sends by itself, where others run them within scripts only.
+    pub(crate) fn plain(self) -> &'static [&'static str] {
+        match self {
+            Self::Watch => &["get", "set", "rpush"],
+            Self::SetNx => &["del"],
+            Self::SetPx => &["set"],
+            Self::Nothing | Self::Reentrant | Self::Ours(_) | Self::Redlock => &[],
+        }
+    }
+}
+
+impl fmt::Display for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Guard {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|guard| guard.name() == name);
+        found.ok_or_else(|| format!("no guard is called `{name}`"))
+    }
+}

@@ -1,0 +1,94 @@
+//! Every way to guard a stock, side by side: the same sale without a guard, under `WATCH`, under the locks of the
+//! articles, and under ours; in the rush, when a buyer dies inside, and when one is slower than its lease.
+//!
+//! ```text
+//! cargo run --release --example inventory
+//! cargo run --release --example inventory -- --write    # and writes docs/inventory.md, its picture, and the README's table
+//! cargo run --example inventory -- --quick
+//! ```
+//!
+//! It needs `redis-server`, and starts its own. It exits with 0 only if each guard came out as expected, oversold where
+//! that is what it does; with 2 if it does not understand its arguments.
+
+mod accidents;
+mod args;
+mod by_hand;
+mod crowd;
+mod errand;
+mod expected;
+mod guard;
+mod ours;
+mod picture;
+mod places;
+mod rows;
+mod shop;
+mod tables;
+mod till;
+mod worker;
+
+use std::{error::Error, process::ExitCode};
+
+use crate::{
+    args::{Job, Role},
+    expected::Surprises,
+    places::Places,
+    rows::Size,
+    tables::Report,
+};
+
+/// What ends the program early.
+type Failure = Box<dyn Error + Send + Sync>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match args::read(&args) {
+        Ok(Role::Help) => {
+            println!("{}", args::USAGE);
+            return ExitCode::SUCCESS;
+        }
+        Ok(Role::Host(job)) => host(job).await,
+        Ok(Role::Worker(order)) => worker::work(&order).await.map(|()| true),
+        Err(mistake) => {
+            eprintln!("inventory: {mistake}\n`inventory --help` lists the options");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("inventory: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs all; says whether all came out as expected.
+async fn host(job: Job) -> Result<bool, Failure> {
+    let size = if job.quick { Size::QUICK } else { Size::FULL };
+    let places = Places::start().await;
+    let rows = rows::sales(&places, size).await?;
+    let waits = rows::waits(&places, size).await?;
+
+    let mut surprises = Surprises::default();
+    for row in &rows {
+        surprises.of_row(row);
+    }
+    for waiting in &waits {
+        surprises.of_waiting(waiting);
+    }
+    let report = Report::new(&places, size, &rows, &waits).await;
+    println!("{report}");
+    for surprise in surprises.lines() {
+        eprintln!("inventory: {surprise}");
+    }
+    let fine = surprises.lines().is_empty();
+    if fine {
+        println!("Each of the {} ways came out as expected.", rows.len());
+    }
+    if fine && job.write {
+        report.write(&picture::draw(&rows, &waits))?;
+    }
+    Ok(fine)
+}

@@ -1,0 +1,7 @@
+-- Enters once more, or for the first time. KEYS: the lock. ARGV: the owner, the lease in ms.
+if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+  return 0 -- another's
+end
+redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return 1

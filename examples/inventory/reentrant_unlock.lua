@@ -1,0 +1,8 @@
+-- Leaves once; the last one out deletes the lock. KEYS: the lock. ARGV: the owner.
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+  return 0 -- lost meanwhile
+end
+if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) == 0 then
+  redis.call('DEL', KEYS[1])
+end
+return 1

@@ -1,0 +1,161 @@
+//! The scenes, and the row that each guard makes in the tables.
+
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use uuid::Uuid;
+
+use crate::{
+    Failure,
+    accidents::{self, Death, Late},
+    crowd::{Crowd, Plan},
+    errand::Pace,
+    guard::Guard,
+    ours::Way,
+    places::Places,
+    shop::{Audit, Shop},
+};
+
+/// Who waits for one key that is held for a known time: a bare lock, and ours.
+pub(crate) const WAITING: [Guard; 5] = [
+    Guard::SetPx,
+    Guard::Ours(Way::Spin),
+    Guard::Ours(Way::Notify),
+    Guard::Ours(Way::Handoff),
+    Guard::Redlock,
+];
+
+/// How much is done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) items: u64,
+    pub(crate) rush: Plan,
+    /// How long each is inside, and how many come.
+    pub(crate) holds: &'static [Duration],
+    pub(crate) callers: usize,
+    pub(crate) tills: usize,
+}
+
+const THINKING: Duration = Duration::from_millis(5);
+
+impl Size {
+    pub(crate) const FULL: Self = Self {
+        items: 192,
+        rush: Plan {
+            buyers: 32,
+            tills: 4,
+            wishes: 16,
+            pace: Pace::Thinks(THINKING),
+        },
+        holds: &[Duration::from_millis(300), Duration::from_millis(20)],
+        callers: 100,
+        tills: 4,
+    };
+
+    /// The same in less time: what is asserted holds at any size.
+    pub(crate) const QUICK: Self = Self {
+        items: 32,
+        rush: Plan {
+            buyers: 16,
+            wishes: 8,
+            ..Self::FULL.rush
+        },
+        holds: &[Duration::from_millis(20)],
+        callers: 20,
+        ..Self::FULL
+    };
+}
+
+/// What was seen of one guard.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) guard: Guard,
+    pub(crate) rush: Crowd,
+    pub(crate) audit: Audit,
+    pub(crate) death: Death,
+    /// A buyer that awaited something over its lease.
+    pub(crate) late: Late,
+    /// One that blocked its thread: asked of those who have a fencing token.
+    pub(crate) blocked: Option<Late>,
+}
+
+impl Row {
+    /// Sales that are lost or doubled: told to a buyer and not recorded, or of an item that another has bought too.
+    pub(crate) fn amiss(&self) -> u64 {
+        self.audit.lost(self.rush.told()) + self.audit.doubled()
+    }
+}
+
+/// So many callers of one key, each inside for so long.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) guard: Guard,
+    pub(crate) hold: Duration,
+    pub(crate) crowd: Crowd,
+}
+
+fn new_sale() -> String {
+    Uuid::new_v4().simple().to_string()
+}
+
+/// More buyers than items, all at once.
+async fn rush(places: &Places, guard: Guard, size: Size) -> Result<(Crowd, Audit), Failure> {
+    let sale = new_sale();
+    let shop = Shop::open(&places.urls(guard).stock, &sale).await?;
+    shop.put_on_sale(size.items).await?;
+    let crowd = Crowd::gather(places, guard, &sale, size.rush).await?;
+    let audit = shop.audit(size.items).await?;
+    Ok((crowd, audit))
+}
+
+/// The sale under every guard. Where commands and times are measured they take turns; accidents happen side by side, for
+/// there all wait for time to pass.
+pub(crate) async fn sales(places: &Places, size: Size) -> Result<Vec<Row>, Failure> {
+    let mut rushes = Vec::new();
+    for guard in Guard::ALL {
+        eprintln!("the rush: {guard} …");
+        rushes.push(rush(places, guard, size).await?);
+    }
+    eprintln!("a death inside …");
+    let deaths = Guard::ALL.map(|guard| accidents::death(places, guard));
+    let deaths = try_join_all(deaths).await?;
+    eprintln!("a slow buyer …");
+    let lates = Guard::ALL.map(|guard| accidents::late(places, guard, Pace::Awaits));
+    let lates = try_join_all(lates).await?;
+    eprintln!("a slow buyer that blocks its thread …");
+    let blocked = Guard::ALL.map(async |guard| match guard.is_ours() {
+        true => Ok::<_, Failure>(Some(accidents::late(places, guard, Pace::Blocks).await?)),
+        false => Ok(None),
+    });
+    let blocked = try_join_all(blocked).await?;
+    let accidents = deaths.into_iter().zip(lates).zip(blocked);
+    let rows = Guard::ALL.into_iter().zip(rushes).zip(accidents);
+    let rows = rows.map(|((guard, (rush, audit)), ((death, late), blocked))| Row {
+        guard,
+        rush,
+        audit,
+        death,
+        late,
+        blocked,
+    });
+    Ok(rows.collect())
+}
+
+/// Everybody waits for one key.
+pub(crate) async fn waits(places: &Places, size: Size) -> Result<Vec<Waiting>, Failure> {
+    let mut waits = Vec::new();
+    for &hold in size.holds {
+        for guard in WAITING {
+            eprintln!("{} callers × {hold:?}: {guard} …", size.callers);
+            let plan = Plan {
+                buyers: size.callers,
+                tills: size.tills,
+                wishes: 1,
+                pace: Pace::Stays(hold),
+            };
+            let crowd = Crowd::gather(places, guard, &new_sale(), plan).await?;
+            waits.push(Waiting { guard, hold, crowd });
+        }
+    }
+    Ok(waits)
+}

@@ -1,0 +1,91 @@
+//! A buyer in a process of its own, which can be killed: this program, started by itself.
+
+use support::process::{Worker, dies_with_parent};
+
+use crate::{
+    Failure,
+    errand::{INSIDE, Outcome, Pace},
+    guard::Guard,
+    places::Urls,
+    till::{Lease, Till},
+};
+
+/// The first argument of such a process.
+pub(crate) const WORKER: &str = "--worker";
+
+/// What it says before its outcome.
+const ENDED: &str = "ended: ";
+
+/// What the process is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) guard: Guard,
+    pub(crate) pace: Pace,
+    pub(crate) sale: String,
+    pub(crate) urls: Urls,
+}
+
+impl Order {
+    fn to_args(&self) -> [String; 6] {
+        let Urls { stock, locks } = &self.urls;
+        [
+            WORKER.to_owned(),
+            self.guard.to_string(),
+            self.pace.to_string(),
+            self.sale.clone(),
+            stock.clone(),
+            locks.clone(),
+        ]
+    }
+
+    /// Reads what follows the first argument.
+    pub(crate) fn read(args: &[String]) -> Result<Self, String> {
+        let [guard, pace, sale, stock, locks] = args else {
+            return Err(format!("`{WORKER}` is this program's own"));
+        };
+        Ok(Self {
+            guard: guard.parse()?,
+            pace: pace.parse()?,
+            sale: sale.clone(),
+            urls: Urls {
+                stock: stock.clone(),
+                locks: locks.clone(),
+            },
+        })
+    }
+}
+
+/// A buyer's process, seen from the one that started it.
+#[derive(Debug)]
+pub(crate) struct Buyer(Worker);
+
+impl Buyer {
+    /// Starts it, and waits until it is inside and has read the stock.
+    pub(crate) async fn send_in(order: &Order) -> Result<Self, Failure> {
+        let mut command = dies_with_parent(std::env::current_exe()?);
+        command.args(order.to_args());
+        let mut worker = Worker::start(command);
+        worker.until(INSIDE).await;
+        Ok(Self(worker))
+    }
+
+    /// Kills it (SIGKILL), and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        self.0.kill();
+    }
+
+    /// How its errand ended.
+    pub(crate) async fn outcome(&mut self) -> Result<Outcome, Failure> {
+        let line = self.0.until(ENDED).await;
+        Ok(line.trim_start_matches(ENDED).parse()?)
+    }
+}
+
+/// The whole life of that process.
+pub(crate) async fn work(order: &Order) -> Result<(), Failure> {
+    let till = Till::open(order.guard, &order.urls, &order.sale).await?;
+    let visit = till.visit("alone".into(), order.pace, Lease::Short).await?;
+    println!("{ENDED}{}", visit.outcome);
+    till.close().await;
+    Ok(())
+}
