@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{sync::Barrier, task::JoinSet};
+use tokio::{sync::Barrier, task::JoinSet, time::sleep};
 
 use crate::{
     Failure,
@@ -21,8 +21,9 @@ pub(crate) struct Plan {
     pub(crate) buyers: usize,
     /// Clients that the buyers share.
     pub(crate) tills: usize,
-    /// How often each comes, unless all is sold before.
+    /// How often each comes, unless all is sold before, and what it takes to come again.
     pub(crate) wishes: usize,
+    pub(crate) walk: Duration,
     pub(crate) pace: Pace,
 }
 
@@ -157,6 +158,9 @@ impl Crowd {
 async fn come(till: &Till, number: usize, plan: Plan) -> Result<Vec<Visit>, Failure> {
     let mut visits = Vec::new();
     for wish in 0..plan.wishes {
+        if wish > 0 {
+            sleep(plan.walk).await;
+        }
         let buyer = format!("{number}-{wish}");
         let visit = till.visit(buyer, plan.pace, Lease::Ample).await?;
         let over = visit.outcome == Outcome::SoldOut;

@@ -22,6 +22,7 @@ mod picture;
 mod places;
 mod rows;
 mod shop;
+mod svg;
 mod tables;
 mod till;
 mod worker;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::{
@@ -38,6 +39,9 @@ pub(crate) struct Size {
 
 const THINKING: Duration = Duration::from_millis(5);
 
+/// How long a scene may take. The longest ideal is 30 s.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 impl Size {
     pub(crate) const FULL: Self = Self {
         items: 192,
@@ -45,6 +49,7 @@ impl Size {
             buyers: 32,
             tills: 4,
             wishes: 16,
+            walk: Duration::from_millis(10),
             pace: Pace::Thinks(THINKING),
         },
         holds: &[Duration::from_millis(300), Duration::from_millis(20)],
@@ -98,6 +103,18 @@ fn new_sale() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
+/// A scene that ends: a lock that nobody gives back would keep all waiting. What goes wrong names its row.
+async fn bounded<T>(
+    guard: Guard,
+    scene: &str,
+    playing: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match timeout(PATIENCE, playing).await {
+        Ok(played) => played.map_err(|failure| format!("{guard}, {scene}: {failure}").into()),
+        Err(_) => Err(format!("{guard}, {scene}: expected an end within {PATIENCE:?}").into()),
+    }
+}
+
 /// More buyers than items, all at once.
 async fn rush(places: &Places, guard: Guard, size: Size) -> Result<(Crowd, Audit), Failure> {
     let sale = new_sale();
@@ -114,17 +131,19 @@ pub(crate) async fn sales(places: &Places, size: Size) -> Result<Vec<Row>, Failu
     let mut rushes = Vec::new();
     for guard in Guard::ALL {
         eprintln!("the rush: {guard} …");
-        rushes.push(rush(places, guard, size).await?);
+        let rush = rush(places, guard, size);
+        rushes.push(bounded(guard, "the rush", rush).await?);
     }
     eprintln!("a death inside …");
-    let deaths = Guard::ALL.map(|guard| accidents::death(places, guard));
+    let deaths = Guard::ALL.map(|guard| bounded(guard, "a death", accidents::death(places, guard)));
     let deaths = try_join_all(deaths).await?;
     eprintln!("a slow buyer …");
-    let lates = Guard::ALL.map(|guard| accidents::late(places, guard, Pace::Awaits));
+    let late = |guard, pace| bounded(guard, "a slow buyer", accidents::late(places, guard, pace));
+    let lates = Guard::ALL.map(|guard| late(guard, Pace::Awaits));
     let lates = try_join_all(lates).await?;
     eprintln!("a slow buyer that blocks its thread …");
     let blocked = Guard::ALL.map(async |guard| match guard.is_ours() {
-        true => Ok::<_, Failure>(Some(accidents::late(places, guard, Pace::Blocks).await?)),
+        true => Ok::<_, Failure>(Some(late(guard, Pace::Blocks).await?)),
         false => Ok(None),
     });
     let blocked = try_join_all(blocked).await?;
@@ -151,9 +170,12 @@ pub(crate) async fn waits(places: &Places, size: Size) -> Result<Vec<Waiting>, F
                 buyers: size.callers,
                 tills: size.tills,
                 wishes: 1,
+                walk: Duration::ZERO,
                 pace: Pace::Stays(hold),
             };
-            let crowd = Crowd::gather(places, guard, &new_sale(), plan).await?;
+            let sale = new_sale();
+            let crowd = Crowd::gather(places, guard, &sale, plan);
+            let crowd = bounded(guard, "the waiting", crowd).await?;
             waits.push(Waiting { guard, hold, crowd });
         }
     }

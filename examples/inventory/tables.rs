@@ -124,9 +124,13 @@ fn setting(size: Size, redis: &str) -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let Size { items, rush, .. } = size;
     format!(
-        "{} buyers at {} clients, {items} items; each buyer comes up to {} times, and is inside for {}. \
-         Redis {redis} on loopback, {cores} cores.",
-        rush.buyers, rush.tills, rush.wishes, rush.pace
+        "{} buyers at {} clients, {items} items. Each buyer comes up to {} times, {} ms after the time before, and thinks \
+         for {}. Redis {redis} on loopback, {cores} cores.",
+        rush.buyers,
+        rush.tills,
+        rush.wishes,
+        millis(rush.walk),
+        rush.pace
     )
 }
 
