@@ -12,6 +12,7 @@ use crate::{
     errand::{Outcome, Pace},
     guard::Guard,
     places::Places,
+    shop::IN_TRANSACTION,
     till::{Lease, Till, Visit},
 };
 
@@ -66,10 +67,11 @@ impl Crowd {
             visits.push(buyer??);
         }
         let wall = opened.elapsed();
-        let commands = places.sent(guard).await - before;
+        let counted = places.sent(guard).await - before;
         for till in &tills {
             till.close().await;
         }
+        let commands = counted + refused(&visits) * IN_TRANSACTION;
         Ok(Self::of(visits, wall, commands, tills.len()))
     }
 
@@ -153,6 +155,13 @@ impl Crowd {
         let due = 2 * self.entries() + long + looks as u64;
         due + self.entries() / 20
     }
+}
+
+/// Tries that came to a refused write. The server does not count the commands of such a transaction: they were sent, and
+/// never called.
+fn refused(visits: &[Vec<Visit>]) -> u64 {
+    let visits = visits.iter().flatten();
+    visits.map(|visit| visit.tries.saturating_sub(1)).sum()
 }
 
 async fn come(till: &Till, number: usize, plan: Plan) -> Result<Vec<Visit>, Failure> {

@@ -1,5 +1,7 @@
 //! What has to come of each guard. A program that only showed its figures would show a broken guard just as calmly.
 
+use std::fmt::{Debug, Display};
+
 use crate::{
     accidents::{Aftermath, Late},
     crowd::Crowd,
@@ -17,13 +19,7 @@ const HANDOFF: Guard = Guard::Ours(Way::Handoff);
 pub(crate) struct Surprises(Vec<String>);
 
 impl Surprises {
-    fn check(
-        &mut self,
-        row: impl std::fmt::Display,
-        expected: &str,
-        seen: impl std::fmt::Debug,
-        is: bool,
-    ) {
+    fn check(&mut self, row: impl Display, expected: &str, seen: impl Debug, is: bool) {
         if !is {
             self.0
                 .push(format!("{row}: expected {expected}, seen {seen:?}"));

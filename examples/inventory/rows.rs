@@ -59,14 +59,14 @@ impl Size {
 
     /// The same in less time: what is asserted holds at any size.
     pub(crate) const QUICK: Self = Self {
-        items: 32,
+        items: 20,
         rush: Plan {
-            buyers: 16,
-            wishes: 8,
+            buyers: 10,
+            wishes: 4,
             ..Self::FULL.rush
         },
         holds: &[Duration::from_millis(20)],
-        callers: 20,
+        callers: 16,
         ..Self::FULL
     };
 }

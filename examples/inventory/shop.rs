@@ -12,6 +12,9 @@ use crate::Failure;
 
 static SELL: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("sell.lua")));
 
+/// Commands between `MULTI` and `EXEC`.
+pub(crate) const IN_TRANSACTION: u64 = 2;
+
 /// One client's way to the stock of one sale.
 #[derive(Debug, Clone)]
 pub(crate) struct Shop {

@@ -81,8 +81,13 @@ impl Buyer {
     }
 }
 
-/// The whole life of that process.
+/// The whole life of that process. What goes wrong names its row.
 pub(crate) async fn work(order: &Order) -> Result<(), Failure> {
+    let done = visit(order).await;
+    done.map_err(|failure| format!("{}, alone: {failure}", order.guard).into())
+}
+
+async fn visit(order: &Order) -> Result<(), Failure> {
     let till = Till::open(order.guard, &order.urls, &order.sale).await?;
     let visit = till.visit("alone".into(), order.pace, Lease::Short).await?;
     println!("{ENDED}{}", visit.outcome);
