@@ -34,7 +34,6 @@ pub(crate) struct Size {
     /// How long each is inside, and how many come.
     pub(crate) holds: &'static [Duration],
     pub(crate) callers: usize,
-    pub(crate) tills: usize,
 }
 
 const THINKING: Duration = Duration::from_millis(5);
@@ -54,7 +53,6 @@ impl Size {
         },
         holds: &[Duration::from_millis(300), Duration::from_millis(20)],
         callers: 100,
-        tills: 4,
     };
 
     /// The same in less time: what is asserted holds at any size.
@@ -168,7 +166,7 @@ pub(crate) async fn waits(places: &Places, size: Size) -> Result<Vec<Waiting>, F
             eprintln!("{} callers × {hold:?}: {guard} …", size.callers);
             let plan = Plan {
                 buyers: size.callers,
-                tills: size.tills,
+                tills: size.rush.tills,
                 wishes: 1,
                 walk: Duration::ZERO,
                 pace: Pace::Stays(hold),

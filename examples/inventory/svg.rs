@@ -36,7 +36,8 @@ impl Svg {
         let words = words.replace('&', "&amp;").replace('<', "&lt;");
         let _ = writeln!(
             self.0,
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" fill=\"{colour}\">{words}</text>"
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" \
+             text-anchor=\"{anchor}\" font-size=\"{size}\" fill=\"{colour}\">{words}</text>"
         );
     }
 
@@ -44,7 +45,8 @@ impl Svg {
         let ((x1, y1), (x2, y2)) = (from, to);
         let _ = writeln!(
             self.0,
-            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\" stroke-width=\"{width}\"/>"
+            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" \
+             x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\" stroke-width=\"{width}\"/>"
         );
     }
 

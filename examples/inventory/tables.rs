@@ -142,7 +142,7 @@ fn waits_setting(size: Size) -> String {
     format!(
         "{} callers of one key at {} clients, all at once, each inside for {}.",
         size.callers,
-        size.tills,
+        size.rush.tills,
         holds.collect::<Vec<_>>().join(", in another run for ")
     )
 }
