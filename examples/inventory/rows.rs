@@ -65,7 +65,6 @@ impl Size {
         },
         holds: &[Duration::from_millis(20)],
         callers: 16,
-        ..Self::FULL
     };
 }
 
