@@ -8,8 +8,8 @@ use crate::{
     scenario::Scenario,
     server::{Server, micros},
     state::{
-        Behind, Caller, CallerId, End, Event, Home, Link, Observed, Phase, Process, ProcessId,
-        State, Tick,
+        Behind, Caller, CallerId, Event, Home, Link, Observed, Phase, Process, ProcessId, State,
+        Tick,
     },
 };
 
@@ -443,8 +443,8 @@ impl Model for Protocol {
         if action.is_fault() {
             state.faults.any -= 1;
         }
-        for caller in &mut state.callers {
-            forget_what_is_over(caller);
+        for (id, caller) in (0..).zip(&mut state.callers) {
+            forget_what_is_over(caller, state.server.is_queued(id));
         }
         Some(state)
     }
@@ -459,7 +459,7 @@ impl Model for Protocol {
 }
 
 /// What plays no part any more would only tell equal states apart.
-fn forget_what_is_over(caller: &mut Caller) {
+fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
     if let Phase::Ended(_) = caller.phase {
         caller.wait_until = 0;
         caller.began = 0;
@@ -472,10 +472,8 @@ fn forget_what_is_over(caller: &mut Caller) {
             caller.carried = None;
         }
     }
-    if let Phase::Ended(End::Busy | End::Cancelled | End::Unreachable | End::Left | End::Lost) =
-        caller.phase
-        && caller.behind.is_none()
-    {
+    // Until then its place in the queue may still count.
+    if caller.has_ended() && !is_queued {
         caller.joined = None;
     }
 }
