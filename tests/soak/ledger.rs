@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 pub(crate) struct Visit {
     pub(crate) key: u32,
     pub(crate) token: u64,
+    /// In ns, before the call; 0 if it did not queue.
+    pub(crate) asked: u64,
     /// In ns, after the grant.
     pub(crate) entered: u64,
     /// In ns, before the release; of a hold that was lost, no later than its deadline.
@@ -19,10 +21,11 @@ impl Visit {
         let Self {
             key,
             token,
+            asked,
             entered,
             ended,
         } = self;
-        format!("v {key} {token} {entered} {ended}")
+        format!("v {key} {token} {asked} {entered} {ended}")
     }
 
     pub(crate) fn read(line: &str) -> Option<Self> {
@@ -32,6 +35,7 @@ impl Visit {
         Some(Self {
             key,
             token: next()?,
+            asked: next()?,
             entered: next()?,
             ended: next()?,
         })
@@ -44,6 +48,8 @@ struct Track {
     /// By token; those that come next may still be under way.
     pending: BTreeMap<u64, Visit>,
     newest: Option<Visit>,
+    /// When the latest asked of those who queued and have been inside.
+    latest_asked: u64,
 }
 
 /// What was found.
@@ -58,6 +64,9 @@ pub(crate) struct Found {
     pub(crate) repeated: u64,
     /// A later visit had a lower token.
     pub(crate) fallen: u64,
+    /// By how much the one asked later, in ns, that was inside before another one who queued: what a request is under way,
+    /// if the queue is in order.
+    pub(crate) overtaken: u64,
 }
 
 /// All visits.
@@ -116,6 +125,11 @@ impl Ledger {
                     }
                 }
                 track.newest = Some(visit);
+                if visit.asked > 0 {
+                    let overtaken = track.latest_asked.saturating_sub(visit.asked);
+                    self.found.overtaken = self.found.overtaken.max(overtaken);
+                    track.latest_asked = track.latest_asked.max(visit.asked);
+                }
             }
         }
     }
@@ -135,6 +149,7 @@ mod tests {
             ledger.add(Visit {
                 key,
                 token,
+                asked: 0,
                 entered,
                 ended,
             });
@@ -173,6 +188,7 @@ mod tests {
         let visit = |token, entered, ended| Visit {
             key: 1,
             token,
+            asked: 0,
             entered,
             ended,
         };
@@ -188,15 +204,38 @@ mod tests {
     }
 
     #[test]
+    fn whoever_is_overtaken_is_found() {
+        let overtaken = |asked: [u64; 3]| {
+            let mut ledger = Ledger::new(100);
+            for (place, asked) in (1..).zip(asked) {
+                ledger.add(Visit {
+                    key: 1,
+                    token: place,
+                    asked,
+                    entered: 1000 * place,
+                    ended: 1000 * place + 1,
+                });
+            }
+            ledger.settle(u64::MAX);
+            ledger.found().overtaken
+        };
+        assert_eq!(overtaken([10, 20, 30]), 0);
+        assert_eq!(overtaken([10, 30, 20]), 10);
+        assert_eq!(overtaken([30, 20, 10]), 20);
+        assert_eq!(overtaken([30, 0, 29]), 1, "one that did not queue");
+    }
+
+    #[test]
     fn a_visit_reads_back_as_it_was_written() {
         let visit = Visit {
             key: 7,
             token: u64::MAX,
+            asked: 3,
             entered: 1,
             ended: 2,
         };
         assert_eq!(Visit::read(&visit.line()), Some(visit));
         assert_eq!(Visit::read("test soak ... ok"), None);
-        assert_eq!(Visit::read("v 1 2 3"), None);
+        assert_eq!(Visit::read("v 1 2 3 4"), None);
     }
 }

@@ -10,7 +10,7 @@ mod worker;
 use std::{process::ExitCode, time::Duration};
 
 const USAGE: &str = "\
-cargo run --release --example soak -- [--minutes N | --seconds N | --acquisitions N] [--faults] [--processes N] [--tasks N] [--seed N]
+cargo run --release --example soak -- [--minutes N | --seconds N | --acquisitions N] [--faults] [--processes N] [--tasks N] [--seed N] [--write]
 
 Processes of their own lock hot, warm and cold keys in all ways: by the attribute and by hand, once and twice, several keys,
 by each strategy, with bodies that panic, outlast their lease or are dropped at any instant. With --faults connections are
@@ -18,7 +18,7 @@ cut, half open, slow and lossy, processes and the server are killed, stopped and
 deleted, each of these as often as any other. Ends with 0 only if no two holds of a key overlapped while their leases were
 valid, tokens rose, every call was told its end, and no key was left on the server.
 
-By default a minute with 4 processes of 16 tasks, and a random seed, which is printed.";
+--write puts the figures into docs/soak.md. By default a minute with 4 processes of 16 tasks, and a random seed, which is printed.";
 
 /// How long, and how.
 #[derive(Debug, Clone)]
@@ -26,6 +26,7 @@ pub(crate) struct Options {
     pub(crate) time: Option<Duration>,
     pub(crate) acquisitions: Option<u64>,
     pub(crate) faults: bool,
+    pub(crate) write: bool,
     pub(crate) processes: usize,
     pub(crate) tasks: u64,
     pub(crate) seed: u64,
@@ -37,15 +38,23 @@ impl Options {
             time: None,
             acquisitions: None,
             faults: false,
+            write: false,
             processes: 4,
             tasks: 16,
             seed: plan::now(),
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
-            if arg == "--faults" {
-                options.faults = true;
-                continue;
+            match arg.as_str() {
+                "--faults" => {
+                    options.faults = true;
+                    continue;
+                }
+                "--write" => {
+                    options.write = true;
+                    continue;
+                }
+                _ => {}
             }
             let number = args.next().and_then(|number| number.parse::<u64>().ok());
             let number = number.filter(|number| *number > 0);

@@ -33,8 +33,10 @@ macro_rules! outcomes {
         impl Outcomes {
             /// As a worker writes it.
             pub(crate) fn line(&self) -> String {
-                let mut line = format!("o begun={}", self.begun.load(Ordering::Relaxed));
+                let mut line = "o".to_owned();
                 $(line += &format!(" {}={}", stringify!($name), self.$name.load(Ordering::Relaxed));)+
+                // The last: no more have ended than have begun.
+                line += &format!(" begun={}", self.begun.load(Ordering::Relaxed));
                 line
             }
         }
@@ -44,6 +46,7 @@ macro_rules! outcomes {
 outcomes!(
     completed,
     busy,
+    waited_in_vain,
     lost,
     unreachable,
     refused,

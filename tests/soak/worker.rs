@@ -104,13 +104,14 @@ struct Inside {
 
 impl Inside {
     /// `None` if the hold has ended before its body could begin.
-    fn begin(task: &Task, key: u32) -> Option<Self> {
+    fn begin(task: &Task, key: u32, asked: u64) -> Option<Self> {
         let hold = Hold::current().expect("a body has a hold");
         let entered = now();
         let inside = Self {
             visit: Visit {
                 key,
                 token: hold.token().get(),
+                asked,
                 entered,
                 ended: 0,
             },
@@ -146,8 +147,8 @@ impl Drop for Inside {
 }
 
 #[distributed_lock(key = "<key>", wait = "20s", client = &task.client)]
-async fn guarded(task: &Task, key: u32, awaits: u32) -> Result<(), LockError> {
-    task.body(key, awaits).await;
+async fn guarded(task: &Task, key: u32, awaits: u32, asked: u64) -> Result<(), LockError> {
+    task.body(key, awaits, asked).await;
     Ok(())
 }
 
@@ -155,16 +156,16 @@ async fn guarded(task: &Task, key: u32, awaits: u32) -> Result<(), LockError> {
 async fn both(task: &Task, a: u32, b: u32, awaits: u32) -> Result<(), LockError> {
     let entered = now();
     for _ in 0..awaits {
-        task.pause().await;
+        task.pause(a).await;
     }
-    let stand = holds.iter().all(|hold| !hold.remaining().is_zero());
-    let ended = now();
     for (hold, key) in holds.iter().zip([a, b]) {
+        let stands = !hold.remaining().is_zero();
         let visit = Visit {
             key,
             token: hold.token().get(),
+            asked: 0,
             entered,
-            ended: if stand { ended } else { entered },
+            ended: if stands { now() } else { entered },
         };
         let mut out = task.out.lock().expect("nobody panics here");
         let _ = writeln!(out, "{}", visit.line());
@@ -173,22 +174,24 @@ async fn both(task: &Task, a: u32, b: u32, awaits: u32) -> Result<(), LockError>
 }
 
 impl Task {
-    /// Some time inside.
-    async fn pause(&self) {
-        if self.slow {
+    /// Some time inside; longer where an operator may delete the key meanwhile.
+    async fn pause(&self, key: u32) {
+        if key >= DELETED_FROM {
+            sleep(20 * MS).await;
+        } else if self.slow {
             sleep(MS).await;
         } else {
             tokio::task::yield_now().await;
         }
     }
 
-    async fn body(&self, key: u32, awaits: u32) {
-        let Some(inside) = Inside::begin(self, key) else {
+    async fn body(&self, key: u32, awaits: u32, asked: u64) {
+        let Some(inside) = Inside::begin(self, key, asked) else {
             return;
         };
         for _ in 0..awaits {
             inside.look();
-            self.pause().await;
+            self.pause(key).await;
         }
         inside.look();
     }
@@ -200,21 +203,26 @@ impl Task {
         let lock = self.client.lock(key.to_string()).wait(20 * SECOND);
         let outcomes = self.outcomes.clone();
         outcomes.begun.fetch_add(1, Ordering::Relaxed);
+        let (asked, mut tries) = (now(), false);
         let call = async {
             match dice.below(100) {
-                0..50 => guarded(&self, key, awaits).await,
-                50..60 => lock.run(self.body(key, awaits)).await,
+                0..50 => guarded(&self, key, awaits, asked).await,
+                50..60 => lock.run(self.body(key, awaits, asked)).await,
                 // Enters twice.
                 60..68 => match lock.acquire().await {
                     Ok(guard) => {
-                        let twice = guarded(&self, key, awaits);
+                        let twice = guarded(&self, key, awaits, asked);
                         let entered = guard.run(twice).await.and_then(|twice| twice);
                         guard.release().await;
                         entered
                     }
                     Err(error) => Err(error),
                 },
-                68..74 => lock.wait(Duration::ZERO).run(self.body(key, awaits)).await,
+                68..74 => {
+                    tries = true;
+                    let lock = lock.wait(Duration::ZERO);
+                    lock.run(self.body(key, awaits, 0)).await
+                }
                 74..80 => {
                     let other = self.key(dice);
                     both(
@@ -227,28 +235,28 @@ impl Task {
                 }
                 80..84 => {
                     let lock = lock.strategy(Strategy::Notify);
-                    lock.run(self.body(key, awaits)).await
+                    lock.run(self.body(key, awaits, 0)).await
                 }
                 84..88 => {
                     let lock = lock.strategy(Strategy::Spin);
-                    lock.run(self.body(key, awaits)).await
+                    lock.run(self.body(key, awaits, 0)).await
                 }
                 88..90 => {
                     let lock = lock.hold_at_least(5 * MS);
-                    lock.run(self.body(key, awaits)).await
+                    lock.run(self.body(key, awaits, 0)).await
                 }
                 90..92 => {
                     // Longer than its lease.
                     let lock = lock.lease(20 * MS);
                     let late = async {
-                        self.body(key, 1).await;
+                        self.body(key, 1, asked).await;
                         sleep(40 * MS).await;
                     };
                     lock.run(late).await
                 }
                 92..93 => {
                     lock.run(async {
-                        self.body(key, awaits).await;
+                        self.body(key, awaits, asked).await;
                         std::panic::panic_any(PANIC);
                     })
                     .await
@@ -256,7 +264,7 @@ impl Task {
                 _ => {
                     // Given up at any instant.
                     let patience = Duration::from_micros(dice.below(3000));
-                    let call = lock.run(self.body(key, awaits));
+                    let call = lock.run(self.body(key, awaits, 0));
                     return tokio::time::timeout(patience, call).await.ok();
                 }
             }
@@ -266,7 +274,8 @@ impl Task {
             Err(_) => &outcomes.panicked,
             Ok(None) => &outcomes.cancelled,
             Ok(Some(Ok(()))) => &outcomes.completed,
-            Ok(Some(Err(LockError::Busy { .. }))) => &outcomes.busy,
+            Ok(Some(Err(LockError::Busy { .. }))) if tries => &outcomes.busy,
+            Ok(Some(Err(LockError::Busy { .. }))) => &outcomes.waited_in_vain,
             Ok(Some(Err(LockError::Lost { .. }))) => &outcomes.lost,
             Ok(Some(Err(LockError::Unreachable { .. }))) => &outcomes.unreachable,
             Ok(Some(Err(error))) => {
