@@ -1,9 +1,14 @@
 //! Rows 9 to 11, 13, 19, 38: requests and replies that are late, lost, or come twice.
 
-use std::time::Instant;
+use std::{
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use lock_runtime::LockError;
 use support::{history::History, proxy::FaultProxy, server::RedisServer};
+use tokio::runtime::Builder;
 
 use crate::scene::{
     MS, NAME, QUEUE, SECOND, client, epsilon, grant, left, row, token_of, until, until_waiting,
@@ -304,6 +309,63 @@ async fn row_38_old_socket_is_read_late() {
             assert_eq!(grant(&server).await, None, "a ghost was granted");
             tokio::time::sleep(5 * MS).await;
         }
+    })
+    .await;
+}
+
+/// Row 38: the same for a request that was sent again, whose owner is granted by a push, and released over another
+/// connection, before the server reads it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_38_request_that_was_sent_again_is_read_late() {
+    row(38, async |_| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let holder = client(&server.url()).await;
+        let guard = holder.lock("k").acquire().await.unwrap();
+        let url = proxy.url();
+        let (is_inside, inside) = tokio::sync::oneshot::channel();
+        let (done, is_done) = mpsc::channel::<()>();
+        // The waiter's runtime has one thread, which is busy when its link would connect anew.
+        let waiter = thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let behind = client(&url).await;
+                let lock = behind.lock("k").wait(20 * SECOND).lease(30 * SECOND);
+                drop(lock.acquire().await.unwrap());
+                is_inside.send(()).unwrap();
+                is_done.recv().unwrap();
+            });
+        });
+        until_waiting(&holder, 1).await;
+        // The link connects anew, and sends the request of its waiter again, which stalls.
+        proxy.delay(100 * MS);
+        let handshake = proxy.wait_for_request(b"TIME");
+        proxy.cut();
+        handshake.await;
+        tokio::time::sleep(150 * MS).await;
+        proxy.hold_requests(true);
+        proxy.until_requested(proxy.request_bytes()).await;
+        proxy.delay(Duration::ZERO);
+        tokio::time::sleep(200 * MS).await;
+        // The push gets through, and that connection breaks, too.
+        guard.release().await;
+        tokio::time::sleep(50 * MS).await;
+        proxy.deliver_after_cut(true);
+        proxy.hold_old_requests(true);
+        proxy.refuse(true);
+        proxy.cut();
+        proxy.hold_requests(false);
+        tokio::time::sleep(300 * MS).await;
+        proxy.refuse(false);
+        inside.await.unwrap();
+        until(async || grant(&server).await.is_none()).await;
+        proxy.hold_old_requests(false);
+        for _ in 0..50 {
+            assert_eq!(grant(&server).await, None, "a ghost was granted");
+            tokio::time::sleep(5 * MS).await;
+        }
+        done.send(()).unwrap();
+        waiter.join().unwrap();
     })
     .await;
 }

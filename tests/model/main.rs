@@ -22,8 +22,8 @@
 //! `scenarios.rs` checks the protocol as it is. `variants.rs` takes out one rule after the other (`broken.rs`), and
 //! expects the checker to break the very promise that the rule is for. A failed check prints the steps that led there.
 //!
-//! What it has found: `Broken::GateOpensWithTheBreak` is what the runtime does, and a grant that nobody knows of can
-//! come of it; the protocol that is checked here keeps the gate shut. The known gaps are at the end of `variants.rs`.
+//! What it has found: `Broken::GateOpensWithTheBreak` was what the runtime did, and a grant that nobody knew of could
+//! come of it. The known gaps are at the end of `variants.rs`.
 //!
 //! # What is not
 //!

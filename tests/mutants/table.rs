@@ -244,7 +244,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Faults,
-        caught_by: &["row_10_late_request_of_a_killed_connection", "row_38"],
+        caught_by: &[
+            "row_10_late_request_of_a_killed_connection",
+            "row_38_old_socket",
+        ],
         what: "an old connection is not closed on the server",
         changes: &[
             Change {
@@ -461,6 +464,16 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             file: "lock-runtime/src/backend/redis/link.rs",
             from: "                    server.failed(&error);\n                    drop(server);",
             to: "                    server.failed(&error);\n                    return;\n                    #[expect(unreachable_code)]\n                    drop(server);",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_38_request_that_was_sent_again"],
+        what: "an owner may leave while a request that was sent again is under way",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/link.rs",
+            from: "                        until_closed(&server, &connection, &args).await;",
+            to: "                        if false {\n                            until_closed(&server, &connection, &args).await;\n                        }",
         }],
     },
     Mutant {

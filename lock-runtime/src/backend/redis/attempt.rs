@@ -121,6 +121,11 @@ impl Args {
         format!("{}|{}|{}", self.lease_ms, self.inbox, self.owner)
     }
 
+    /// Until when what has been sent has an effect, at the longest.
+    fn run_out(&self) -> Moment {
+        clock::now() + self.wait + self.lease.max(CLAIM) + LATE_SLACK
+    }
+
     /// Where late requests cannot be stopped by closing the connection they were sent on, they stop themselves: the
     /// server's time from which on this one does nothing, empty if there is none.
     pub(super) fn not_after(&self, connection: &Connection) -> String {
@@ -435,6 +440,22 @@ impl Drop for RedisAttempt {
     }
 }
 
+/// Ends when nothing that was sent over a connection which is broken can be carried out any more: the server may not have
+/// read all of it yet.
+pub(super) async fn until_closed(server: &Arc<Server>, connection: &Connection, args: &Args) {
+    let closing = async {
+        loop {
+            if let Ok(home) = server.home().connection().await
+                && (!home.may_kill || home.kill(&connection.identity).await.is_ok())
+            {
+                return;
+            }
+            clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+        }
+    };
+    clock::timeout_at(args.run_out(), closing).await;
+}
+
 /// Makes sure that nothing of an acquisition stays behind: the same connection keeps the order of request and leaving;
 /// where it does not answer, it is closed on the server before the home link leaves.
 pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
@@ -461,8 +482,7 @@ pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
         // It is closed on the server below, and of no use to anybody else either.
         connection.health.mark_broken();
     }
-    // Whatever was sent has its effect until then at the longest.
-    let until = clock::now() + args.wait + args.lease.max(CLAIM) + LATE_SLACK;
+    let until = args.run_out();
     let mut backoff = NOT_NOW_PAUSE;
     while clock::now() < until {
         let leaving = async {

@@ -26,8 +26,8 @@ use uuid::Uuid;
 
 use super::{
     Server,
-    attempt::{Args, Reply},
-    connection::{Connection, Identity, OPEN_PATIENCE, Parking, Pushed},
+    attempt::{Args, Reply, until_closed},
+    connection::{CallError, Connection, Identity, OPEN_PATIENCE, Parking, Pushed},
     notify::Notified,
     script,
 };
@@ -268,6 +268,11 @@ impl Link {
                 match args.acquire(&connection, Some(&place)).await {
                     Ok(Reply::Granted(grant)) => link.deliver(args.owner, |_| grant),
                     Ok(_) => {}
+                    Err(CallError::Broken(detail)) => {
+                        // The owner may be granted meanwhile, and leave over another connection: not before this.
+                        tracing::debug!(detail, "not queued again, to be tried with the next look");
+                        until_closed(&server, &connection, &args).await;
+                    }
                     Err(error) => {
                         tracing::debug!(%error, "not queued again, to be tried with the next look");
                     }
