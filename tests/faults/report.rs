@@ -114,8 +114,7 @@ fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (Strin
         all_green &= !state.starts_with('*');
         let times = fs::read_to_string(seen.join(&name)).unwrap_or_default();
         let times: Vec<&str> = times.lines().collect();
-        let caught = table::MUTANTS
-            .iter()
+        let caught = table::mutants()
             .filter(|mutant| mutant.caught_by.iter().any(|test| test.starts_with(&name)));
         let caught: Vec<&str> = caught.map(|mutant| mutant.what).collect();
         let _ = writeln!(

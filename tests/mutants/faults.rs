@@ -1,0 +1,424 @@
+//! One for each test of a row of the fault matrix.
+
+use super::{Change, Mutant, Suite};
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_01", "row_02", "row_03"],
+        what: "a look frees nothing that has expired",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/look.lua",
+            from: "  if not held then\n    -- Tells the head",
+            to: "  if false then\n    -- Tells the head",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_03"],
+        what: "deadlines count on the monotonic clock",
+        changes: &[Change {
+            file: "lock-runtime/src/clock.rs",
+            from: "        let now = rustix::time::clock_gettime(CLOCK);\n        Moment::new(Duration::new(\n            u64::try_from(now.tv_sec).unwrap_or_default(),\n            u32::try_from(now.tv_nsec).unwrap_or_default(),\n        ))",
+            to: "        static BIRTH: once_cell::sync::Lazy<std::time::Instant> =\n            once_cell::sync::Lazy::new(std::time::Instant::now);\n        let _ = CLOCK;\n        Moment::new(BIRTH.elapsed())",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_03", "row_13", "row_17"],
+        what: "the local deadline is a minute late",
+        changes: &[Change {
+            file: "lock-core/src/lease.rs",
+            from: "    lease.saturating_sub(lease / 1000 + Duration::from_millis(1))",
+            to: "    lease + Duration::from_secs(60)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_04", "row_33"],
+        what: "what outlives a caller runs on the caller's runtime",
+        changes: &[Change {
+            file: "lock-runtime/src/engine.rs",
+            from: "    ENGINE.spawn(future)",
+            to: "    Handle::try_current()\n        .unwrap_or_else(|_| ENGINE.clone())\n        .spawn(future)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_05"],
+        what: "`max_hold` is forgotten",
+        changes: &[Change {
+            file: "lock-runtime/src/plan.rs",
+            from: "until: max_hold.map(|max_hold| now + max_hold),",
+            to: "until: max_hold.map(|_| now + Duration::from_secs(86_400)),",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_06", "row_07"],
+        what: "an entry that is dropped is left behind",
+        changes: &[Change {
+            file: "lock-runtime/src/hold.rs",
+            from: "    fn drop(&mut self) {\n        drop(self.go());",
+            to: "    fn drop(&mut self) {\n        std::mem::forget(self.hold.take());",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_08"],
+        what: "a dropped attempt cleans nothing up",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/attempt.rs",
+            from: "if !self.settled\n            && let",
+            to: "if false\n            && let",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_09"],
+        what: "a retry does not know its own grant",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/acquire.lua",
+            from: "if string.find(held, owner, 1, true) then",
+            to: "if false then",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &[
+            "row_10_late_request_of_a_killed_connection",
+            "row_38_old_socket",
+        ],
+        what: "an old connection is not closed on the server",
+        changes: &[
+            Change {
+                file: "lock-runtime/src/backend/redis/connection.rs",
+                from: "            Some(whom) => kill(&mut redis.clone(), whom).await,\n            None => Ok(()),",
+                to: "            Some(whom) if whom.id == i64::MAX.to_string() => kill(&mut redis.clone(), whom).await,\n            _ => Ok(()),",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/attempt.rs",
+                from: "            if home.may_kill {\n                home.kill(&connection.identity).await.ok()?;\n            }\n",
+                to: "",
+            },
+        ],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_10_late_request_where_connections_cannot_be_killed"],
+        what: "a late request does not refuse itself",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/acquire_free.lua",
+            from: "if ARGV[7] ~= '' then",
+            to: "if false then",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_11_release_sent_twice", "row_12"],
+        what: "a release does not look whose lock it is",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/release_last.lua",
+            from: "if not held or string.find(held, ARGV[1], 1, true) ~= 1 then",
+            to: "if not held then",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_11_lock_kept_twice"],
+        what: "a lock that is kept again is kept for longer",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/keep.lua",
+            from: "local longer = string.format('%.0f', math.min(left, tonumber(ARGV[3])))",
+            to: "local longer = string.format('%.0f', left + tonumber(ARGV[3]) + 1000)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_13"],
+        what: "silence is endured",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/link.rs",
+            from: "const SILENCE: Duration = Duration::from_secs(2);",
+            to: "const SILENCE: Duration = Duration::from_secs(2000);",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_14", "row_23_key_deleted", "row_32_clock_forward"],
+        what: "a renewal that finds the key gone says nothing",
+        changes: &[Change {
+            file: "lock-runtime/src/renewal.rs",
+            from: "                if hold.kept_at.is_kept() {\n                    hold.lose(LossReason::NotHeld);\n                }",
+            to: "                let _ = LossReason::NotHeld;",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_15", "row_16"],
+        what: "a renewal that has no answer at once is a loss",
+        changes: &[Change {
+            file: "lock-runtime/src/renewal.rs",
+            from: "            clock::boot::timeout_at(deadline, answer).await\n        };",
+            to: "            match clock::boot::timeout_at(deadline.min(now + RETRY_AFTER), answer).await {\n                None => {\n                    hold.lose(LossReason::Expired);\n                    None\n                }\n                answer => answer,\n            }\n        };",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_18_slow_line"],
+        what: "a connection is made in many round trips",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/connection.rs",
+            from: "        let sent = clock::now();\n        let (closed, probed",
+            to: "        for _ in 0..4 {\n            asking().await?;\n        }\n        let sent = clock::now();\n        let (closed, probed",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_18_jitter"],
+        what: "a lease counts from the reply",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/connection.rs",
+            from: "        reply.map(|reply| (reply, sent))",
+            to: "        reply.map(|reply| (reply, clock::now()))",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_19_push_lost"],
+        what: "a look finds no grants",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/link.rs",
+            from: "                    grant => self.found(grant, sent),",
+            to: "                    grant => drop((grant, sent)),",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_19_connection_cut"],
+        what: "a new connection finds nobody waiting",
+        changes: &[
+            Change {
+                file: "lock-runtime/src/backend/redis/link.rs",
+                from: "                    grant => self.found(grant, sent),",
+                to: "                    grant => drop((grant, sent)),",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/link.rs",
+                from: "                    self.link.resend(&server, &connection, None);",
+                to: "",
+            },
+        ],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_19_hundreds"],
+        what: "a look gives away what is held",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/look.lua",
+            from: "  if not held then\n    -- Tells the head",
+            to: "  if true then\n    -- Tells the head",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_20"],
+        what: "the last waiter goes first",
+        changes: &[
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/acquire.lua",
+                from: "local score = time[1] * 1000000 + time[2]",
+                to: "local score = 9e15 - (time[1] * 1000000 + time[2])",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/acquire.lua",
+                from: "if before >= score then",
+                to: "if false then",
+            },
+        ],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_21"],
+        what: "a waiter that nobody hears is granted",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/hand_on.lua",
+            from: "if type(heard) == 'number' and heard > 0 then",
+            to: "if true then",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_22"],
+        what: "a script that was forgotten is an error",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/connection.rs",
+            from: "            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {",
+            to: "            Err(error) if false && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_23_flushall_while_waiting"],
+        what: "a queue that is lost is not missed",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/look.lua",
+            from: "    found[#found + 1] = i / 2 --",
+            to: "    --",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_24"],
+        what: "an extension writes first, and asks for memory",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/renew.lua",
+            from: "  redis.call('PEXPIRE', KEYS[1], lease) -- first, for it is allowed when the server is out of memory\n  redis.call('SET'",
+            to: "  redis.call('SET'",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_25"],
+        what: "eviction is not looked for",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/check.rs",
+            from: "        Some(policy) if policy != \"noeviction\" && !allow_eviction => Err(Failure::Eviction(policy)),",
+            to: "        Some(policy) if policy.is_empty() && !allow_eviction => Err(Failure::Eviction(policy)),",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_26_noreplicas", "row_26_readonly", "row_26_misconf"],
+        what: "what a server cannot do for the moment is refused for good",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/attempt.rs",
+            from: "            Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {\n                self.server.note(detail);\n                clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;\n                Ok(None)\n            }",
+            to: "            Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {\n                Err(BackendError::Refused(detail))\n            }",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_26_loading"],
+        what: "a link gives up when it cannot connect",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/link.rs",
+            from: "                    server.failed(&error);\n                    drop(server);",
+            to: "                    server.failed(&error);\n                    return;\n                    #[expect(unreachable_code)]\n                    drop(server);",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_38_request_that_was_sent_again"],
+        what: "an owner may leave while a request that was sent again is under way",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/link.rs",
+            from: "                        until_closed(&server, &connection, &args).await;",
+            to: "                        if false {\n                            until_closed(&server, &connection, &args).await;\n                        }",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_29"],
+        what: "a majority is all nodes",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redlock/mod.rs",
+            from: "        self.nodes.len() / 2 + 1",
+            to: "        self.nodes.len()",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_30"],
+        what: "two of five are a majority",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redlock/mod.rs",
+            from: "        self.nodes.len() / 2 + 1",
+            to: "        self.nodes.len() / 2",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_31_node_returns_empty", "row_31_a_beginning"],
+        what: "a node is counted, whatever it has forgotten",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/node.rs",
+            from: "        let until = memory.lost_at? + longest_lease;",
+            to: "        let until = memory.lost_at? + longest_lease * 0;",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_32_clock_back"],
+        what: "a lease may last longer than it is",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/hand_on.lua",
+            from: "  if lease and (left > lease or left < 0) then",
+            to: "  if false then",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_34"],
+        what: "two siblings have a turn at once",
+        changes: &[Change {
+            file: "lock-runtime/src/reentry.rs",
+            from: "Semaphore::new(1)",
+            to: "Semaphore::new(2)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_35_unusable"],
+        what: "a wrong password is an unreachable server",
+        changes: &[
+            Change {
+                file: "lock-runtime/src/backend/redis/check.rs",
+                from: "            ErrorKind::AuthenticationFailed => Self::Authentication(text),",
+                to: "            ErrorKind::AuthenticationFailed => Self::Unreachable(text),",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/check.rs",
+                from: "                Self::Authentication(text)\n            }",
+                to: "                Self::Unreachable(text)\n            }",
+            },
+        ],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_35_right"],
+        what: "a missing right is asked for again and again",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/connection.rs",
+            from: "                _ => Self::Refused(BackendError::Refused(text)),\n            },",
+            to: "                _ => Self::NotNow(text),\n            },",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_36"],
+        what: "a push counts from when it is read",
+        changes: &[
+            Change {
+                file: "lock-runtime/src/backend/redis/link.rs",
+                from: "                    claimed(token, args.lease.min(CLAIM), push.after)",
+                to: "                    claimed(token, args.lease.min(CLAIM), clock::now())",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/attempt.rs",
+                from: "        if !grant.queued || left >= validity * 2 / 3 {",
+                to: "        if !grant.queued || left >= Duration::ZERO {",
+            },
+        ],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_37"],
+        what: "a pushed grant stands for its whole lease",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/hand_on.lua",
+            from: "'PX', math.min(tonumber(lease), tonumber(claim)))",
+            to: "'PX', lease)",
+        }],
+    },
+];
