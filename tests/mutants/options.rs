@@ -78,7 +78,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Options,
-        caught_by: &["strategy::those_who_queue_come_first"],
+        caught_by: &["strategy::a_try_at_a_lock_that_has_expired"],
         what: "a try overtakes the queue",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/scripts/acquire_free.lua",
@@ -88,10 +88,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Options,
-        caught_by: &[
-            "strategy::each_enters_when_the_lock_is_free",
-            "strategy::one_process_sends",
-        ],
+        caught_by: &["strategy::a_release_wakes"],
         what: "those who are notified are not woken",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/notify.rs",

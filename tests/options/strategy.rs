@@ -124,6 +124,56 @@ async fn those_who_queue_come_first() {
 }
 
 #[tokio::test]
+async fn a_release_wakes_who_is_notified() {
+    let server = RedisServer::start().await;
+    let (client, other) = (
+        Store::on(&server.url()).client().await,
+        Store::on(&server.url()).client().await,
+    );
+    let other = other.lock("k").namespace("shared");
+    let lock = client.lock("k").namespace("shared");
+    let lock = lock.strategy(Strategy::Notify).wait(20 * SECOND);
+    let mut fastest = SECOND;
+    for _ in 0..5 {
+        let guard = other.acquire().await.unwrap();
+        let before = server.scripts().await;
+        let (entered, released) = tokio::join!(lock.acquire(), async {
+            // It has tried in vain just now, and looks again only in 200 ms.
+            until(async || server.scripts().await > before).await;
+            let released = Instant::now();
+            guard.release().await;
+            released
+        });
+        fastest = fastest.min(released.elapsed());
+        entered.unwrap().release().await;
+    }
+    assert!(fastest < 120 * MS, "{fastest:?}");
+}
+
+#[tokio::test]
+async fn a_try_at_a_lock_that_has_expired_overtakes_nobody() {
+    let store = Store::redis().await;
+    let (holder, other) = (store.client().await, store.client().await);
+    let mut redis = shared_server().await.connection().await;
+    let name = store.name("k");
+    let gone = hold(&holder, "k").await;
+    std::mem::forget(gone);
+    let lock = other.lock("k").wait(20 * SECOND);
+    let mut waiting = Box::pin(lock.acquire());
+    let queued = async { until_waiting(&holder, "k", 1).await };
+    tokio::select! {
+        biased;
+        _ = &mut waiting => panic!("it is held"),
+        () = queued => {}
+    }
+    let expired = redis::cmd("DEL").arg(&name).to_owned();
+    expired.exec_async(&mut redis).await.unwrap();
+    let tried = holder.lock("k").try_acquire().await;
+    assert!(matches!(tried, Err(LockError::Busy { .. })), "{tried:?}");
+    waiting.await.unwrap().release().await;
+}
+
+#[tokio::test]
 async fn each_is_busy_at_the_end_of_its_wait_and_leaves_nothing() {
     on_every_store(|store| async move {
         let (client, other) = (store.client().await, store.client().await);
