@@ -42,7 +42,9 @@ pub(crate) async fn work(url: &str, tasks: u64, seed: u64, faults: bool) {
     }));
     let client = loop {
         let builder = LockClient::builder().url(url).namespace(NAMESPACE);
-        match builder.lease(3 * SECOND).connect().await {
+        // Without faults nothing may have to wait for the end of a lease.
+        let lease = if faults { 3 * SECOND } else { 30 * SECOND };
+        match builder.lease(lease).connect().await {
             Ok(client) => break client,
             // The server is down for the moment.
             Err(error) => eprintln!("{error}"),
