@@ -161,7 +161,7 @@ impl World {
             if keep_until.is_some() {
                 held.until = keep_until;
                 held.kept = true;
-                slot.nudge_head();
+                slot.nudge();
             } else {
                 slot.hand_on(fence);
             }
@@ -243,13 +243,18 @@ impl Slot {
                 look.notify_one();
             }
         }
-        self.nudge_head();
+        self.nudge();
     }
 
-    /// The head watches the holder's end for all.
-    fn nudge_head(&self) {
+    /// The head watches the holder's end for all who queue; those who do not queue watch it each by itself.
+    fn nudge(&self) {
         if let Some(head) = self.queue.front() {
             head.look.notify_one();
+        }
+        if self.held.as_ref().is_some_and(|held| held.until.is_some()) {
+            for look in &self.notified {
+                look.notify_one();
+            }
         }
     }
 
@@ -261,7 +266,7 @@ impl Slot {
         } else if let Some(place) = self.queue.iter().position(|waiter| waiter.owner == owner) {
             self.queue.remove(place);
             if place == 0 {
-                self.nudge_head();
+                self.nudge();
             }
         }
     }
@@ -306,7 +311,7 @@ impl MemoryAttempt {
                 let until = end(request.lease);
                 held.until = until.map(|until| until + MARGIN);
                 let granted = View::Granted(held.token, until);
-                slot.nudge_head();
+                slot.nudge();
                 return granted;
             }
             if slot.held.is_none() && slot.queue.is_empty() {
@@ -497,7 +502,7 @@ impl Backend for MemoryBackend {
             Some(held) if held.token == token && !held.kept => {
                 let until = clock::now() + lease;
                 held.until = Some(until + MARGIN);
-                slot.nudge_head();
+                slot.nudge();
                 Renewed::Until(until)
             }
             _ => Renewed::NotHeld,
@@ -532,8 +537,11 @@ impl Backend for MemoryBackend {
     fn refuse(&self) {
         self.refusing.store(true, Ordering::Release);
         let state = lock(&self.world.0);
-        for waiter in state.locks.values().flat_map(|slot| &slot.queue) {
-            waiter.look.notify_one();
+        for slot in state.locks.values() {
+            let queued = slot.queue.iter().map(|waiter| &waiter.look);
+            for look in queued.chain(&slot.notified) {
+                look.notify_one();
+            }
         }
     }
 
