@@ -1,0 +1,281 @@
+//! What callers do next: any of it that makes sense where they stand.
+
+use std::{fmt, marker::PhantomData};
+
+use lock_runtime::Strategy as Waiting;
+use proptest::{prelude::*, sample::select, strategy::Union};
+use proptest_state_machine::ReferenceStateMachine;
+
+use crate::known::leads_to_a_defect;
+use crate::model::{CLIENTS, CallId, Form, KEYS, Lease, Model, NAMES, Rules, Spec, Stage, Wait};
+
+/// So many callers are inside or wait at most.
+const MOST_CALLS: usize = 8;
+
+#[derive(Clone)]
+pub(crate) enum Step {
+    /// A caller comes, and is polled.
+    Begin(CallId, Spec),
+    /// It comes, is polled once, and is gone.
+    Abandon { client: usize, key: usize },
+    /// It leaves: the guard is released, the body ends.
+    Release(CallId),
+    /// It is dropped, inside or while it waits.
+    Drop(CallId),
+    /// It leaves, and the one whose turn it is then is dropped before it has seen so.
+    ReleaseTo { release: CallId, dropped: CallId },
+    /// Its lease is extended.
+    Extend(CallId),
+    /// So many ms pass.
+    Advance(u64),
+    /// The operator deletes a lock that is held.
+    Delete(usize),
+    /// The operator lets a lock expire that is held.
+    Expire(usize),
+    /// All connections are cut.
+    Cut,
+    /// A client is shut down.
+    ShutDown(usize),
+}
+
+impl fmt::Debug for Step {
+    // In one line, however it is printed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Begin(id, spec) => write!(f, "Begin({id}: {spec:?})"),
+            Self::Abandon { client, key } => write!(f, "Abandon(client {client}, {})", NAMES[*key]),
+            Self::Release(id) => write!(f, "Release({id})"),
+            Self::Drop(id) => write!(f, "Drop({id})"),
+            Self::ReleaseTo { release, dropped } => {
+                write!(f, "ReleaseTo({release}, {dropped} dropped)")
+            }
+            Self::Extend(id) => write!(f, "Extend({id})"),
+            Self::Advance(time) => write!(f, "Advance({time} ms)"),
+            Self::Delete(key) => write!(f, "Delete({})", NAMES[*key]),
+            Self::Expire(key) => write!(f, "Expire({})", NAMES[*key]),
+            Self::Cut => f.write_str("Cut"),
+            Self::ShutDown(client) => write!(f, "ShutDown({client})"),
+        }
+    }
+}
+
+/// A place where locks live, and what can be done there.
+pub(crate) trait Place: 'static {
+    const RULES: Rules;
+}
+
+pub(crate) struct Reference<P>(PhantomData<P>);
+
+impl<P: Place> ReferenceStateMachine for Reference<P> {
+    type State = Model;
+    type Transition = Step;
+
+    fn init_state() -> BoxedStrategy<Model> {
+        Just(Model::new(P::RULES)).boxed()
+    }
+
+    fn transitions(model: &Model) -> BoxedStrategy<Step> {
+        let living = model.calls.iter().filter(|(_, call)| alive(call.stage));
+        let living: Vec<CallId> = living.map(|(id, _)| *id).collect();
+        let inside: Vec<CallId> = living
+            .iter()
+            .copied()
+            .filter(|id| model.calls[id].is_inside())
+            .collect();
+        let mut steps = vec![(1, (0..CLIENTS).prop_map(Step::ShutDown).boxed())];
+        if living.len() < MOST_CALLS {
+            steps.push((20, begin(model, &inside)));
+        }
+        if !inside.is_empty() {
+            steps.push((12, select(inside.clone()).prop_map(Step::Release).boxed()));
+            steps.push((2, select(inside.clone()).prop_map(Step::Extend).boxed()));
+        }
+        if !living.is_empty() {
+            steps.push((4, select(living).prop_map(Step::Drop).boxed()));
+        }
+        let turns = turns_to_waste(model, &inside);
+        if !turns.is_empty() {
+            steps.push((6, select(turns).boxed()));
+        }
+        if model.rules.own_clock {
+            steps.push((
+                10,
+                select(vec![10, 30, 60, 100])
+                    .prop_map(Step::Advance)
+                    .boxed(),
+            ));
+        } else {
+            let abandon = (0..CLIENTS, 0..KEYS);
+            let abandon = abandon.prop_map(|(client, key)| Step::Abandon { client, key });
+            steps.push((3, abandon.boxed()));
+        }
+        let held: Vec<usize> = (0..KEYS).filter(|key| removable(model, *key)).collect();
+        if model.rules.operator {
+            steps.push((1, Just(Step::Cut).boxed()));
+            if !held.is_empty() {
+                steps.push((1, select(held.clone()).prop_map(Step::Delete).boxed()));
+                steps.push((1, select(held).prop_map(Step::Expire).boxed()));
+            }
+        }
+        Union::new_weighted(steps).boxed()
+    }
+
+    fn apply(mut model: Model, step: &Step) -> Model {
+        model.moments.clear();
+        match step {
+            Step::Begin(id, spec) => model.begin(*id, spec.clone()),
+            Step::Abandon { .. } | Step::Cut => {}
+            Step::Release(id) => model.release(*id),
+            Step::Drop(id) => model.drop_call(*id),
+            Step::ReleaseTo { release, dropped } => model.release_to(*release, *dropped),
+            Step::Extend(id) => model.extend(*id),
+            Step::Advance(time) => model.advance(*time),
+            Step::Delete(key) | Step::Expire(key) => model.remove(*key),
+            Step::ShutDown(client) => model.shut_down(*client),
+        }
+        model
+    }
+
+    fn preconditions(model: &Model, step: &Step) -> bool {
+        let is = |id: &CallId, wanted: fn(Stage) -> bool| {
+            model.calls.get(id).is_some_and(|call| wanted(call.stage))
+        };
+        let inside = |stage| stage == Stage::Inside;
+        if leads_to_a_defect(model, step) {
+            return false;
+        }
+        match step {
+            Step::Begin(id, spec) => !model.calls.contains_key(id) && may_begin(model, spec),
+            Step::Abandon { client, .. } => !model.clients[*client].closed,
+            Step::Release(id) | Step::Extend(id) => is(id, inside),
+            Step::Drop(id) => is(id, alive),
+            Step::ReleaseTo { release, dropped } => {
+                is(release, inside) && would_get(model, *release, *dropped)
+            }
+            Step::Delete(key) | Step::Expire(key) => removable(model, *key),
+            Step::ShutDown(client) => !model.clients[*client].closed,
+            Step::Advance(_) | Step::Cut => true,
+        }
+    }
+}
+
+fn alive(stage: Stage) -> bool {
+    !matches!(stage, Stage::Ended(_))
+}
+
+fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
+    let id = model.calls.keys().last().map_or(0, |last| last + 1);
+    let rules = model.rules;
+    let around: Vec<Option<CallId>> = std::iter::repeat_n(None, 3)
+        .chain(inside.iter().copied().map(Some))
+        .collect();
+    let around = (prop::bool::weighted(0.4), select(around));
+    let clients = (around, 0..CLIENTS)
+        .prop_map(|((nested, around), client)| (around.filter(|_| nested), client));
+    let keys = prop_oneof![
+        6 => (0..KEYS).prop_map(|key| vec![key]),
+        1 => (0..KEYS, 1..KEYS).prop_map(|(key, on)| vec![key, (key + on) % KEYS]),
+    ];
+    let waiting = if rules.queue {
+        prop_oneof![8 => Just(Waiting::Handoff), 1 => Just(Waiting::Notify), 1 => Just(Waiting::Spin)].boxed()
+    } else {
+        prop_oneof![Just(Waiting::Notify), Just(Waiting::Spin)].boxed()
+    };
+    let short = u32::from(rules.own_clock);
+    let wait = prop_oneof![
+        2 => Just(Wait::Zero),
+        8 => Just(Wait::Long),
+        3 * short => Just(Wait::Short),
+    ];
+    let lease = prop_oneof![
+        5 => Just(Lease::Renewed),
+        3 => Just(Lease::Long),
+        4 * short => Just(Lease::Short),
+    ];
+    let form = prop_oneof![Just(Form::Guard), Just(Form::Body)];
+    let at_least = prop::bool::weighted(0.15);
+    let owners = model.calls.iter().map(|(id, call)| (*id, call.spec.client));
+    let owners: std::collections::BTreeMap<CallId, usize> = owners.collect();
+    (clients, keys, form, waiting, wait, lease, at_least)
+        .prop_map(
+            move |((under, client), keys, form, strategy, wait, lease, at_least)| {
+                let several = keys.len() > 1;
+                let client = under.map_or(client, |around| owners[&around]);
+                let spins = strategy == Waiting::Spin;
+                let spec = Spec {
+                    client,
+                    form: if several { Form::Body } else { form },
+                    strategy: if several && rules.queue {
+                        Waiting::Handoff
+                    } else {
+                        strategy
+                    },
+                    wait: if several && wait == Wait::Short {
+                        Wait::Long
+                    } else {
+                        wait
+                    },
+                    lease: match lease {
+                        _ if several => Lease::Renewed,
+                        Lease::Short if spins => Lease::Long,
+                        lease => lease,
+                    },
+                    // A lease that is asked for has to be as long.
+                    at_least: at_least && !several && !spins,
+                    under: under.filter(|_| !several),
+                    keys,
+                };
+                Step::Begin(id, spec)
+            },
+        )
+        .boxed()
+}
+
+/// Who waits without a queue has no order, and how two calls with several locks come along at one moment is open: of
+/// those there is one at a time.
+fn may_begin(model: &Model, spec: &Spec) -> bool {
+    let fits = spec.under.is_none_or(|around| {
+        let around = model.calls.get(&around);
+        around.is_some_and(|call| call.is_inside() && call.spec.client == spec.client)
+    });
+    let several = |spec: &Spec| spec.keys.len() > 1;
+    let unordered = |spec: &Spec| spec.strategy != Waiting::Handoff;
+    let clashes = |other: &Spec| {
+        let open = |spec: &Spec| several(spec) || unordered(spec);
+        let shared = spec.keys.iter().any(|key| other.keys.contains(key));
+        several(spec) && several(other) || open(spec) && open(other) && shared
+    };
+    let mut waiting = model.calls.values().filter(|call| call.is_waiting());
+    fits && (spec.wait == Wait::Zero || !waiting.any(|call| clashes(&call.spec)))
+}
+
+fn removable(model: &Model, key: usize) -> bool {
+    model.keys[key].held.is_some() && model.is_watched(key)
+}
+
+/// Whether a call that waits is next when another one leaves.
+fn would_get(model: &Model, release: CallId, waiting: CallId) -> bool {
+    let entries = &model.calls[&release].entries;
+    entries.iter().any(|entry| {
+        let hold = &model.holds[entry.hold];
+        hold.entries == 1 && hold.stands && model.keys[hold.key].queue.front() == Some(&waiting)
+    })
+}
+
+fn turns_to_waste(model: &Model, inside: &[CallId]) -> Vec<Step> {
+    let heads = model
+        .keys
+        .iter()
+        .filter_map(|key| key.queue.front().copied());
+    let heads: Vec<CallId> = heads.collect();
+    let pairs = inside.iter().flat_map(|release| {
+        let gets = heads
+            .iter()
+            .filter(|head| would_get(model, *release, **head));
+        gets.map(|dropped| Step::ReleaseTo {
+            release: *release,
+            dropped: *dropped,
+        })
+    });
+    pairs.collect()
+}
