@@ -81,6 +81,30 @@ pub(crate) struct Spec {
     pub(crate) under: Option<CallId>,
 }
 
+impl Spec {
+    /// One attempt at one lock.
+    pub(crate) fn once(client: usize, key: usize) -> Self {
+        Self {
+            client,
+            keys: vec![key],
+            form: Form::Guard,
+            strategy: Strategy::Handoff,
+            wait: Wait::Zero,
+            lease: Lease::Renewed,
+            at_least: false,
+            under: None,
+        }
+    }
+
+    /// The same, and it waits.
+    pub(crate) fn patient(client: usize, key: usize) -> Self {
+        Self {
+            wait: Wait::Long,
+            ..Self::once(client, key)
+        }
+    }
+}
+
 impl fmt::Debug for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -595,7 +619,7 @@ impl Model {
                 && call.entries.iter().any(|entry| entry.hold == id)
         });
         for body in bodies.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.end(body, Outcome::Lost, false, false);
+            self.end(body, Outcome::Lost, false, true);
         }
     }
 

@@ -30,6 +30,8 @@ pub(crate) enum Step {
     Advance(u64),
     /// The operator deletes a lock that is held.
     Delete(usize),
+    /// The operator deletes a lock that others wait for, and at that moment a caller tries once.
+    DeleteAndTry(usize, CallId, usize),
     /// The operator lets a lock expire that is held.
     Expire(usize),
     /// All connections are cut.
@@ -52,6 +54,9 @@ impl fmt::Debug for Step {
             Self::Extend(id) => write!(f, "Extend({id})"),
             Self::Advance(time) => write!(f, "Advance({time} ms)"),
             Self::Delete(key) => write!(f, "Delete({})", NAMES[*key]),
+            Self::DeleteAndTry(key, id, client) => {
+                write!(f, "DeleteAndTry({}, {id}: client {client})", NAMES[*key])
+            }
             Self::Expire(key) => write!(f, "Expire({})", NAMES[*key]),
             Self::Cut => f.write_str("Cut"),
             Self::ShutDown(client) => write!(f, "ShutDown({client})"),
@@ -113,6 +118,15 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
         if model.rules.operator {
             steps.push((1, Just(Step::Cut).boxed()));
             if !held.is_empty() {
+                let mut contended = held.clone();
+                contended.retain(|key| !model.keys[*key].queue.is_empty());
+                if !contended.is_empty() {
+                    let id = next_id(model);
+                    let tries = (select(contended), 0..CLIENTS);
+                    let tries =
+                        tries.prop_map(move |(key, client)| Step::DeleteAndTry(key, id, client));
+                    steps.push((2, tries.boxed()));
+                }
                 steps.push((1, select(held.clone()).prop_map(Step::Delete).boxed()));
                 steps.push((1, select(held).prop_map(Step::Expire).boxed()));
             }
@@ -131,6 +145,10 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
             Step::Extend(id) => model.extend(*id),
             Step::Advance(time) => model.advance(*time),
             Step::Delete(key) | Step::Expire(key) => model.remove(*key),
+            Step::DeleteAndTry(key, id, client) => {
+                model.remove(*key);
+                model.begin(*id, Spec::once(*client, *key));
+            }
             Step::ShutDown(client) => model.shut_down(*client),
         }
         model
@@ -153,10 +171,19 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
                 is(release, inside) && would_get(model, *release, *dropped)
             }
             Step::Delete(key) | Step::Expire(key) => removable(model, *key),
+            Step::DeleteAndTry(key, id, _) => {
+                let queue = &model.keys[*key].queue;
+                let is_new = !model.calls.contains_key(id);
+                is_new && removable(model, *key) && !queue.is_empty()
+            }
             Step::ShutDown(client) => !model.clients[*client].closed,
             Step::Advance(_) | Step::Cut => true,
         }
     }
+}
+
+fn next_id(model: &Model) -> CallId {
+    model.calls.keys().last().map_or(0, |last| last + 1)
 }
 
 fn alive(stage: Stage) -> bool {
@@ -164,7 +191,7 @@ fn alive(stage: Stage) -> bool {
 }
 
 fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
-    let id = model.calls.keys().last().map_or(0, |last| last + 1);
+    let id = next_id(model);
     let rules = model.rules;
     let around: Vec<Option<CallId>> = std::iter::repeat_n(None, 3)
         .chain(inside.iter().copied().map(Some))

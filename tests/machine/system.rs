@@ -159,14 +159,8 @@ impl System {
             }
             Step::Abandon { client, key } => {
                 let spec = Spec {
-                    client: 0,
-                    keys: vec![*key],
-                    form: crate::model::Form::Guard,
                     strategy: self.store.strategies()[0],
-                    wait: crate::model::Wait::Long,
-                    lease: crate::model::Lease::Renewed,
-                    at_least: false,
-                    under: None,
+                    ..Spec::patient(*client, *key)
                 };
                 let mut call = Call::new(&self.clients[*client], &spec, model.rules.own_clock);
                 call.poll();
@@ -182,6 +176,10 @@ impl System {
             }
             Step::Extend(id) => self.extend(*id, model).await,
             Step::Delete(key) => self.operate(*key, &["DEL"], &[]).await,
+            Step::DeleteAndTry(key, id, client) => {
+                self.operate(*key, &["DEL"], &[]).await;
+                self.begin(*id, &Spec::once(*client, *key), model);
+            }
             Step::Expire(key) => self.operate(*key, &["PEXPIRE"], &["1"]).await,
             Step::Cut => self.cut().await,
             Step::ShutDown(client) => {
@@ -479,8 +477,14 @@ impl System {
                 } else {
                     counts.unsure
                 };
-        let right = (stats.acquired, stats.reentered, stats.waited)
-            == (counts.acquired, counts.reentered, counts.waited)
+        // A push may come before the answer that says that the caller queues.
+        let waited = if model.rules.own_clock {
+            counts.waited..=counts.waited
+        } else {
+            0..=counts.waited
+        };
+        let right = (stats.acquired, stats.reentered) == (counts.acquired, counts.reentered)
+            && waited.contains(&stats.waited)
             && (stats.busy, stats.failed, stats.lost) == (counts.busy, counts.failed, counts.lost)
             && released.contains(&stats.released)
             && (stats.release_failed, stats.renewal_failed) == (0, 0);
@@ -501,6 +505,9 @@ impl System {
             .filter(|(_, call)| call.is_waiting() || call.is_inside());
         for id in living.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.calls.remove(&id);
+            if model.calls[&id].is_waiting() || model.calls[&id].is_inside() {
+                model.drop_call(id);
+            }
         }
         self.calls.clear();
         self.poll_all().await;
