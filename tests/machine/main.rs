@@ -68,14 +68,14 @@ fn config(cases: u32, regressions: &'static str) -> Config {
 }
 
 prop_state_machine! {
-    #![proptest_config(config(400, concat!(env!("CARGO_MANIFEST_DIR"), "/tests/machine/regressions/memory.txt")))]
+    #![proptest_config(config(1500, concat!(env!("CARGO_MANIFEST_DIR"), "/tests/machine/regressions/memory.txt")))]
 
     #[test]
     fn in_process(sequential 1..60 => Machine<Memory>);
 }
 
 prop_state_machine! {
-    #![proptest_config(config(20, concat!(env!("CARGO_MANIFEST_DIR"), "/tests/machine/regressions/redis.txt")))]
+    #![proptest_config(config(80, concat!(env!("CARGO_MANIFEST_DIR"), "/tests/machine/regressions/redis.txt")))]
 
     #[test]
     fn on_a_server(sequential 1..40 => Machine<Redis>);

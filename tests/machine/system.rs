@@ -318,12 +318,17 @@ impl System {
     /// Waits until all is as the model says.
     async fn come_to(&mut self, model: &Model, step: &Step) {
         let start = Instant::now();
+        let patience = match step {
+            // A claim that nobody takes up has to be given back before it ends by itself.
+            Step::ReleaseTo { .. } | Step::Drop(_) | Step::Abandon { .. } => CLAIM * 3 / 4,
+            _ => PATIENCE,
+        };
         loop {
             self.poll_all().await;
             let Err(unlike) = self.compare(model).await else {
                 return;
             };
-            if unlike.for_good || model.rules.own_clock || start.elapsed() > PATIENCE {
+            if unlike.for_good || model.rules.own_clock || start.elapsed() > patience {
                 panic!(
                     "after {step:?}: {}\nwhere the model is {model:?}",
                     unlike.what
@@ -514,13 +519,11 @@ impl System {
         if model.rules.own_clock {
             tokio::time::advance(Duration::from_secs(1)).await;
         } else if model.rules.operator {
-            for key in 0..KEYS {
+            for (name, key) in NAMES.iter().zip(&model.keys) {
                 let mut server = shared_server().await.connection().await;
-                let kept = model.keys[key]
-                    .held
-                    .is_some_and(|held| held.kept_until.is_some());
+                let kept = key.held.is_some_and(|held| held.kept_until.is_some());
                 if kept {
-                    let name = self.store.name(NAMES[key]);
+                    let name = self.store.name(name);
                     redis::cmd("DEL")
                         .arg(name)
                         .exec_async(&mut server)
