@@ -5,7 +5,8 @@
 //! `regressions/`, from where it is tried again first.
 
 mod call;
-mod known;
+#[cfg(test)]
+mod found;
 mod model;
 mod steps;
 mod system;

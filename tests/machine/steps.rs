@@ -6,7 +6,6 @@ use lock_runtime::Strategy as Waiting;
 use proptest::{prelude::*, sample::select, strategy::Union};
 use proptest_state_machine::ReferenceStateMachine;
 
-use crate::known::leads_to_a_defect;
 use crate::model::{CLIENTS, CallId, Form, KEYS, Lease, Model, NAMES, Rules, Spec, Stage, Wait};
 
 /// So many callers are inside or wait at most.
@@ -159,9 +158,6 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
             model.calls.get(id).is_some_and(|call| wanted(call.stage))
         };
         let inside = |stage| stage == Stage::Inside;
-        if leads_to_a_defect(model, step) {
-            return false;
-        }
         match step {
             Step::Begin(id, spec) => !model.calls.contains_key(id) && may_begin(model, spec),
             Step::Abandon { client, .. } => !model.clients[*client].closed,

@@ -151,6 +151,17 @@ impl System {
     async fn step(&mut self, model: &Model, step: &Step) {
         match step {
             Step::Begin(id, spec) => {
+                if let (Some(_), false) = (spec.under, model.rules.own_clock) {
+                    // It may extend the lease of the call around it.
+                    let lock = self.observer.lock(NAMES[spec.keys[0]]);
+                    if lock
+                        .status()
+                        .await
+                        .is_ok_and(|status| status.holder.is_some())
+                    {
+                        self.confirmed(spec.keys[0]).await;
+                    }
+                }
                 self.begin(*id, spec, model);
                 let closed = model.clients[spec.client].closed;
                 if spec.strategy != Strategy::Handoff && !model.rules.own_clock && !closed {
@@ -174,7 +185,13 @@ impl System {
                 self.leave(*release).await;
                 drop(self.calls.remove(dropped));
             }
-            Step::Extend(id) => self.extend(*id, model).await,
+            Step::Extend(id) => {
+                let hold = model.calls[id].entries[0].hold;
+                if !model.rules.own_clock && model.holds[hold].stands {
+                    self.confirmed(model.holds[hold].key).await;
+                }
+                self.extend(*id, model).await;
+            }
             Step::Delete(key) => self.operate(*key, &["DEL"], &[]).await,
             Step::DeleteAndTry(key, id, client) => {
                 self.operate(*key, &["DEL"], &[]).await;
@@ -243,8 +260,8 @@ impl System {
         assert!(right, "extending call {id}: {answer:?}\n{model:?}");
     }
 
-    /// The operator does something to a lock that is held, and not only claimed.
-    async fn operate(&self, key: usize, before: &[&str], after: &[&str]) {
+    /// Waits until who is inside has confirmed that it took up its grant: what is done to it before, it finds out.
+    async fn confirmed(&self, key: usize) {
         let start = Instant::now();
         loop {
             let status = self.observer.lock(NAMES[key]).status().await;
@@ -258,6 +275,11 @@ impl System {
             assert!(start.elapsed() < PATIENCE, "a claim is not confirmed");
             tokio::time::sleep(5 * MS).await;
         }
+    }
+
+    /// The operator does something to a lock that is held, and not only claimed.
+    async fn operate(&self, key: usize, before: &[&str], after: &[&str]) {
+        self.confirmed(key).await;
         let mut server = shared_server().await.connection().await;
         let mut command = redis::cmd(before[0]);
         command

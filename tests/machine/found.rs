@@ -1,0 +1,67 @@
+//! The shortest sequences to the defects that the machine has found.
+
+use lock_runtime::Strategy;
+use proptest::test_runner::Config;
+use proptest_state_machine::StateMachineTest;
+
+use crate::{
+    Memory,
+    model::{Lease, Model, Spec},
+    steps::{Place, Step},
+    system::Machine,
+};
+
+const A: usize = 0;
+
+fn run(steps: Vec<Step>) {
+    let model = Model::new(Memory::RULES);
+    Machine::<Memory>::test_sequential(Config::default(), model, steps, None);
+}
+
+fn notified(client: usize) -> Spec {
+    Spec {
+        strategy: Strategy::Notify,
+        ..Spec::patient(client, A)
+    }
+}
+
+/// It lasted until the end of its `wait`.
+#[test]
+fn a_shutdown_dismisses_who_is_notified() {
+    run(vec![
+        Step::Begin(0, Spec::once(0, A)),
+        Step::Begin(1, notified(1)),
+        Step::ShutDown(1),
+    ]);
+}
+
+/// It looked again at the end of the lease that it saw, and nobody woke it earlier: where there was none, never.
+#[test]
+fn the_end_of_a_kept_lock_wakes_who_is_notified() {
+    let at_least = Spec {
+        at_least: true,
+        ..Spec::once(0, A)
+    };
+    run(vec![
+        Step::Begin(0, at_least),
+        Step::Begin(1, notified(1)),
+        Step::Release(0),
+        Step::Advance(60),
+    ]);
+}
+
+/// As above, and the holder is another one by then.
+#[test]
+fn the_end_of_a_later_lease_wakes_who_is_notified() {
+    let short = Spec {
+        lease: Lease::Short,
+        ..Spec::patient(0, A)
+    };
+    run(vec![
+        Step::Begin(0, Spec::once(0, A)),
+        Step::Begin(1, notified(1)),
+        Step::Begin(2, short),
+        Step::Release(0),
+        Step::Advance(60),
+    ]);
+}
