@@ -81,7 +81,7 @@ pub enum Released {
 pub struct Status {
     /// The holder, if the lock is held.
     pub holder: Option<Holder>,
-    /// How many wait.
+    /// How many queue; on a Redis server each process that waits by `notify` is one more.
     pub waiters: usize,
 }
 

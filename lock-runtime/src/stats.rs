@@ -34,7 +34,7 @@ counters! {
     waited,
     /// Acquisitions that ended in `Busy`.
     busy,
-    /// Acquisitions that ended in `Unreachable` or `Refused`.
+    /// Acquisitions that ended in another error: `Unreachable`, `Refused`, `WrongLayout` or `ShutDown`.
     failed,
     /// Holds that were given back while they were valid.
     released,
