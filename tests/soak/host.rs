@@ -324,7 +324,7 @@ fn report(
         let _ = writeln!(text, "{all} faults: {}", shares.join(", "));
         let _ = writeln!(
             text,
-            "{allowed} overlaps where an operator had deleted the key, whose tokens rose"
+            "{allowed} overlaps and late entries where an operator had deleted the key, which tokens tell apart"
         );
     }
     if let Some(((host, worker), (late_host, late_worker))) = memory {
