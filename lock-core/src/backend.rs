@@ -209,3 +209,20 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Ends when everything that runs in the background has ended, and closes.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_what_kept_the_server() {
+        let text = |error: BackendError| error.to_string();
+        assert!(
+            text(BackendError::Unreachable("no route".into()))
+                .ends_with("cannot be reached: no route")
+        );
+        assert!(text(BackendError::Refused("OOM".into())).ends_with("refused: OOM"));
+        assert!(text(BackendError::WrongLayout).contains("other data"));
+        assert!(text(BackendError::ShutDown).contains("shut down"));
+    }
+}

@@ -99,6 +99,10 @@ mod tests {
             ("18446744073709551615d", DurationError::Overflow),
         ] {
             assert_eq!(parse(text), Err(error), "{text}");
+            // And shows one that is none.
+            let example = error.to_string();
+            let example = example.split('"').nth(1).expect("an example in quotes");
+            assert!(parse(example).is_ok(), "{example}");
         }
     }
 }

@@ -249,3 +249,97 @@ impl<T, E> MapErrResult<E> for Result<T, E> {
         Err(error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_names_its_key_and_says_what_to_do() {
+        let key = || LockKey::new("order:7").expect("a key");
+        let (waited, detail) = (Duration::from_secs(3), || "no route".to_owned());
+        let busy = |with| LockError::Busy {
+            key: key(),
+            waited,
+            with,
+        };
+        let lost = |reason| LockError::Lost {
+            key: key(),
+            token: FencingToken::new(42),
+            reason,
+        };
+        for (error, says) in [
+            (busy(BusyWith::AnotherProcess), "raise `wait`"),
+            (busy(BusyWith::ThisProcess), "another call of this process"),
+            (busy(BusyWith::Sibling), "siblings take turns"),
+            (busy(BusyWith::OutOfOrder), "among its `keys`"),
+            (lost(LossReason::Expired), "(token 42) was lost"),
+            (lost(LossReason::NotHeld), "no longer holds the key"),
+            (
+                LockError::Unreachable {
+                    key: key(),
+                    waited,
+                    detail: detail(),
+                },
+                "(no route); check the server",
+            ),
+            (
+                LockError::Refused {
+                    key: key(),
+                    detail: detail(),
+                },
+                "no route",
+            ),
+            (
+                LockError::WrongLayout { key: key() },
+                "another key or namespace",
+            ),
+        ] {
+            let text = error.to_string();
+            assert!(text.contains("`order:7`") && text.contains(says), "{text}");
+            assert!(error.source().is_none());
+        }
+        assert!(busy(BusyWith::Sibling).to_string().contains("3.0s"));
+    }
+
+    #[test]
+    fn an_error_has_its_cause() {
+        let key = LockError::from(KeyError::Empty);
+        let options = LockError::from(OptionsError::WaitTooLong);
+        for (error, cause) in [
+            (&key, KeyError::Empty.to_string()),
+            (&options, OptionsError::WaitTooLong.to_string()),
+        ] {
+            let source = error.source().expect("it has a cause").to_string();
+            assert_eq!(source, cause);
+            assert!(error.to_string().ends_with(&cause), "{error}");
+        }
+        assert!(LockError::NoClient.to_string().contains("install()"));
+        assert!(LockError::ShutDown.to_string().contains("shut down"));
+    }
+
+    #[test]
+    fn a_backends_failure_is_told_with_its_key() {
+        let key = LockKey::new("order:7").expect("a key");
+        let told = |error| LockError::from_backend(error, &key, Duration::from_secs(1));
+        let detail = "no route".to_owned();
+        assert_eq!(
+            told(BackendError::Unreachable(detail.clone())),
+            LockError::Unreachable {
+                key: key.clone(),
+                waited: Duration::from_secs(1),
+                detail: detail.clone()
+            }
+        );
+        assert_eq!(
+            told(BackendError::Refused(detail.clone())),
+            LockError::Refused {
+                key: key.clone(),
+                detail
+            }
+        );
+        let wrong = told(BackendError::WrongLayout);
+        assert_eq!(wrong, LockError::WrongLayout { key: key.clone() });
+        assert_eq!(told(BackendError::ShutDown), LockError::ShutDown);
+    }
+}

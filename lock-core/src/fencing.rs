@@ -35,3 +35,16 @@ impl From<FencingToken> for u64 {
         token.get()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_its_number() {
+        let token = FencingToken::new(42);
+        assert_eq!((token.get(), u64::from(token)), (42, 42));
+        assert_eq!(token.to_string(), "42");
+        assert!(token < FencingToken::new(43));
+    }
+}

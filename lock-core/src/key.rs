@@ -366,6 +366,53 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_prints_much_is_not_kept_whole() {
+        struct Much;
+        impl Display for Much {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                (0..10_000).try_for_each(|_| f.write_str(&"x".repeat(100)))
+            }
+        }
+        let refused = KeyBuilder::new().part("much", &Much).build();
+        let Err(KeyError::TooLong { bytes }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!((4 * MAX_KEY_BYTES..20_000).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn each_refusal_says_what_to_do() {
+        for (error, says) in [
+            (KeyError::Empty, "give the lock a name"),
+            (KeyError::EmptyPart { placeholder: "id" }, "`<id>` is empty"),
+            (
+                KeyError::TooLong { bytes: 2000 },
+                "2000 bytes, more than the 1024",
+            ),
+            (KeyError::ControlCharacter, "remove it"),
+            (KeyError::StrayBrace, "or none"),
+            (KeyError::ReservedName, "`lock:fence`"),
+            (KeyError::ReservedSuffix { suffix: ":queue" }, "`:queue`"),
+            (KeyError::Unprintable { placeholder: "id" }, "`<id>` failed"),
+        ] {
+            let text = error.to_string();
+            assert!(text.contains(says), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_plain_name_is_what_it_says() {
+        let key = |text: &str| LockKey::new(text).unwrap();
+        let plain = |namespace, text| LockName::plain(namespace, &key(text));
+        assert_eq!(plain(None, "{a}b}").unwrap().as_str(), "{a}b}");
+        assert_eq!(plain(Some("shop"), "a").unwrap().as_str(), "shop:a");
+        assert_eq!(plain(Some(""), "a"), Err(KeyError::Empty));
+        for fence in [plain(None, "lock:fence"), plain(Some("lock"), "fence")] {
+            assert_eq!(fence, Err(KeyError::ReservedName));
+        }
+    }
+
+    #[test]
     fn an_empty_part_is_named() {
         assert_eq!(key(""), Err(KeyError::EmptyPart { placeholder: "id" }));
         assert_eq!(LockKey::new(""), Err(KeyError::Empty));

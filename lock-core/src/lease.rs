@@ -113,6 +113,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_lease_lasts_a_day_at_most() {
+        assert_eq!(
+            MAX_LEASE,
+            crate::duration::parse("24h").expect("a duration")
+        );
+    }
+
+    #[test]
     fn moments_saturate() {
         let moment = Moment::new(Duration::from_secs(1));
         assert_eq!(moment - Duration::from_secs(2), Moment::new(Duration::ZERO));

@@ -289,6 +289,43 @@ mod tests {
     }
 
     #[test]
+    fn each_refusal_says_what_to_choose() {
+        for (error, says) in [
+            (OptionsError::LeaseTooShort, "at least 10ms"),
+            (OptionsError::RenewedLeaseTooShort, "at least 1s"),
+            (OptionsError::LeaseTooLong, "at most 24 hours"),
+            (OptionsError::WaitTooLong, "\"24h\" or less"),
+            (OptionsError::MaxHoldWithoutRenewal, "set `renew`"),
+            (OptionsError::BackoffOutOfRange, "1 ms and 128 ms"),
+            (OptionsError::NoQueue, "`strategy = notify`"),
+            (OptionsError::HoldAtLeastAboveLease, "24 hours at most"),
+        ] {
+            let text = error.to_string();
+            assert!(text.contains(says), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_edges_are_allowed() {
+        let day = crate::duration::parse("24h").expect("a duration");
+        let options = LockOptions {
+            wait: Some(day),
+            ..LockOptions::default()
+        };
+        assert_eq!(complete(options).map(|terms| terms.wait), Ok(day));
+        let even = Backoff {
+            first: SECOND,
+            most: SECOND,
+        };
+        let defaults = Defaults {
+            backoff: even,
+            ..Defaults::default()
+        };
+        let completed = LockOptions::default().complete(&defaults);
+        assert_eq!(completed.map(|terms| terms.backoff), Ok(even));
+    }
+
+    #[test]
     fn a_backoff_has_bounds() {
         for (first, most) in [(0, 1), (2, 1)] {
             let defaults = Defaults {

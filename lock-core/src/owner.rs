@@ -47,5 +47,7 @@ mod tests {
             assert_eq!(owner.to_string().parse(), Ok(owner));
         }
         assert!("not hex".parse::<OwnerId>().is_err());
+        let owner = OwnerId::from_u128(0xabc);
+        assert_eq!(format!("{owner:?}"), format!("OwnerId({owner})"));
     }
 }
