@@ -21,7 +21,7 @@ use support::{
 mod table;
 
 /// Most scenarios wait most of the time.
-const THREADS: &str = "--test-threads=2";
+const THREADS: &str = "--test-threads=3";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
