@@ -1,6 +1,6 @@
 //! Runs the fault matrix many times over, and writes what it has seen into `docs/faults.md`:
-//! `cargo run --release --example faults -- --write`. Without `--write` it prints the table, and `--runs N` runs each
-//! scenario N times, 20 by default.
+//! `cargo run --release --example faults -- --write`. Without `--write` it prints the table, `--runs N` runs each
+//! scenario N times, 20 by default, and `--again row_36` runs that row anew and keeps what was seen of the others.
 
 use std::{
     collections::BTreeMap,
@@ -35,11 +35,27 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let again = args.iter().position(|arg| arg == "--again");
+    let again = again.map(|at| args.get(at + 1).cloned().unwrap_or_default());
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let seen = root.join("target/faults");
-    let _ = fs::remove_dir_all(&seen);
-    fs::create_dir_all(&seen).expect("the target folder can be written");
-    let outcomes = run(root, &seen, runs);
+    let earlier = seen.join("outcomes");
+    let mut outcomes = BTreeMap::new();
+    if let Some(row) = &again {
+        let earlier = fs::read_to_string(&earlier).expect("there was a run before");
+        outcomes.extend(earlier.lines().filter_map(outcome));
+        let _ = fs::remove_file(seen.join(row));
+    } else {
+        let _ = fs::remove_dir_all(&seen);
+        fs::create_dir_all(&seen).expect("the target folder can be written");
+    }
+    let rows = again.as_deref().unwrap_or("row_");
+    outcomes.extend(run(root, &seen, runs, rows));
+    let lines = outcomes.iter().map(|(test, passed)| {
+        let result = if *passed { "ok" } else { "FAILED" };
+        format!("test {test} ... {result}\n")
+    });
+    fs::write(earlier, lines.collect::<String>()).expect("the target folder can be written");
     let (table, green) = table_of(&seen, &outcomes, runs);
     if write {
         page::update(&root.join("docs/faults.md"), "seen", &table).expect("the page has its marks");
@@ -53,18 +69,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the tests of all rows; by name, whether each passed.
-fn run(root: &Path, seen: &Path, runs: u32) -> BTreeMap<String, bool> {
+/// What a line of the test harness says of a test, if it does.
+fn outcome(line: &str) -> Option<(String, bool)> {
+    let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    Some((name.to_owned(), result.ends_with("ok")))
+}
+
+/// Runs the tests of these rows; by name, whether each passed.
+fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool> {
     let mut tests = Command::new(env!("CARGO"))
-        .args([
-            "test",
-            "--release",
-            "--test",
-            "faults",
-            "--",
-            "row_",
-            THREADS,
-        ])
+        .args(["test", "--release", "--test", "faults", "--", rows, THREADS])
         .current_dir(root)
         .env(RUNS_VARIABLE, runs.to_string())
         .env(SEEN_VARIABLE, seen)
@@ -76,12 +90,7 @@ fn run(root: &Path, seen: &Path, runs: u32) -> BTreeMap<String, bool> {
     let mut outcomes = BTreeMap::new();
     for line in BufReader::new(output).lines().map_while(Result::ok) {
         println!("{line}");
-        let outcome = line
-            .strip_prefix("test ")
-            .and_then(|line| line.split_once(" ... "));
-        if let Some((name, outcome)) = outcome {
-            outcomes.insert(name.to_owned(), outcome.ends_with("ok"));
-        }
+        outcomes.extend(outcome(&line));
     }
     let _ = tests.wait();
     outcomes

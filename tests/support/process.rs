@@ -372,6 +372,20 @@ pub fn signal(pid: u32, name: &str) {
         .status()
         .expect("`kill` can be started");
     assert!(sent.success(), "SIG{name} could not be sent to {pid}");
+    // A process runs on for a moment after it was told to stop.
+    while name == "STOP" && !is_stopped(pid) {
+        thread::yield_now();
+    }
+}
+
+/// Whether a process stands still, or is gone.
+fn is_stopped(pid: u32) -> bool {
+    let state = Command::new("ps")
+        .args(["-o", "state=", "-p", &pid.to_string()])
+        .output()
+        .expect("`ps` can be started");
+    let state = String::from_utf8_lossy(&state.stdout);
+    state.is_empty() || state.starts_with(['T', 'Z'])
 }
 
 #[cfg(test)]
