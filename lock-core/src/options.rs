@@ -34,6 +34,19 @@ pub enum Strategy {
     Spin,
 }
 
+/// When a call whose body has ended returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum Release {
+    /// When the server has confirmed the release, after a second at the latest: whoever hears of the result finds the
+    /// lock free, or in the hands of the next waiter.
+    #[default]
+    Confirmed,
+    /// When the release is on its way: one round trip earlier. It is tried again in the background until the lease ends.
+    /// The next acquisition on the same runtime goes after it; somebody else who hears of the result may find the lock
+    /// taken for as long as the release takes.
+    Background,
+}
+
 /// How long a caller that spins sleeps between two tries: twice as long each time, less up to a half by chance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Backoff {
@@ -79,6 +92,8 @@ pub struct LockOptions {
     pub hold_at_least: Duration,
     /// How to wait.
     pub strategy: Option<Strategy>,
+    /// When the call returns.
+    pub release: Option<Release>,
 }
 
 /// The values for what a call leaves open.
@@ -92,6 +107,8 @@ pub struct Defaults {
     pub strategy: Option<Strategy>,
     /// How to spin, where a call does.
     pub backoff: Backoff,
+    /// When calls return: once their release is confirmed.
+    pub release: Release,
     /// How the locks are stored: the native way.
     pub layout: Layout,
 }
@@ -103,6 +120,7 @@ impl Default for Defaults {
             lease: Duration::from_secs(30),
             strategy: None,
             backoff: Backoff::default(),
+            release: Release::default(),
             layout: Layout::default(),
         }
     }
@@ -123,6 +141,8 @@ pub struct Terms {
     pub strategy: Strategy,
     /// How to spin, if that is how.
     pub backoff: Backoff,
+    /// When the call returns.
+    pub release: Release,
 }
 
 /// Why choices are refused. Nothing was sent, the body was not run.
@@ -233,6 +253,7 @@ impl LockOptions {
             hold_at_least: self.hold_at_least,
             strategy,
             backoff,
+            release: self.release.unwrap_or(defaults.release),
         })
     }
 }

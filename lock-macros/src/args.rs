@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::options::{Defaults, LockOptions, OnLost, OptionsError, Strategy};
+use lock_core::options::{Defaults, LockOptions, OnLost, OptionsError, Release, Strategy};
 use proc_macro2::{Span, TokenStream};
 use syn::{
     Expr, ExprPath, Ident, LitStr, Path,
@@ -32,6 +32,7 @@ pub(crate) struct Args {
     pub(crate) on_lost: Option<OnLost>,
     pub(crate) map_err: Option<ExprPath>,
     pub(crate) strategy: Option<Strategy>,
+    pub(crate) release: Option<Release>,
     pub(crate) client: Option<Expr>,
     pub(crate) namespace: Option<LitStr>,
     pub(crate) guard: Option<Ident>,
@@ -65,6 +66,7 @@ impl Args {
             on_lost: None,
             map_err: None,
             strategy: None,
+            release: None,
             client: None,
             namespace: None,
             guard: None,
@@ -142,6 +144,7 @@ impl Args {
             "map_err" => self.map_err = value::map_err(value, mistakes),
             "mode" => value::mode(value, mistakes),
             "strategy" => self.strategy = value::strategy(value, mistakes),
+            "release" => self.release = value::release(value, mistakes),
             "client" => self.client = Some(value.clone()),
             "namespace" => self.namespace = value::namespace(value, mistakes),
             "guard" => self.guard = value::guard(value, mistakes),
@@ -171,6 +174,7 @@ impl Args {
                 .map(|max_hold| max_hold.known().unwrap_or(Defaults::default().lease)),
             on_lost: OnLost::Cancel,
             strategy: None,
+            release: None,
             // Against a lease whose value is not known here, it is checked at run time.
             hold_at_least: match &self.lease {
                 Some(Length::Path(_)) => None,
@@ -278,13 +282,14 @@ mod tests {
             key = "order:<id>", wait = "0s", lease = "30s", renew = true, max_hold = limits::HOLD,
             on_lost = continue, client = self.locks.get(0), namespace = "shop", guard = held, crate = ::locks,
             hold_at_least = "2s", on_busy = fallback(Self::later), map_err = PayError::Lock, mode = exclusive,
-            strategy = notify,
+            strategy = notify, release = background,
         });
         let args = args.unwrap_or_else(|messages| panic!("{messages:?}"));
         assert!(matches!(args.key, Some(Keys::One(key)) if key.pieces.len() == 2));
         assert!(matches!(args.on_busy, Some(OnBusy::Fallback(_))));
         assert!(args.map_err.is_some());
         assert_eq!(args.strategy, Some(Strategy::Notify));
+        assert_eq!(args.release, Some(Release::Background));
         assert_eq!(
             args.hold_at_least.and_then(|time| time.known()),
             Some(Duration::from_secs(2))
@@ -371,6 +376,10 @@ mod tests {
         refused(quote!(key = "a", mode = permits()), "one number");
         refused(quote!(key = "a", mode = "read"), "without quotes");
         refused(quote!(key = "a", strategy = "spin"), "without quotes");
+        refused(
+            quote!(key = "a", release = "background"),
+            "without quotes",
+        );
         refused(quote!(key = "a", guard = "held"), "guard = held");
         refused(quote!(key = "a", guard = a.b), "a name");
         refused(quote!(key = "a", namespace = ""), "empty");

@@ -289,6 +289,7 @@ fn call(args: &Args) -> TokenStream {
         hold_at_least,
         on_lost,
         strategy,
+        release,
         client,
         namespace,
         root,
@@ -325,12 +326,16 @@ fn call(args: &Args) -> TokenStream {
         let strategy = Ident::new(&format!("{strategy:?}"), Span::mixed_site());
         quote!(.strategy(#root::Strategy::#strategy))
     });
+    let release = release.map(|release| {
+        let release = Ident::new(&format!("{release:?}"), Span::mixed_site());
+        quote!(.release(#root::Release::#release))
+    });
     let namespace = namespace
         .as_ref()
         .map(|namespace| quote!(.namespace(#namespace)));
     let call = quote! {
         #private::Call::#new(#key)
-            #wait #lease #renew #max_hold #hold_at_least #on_lost #strategy #namespace
+            #wait #lease #renew #max_hold #hold_at_least #on_lost #strategy #release #namespace
     };
     let Some(client) = client else {
         return call;

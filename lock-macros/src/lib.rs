@@ -61,6 +61,7 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// | `guard = hold` | a name under which the body finds its hold: `hold.token()`, `hold.remaining()`, `hold.lost()`; with `keys` one hold for each, `hold[0].token()` | |
 /// | `crate = ::locks` | the path of `lock-runtime`, if it was renamed | `::lock_runtime` |
 /// | `strategy = notify`, `strategy = spin` | how to wait, see below | the client's, `handoff` |
+/// | `release = background` | the value returns when the release is on its way, one round trip earlier: see below | the client's, `confirmed` |
 /// | `mode = exclusive` | the default; no others are supported yet | |
 ///
 /// A duration is a whole number with a unit (`us`, `ms`, `s`, `m`, `h`, `d`) in quotes, or the path of a
@@ -111,6 +112,13 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// Callers with different strategies share one lock: a release serves those who queue first, and no try takes a lock that
 /// somebody queues for. So `notify` and `spin` can starve where others queue.
+///
+/// # When the value returns
+///
+/// By default when the server has confirmed the release, so that whoever hears of the result finds the lock free, or with
+/// the next waiter. With `release = background` when the release is on its way: one round trip earlier. It is tried again
+/// until the lease ends. The runtime's next acquisition goes after it, on the same connection; but somebody else who hears of the
+/// result at once may find the lock taken for a moment, and a `wait = "0s"` of theirs be `Busy`.
 ///
 /// # Where it stands
 ///

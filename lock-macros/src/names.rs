@@ -3,7 +3,7 @@
 use crate::suggest;
 
 /// Each option with an example of its use. The last one has one value so far.
-const OPTIONS: [(&str, &str); 16] = [
+const OPTIONS: [(&str, &str); 17] = [
     ("key", "key = \"order:<id>\""),
     ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
     ("wait", "wait = \"5s\""),
@@ -19,11 +19,12 @@ const OPTIONS: [(&str, &str); 16] = [
     ("guard", "guard = hold"),
     ("crate", "crate = ::lock_runtime"),
     ("strategy", "strategy = notify"),
+    ("release", "release = background"),
     ("mode", "mode = exclusive"),
 ];
 
 /// How many of [`OPTIONS`] an error recommends.
-const SUPPORTED: usize = 15;
+const SUPPORTED: usize = 16;
 
 /// What other lock libraries call an option, in lower case without `_`.
 const FOREIGN: [(&[&str], &str); 8] = [

@@ -1,6 +1,6 @@
 //! The values of the options that are no durations.
 
-use lock_core::options::{OnLost, Strategy};
+use lock_core::options::{OnLost, Release, Strategy};
 use syn::{Expr, ExprLit, ExprPath, Ident, Lit, LitStr, Path};
 
 use crate::{mistakes::Mistakes, template};
@@ -179,6 +179,23 @@ pub(crate) fn strategy(value: &Expr, mistakes: &mut Mistakes) -> Option<Strategy
     mistakes.add(
         value,
         "this is no strategy: write `strategy = handoff`, `strategy = notify` or `strategy = spin`, without quotes",
+    );
+    None
+}
+
+pub(crate) fn release(value: &Expr, mistakes: &mut Mistakes) -> Option<Release> {
+    let is = |name: &str| matches!(value, Expr::Path(path) if path.path.is_ident(name));
+    for (name, release) in [
+        ("confirmed", Release::Confirmed),
+        ("background", Release::Background),
+    ] {
+        if is(name) {
+            return Some(release);
+        }
+    }
+    mistakes.add(
+        value,
+        "this is no release: write `release = confirmed` or `release = background`, without quotes",
     );
     None
 }

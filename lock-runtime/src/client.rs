@@ -15,7 +15,7 @@ use lock_core::{
     error::LockError,
     key::LockKey,
     layout::Layout,
-    options::{Backoff, Defaults, LockOptions, Strategy},
+    options::{Backoff, Defaults, LockOptions, Release, Strategy},
 };
 use once_cell::sync::OnceCell;
 use tokio::task::futures::TaskLocalFuture;
@@ -392,6 +392,13 @@ impl LockClientBuilder {
     /// How callers with [`Strategy::Spin`] sleep between two tries: 1 to 128 ms by default.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.defaults.backoff = backoff;
+        self
+    }
+
+    /// When calls return that do not say so themselves: [`Release::Confirmed`] by default. Releasing in the background saves
+    /// a call one round trip; choose it where nobody acts on a result before the lock is free.
+    pub fn release(mut self, release: Release) -> Self {
+        self.defaults.release = release;
         self
     }
 

@@ -76,7 +76,7 @@ pub use lock_core::{
     fencing::FencingToken,
     key::{KeyError, KeyPart, LockKey, MAX_KEY_BYTES, escape},
     layout::Layout,
-    options::{Backoff, OnLost, OptionsError, Strategy},
+    options::{Backoff, OnLost, OptionsError, Release, Strategy},
     owner::OwnerId,
 };
 pub use lock_macros::distributed_lock;

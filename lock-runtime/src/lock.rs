@@ -6,7 +6,7 @@ use lock_core::{
     backend::Status,
     error::LockError,
     key::{KeyError, LockKey, LockName},
-    options::{LockOptions, OnLost, Strategy},
+    options::{LockOptions, OnLost, Release, Strategy},
 };
 
 use crate::{
@@ -124,6 +124,13 @@ impl Lock {
     /// How to wait for the lock, if it is not free.
     pub fn strategy(mut self, strategy: Strategy) -> Self {
         self.options.strategy = Some(strategy);
+        self
+    }
+
+    /// When [`run`](Self::run) returns the body's value: once the release is confirmed, or on its way. A guard's release is
+    /// always confirmed.
+    pub fn release(mut self, release: Release) -> Self {
+        self.options.release = Some(release);
         self
     }
 

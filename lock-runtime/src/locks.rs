@@ -1,9 +1,10 @@
 //! What one call asks for: a lock, or several.
 
-use lock_core::{backend::BoxFuture, error::LockError, options::OnLost};
+use lock_core::{backend::BoxFuture, error::LockError};
 
 use crate::{
     entry::Entered,
+    run::Ends,
     several,
     wait::{self, Wanted},
 };
@@ -17,12 +18,16 @@ pub(crate) enum Locks {
 }
 
 impl Locks {
-    pub(crate) fn on_lost(&self) -> OnLost {
+    /// How a body under them ends.
+    pub(crate) fn ends(&self) -> Ends {
         let first = match self {
             Self::One(wanted) => Some(wanted),
             Self::Several(wanted) => wanted.first(),
         };
-        first.map_or(OnLost::Cancel, |wanted| wanted.terms.on_lost)
+        first.map_or_else(Ends::default, |wanted| Ends {
+            on_lost: wanted.terms.on_lost,
+            release: wanted.terms.release,
+        })
     }
 
     /// Enters all of them.

@@ -13,7 +13,7 @@ pub mod v1 {
     use lock_core::{
         error::LockError,
         key::{KeyBuilder, KeyError, LockKey},
-        options::{LockOptions, OnLost, Strategy},
+        options::{LockOptions, OnLost, Release, Strategy},
     };
     use pin_project_lite::pin_project;
 
@@ -23,7 +23,7 @@ pub mod v1 {
         guard::{Hold, Holds},
         lock::Lock,
         locks::Locks,
-        run::{Passage, Slot},
+        run::{Ends, Passage, Slot},
     };
 
     /// Begins a key.
@@ -136,6 +136,11 @@ pub mod v1 {
             self
         }
 
+        pub fn release(mut self, release: Release) -> Self {
+            self.options.release = Some(release);
+            self
+        }
+
         pub fn client(mut self, client: &LockClient) -> Self {
             self.client = Some(client.clone());
             self
@@ -161,9 +166,10 @@ pub mod v1 {
 
         /// Enters the locks, for a body that is built only then.
         pub async fn enter(self) -> Result<Inside, LockError> {
-            let on_lost = self.options.on_lost;
-            let entered = self.locks()?.enter().await?;
-            Ok(Inside { entered, on_lost })
+            let locks = self.locks()?;
+            let ends = locks.ends();
+            let entered = locks.enter().await?;
+            Ok(Inside { entered, ends })
         }
 
         fn locks(self) -> Result<Locks, LockError> {
@@ -190,7 +196,7 @@ pub mod v1 {
     #[must_use]
     pub struct Inside {
         entered: Entered,
-        on_lost: OnLost,
+        ends: Ends,
     }
 
     impl Inside {
@@ -202,7 +208,7 @@ pub mod v1 {
         {
             Called {
                 body: Slot::new(body),
-                passage: Passage::from_inside(self.entered, self.on_lost),
+                passage: Passage::from_inside(self.entered, self.ends),
                 failed: Some(failed),
             }
         }

@@ -6,13 +6,19 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
-use lock_core::{backend::BoxFuture, error::LockError, options::OnLost};
+use lock_core::{
+    backend::BoxFuture,
+    error::LockError,
+    options::{OnLost, Release},
+};
 use pin_project_lite::pin_project;
 
-use crate::{entry::Entered, locks::Locks, reentry};
+use tokio::runtime::Handle;
+
+use crate::{engine, entry::Entered, locks::Locks, reentry};
 
 /// A body of any type.
 pub(crate) trait Body {
@@ -58,6 +64,15 @@ impl<F: Future> Body for Pin<&mut Slot<F>> {
     fn end(&mut self) {
         self.as_mut().project().body.set(None);
     }
+}
+
+/// How a body under its locks ends.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Ends {
+    /// What becomes of it at a loss.
+    pub(crate) on_lost: OnLost,
+    /// Whether its value waits for the release.
+    pub(crate) release: Release,
 }
 
 /// What a body inside its locks needs from poll to poll.
@@ -113,7 +128,7 @@ enum Stage {
 /// The way of one call through its locks. Dropped after the body, it gives back whatever it has of them.
 pub(crate) struct Passage {
     stage: Stage,
-    on_lost: OnLost,
+    ends: Ends,
 }
 
 impl Passage {
@@ -121,24 +136,24 @@ impl Passage {
     pub(crate) fn through(locks: Result<Locks, LockError>) -> Self {
         match locks {
             Ok(locks) => Self {
-                on_lost: locks.on_lost(),
+                ends: locks.ends(),
                 stage: Stage::Entering(locks.enter()),
             },
             Err(error) => Self {
-                on_lost: OnLost::Cancel,
+                ends: Ends::default(),
                 stage: Stage::Entering(Box::pin(std::future::ready(Err(error)))),
             },
         }
     }
 
     /// Is inside already.
-    pub(crate) fn from_inside(entered: Entered, on_lost: OnLost) -> Self {
+    pub(crate) fn from_inside(entered: Entered, ends: Ends) -> Self {
         Self {
             stage: Stage::Inside {
                 entered,
                 inside: Inside::default(),
             },
-            on_lost,
+            ends,
         }
     }
 
@@ -164,14 +179,18 @@ impl Passage {
                     }
                 },
                 Stage::Inside { entered, inside } => {
-                    let result = ready!(inside.poll(entered, self.on_lost, body, cx));
+                    let result = ready!(inside.poll(entered, self.ends.on_lost, body, cx));
                     // The key is released only after the body is gone.
                     body.end();
                     if let Stage::Inside { entered, .. } =
                         std::mem::replace(&mut self.stage, Stage::Ended)
                     {
-                        let leaving = entered.leave(result.is_ok());
-                        self.stage = Stage::Leaving(Box::pin(leaving), result);
+                        let leaving = Box::pin(entered.leave(result.is_ok()));
+                        if self.ends.release == Release::Background {
+                            leave_behind(leaving);
+                            return Poll::Ready(result);
+                        }
+                        self.stage = Stage::Leaving(leaving, result);
                     }
                 }
                 Stage::Leaving(leaving, _) => {
@@ -184,6 +203,19 @@ impl Passage {
                 }
                 Stage::Ended => panic!("a finished call is not polled again"),
             }
+        }
+    }
+}
+
+/// Goes on leaving by itself. The release is on its way when this returns, where there is a connection: the next
+/// acquisition over it comes later.
+fn leave_behind(mut leaving: BoxFuture<'static, ()>) {
+    let mut cx = Context::from_waker(Waker::noop());
+    if leaving.as_mut().poll(&mut cx).is_pending() {
+        // Where the runtime ends first, the engine goes on.
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(leaving)),
+            Err(_) => drop(engine::spawn(leaving)),
         }
     }
 }

@@ -111,7 +111,7 @@ fn value() -> impl Strategy<Value = String> {
     prop_oneof![4 => "[ab0:/|%é<}-]{1,3}", 2 => one("%3A¦:¦a¦b¦a:b¦%¦%25"), 1 => any::<String>()]
 }
 
-const OPTIONS: &str = "key¦key¦key¦keys¦wait¦lease¦renew¦max_hold¦on_busy¦on_lost¦mode¦hold_at_least¦strategy¦client¦\
+const OPTIONS: &str = "key¦key¦key¦keys¦wait¦lease¦renew¦max_hold¦on_busy¦on_lost¦mode¦hold_at_least¦strategy¦release¦client¦\
     namespace¦guard¦map_err¦crate¦kye¦timeout¦r#key¦r#crate¦async¦_¦Self¦größe";
 
 const LITERALS: &str = r##""5s"¦"100ms"¦"2d"¦"5"¦"-1s"¦"99999999999999999999s"¦""¦"hold"¦r#"5s"#¦"a"suffix¦b"5s"¦
@@ -119,7 +119,7 @@ const LITERALS: &str = r##""5s"¦"100ms"¦"2d"¦"5"¦"-1s"¦"9999999999999999999
     true¦false¦"\u{0}"¦"{a}{b}""##;
 
 const EXPRESSIONS: &str = r#"cancel¦continue¦continue 'a¦skip¦error¦fallback(later)¦fallback(Self::later::<T>)¦
-    fallback()¦read¦write¦permits(3)¦permits(0)¦spin¦notify¦handoff¦hold¦id¦self¦self.locks¦r#type¦super::locks¦
+    fallback()¦read¦write¦permits(3)¦permits(0)¦spin¦notify¦handoff¦confirmed¦background¦hold¦id¦self¦self.locks¦r#type¦super::locks¦
     ::locks¦crate::locks¦limits::WAIT¦<T as Limits>::WAIT¦a.b?.c[0]¦|x| x¦return¦async move { x.await }¦
     format!("a{}", id)¦["a:<id>", "b"]¦[]"#;
 
