@@ -210,6 +210,12 @@ impl LockName {
         }
     }
 
+    /// A name in its stored form, as a backend hears it again.
+    #[must_use]
+    pub fn stored(name: &str) -> Self {
+        Self(name.into())
+    }
+
     /// The stored form.
     #[must_use]
     pub fn as_str(&self) -> &str {

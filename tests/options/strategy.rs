@@ -301,7 +301,8 @@ async fn cost(strategy: Strategy, callers: u32, body: std::time::Duration) -> (f
 #[tokio::test]
 async fn one_process_sends_what_its_strategy_needs() {
     let (handoff, _) = cost(Strategy::Handoff, 50, 5 * MS).await;
-    assert!((2.0..2.1).contains(&handoff), "{handoff}");
+    // Requests and releases of many at once.
+    assert!(handoff <= 0.2, "{handoff}");
     // A try in vain, the one that enters, the release.
     let (notify, _) = cost(Strategy::Notify, 50, 5 * MS).await;
     assert!((2.5..3.5).contains(&notify), "{notify}");

@@ -30,7 +30,7 @@ async fn uncontended_one_script_in_and_one_out() {
 }
 
 #[tokio::test]
-async fn contended_two_scripts_an_acquisition() {
+async fn contended_in_one_process_a_few_scripts_for_all() {
     let (server, client) = store().await;
     let before = server.scripts().await;
     let mut callers = tokio::task::JoinSet::new();
@@ -49,10 +49,8 @@ async fn contended_two_scripts_an_acquisition() {
         ended.unwrap();
     }
     let scripts = server.scripts().await - before;
-    assert!(
-        (200..=204).contains(&scripts),
-        "{scripts} scripts for 100 acquisitions"
-    );
+    // The first one's request, one or two for all others, and a release for each of their blocks.
+    assert!(scripts <= 12, "{scripts} scripts for 100 acquisitions");
 }
 
 #[tokio::test]

@@ -13,10 +13,13 @@ use redis::{FromRedisValue, Value};
 use tokio::sync::{Mutex, oneshot};
 
 use super::{
-    Duty, Server, claim_ms,
+    Duty, Server,
+    block::{Standing, Turn},
+    claim_ms,
     connection::{CallError, Connection},
     layout::{Names, Scripts},
-    link::{Link, claimed},
+    lines::Told,
+    link::Link,
     notify,
 };
 use crate::{clock::boot as clock, engine};
@@ -37,7 +40,7 @@ pub(super) struct Args {
     pub(super) scripts: &'static Scripts,
     pub(super) owner: OwnerId,
     pub(super) lease: Duration,
-    wait: Duration,
+    pub(super) wait: Duration,
     inbox: Arc<str>,
     pub(super) lease_ms: String,
     wait_ms: String,
@@ -60,10 +63,21 @@ pub(super) struct Gate {
 #[derive(Debug)]
 pub(super) enum Reply {
     Granted(Grant),
+    /// Granted already: an earlier request was carried out.
+    Held(Standing),
     Busy,
-    Queued(String),
+    /// The place in the queue.
+    Queued(u64),
     /// The request came after its own end: nothing was changed.
     Late,
+}
+
+/// What leaving found on the server.
+enum Left {
+    /// The owner is neither queued nor inside.
+    Out,
+    /// It is an owner of this grant, which was left as it is.
+    Held(Standing),
 }
 
 /// Milliseconds, rounded up: no lease is shorter on the server than it is here, and no wait.
@@ -107,15 +121,6 @@ impl Args {
         format!("{owner}|{inbox}|{lease_ms}|{wait_ms}")
     }
 
-    /// A grant that a reply names, valid from the sending of its request.
-    pub(super) fn held(&self, token: u64, left: u64, sent: Moment) -> Grant {
-        let left = Duration::from_millis(left);
-        Grant {
-            queued: false,
-            ..claimed(token, left.min(self.lease), sent)
-        }
-    }
-
     /// What the grant says after its token.
     pub(super) fn tail(&self) -> String {
         format!("{}|{}|{}", self.lease_ms, self.inbox, self.owner)
@@ -151,8 +156,9 @@ impl Args {
     pub(super) async fn acquire(
         &self,
         connection: &Connection,
-        place: Option<&str>,
+        place: Option<u64>,
     ) -> Result<Reply, CallError> {
+        let place_before = place.map(|place| place.to_string());
         let keys = [self.names.grant(), self.names.companion(), FENCE];
         let (tail, not_after) = (self.tail(), self.not_after(connection));
         let args = [
@@ -161,7 +167,7 @@ impl Args {
             &connection.floor,
             &self.wait_ms,
             claim_ms(),
-            place.unwrap_or_default(),
+            place_before.as_deref().unwrap_or_default(),
             &not_after,
             self.marker.as_deref().unwrap_or_default(),
         ];
@@ -182,18 +188,15 @@ impl Args {
         let mut next = || fields.next().unwrap_or(Value::Nil);
         let state: String = decode(next())?;
         Ok(match state.as_str() {
-            "held" => Reply::Granted(Grant {
-                queued: place.is_some(),
-                ..self.held(decode(next())?, decode(next())?, sent)
-            }),
+            "held" => Reply::Held(standing(next(), next(), sent)?),
             "queued" => Reply::Queued(decode(next())?),
             "busy" => Reply::Busy,
             _ => Reply::Late,
         })
     }
 
-    /// Takes the owner out of the queue; out of the lock, too, if it is to be given up.
-    async fn leave(&self, connection: &Connection, give_up: bool) -> Result<Leaving, CallError> {
+    /// Takes the owner out of the queue; out of the lock, too, if it is to be given up and nobody shares it.
+    async fn leave(&self, connection: &Connection, give_up: bool) -> Result<Left, CallError> {
         let keys = [self.names.grant(), self.names.companion(), FENCE];
         let (owner, member) = (self.owner.to_string(), self.member());
         let args = [
@@ -207,15 +210,21 @@ impl Args {
         let reply: Vec<Value> = decode(reply)?;
         let mut fields = reply.into_iter().skip(1);
         Ok(match (fields.next(), fields.next()) {
-            (Some(token), Some(left)) => {
-                Leaving::Granted(self.held(decode(token)?, decode(left)?, sent))
-            }
-            _ => Leaving::Left,
+            (Some(grant), Some(left)) => Left::Held(standing(grant, left, sent)?),
+            _ => Left::Out,
         })
     }
 }
 
+/// A grant in a reply to what was sent then.
+fn standing(grant: Value, left: Value, sent: Moment) -> Result<Standing, CallError> {
+    let (grant, left): (String, u64) = (decode(grant)?, decode(left)?);
+    Standing::told(&grant, left, sent)
+        .ok_or_else(|| CallError::Refused(not_understood(&format_args!("`{grant}`"))))
+}
+
 /// What has been sent so far.
+#[derive(Clone)]
 pub(super) struct Sent {
     pub(super) link: Arc<Link>,
     pub(super) args: Arc<Args>,
@@ -229,14 +238,28 @@ pub(super) struct RedisAttempt {
     notified: bool,
     /// `None` until the first request.
     pub(super) sent: Option<Sent>,
-    /// Where the grant arrives while the owner is queued.
-    granted: Option<oneshot::Receiver<Grant>>,
-    place: Option<String>,
+    /// Where word of its turn arrives, from before the owner is queued.
+    told: Option<oneshot::Receiver<Told>>,
+    place: Option<u64>,
+    /// Its turn, which has come and is not taken up yet.
+    turn: Option<Turn>,
+    /// The newest token that it had and that was lost.
+    lost: u64,
     /// Whether a request has no answer, and may have been carried out.
     unsure: bool,
     pub(super) settled: bool,
     /// From the first request on, shutting down waits until this attempt is settled or cleaned up.
     pub(super) duty: Option<Duty>,
+}
+
+/// What a request came to.
+enum Asked {
+    Granted(Grant),
+    /// In its turn.
+    Turn(Turn),
+    Busy,
+    /// It has to be sent again.
+    Again,
 }
 
 impl RedisAttempt {
@@ -246,8 +269,10 @@ impl RedisAttempt {
             request,
             notified: false,
             sent: None,
-            granted: None,
+            told: None,
             place: None,
+            turn: None,
+            lost: 0,
             unsure: false,
             settled: false,
             duty: None,
@@ -268,83 +293,86 @@ impl RedisAttempt {
     async fn settle<T>(&mut self, answer: T) -> T {
         if let Some(sent) = &self.sent {
             sent.args.gate.lock().await.over = true;
-            sent.link.forget(sent.args.owner);
+            sent.link.lines.forget(&sent.args);
         }
         self.settled = true;
         answer
     }
 
-    /// One request, and what came of it. `None`: it has to be sent again.
-    async fn request(&mut self) -> Result<Option<Answer>, BackendError> {
+    /// Where the request goes: the link of the one before, unless that has ended.
+    async fn way(&mut self) -> Result<Option<(Sent, Arc<Connection>)>, BackendError> {
         if self.sent.as_ref().is_some_and(|sent| sent.link.has_ended())
             && let Some(old) = self.sent.take()
         {
             // The runtime of its link has ended: the owner leaves there, and takes its place along to a new inbox.
-            self.granted = None;
+            self.told = None;
             let _ = engine::spawn(clean_up(self.server.clone(), old)).await;
         }
-        let (link, connection) = match &self.sent {
+        Ok(match &self.sent {
             Some(sent) => match sent.link.connection().await {
-                Ok(connection) => (sent.link.clone(), connection),
-                Err(_) if !self.server.is_refusing() => return Ok(None),
+                Ok(connection) => Some((sent.clone(), connection)),
+                Err(_) if !self.server.is_refusing() => None,
                 Err(error) => return Err(error),
             },
-            None => self.server.connected().await?,
+            None => {
+                let (link, connection) = self.server.connected().await?;
+                let inbox = link.inbox.clone();
+                let args = Args::new(&self.server, &self.request, inbox, self.notified);
+                let args = Arc::new(args);
+                Some((Sent { link, args }, connection))
+            }
+        })
+    }
+
+    /// One request, alone or together with those of others, and what came of it.
+    async fn request(&mut self) -> Result<Asked, BackendError> {
+        let Some((sent, connection)) = self.way().await? else {
+            return Ok(Asked::Again);
         };
-        let args = match &self.sent {
-            Some(sent) => sent.args.clone(),
-            None => Arc::new(Args::new(
-                &self.server,
-                &self.request,
-                link.inbox.clone(),
-                self.notified,
-            )),
-        };
-        if self.granted.is_none() {
-            self.granted = Some(link.expect(args.clone()));
-        }
+        let Sent { link, args } = &sent;
         if self.duty.is_none() {
             self.duty = Some(self.server.begin_duty());
         }
-        self.sent = Some(Sent {
-            link: link.clone(),
-            args: args.clone(),
-        });
+        self.sent = Some(sent.clone());
+        if self.told.is_none() && !self.request.wait.is_zero() {
+            let (told, alone) = link.lines.join(args, self.place, self.lost);
+            self.told = Some(told);
+            link.watch();
+            if !alone {
+                link.ask(&self.server, &args.names.lock);
+                return self.turn().await;
+            }
+        }
         args.gate.lock().await.carried = Some(connection.clone());
-        match args.acquire(&connection, self.place.as_deref()).await {
-            Ok(Reply::Granted(grant)) => Ok(Some(Answer::Granted(grant))),
-            Ok(Reply::Busy) => Ok(Some(Answer::Busy)),
+        match args.acquire(&connection, self.place).await {
+            Ok(Reply::Granted(grant)) => Ok(Asked::Granted(grant)),
+            Ok(Reply::Busy) => Ok(Asked::Busy),
+            Ok(Reply::Held(standing)) if self.told.is_none() => Ok(Asked::Turn(standing.sole())),
+            Ok(Reply::Held(standing)) => {
+                self.server.take_up(link, &args.names.lock, standing);
+                self.turn().await
+            }
             Ok(Reply::Queued(place)) => {
-                link.queued(args.owner, &place);
+                link.lines.queued(args, place);
                 tracing::debug!(lock = %args.names.lock, place, "queued");
                 self.place = Some(place);
-                let granted = self
-                    .granted
-                    .as_mut()
-                    .expect("a queued owner expects its grant");
-                let grant = granted.await;
-                self.granted = None;
-                match grant {
-                    Ok(grant) => Ok(Some(Answer::Granted(grant))),
-                    Err(_) if self.server.is_refusing() => Err(BackendError::ShutDown),
-                    Err(_) => Ok(None),
-                }
+                self.turn().await
             }
             Ok(Reply::Late) => {
                 // The server's clock was set forward, or the request lay about: a new connection knows its clock.
                 connection.health.mark_demoted();
                 clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
-                Ok(None)
+                Ok(Asked::Again)
             }
             Err(CallError::Broken(detail)) => {
                 self.unsure = true;
                 self.server.note(detail);
-                Ok(None)
+                Ok(Asked::Again)
             }
             Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
                 self.server.note(detail);
                 clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
-                Ok(None)
+                Ok(Asked::Again)
             }
             Err(CallError::Refused(error)) => {
                 if !self.unsure && self.place.is_none() {
@@ -356,12 +384,25 @@ impl RedisAttempt {
         }
     }
 
-    /// Makes sure that a claim is young enough to start on: with less than two thirds left of its validity, it has to
-    /// be renewed first. `None` if it is not held any more.
-    async fn confirm(&self, grant: Grant) -> Result<Option<Grant>, BackendError> {
-        let validity = grant.validity;
-        let left = grant.remaining(clock::now()).unwrap_or(validity);
-        if !grant.queued || left >= validity * 2 / 3 {
+    /// Waits for its turn.
+    async fn turn(&mut self) -> Result<Asked, BackendError> {
+        let told = self.told.as_mut().expect("a caller that queues is told");
+        let told = told.await;
+        self.told = None;
+        match told {
+            Ok(Ok(turn)) => Ok(Asked::Turn(turn)),
+            Ok(Err(error)) => Err(error),
+            Err(_) if self.server.is_refusing() => Err(BackendError::ShutDown),
+            Err(_) => Ok(Asked::Again),
+        }
+    }
+
+    /// Makes sure that a turn is young enough to start on: with less than two thirds left of what was confirmed, it has
+    /// to be renewed first. `None` if it is not held any more.
+    async fn confirm(&self, turn: Turn) -> Result<Option<Grant>, BackendError> {
+        let Turn { grant, confirmed } = turn;
+        let left = grant.remaining(clock::now()).unwrap_or(confirmed);
+        if left >= confirmed * 2 / 3 {
             return Ok(Some(grant));
         }
         let lease = self.request.lease.time;
@@ -377,6 +418,16 @@ impl RedisAttempt {
             Renewed::NotHeld => None,
         })
     }
+
+    /// Its turn, if that has come; it does not come any more otherwise.
+    fn last_word(&mut self) -> Option<Turn> {
+        let mut told = self.told.take();
+        self.turn.take().or_else(|| {
+            let told = told.as_mut()?;
+            told.close();
+            told.try_recv().ok()?.ok()
+        })
+    }
 }
 
 impl Attempt for RedisAttempt {
@@ -387,13 +438,22 @@ impl Attempt for RedisAttempt {
                     return Err(BackendError::ShutDown);
                 }
                 match self.request().await? {
-                    Some(Answer::Granted(grant)) => {
-                        if let Some(grant) = self.confirm(grant).await? {
-                            return Ok(self.settle(Answer::Granted(grant)).await);
-                        }
+                    Asked::Granted(grant) => {
+                        return Ok(self.settle(Answer::Granted(grant)).await);
                     }
-                    Some(Answer::Busy) => return Ok(self.settle(Answer::Busy).await),
-                    None => {}
+                    Asked::Turn(turn) => {
+                        self.turn = Some(turn);
+                        let confirmed = self.confirm(turn).await?;
+                        if let Some(grant) = confirmed {
+                            let answer = self.settle(Answer::Granted(grant)).await;
+                            self.turn = None;
+                            return Ok(answer);
+                        }
+                        self.turn = None;
+                        self.lost = turn.grant.token.get();
+                    }
+                    Asked::Busy => return Ok(self.settle(Answer::Busy).await),
+                    Asked::Again => {}
                 }
             }
         })
@@ -412,7 +472,23 @@ impl Attempt for RedisAttempt {
                 let connection = sent.link.connection().await?;
                 sent.args.gate.lock().await.over = true;
                 match sent.args.leave(&connection, false).await {
-                    Ok(leaving) => return Ok(self.settle(leaving).await),
+                    Ok(left) => {
+                        if let Left::Held(standing) = left {
+                            if self.told.is_none() && standing.owners.len() == 1 {
+                                self.turn.get_or_insert(standing.sole());
+                            } else {
+                                give_on(&self.server, &sent.link, &sent.args, standing);
+                            }
+                        }
+                        self.turn = self.last_word();
+                        let leaving = match self.turn {
+                            Some(turn) => Leaving::Granted(turn.grant),
+                            None => Leaving::Left,
+                        };
+                        let leaving = self.settle(leaving).await;
+                        self.turn = None;
+                        return Ok(leaving);
+                    }
                     Err(CallError::Refused(error)) => return Err(error),
                     Err(CallError::Broken(detail)) => self.server.note(detail),
                     Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
@@ -427,13 +503,23 @@ impl Attempt for RedisAttempt {
 
 impl Drop for RedisAttempt {
     fn drop(&mut self) {
+        let turn = self.last_word();
         if !self.settled
             && let Some(sent) = self.sent.take()
         {
             let server = self.server.clone();
             let duty = self.duty.take();
             engine::spawn(async move {
-                clean_up(server, sent).await;
+                match turn {
+                    None => clean_up(server, sent).await,
+                    Some(turn) => {
+                        // Nothing of it is sent again after the release.
+                        sent.args.gate.lock().await.over = true;
+                        let (name, Grant { token, valid_until, .. }) =
+                            (sent.args.names.lock.clone(), turn.grant);
+                        server.release_until(name, token, None, valid_until).await;
+                    }
+                }
                 drop(duty);
             });
         }
@@ -460,7 +546,7 @@ pub(super) async fn until_closed(server: &Arc<Server>, connection: &Connection, 
 /// where it does not answer, it is closed on the server before the home link leaves.
 pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
     let Sent { link, args } = sent;
-    link.forget(args.owner);
+    link.lines.forget(&args);
     let carried = {
         let mut gate = args.gate.lock().await;
         gate.over = true;
@@ -472,7 +558,13 @@ pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
     if !connection.health.is_broken() {
         let patience = clock::now() + SAME_CONNECTION_PATIENCE;
         match clock::timeout_at(patience, args.leave(&connection, true)).await {
-            Some(Ok(_) | Err(CallError::Refused(BackendError::WrongLayout))) => return,
+            Some(Ok(left)) => {
+                if let Left::Held(standing) = left {
+                    give_on(&server, &link, &args, standing);
+                }
+                return;
+            }
+            Some(Err(CallError::Refused(BackendError::WrongLayout))) => return,
             Some(Err(CallError::Refused(error))) => {
                 tracing::warn!(lock = %args.names.lock, %error, "an abandoned acquisition runs out by itself");
                 return;
@@ -490,7 +582,10 @@ pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
             if home.may_kill {
                 home.kill(&connection.identity).await.ok()?;
             }
-            args.leave(&home, true).await.ok()?;
+            let left = args.leave(&home, true).await.ok()?;
+            if let Left::Held(standing) = left {
+                give_on(&server, &link, &args, standing);
+            }
             // A late request that cannot be stopped may still come, until it refuses itself.
             home.may_kill.then_some(())
         };
@@ -502,4 +597,9 @@ pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
         backoff = (backoff * 2).min(Duration::from_secs(1));
     }
     tracing::warn!(lock = %args.names.lock, "an abandoned acquisition could not be cleaned up; it has run out by itself");
+}
+
+/// Who leaves has a grant together with others: these have their turns, or it is given back.
+fn give_on(server: &Arc<Server>, link: &Arc<Link>, args: &Args, standing: Standing) {
+    server.take_up(link, &args.names.lock, standing);
 }

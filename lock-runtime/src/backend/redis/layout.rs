@@ -75,7 +75,12 @@ static NATIVE: Scripts = Scripts {
     leave: &script::LEAVE,
     renew: &script::RENEW,
     status: &script::STATUS,
-    others: &[&script::FORGET, &script::LOOK, &script::ADOPT],
+    others: &[
+        &script::QUEUE,
+        &script::FORGET,
+        &script::LOOK,
+        &script::ADOPT,
+    ],
 };
 
 static REDISSON: Scripts = Scripts {

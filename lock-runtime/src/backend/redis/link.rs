@@ -4,34 +4,31 @@
 //! of its own, the home link, for everything that has to outlive a runtime.
 
 use std::{
-    collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, Weak},
+    future::Future,
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
 use lock_core::{
     backend::BackendError,
-    fencing::FencingToken,
     key::{FENCE, LockName},
-    lease::{CLAIM, Grant, Moment, less_drift},
-    owner::OwnerId,
+    lease::Moment,
 };
 use redis::Value;
-use tokio::{
-    runtime::Handle,
-    sync::{oneshot, watch},
-};
+use tokio::{runtime::Handle, sync::watch};
 use uuid::Uuid;
 
 use super::{
     Server,
-    attempt::{Args, Reply, until_closed},
-    connection::{CallError, Connection, Identity, OPEN_PATIENCE, Parking, Pushed},
+    attempt::Args,
+    block::Standing,
+    connection::{Connection, Identity, OPEN_PATIENCE, Parking, Pushed},
+    lines::Lines,
     notify::Notified,
     script,
 };
-use crate::{clock::boot as clock, engine, sync::lock};
+use crate::{clock::boot as clock, engine};
 
 /// While somebody waits here, the keys are looked at this often.
 const HEARTBEAT: Duration = Duration::from_millis(200);
@@ -50,18 +47,12 @@ enum State {
     Ended,
 }
 
-/// A waiter that the server knows, or is being told of.
-struct Waiting {
-    args: Arc<Args>,
-    /// Its place in the queue, once the server has given one.
-    place: Option<String>,
-    granted: oneshot::Sender<Grant>,
-}
-
 pub(super) struct Link {
     pub(super) inbox: Arc<str>,
     state: watch::Sender<State>,
-    waiting: Mutex<HashMap<OwnerId, Waiting>>,
+    runtime: OnceLock<Handle>,
+    /// Those who queue.
+    pub(super) lines: Lines,
     /// Those who wait without a queue.
     pub(super) notified: Notified,
     /// Where the heartbeat sleeps.
@@ -83,7 +74,8 @@ impl Link {
         Arc::new(Self {
             inbox: format!("lock:inbox:{}", Uuid::new_v4().simple()).into(),
             state: watch::Sender::new(State::Connecting),
-            waiting: Mutex::default(),
+            runtime: OnceLock::new(),
+            lines: Lines::default(),
             notified: Notified::default(),
             parking: Arc::default(),
         })
@@ -91,6 +83,7 @@ impl Link {
 
     /// Lets the link run on `runtime`. On one that has ended it ends at once.
     pub(super) fn run(self: &Arc<Self>, server: &Arc<Server>, runtime: &Handle) {
+        self.runtime.get_or_init(|| runtime.clone());
         let ending = Ending {
             link: self.clone(),
             server: Arc::downgrade(server),
@@ -103,12 +96,24 @@ impl Link {
         ));
     }
 
+    /// Lets something run where the link does; it ends with that runtime.
+    pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        let runtime = self.runtime.get().unwrap_or_else(|| engine::handle());
+        runtime.spawn(future);
+    }
+
+    /// The connection, if there is one right now.
+    pub(super) fn connected(&self) -> Option<Arc<Connection>> {
+        match &*self.state.borrow() {
+            State::Up(connection) if !connection.health.is_broken() => Some(connection.clone()),
+            _ => None,
+        }
+    }
+
     /// The connection, as soon as there is one.
     pub(super) async fn connection(&self) -> Result<Arc<Connection>, BackendError> {
-        if let State::Up(connection) = &*self.state.borrow()
-            && !connection.health.is_broken()
-        {
-            return Ok(connection.clone());
+        if let Some(connection) = self.connected() {
+            return Ok(connection);
         }
         let mut state = self.state.subscribe();
         loop {
@@ -135,100 +140,41 @@ impl Link {
         if let State::Up(connection) = last {
             connection.health.mark_broken();
         }
-        lock(&self.waiting).clear();
+        self.lines.clear();
         self.parking.leave();
     }
 
     /// Ends the waiting of all who wait here.
     pub(super) fn dismiss_waiters(&self) {
         self.notified.wake_all();
-        lock(&self.waiting).clear();
+        self.lines.clear();
     }
 
-    /// Expects a push for this owner; before its request is sent, for the push may be as quick as the reply.
-    pub(super) fn expect(&self, args: Arc<Args>) -> oneshot::Receiver<Grant> {
-        let (granted, receiver) = oneshot::channel();
-        let owner = args.owner;
-        let waiting = Waiting {
-            args,
-            place: None,
-            granted,
-        };
-        lock(&self.waiting).insert(owner, waiting);
+    /// There is something to watch.
+    pub(super) fn watch(&self) {
         self.parking.watch();
-        receiver
     }
 
-    /// Notes an owner's place, for the resending after a reconnect.
-    pub(super) fn queued(&self, owner: OwnerId, place: &str) {
-        if let Some(waiting) = lock(&self.waiting).get_mut(&owner) {
-            waiting.place = Some(place.to_owned());
-        }
-    }
-
-    /// Expects nothing for this owner any more.
-    pub(super) fn forget(&self, owner: OwnerId) {
-        lock(&self.waiting).remove(&owner);
-    }
-
-    fn expects(&self, owner: OwnerId) -> bool {
-        lock(&self.waiting).contains_key(&owner)
-    }
-
-    /// Hands a grant to its waiter, if it still waits.
-    fn deliver(&self, owner: OwnerId, grant: impl FnOnce(&Args) -> Grant) {
-        let Some(waiting) = lock(&self.waiting).remove(&owner) else {
-            return;
-        };
-        let grant = grant(&waiting.args);
-        // An owner that has gone meanwhile gives the grant back by itself.
-        let _ = waiting.granted.send(grant);
-    }
-
-    /// To the inbox, `token|lease|owner owner …|name`: the owners hold now, under the token and those after it; or
-    /// `free|name`: nobody holds, and nobody queues. To another channel: the lock of that channel is free.
-    fn pushed(&self, push: &Pushed) {
+    /// To the inbox, a grant and the name of its lock, `token|lease|inbox|owner owner …|name`: the owners hold now, each in
+    /// its turn; or `free|name`: nobody holds, and nobody queues. To another channel: the lock of that channel is free.
+    fn pushed(self: &Arc<Self>, server: &Arc<Server>, push: &Pushed) {
         if *push.channel != *self.inbox {
             self.notified.wake(&push.channel);
         } else if let Some(name) = push.payload.strip_prefix("free|") {
             self.notified.wake(name);
+        } else if let Some((grant, name)) = split_at_name(&push.payload)
+            && let Some(standing) = Standing::pushed(grant, push.after)
+        {
+            server.take_up(self, &LockName::stored(name), standing);
         } else {
-            self.granted(push);
-        }
-    }
-
-    fn granted(&self, push: &Pushed) {
-        let mut fields = push.payload.splitn(4, '|');
-        let (Some(Ok(token)), Some(_lease), Some(owners)) = (
-            fields.next().map(str::parse::<u64>),
-            fields.next(),
-            fields.next(),
-        ) else {
             tracing::warn!(payload = %push.payload, "not understood: a push to the inbox");
-            return;
-        };
-        for (token, owner) in (token..).zip(owners.split(' ')) {
-            if let Ok(owner) = owner.parse() {
-                self.deliver(owner, |args| {
-                    claimed(token, args.lease.min(CLAIM), push.after)
-                });
-            }
         }
     }
 
     /// The locks that are waited for here, each with one that waits for it. What this very process holds is left out: it
     /// will release.
     fn awaited(&self, server: &Server) -> Vec<Arc<Args>> {
-        let waiting = lock(&self.waiting);
-        let queued = waiting.values().filter(|waiting| waiting.place.is_some());
-        let by_lock: HashMap<&LockName, &Arc<Args>> = queued
-            .map(|waiting| (&waiting.args.names.lock, &waiting.args))
-            .collect();
-        by_lock
-            .into_iter()
-            .filter(|(name, _)| !server.held.contains(name))
-            .map(|(_, args)| args.clone())
-            .collect()
+        self.lines.awaited(|name| server.held.contains(name))
     }
 
     /// Whether nobody waits here, and no command is under way.
@@ -237,47 +183,14 @@ impl Link {
             State::Up(connection) => connection.health.is_idle(),
             State::Connecting | State::Ended => false,
         };
-        quiet && lock(&self.waiting).is_empty()
+        quiet && self.lines.is_empty()
     }
 
     /// Sends the requests of all who were queued again, with their old places: over a new connection, or where the
     /// server has lost the queue of this lock.
-    fn resend(
-        self: &Arc<Self>,
-        server: &Arc<Server>,
-        connection: &Arc<Connection>,
-        only: Option<&LockName>,
-    ) {
-        let mut queued: Vec<_> = lock(&self.waiting)
-            .values()
-            .filter(|waiting| only.is_none_or(|name| waiting.args.names.lock == *name))
-            .filter_map(|waiting| Some((waiting.args.clone(), waiting.place.clone()?)))
-            .collect();
-        // The first to arrive may find the lock free. Tasks of the engine's one thread begin in the order of spawning.
-        queued.sort_by_key(|(_, place)| place.parse::<u64>().unwrap_or(u64::MAX));
-        for (args, place) in queued {
-            let (link, connection, server) = (self.clone(), connection.clone(), server.clone());
-            engine::spawn(async move {
-                let _duty = server.begin_duty();
-                // While the gate is held, the owner neither settles nor leaves.
-                let mut gate = args.gate.lock().await;
-                if gate.over || !link.expects(args.owner) {
-                    return;
-                }
-                gate.carried = Some(connection.clone());
-                match args.acquire(&connection, Some(&place)).await {
-                    Ok(Reply::Granted(grant)) => link.deliver(args.owner, |_| grant),
-                    Ok(_) => {}
-                    Err(CallError::Broken(detail)) => {
-                        // The owner may be granted meanwhile, and leave over another connection: not before this.
-                        tracing::debug!(detail, "not queued again, to be tried with the next look");
-                        until_closed(&server, &connection, &args).await;
-                    }
-                    Err(error) => {
-                        tracing::debug!(%error, "not queued again, to be tried with the next look");
-                    }
-                }
-            });
+    pub(super) fn requeue(self: &Arc<Self>, server: &Arc<Server>, only: Option<&LockName>) {
+        for name in self.lines.requeue(only) {
+            self.ask(server, &name);
         }
     }
 
@@ -306,34 +219,37 @@ impl Link {
                         let index = usize::try_from(number - 1).unwrap_or(usize::MAX);
                         if let Some(args) = awaited.get(index) {
                             tracing::debug!(lock = %args.names.lock, "the server has lost the queue, queueing again");
-                            self.resend(server, connection, Some(&args.names.lock));
+                            self.requeue(server, Some(&args.names.lock));
                         }
                     }
-                    grant => self.found(grant, sent),
+                    grant => self.found(server, awaited, grant, sent),
                 }
             }
         }
     }
 
     /// A grant of this inbox that a look came upon: its push is late, or was lost.
-    fn found(&self, grant: Value, sent: Moment) {
-        let Ok((owner, token, left)) = redis::from_redis_value::<(String, u64, u64)>(grant) else {
-            return;
-        };
-        if let Ok(owner) = owner.parse() {
-            self.deliver(owner, |_| claimed(token, Duration::from_millis(left), sent));
+    fn found(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        awaited: &[Arc<Args>],
+        grant: Value,
+        asked: Moment,
+    ) {
+        let found = redis::from_redis_value::<(usize, String, u64)>(grant).ok();
+        if let Some((number, grant, left)) = found
+            && let Some(args) = awaited.get(number.wrapping_sub(1))
+            && let Some(standing) = Standing::told(&grant, left, asked)
+        {
+            server.take_up(self, &args.names.lock, standing);
         }
     }
 }
 
-/// A grant that a waiter was given, valid from a moment before it.
-pub(super) fn claimed(token: u64, validity: Duration, after: Moment) -> Grant {
-    Grant {
-        token: FencingToken::new(token),
-        valid_until: Some(after + less_drift(validity)),
-        validity,
-        queued: true,
-    }
+/// Parts a grant, which has three `|`, from what is after the fourth.
+fn split_at_name(payload: &str) -> Option<(&str, &str)> {
+    let (fourth, _) = payload.match_indices('|').nth(3)?;
+    Some((&payload[..fourth], &payload[fourth + 1..]))
 }
 
 /// Ends a link when its supervisor ends, be it by the end of the runtime that it runs on.
@@ -352,10 +268,10 @@ impl Ending {
             let Some(server) = self.server.upgrade() else {
                 return;
             };
-            let weak = Arc::downgrade(&self.link);
+            let (weak, of) = (Arc::downgrade(&self.link), self.server.clone());
             let on_push = move |push| {
-                if let Some(link) = weak.upgrade() {
-                    link.pushed(&push);
+                if let (Some(link), Some(server)) = (weak.upgrade(), of.upgrade()) {
+                    link.pushed(&server, &push);
                 }
             };
             let opened = Connection::open(
@@ -384,7 +300,7 @@ impl Ending {
                     if !up {
                         return;
                     }
-                    self.link.resend(&server, &connection, None);
+                    self.link.requeue(&server, None);
                     drop(server);
                     connection.health.until_broken().await;
                     let demoted = connection.health.is_demoted();

@@ -5,9 +5,11 @@
 //! renewal or check; fencing tokens rise all the same.
 
 mod attempt;
+mod block;
 mod check;
 mod connection;
 mod layout;
+mod lines;
 mod link;
 pub(super) mod node;
 mod notify;
@@ -46,6 +48,7 @@ use tokio::{
 
 use self::{
     attempt::{NOT_NOW_PAUSE, RedisAttempt, millis, not_understood},
+    block::{Blocks, Known},
     check::{Failure, check},
     connection::{CallError, Connection},
     layout::{Names, Scripts},
@@ -118,6 +121,7 @@ pub(super) struct Server {
     scripts: &'static Scripts,
     counters: Arc<Counters>,
     held: Arc<HeldHere>,
+    blocks: Blocks,
     home: OnceCell<Arc<Link>>,
     /// By the runtime they run on; `None` where a link has ended, for the runtime is ending or cannot carry one.
     links: Mutex<HashMap<runtime::Id, Option<Arc<Link>>>>,
@@ -174,6 +178,7 @@ impl Server {
             scripts: Scripts::of(layout),
             counters,
             held,
+            blocks: Blocks::default(),
             home: OnceCell::new(),
             links: Mutex::default(),
             trouble: Mutex::default(),
@@ -326,7 +331,8 @@ impl Server {
         }
     }
 
-    pub(super) async fn release(
+    /// Gives the grant of this token to the next in the queue, or to nobody.
+    async fn release_grant(
         self: &Arc<Self>,
         name: &LockName,
         token: FencingToken,
@@ -365,7 +371,30 @@ impl Server {
         })
     }
 
+    /// Extends what the holder under this token has.
     pub(super) async fn renew(
+        self: &Arc<Self>,
+        name: &LockName,
+        token: FencingToken,
+        lease: Duration,
+        how: &str,
+    ) -> Result<Renewed, BackendError> {
+        let first = match self.blocks.known(name, token) {
+            Known::Sole => return self.renew_grant(name, token, lease, how).await,
+            Known::Inside(first) => first,
+            Known::Over => return Ok(Renewed::NotHeld),
+        };
+        let grant = FencingToken::new(first);
+        let renewed = self.renew_grant(name, grant, lease, how).await?;
+        match renewed {
+            Renewed::Until(until) => self.blocks.confirm(name, first, until, how == "anew"),
+            Renewed::NotHeld => self.lose_block(name, first),
+        }
+        Ok(renewed)
+    }
+
+    /// Extends the grant of this token.
+    async fn renew_grant(
         self: &Arc<Self>,
         name: &LockName,
         token: FencingToken,
@@ -393,16 +422,23 @@ impl Server {
         let names = self.names(name);
         let keys = [names.grant(), names.companion()];
         let status = self.run(self.scripts.status, &keys, &[]).await?.value;
-        let (waiters, token, owner, left): (usize, Option<u64>, Option<String>, i64) =
+        type Seen = (usize, Option<u64>, Option<String>, i64, usize);
+        let (queued, token, owner, left, others): Seen =
             redis::from_redis_value(status).map_err(|error| not_understood(&error))?;
         let owner = owner.and_then(|owner| owner.parse().ok());
+        // How far a block has come is known to its process alone.
+        let inside = token.and_then(|token| self.blocks.seen(name, token));
+        let (token, owner, others) = match inside {
+            Some(((token, owner), others)) => (Some(token), Some(owner), others),
+            None => (token, owner, others),
+        };
         Ok(Status {
             holder: owner.map(|owner| Holder {
                 owner,
                 token: token.map(FencingToken::new),
                 remaining: u64::try_from(left).ok().map(Duration::from_millis),
             }),
-            waiters,
+            waiters: queued + others,
         })
     }
 
@@ -455,6 +491,25 @@ impl Server {
                 tracing::warn!(lock = %name, %token, "release not answered, the lease has ended by itself");
             }
         }
+        self.blocks.forget(&name, token);
+    }
+
+    /// The same in the background.
+    fn release_behind(
+        self: &Arc<Self>,
+        name: &LockName,
+        token: FencingToken,
+        keep_until: Option<Moment>,
+        lease_ends: Option<Moment>,
+    ) {
+        let duty = self.begin_duty();
+        let releasing = self
+            .clone()
+            .release_until(name.clone(), token, keep_until, lease_ends);
+        engine::spawn(async move {
+            releasing.await;
+            drop(duty);
+        });
     }
 }
 
@@ -524,15 +579,8 @@ impl Backend for RedisBackend {
         keep_until: Option<Moment>,
         lease_ends: Option<Moment>,
     ) {
-        let duty = self.server.begin_duty();
-        let releasing =
-            self.server
-                .clone()
-                .release_until(name.clone(), token, keep_until, lease_ends);
-        engine::spawn(async move {
-            releasing.await;
-            drop(duty);
-        });
+        self.server
+            .release_behind(name, token, keep_until, lease_ends);
     }
 
     fn renew<'a>(

@@ -301,6 +301,11 @@ impl NodeAttempt {
                 self.node.knows(grant.token);
                 Ok(Some(grant.token))
             }
+            Ok(Reply::Held(standing)) => {
+                let token = standing.sole().grant.token;
+                self.node.knows(token);
+                Ok(Some(token))
+            }
             Ok(Reply::Busy) => {
                 // Asked once only: nothing was changed, and nothing is under way.
                 self.sent = None;

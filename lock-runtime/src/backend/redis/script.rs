@@ -75,6 +75,7 @@ scripts! {
     TOGETHER = NEXT_TOKEN, HAND_ON, include_str!("scripts/acquire_together.lua");
     RELEASE = include_str!("scripts/release_last.lua"), NEXT_TOKEN, HAND_ON, include_str!("scripts/release.lua");
     KEEP = NEXT_TOKEN, HAND_ON, include_str!("scripts/keep.lua");
+    QUEUE = NEXT_TOKEN, HAND_ON, include_str!("scripts/queue.lua");
     LEAVE = NEXT_TOKEN, HAND_ON, include_str!("scripts/leave.lua");
     FORGET = include_str!("scripts/forget.lua");
     LOOK = NEXT_TOKEN, HAND_ON, include_str!("scripts/look.lua");

@@ -1,10 +1,12 @@
 //! Several locks in one request: all of them, or none.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use lock_core::{
     backend::{BackendError, Request, Together},
+    fencing::FencingToken,
     key::FENCE,
+    lease::{Grant, less_drift},
 };
 use redis::Value;
 
@@ -121,7 +123,15 @@ async fn ask(all: &[Arc<Args>], connection: &Connection) -> Result<Together, Cal
             let grants = all.iter().zip(granted);
             Ok(Together::Granted(
                 grants
-                    .map(|(args, (token, left))| args.held(token, left, sent))
+                    .map(|(args, (token, left))| {
+                        let left = Duration::from_millis(left).min(args.lease);
+                        Grant {
+                            token: FencingToken::new(token),
+                            valid_until: Some(sent + less_drift(left)),
+                            validity: left,
+                            queued: false,
+                        }
+                    })
                     .collect(),
             ))
         }

@@ -9,7 +9,7 @@ local function take()
   if ARGV[8] then
     redis.call('ZREM', KEYS[2], ARGV[8])
   end
-  local token = next_token(KEYS[3], ARGV[3])
+  local token = next_token(KEYS[3], ARGV[3], 1)
   redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', lease)
   return token -- inside, for the whole lease
 end
@@ -33,8 +33,7 @@ if not held then
 end
 if string.find(held, owner, 1, true) then
   -- Mine already: an earlier request was carried out. The same grant, and what is left of it.
-  local token, stored = string.match(held, '^(%d+)|(%d+)')
-  return { 'held', token, math.min(redis.call('PTTL', KEYS[1]), tonumber(stored)) }
+  return { 'held', held, left_of(KEYS[1], held) }
 end
 if ARGV[4] == '0' then
   clamp(KEYS[1], held)

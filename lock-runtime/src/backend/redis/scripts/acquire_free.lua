@@ -18,7 +18,7 @@ if ARGV[7] ~= '' then
 end
 -- The common case, before anything else is even defined: every instruction of it counts.
 if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 and ARGV[2] + 0 > 0 then
-  local token = redis.call('INCR', KEYS[3])
+  local token = redis.call('INCRBY', KEYS[3], 1)
   if token >= ARGV[3] + 0 then
     redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', ARGV[2])
     return token -- inside, for the whole lease

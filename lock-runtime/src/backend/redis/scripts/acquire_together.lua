@@ -30,7 +30,7 @@ for i = 2, #KEYS, 2 do
 end
 for i = 2, #KEYS, 2 do
   if not granted[i / 2] then
-    local token = string.format('%.0f', next_token(KEYS[1], ARGV[2]))
+    local token = string.format('%.0f', next_token(KEYS[1], ARGV[2], 1))
     redis.call('SET', KEYS[i], token .. '|' .. ARGV[4 + i / 2], 'PX', ARGV[1])
     granted[i / 2] = { token, tonumber(ARGV[1]) }
   end

@@ -13,12 +13,15 @@ for i = 2, #KEYS, 2 do
   else
     clamp(KEYS[i], held)
   end
-  local token, stored, inbox, owner = string.match(held or '', '^(%d+)|(%d+)|([^|]+)|(%x+)')
+  local inbox = string.match(held or '', '^%d+|%d+|([^|]+)|')
   if inbox == ARGV[1] then
-    found[#found + 1] = { owner, token, math.min(redis.call('PTTL', KEYS[i]), tonumber(stored)) }
+    found[#found + 1] = { i / 2, held, left_of(KEYS[i], held) }
   end
-  if not redis.call('ZSCORE', KEYS[i + 1], member) and string.match(member, '^%x+') ~= owner then
+  local owner = string.match(member, '^%x+')
+  if not redis.call('ZSCORE', KEYS[i + 1], member) and not string.find(held or '', owner, 1, true) then
     found[#found + 1] = i / 2 -- neither queued nor inside: the server has lost the queue
   end
 end
-return found -- owner, token and what is left in ms for each grant of this inbox; the number of each lock to queue for again
+-- The number of its lock, the grant and what is left of it in ms for each grant of this inbox; the number alone of each
+-- lock to queue for again.
+return found

@@ -16,6 +16,6 @@ end
 local _, holder, token = ours(KEYS[1])
 if holder == uuid(owner) then
   -- Mine already: an earlier request was carried out. The same grant, and what is left of it.
-  return { 'held', token, redis.call('PTTL', KEYS[1]) }
+  return { 'held', token .. '|' .. ARGV[1], redis.call('PTTL', KEYS[1]) }
 end
 return { 'busy' }

@@ -2,7 +2,7 @@
 
 -- Takes a lock that is free. Where Redisson's fenced lock is in use too, its tokens and ours rise together.
 local function take(lock, counter, fence, owner, lease, floor)
-  local token = next_token(fence, floor)
+  local token = next_token(fence, floor, 1)
   local theirs = tonumber(redis.call('GET', counter) or '')
   if theirs then
     if token <= theirs then

@@ -1,7 +1,7 @@
 -- The caller gives up: what it has got meanwhile is given back, unless it enters.
 --
 -- KEYS: lock, counter
--- ARGV: 1 owner, 5 'enter' or 'abandon'
+-- ARGV: 1 owner, 2 `owner|inbox|lease|wait`, 5 'enter' or 'abandon'
 local _, holder, token = ours(KEYS[1])
 if holder ~= uuid(ARGV[1]) then
   return { 'left' } -- it was not inside
@@ -11,4 +11,6 @@ if ARGV[5] == 'abandon' then
   tell(KEYS[2])
   return { 'left' }
 end
-return { 'held', token, redis.call('PTTL', KEYS[1]) } -- granted meanwhile: the caller enters
+-- Granted meanwhile: the caller enters.
+local inbox, lease = string.match(ARGV[2], '^%x+|([^|]+)|(%d+)|')
+return { 'held', token .. '|' .. lease .. '|' .. inbox .. '|' .. ARGV[1], redis.call('PTTL', KEYS[1]) }

@@ -4,4 +4,4 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   owner = owner or string.match(field, '^(%x+%-%x+%-%x+%-%x+%-%x+):')
 end
 owner = owner and string.gsub(string.gsub(owner, '^(%x+%-%x+%-)8', '%14'), '%-', '')
-return { 0, token ~= '0' and token or false, owner or false, redis.call('PTTL', KEYS[1]) }
+return { 0, token ~= '0' and token or false, owner or false, redis.call('PTTL', KEYS[1]), 0 }

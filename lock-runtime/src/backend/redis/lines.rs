@@ -1,0 +1,378 @@
+//! Who waits on one link, lock by lock, and how they queue. A caller that is alone asks for itself. Those who come while
+//! others of their link are at the same lock go together, one request at a time: the places of many cost one command.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex},
+};
+
+use lock_core::{
+    backend::BackendError,
+    key::{FENCE, LockName},
+    owner::OwnerId,
+};
+use redis::Value;
+use tokio::sync::{MutexGuard, oneshot};
+
+use super::{
+    Server,
+    attempt::{Args, Gate, NOT_NOW_PAUSE, decode, until_closed},
+    block::{Standing, Turn},
+    claim_ms,
+    connection::{CallError, Connection},
+    link::Link,
+    script,
+};
+use crate::{clock::boot as clock, sync::lock};
+
+/// How many callers one request queues.
+const TOGETHER_AT_MOST: usize = 64;
+
+/// A block with so few members to come is over, if their bodies are short, before an answer comes.
+const SOON: usize = 16;
+
+/// What a waiting caller is told at last.
+pub(super) type Told = Result<Turn, BackendError>;
+
+/// A caller that the server knows, or is being told of.
+struct Waiting {
+    args: Arc<Args>,
+    /// Its place in the queue, once the server has given one.
+    place: Option<u64>,
+    /// The newest grant that it was to share and that is lost: what is still said of that counts no more.
+    lost: u64,
+    told: oneshot::Sender<Told>,
+}
+
+/// All who wait for one lock.
+#[derive(Default)]
+struct Line {
+    waiting: HashMap<OwnerId, Waiting>,
+    /// Whose request is to be sent together with others', in this order.
+    unsent: VecDeque<OwnerId>,
+    /// Whether somebody is sending these.
+    asking: bool,
+}
+
+impl Line {
+    fn is_deserted(&self) -> bool {
+        self.waiting.is_empty() && !self.asking
+    }
+}
+
+/// All who wait on one link.
+#[derive(Default)]
+pub(super) struct Lines(Mutex<HashMap<LockName, Line>>);
+
+impl Lines {
+    /// Expects the caller's turn, which may be as quick as the reply to its request. True if it is alone at its lock,
+    /// and asks for itself.
+    pub(super) fn join(
+        &self,
+        args: &Arc<Args>,
+        place: Option<u64>,
+        lost: u64,
+    ) -> (oneshot::Receiver<Told>, bool) {
+        let (told, receiver) = oneshot::channel();
+        let mut lines = lock(&self.0);
+        let line = lines.entry(args.names.lock.clone()).or_default();
+        let alone = line.waiting.is_empty();
+        let waiting = Waiting {
+            args: args.clone(),
+            place,
+            lost,
+            told,
+        };
+        line.waiting.insert(args.owner, waiting);
+        if !alone {
+            line.unsent.push_back(args.owner);
+        }
+        (receiver, alone)
+    }
+
+    /// Notes a caller's place, for the sending again after a reconnect.
+    pub(super) fn queued(&self, args: &Args, place: u64) {
+        if let Some(line) = lock(&self.0).get_mut(&args.names.lock)
+            && let Some(waiting) = line.waiting.get_mut(&args.owner)
+        {
+            waiting.place = Some(place);
+        }
+    }
+
+    fn take(&self, name: &LockName, owner: OwnerId) -> Option<Waiting> {
+        let mut lines = lock(&self.0);
+        let line = lines.get_mut(name)?;
+        let waiting = line.waiting.remove(&owner);
+        if line.is_deserted() {
+            lines.remove(name);
+        }
+        waiting
+    }
+
+    /// Expects nothing for this caller any more. False if it was not expected, for it has been told.
+    pub(super) fn forget(&self, args: &Args) -> bool {
+        self.take(&args.names.lock, args.owner).is_some()
+    }
+
+    /// Whether this caller still waits.
+    pub(super) fn waits(&self, name: &LockName, owner: OwnerId) -> bool {
+        let lines = lock(&self.0);
+        lines
+            .get(name)
+            .is_some_and(|line| line.waiting.contains_key(&owner))
+    }
+
+    /// Tells a caller, if it still waits, and not for what comes after this grant.
+    pub(super) fn tell(&self, name: &LockName, owner: OwnerId, first: u64, told: Told) -> bool {
+        let waits = |line: &Line| {
+            let waiting = line.waiting.get(&owner);
+            waiting.is_some_and(|waiting| waiting.lost < first)
+        };
+        if !lock(&self.0).get(name).is_some_and(waits) {
+            return false;
+        }
+        let waiting = self.take(name, owner);
+        waiting.is_some_and(|waiting| waiting.told.send(told).is_ok())
+    }
+
+    /// Those who wait for this lock expect nothing of this grant any more, nor of those before it.
+    pub(super) fn lose(&self, name: &LockName, first: u64) {
+        if let Some(line) = lock(&self.0).get_mut(name) {
+            for waiting in line.waiting.values_mut() {
+                waiting.lost = waiting.lost.max(first);
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+
+    /// Nobody waits here any more; who does is told nothing.
+    pub(super) fn clear(&self) {
+        let lines = std::mem::take(&mut *lock(&self.0));
+        drop(lines);
+    }
+
+    /// The locks that are waited for, each with a caller that was queued for it.
+    pub(super) fn awaited(&self, leave_out: impl Fn(&LockName) -> bool) -> Vec<Arc<Args>> {
+        let lines = lock(&self.0);
+        let lines = lines.iter().filter(|(name, _)| !leave_out(name));
+        let queued = lines.filter_map(|(_, line)| {
+            let mut waiting = line.waiting.values();
+            waiting.find(|waiting| waiting.place.is_some())
+        });
+        queued.map(|waiting| waiting.args.clone()).collect()
+    }
+
+    /// The requests of all who were queued are to be sent again, with their old places; of one lock, or of all. Returns the
+    /// locks for which there is something to send.
+    pub(super) fn requeue(&self, only: Option<&LockName>) -> Vec<LockName> {
+        let mut lines = lock(&self.0);
+        let lines = lines
+            .iter_mut()
+            .filter(|(name, _)| only.is_none_or(|only| only == *name));
+        let with_some = lines.filter_map(|(name, line)| {
+            let queued = line.waiting.values();
+            let queued = queued.filter_map(|waiting| Some((waiting.place?, waiting.args.owner)));
+            let mut queued: Vec<_> = queued.collect();
+            queued.sort_unstable();
+            line.unsent.retain(|owner| {
+                let waiting = line.waiting.get(owner);
+                waiting.is_some_and(|waiting| waiting.place.is_none())
+            });
+            for (_, owner) in queued.into_iter().rev() {
+                line.unsent.push_front(owner);
+            }
+            (!line.unsent.is_empty()).then(|| name.clone())
+        });
+        with_some.collect()
+    }
+
+    /// Whether somebody has to begin sending for this lock.
+    fn begin_asking(&self, name: &LockName) -> bool {
+        let mut lines = lock(&self.0);
+        let Some(line) = lines.get_mut(name) else {
+            return false;
+        };
+        let begins = !line.asking && !line.unsent.is_empty();
+        line.asking |= begins;
+        begins
+    }
+
+    /// Ends the sending for this lock for now.
+    fn end_asking(&self, name: &LockName) {
+        let mut lines = lock(&self.0);
+        if let Some(line) = lines.get_mut(name) {
+            line.asking = false;
+            if line.is_deserted() {
+                lines.remove(name);
+            }
+        }
+    }
+
+    /// The next ones to be sent for, with their places; none: the sending has ended.
+    fn next_group(&self, name: &LockName) -> Vec<(Arc<Args>, Option<u64>)> {
+        let mut group = Vec::new();
+        {
+            let mut lines = lock(&self.0);
+            let Some(line) = lines.get_mut(name) else {
+                return group;
+            };
+            while group.len() < TOGETHER_AT_MOST
+                && let Some(owner) = line.unsent.pop_front()
+            {
+                if let Some(waiting) = line.waiting.get(&owner) {
+                    group.push((waiting.args.clone(), waiting.place));
+                }
+            }
+        }
+        if group.is_empty() {
+            self.end_asking(name);
+        }
+        group
+    }
+
+    /// These have not been sent, and are the first to be.
+    fn put_back(&self, name: &LockName, group: &[(Arc<Args>, Option<u64>)]) {
+        if let Some(line) = lock(&self.0).get_mut(name) {
+            for (args, _) in group.iter().rev() {
+                if !line.unsent.contains(&args.owner) {
+                    line.unsent.push_front(args.owner);
+                }
+            }
+        }
+    }
+}
+
+impl Link {
+    /// Sends the requests of all who wait for this lock and were not sent for yet, if nobody does already.
+    pub(super) fn ask(self: &Arc<Self>, server: &Arc<Server>, name: &LockName) {
+        if self.lines.begin_asking(name) {
+            let asking = self.clone().ask_all(server.clone(), name.clone());
+            self.spawn(asking);
+        }
+    }
+
+    async fn ask_all(self: Arc<Self>, server: Arc<Server>, name: LockName) {
+        let _duty = server.begin_duty();
+        loop {
+            self.until_block_ends(&server, &name).await;
+            let group = self.lines.next_group(&name);
+            if group.is_empty() {
+                return;
+            }
+            let Some(connection) = self.connected() else {
+                // The next connection sends for them: if it is not there already.
+                self.lines.put_back(&name, &group);
+                self.lines.end_asking(&name);
+                if self.connected().is_some() && self.lines.begin_asking(&name) {
+                    continue;
+                }
+                return;
+            };
+            match self.ask_for(&server, &name, &group, &connection).await {
+                Ok(()) => {}
+                Err(CallError::Broken(detail)) => {
+                    server.note(detail);
+                    // They may leave meanwhile over another connection: not before this has no effect any more.
+                    self.lines.put_back(&name, &group);
+                }
+                Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
+                    server.note(detail);
+                    self.lines.put_back(&name, &group);
+                    clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+                }
+                Err(CallError::Refused(error)) => {
+                    for (args, _) in &group {
+                        self.lines
+                            .tell(&name, args.owner, u64::MAX, Err(error.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets those come first who are about to ask. Where a block of this process is about to end, as far as that can be
+    /// seen, the request comes behind its release: its answer would come no sooner, and more can go together.
+    async fn until_block_ends(&self, server: &Server, name: &LockName) {
+        let mut before = server.blocks.to_come(name);
+        loop {
+            tokio::task::yield_now().await;
+            let to_come = server.blocks.to_come(name);
+            if to_come == before || to_come.is_none_or(|to_come| to_come > SOON) {
+                return;
+            }
+            before = to_come;
+        }
+    }
+
+    /// One request for several callers of one lock.
+    async fn ask_for(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        name: &LockName,
+        group: &[(Arc<Args>, Option<u64>)],
+        connection: &Arc<Connection>,
+    ) -> Result<(), CallError> {
+        let mut gates: Vec<MutexGuard<'_, Gate>> = Vec::with_capacity(group.len());
+        let mut asked = Vec::with_capacity(group.len());
+        for (args, place) in group {
+            // While the gate is held, the caller neither settles nor leaves.
+            let mut gate = args.gate.lock().await;
+            if !gate.over && self.lines.waits(name, args.owner) {
+                gate.carried = Some(connection.clone());
+                gates.push(gate);
+                asked.push((args, *place));
+            }
+        }
+        let Some((first, _)) = asked.first() else {
+            return Ok(());
+        };
+        let shortest = asked.iter().min_by_key(|(args, _)| args.wait);
+        let not_after = shortest.map_or_else(String::new, |(args, _)| args.not_after(connection));
+        let members: Vec<(String, String)> = asked
+            .iter()
+            .map(|(args, place)| {
+                let place = place.map_or_else(String::new, |place| place.to_string());
+                (args.member(), place)
+            })
+            .collect();
+        let keys = [first.names.grant(), first.names.companion(), FENCE];
+        let mut args = vec![&*self.inbox, &connection.floor, claim_ms(), &not_after];
+        for (member, place) in &members {
+            args.extend([member.as_str(), place]);
+        }
+        let answer = connection.run(&script::QUEUE, &keys, &args).await;
+        let answer = answer.and_then(|(reply, sent)| Ok((decode::<Vec<Value>>(reply)?, sent)));
+        let (reply, sent) = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                if let CallError::Broken(_) = error {
+                    until_closed(server, connection, first).await;
+                }
+                return Err(error);
+            }
+        };
+        let mut fields = reply.into_iter();
+        let mut next = || fields.next().unwrap_or(Value::Nil);
+        let (held, left): (Option<String>, Option<u64>) = (decode(next())?, decode(next())?);
+        if held.as_deref() == Some("late") {
+            // The server's clock was set forward, or the request lay about: a new connection knows its clock.
+            connection.health.mark_demoted();
+            return Err(CallError::Demoted("the request came too late".into()));
+        }
+        for (args, _) in &asked {
+            if let Some(place) = decode::<Option<u64>>(next())? {
+                self.lines.queued(args, place);
+            }
+        }
+        drop(gates);
+        if let (Some(held), Some(left)) = (held, left)
+            && let Some(standing) = Standing::told(&held, left, sent)
+        {
+            server.take_up(self, name, standing);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+-- Queues several callers of one process, in this order. A lock that is free is given away at once, to whoever is first.
+--
+-- KEYS: grant, queue, fence
+-- ARGV: 1 inbox, 2 floor, 3 claim in ms, 4 not after (server time in µs, '' without limit), then for each caller
+--       `owner|inbox|lease|wait`, and its place ('' at first, then the score that an earlier reply gave)
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+if ARGV[4] ~= '' and now > tonumber(ARGV[4]) then
+  return { 'late' } -- nothing was changed: the callers have given this request up
+end
+local held = redis.call('GET', KEYS[1])
+-- Places rise, also where the clock stepped back.
+local place = now
+local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
+if last == 'inf' then
+  last = redis.call('ZRANGE', KEYS[2], '(+inf', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+end
+if last and tonumber(last) >= place then
+  place = tonumber(last) + 1
+end
+local added, places, longest = {}, {}, 0
+for i = 5, #ARGV, 2 do
+  local owner, _, lease, wait = string.match(ARGV[i], MEMBER)
+  if not owner or tonumber(lease) < 1 then
+    return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- 0 would delete the key later on
+  end
+  if held and string.find(held, owner, 1, true) then
+    places[#places + 1] = false -- inside, or about to be: an earlier request was carried out
+  else
+    local score = ARGV[i + 1]
+    if score == '' then
+      score = string.format('%.0f', place)
+      place = place + 1
+    end
+    added[#added + 1] = score
+    added[#added + 1] = ARGV[i]
+    places[#places + 1] = score
+    longest = math.max(longest, tonumber(wait))
+  end
+end
+if added[1] then
+  if redis.call('ZADD', KEYS[2], 'NX', unpack(added)) < #added / 2 then
+    -- An earlier request was carried out for some: they have the places that it gave them.
+    for i = 1, #places do
+      places[i] = places[i] and redis.call('ZSCORE', KEYS[2], ARGV[3 + 2 * i])
+    end
+  end
+  -- The queue outlives its last living member.
+  if redis.call('PTTL', KEYS[2]) < 2 * longest + 1000 then
+    redis.call('PEXPIRE', KEYS[2], 2 * longest + 1000)
+  end
+end
+if not held then
+  hand_on(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[3], ARGV[2], ARGV[3])
+end
+-- A grant of this inbox, and what is left of it in ms; then the places.
+local mine = held and string.match(held, '^%d+|%d+|([^|]+)|') == ARGV[1]
+return { mine and held, mine and left_of(KEYS[1], held), unpack(places) }
