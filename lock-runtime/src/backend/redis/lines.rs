@@ -4,6 +4,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use lock_core::{
@@ -31,6 +32,9 @@ const TOGETHER_AT_MOST: usize = 64;
 /// A block with so few members to come is over, if their bodies are short, before an answer comes.
 const SOON: usize = 16;
 
+/// How long a request waits for more, while others of its process are queued before it.
+const MOMENT: Duration = Duration::from_millis(1);
+
 /// What a waiting caller is told at last.
 pub(super) type Told = Result<Turn, BackendError>;
 
@@ -48,6 +52,10 @@ struct Waiting {
 #[derive(Default)]
 struct Line {
     waiting: HashMap<OwnerId, Waiting>,
+    /// How many of them have a place.
+    queued: usize,
+    /// To be told when a request does not wait for more any longer.
+    worth_it: Option<oneshot::Sender<()>>,
     /// Whose request is to be sent together with others', in this order.
     unsent: VecDeque<OwnerId>,
     /// Whether somebody is sending these.
@@ -84,8 +92,12 @@ impl Lines {
             told,
         };
         line.waiting.insert(args.owner, waiting);
+        line.queued += usize::from(place.is_some());
         if !alone {
             line.unsent.push_back(args.owner);
+            if line.unsent.len() >= TOGETHER_AT_MOST {
+                line.worth_it = None;
+            }
         }
         (receiver, alone)
     }
@@ -95,18 +107,23 @@ impl Lines {
         if let Some(line) = lock(&self.0).get_mut(&args.names.lock)
             && let Some(waiting) = line.waiting.get_mut(&args.owner)
         {
-            waiting.place = Some(place);
+            let before = waiting.place.replace(place);
+            line.queued += usize::from(before.is_none());
         }
     }
 
     fn take(&self, name: &LockName, owner: OwnerId) -> Option<Waiting> {
         let mut lines = lock(&self.0);
         let line = lines.get_mut(name)?;
-        let waiting = line.waiting.remove(&owner);
+        let waiting = line.waiting.remove(&owner)?;
+        line.queued -= usize::from(waiting.place.is_some());
+        if line.queued == 0 {
+            line.worth_it = None;
+        }
         if line.is_deserted() {
             lines.remove(name);
         }
-        waiting
+        Some(waiting)
     }
 
     /// Expects nothing for this caller any more. False if it was not expected, for it has been told.
@@ -189,6 +206,19 @@ impl Lines {
         with_some.collect()
     }
 
+    /// Ends when nobody has a place in the queue of this lock any more, or there are enough for one request; nothing, if
+    /// that is so already.
+    fn worth_it(&self, name: &LockName) -> Option<oneshot::Receiver<()>> {
+        let mut lines = lock(&self.0);
+        let line = lines.get_mut(name)?;
+        if line.queued == 0 || line.unsent.len() >= TOGETHER_AT_MOST {
+            return None;
+        }
+        let (worth_it, receiver) = oneshot::channel();
+        line.worth_it = Some(worth_it);
+        Some(receiver)
+    }
+
     /// Whether somebody has to begin sending for this lock.
     fn begin_asking(&self, name: &LockName) -> bool {
         let mut lines = lock(&self.0);
@@ -257,7 +287,7 @@ impl Link {
     async fn ask_all(self: Arc<Self>, server: Arc<Server>, name: LockName) {
         let _duty = server.begin_duty();
         loop {
-            self.until_block_ends(&server, &name).await;
+            self.until_worth_it(&server, &name).await;
             let group = self.lines.next_group(&name);
             if group.is_empty() {
                 return;
@@ -293,17 +323,24 @@ impl Link {
         }
     }
 
-    /// Lets those come first who are about to ask. Where a block of this process is about to end, as far as that can be
-    /// seen, the request comes behind its release: its answer would come no sooner, and more can go together.
-    async fn until_block_ends(&self, server: &Server, name: &LockName) {
-        let mut before = server.blocks.to_come(name);
+    /// Waits a little for more to go together, where that costs those who go nothing but their place before a caller of
+    /// another process that comes within this moment.
+    async fn until_worth_it(&self, server: &Server, name: &LockName) {
+        let mut before = None;
         loop {
+            // Those who are about to ask come first.
             tokio::task::yield_now().await;
             let to_come = server.blocks.to_come(name);
-            if to_come == before || to_come.is_none_or(|to_come| to_come > SOON) {
-                return;
+            match to_come {
+                // Others of this process come first anyway.
+                None => break,
+                // A block that is about to end, as far as that can be seen, has ended before an answer comes.
+                Some(few) if few <= SOON && to_come != before => before = to_come,
+                Some(_) => return,
             }
-            before = to_come;
+        }
+        if let Some(worth_it) = self.lines.worth_it(name) {
+            let _ = clock::timeout_at(clock::now() + MOMENT, worth_it).await;
         }
     }
 
