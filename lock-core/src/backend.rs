@@ -58,6 +58,17 @@ pub enum Leaving {
     Granted(Grant),
 }
 
+/// A grant that is to be renewed, or checked, among others.
+#[derive(Debug, Clone, Copy)]
+pub struct ToRenew<'a> {
+    /// The lock.
+    pub name: &'a LockName,
+    /// The grant.
+    pub token: FencingToken,
+    /// What the lease is extended to, from now; zero only reads whether the grant stands.
+    pub lease: Duration,
+}
+
 /// What a renewal or a check found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewed {
@@ -196,6 +207,29 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         name: &'a LockName,
         token: FencingToken,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
+
+    /// How many grants are renewed and checked by one command, at most.
+    fn renews_together(&self) -> usize {
+        1
+    }
+
+    /// Renews and checks several grants, and answers in their order. None of them fails because of another one.
+    fn renew_all<'a>(
+        &'a self,
+        grants: &'a [ToRenew<'a>],
+    ) -> BoxFuture<'a, Vec<Result<Renewed, BackendError>>> {
+        Box::pin(async move {
+            let mut answers = Vec::with_capacity(grants.len());
+            for grant in grants {
+                answers.push(if grant.lease.is_zero() {
+                    self.check(grant.name, grant.token).await
+                } else {
+                    self.renew(grant.name, grant.token, grant.lease).await
+                });
+            }
+            answers
+        })
+    }
 
     /// What kept the newest unanswered command from being answered, for the error message of a caller that gave up.
     fn trouble(&self) -> Option<String>;

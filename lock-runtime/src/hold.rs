@@ -6,7 +6,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     task::Poll,
     time::Duration,
@@ -54,35 +54,58 @@ impl AtomicMoment {
     fn get(&self) -> Option<Moment> {
         Self::moment(self.0.load(Ordering::Acquire))
     }
+
+    fn set(&self, moment: Option<Moment>) {
+        let nanos = moment.map_or(Self::NONE, Self::nanos);
+        self.0.store(nanos, Ordering::Release);
+    }
 }
 
-/// When a hold is due with its keeper. Changed under the keeper's lock.
+/// Where a hold stands in the schedule of its keeper. Changed under the keeper's lock.
 #[derive(Debug)]
-pub(crate) struct KeptAt(AtomicMoment, AtomicUsize);
+pub(crate) struct KeptAt {
+    /// None while it is not in the schedule.
+    due: AtomicMoment,
+    /// Its number among those that are due then.
+    place: AtomicU32,
+    ended: AtomicBool,
+}
 
 impl KeptAt {
     fn new() -> Self {
-        Self(AtomicMoment::new(None), AtomicUsize::new(0))
+        Self {
+            due: AtomicMoment::new(None),
+            place: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+        }
     }
 
-    /// Notes the next due moment; false once the keeping has ended.
-    pub(crate) fn move_to(&self, due: Moment) -> bool {
-        self.0.0.store(AtomicMoment::nanos(due), Ordering::Release);
-        self.is_kept()
+    /// Notes a place in the schedule.
+    pub(crate) fn move_to(&self, due: Moment, place: usize) {
+        let place =
+            u32::try_from(place).expect("a process has less than four thousand million holds");
+        self.place.store(place, Ordering::Release);
+        self.due.set(Some(due));
     }
 
-    /// Ends the keeping, and returns the moment that was due.
-    pub(crate) fn end(&self) -> Option<Moment> {
-        self.1.store(1, Ordering::Release);
-        self.0.get()
+    /// Notes that it is taken out of the schedule, and returns where it stood.
+    pub(crate) fn take(&self) -> Option<(Moment, usize)> {
+        let due = self.due.get()?;
+        self.due.set(None);
+        Some((due, self.place.load(Ordering::Acquire) as usize))
+    }
+
+    /// Ends the keeping.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
     }
 
     pub(crate) fn due(&self) -> Option<Moment> {
-        self.0.get()
+        self.due.get()
     }
 
     pub(crate) fn is_kept(&self) -> bool {
-        self.1.load(Ordering::Acquire) == 0
+        !self.ended.load(Ordering::Acquire)
     }
 }
 

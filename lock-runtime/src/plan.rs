@@ -7,6 +7,9 @@ use lock_core::lease::{LeaseTerms, Moment, Renewal};
 /// A claim is confirmed when its hold has run this long: shorter holds stay at two commands.
 const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 
+/// Within each third of a lease there are so many moments at least at which holds come due.
+const STEPS: u32 = 32;
+
 /// How a hold is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
@@ -106,11 +109,30 @@ pub(crate) fn first_due(lease: Duration, deadline: Moment, claim: bool, now: Mom
 
 /// When a hold is due again: each third of its lease, and at its deadline.
 pub(crate) fn next_due(lease: Duration, deadline: Moment, now: Moment) -> Moment {
-    (now + lease / 3).min(deadline)
+    let third = lease / 3;
+    let due = now + third;
+    // Close to the deadline each look counts, and has to be later than the one before.
+    if due < deadline {
+        together(due, third / STEPS)
+    } else {
+        deadline
+    }
+}
+
+/// The moment as it is, or earlier by less than `within`, so that what is due at about the same time is due as one.
+fn together(due: Moment, within: Duration) -> Moment {
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let within = nanos(within);
+    // Powers of two: longer steps end where shorter ones do.
+    let step = within.checked_ilog2().map_or(1, |bits| 1 << bits);
+    let due = nanos(due.since_origin());
+    Moment::new(Duration::from_nanos(due - due % step))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -222,14 +244,41 @@ mod tests {
 
     #[test]
     fn a_hold_is_due_each_third_and_at_its_deadline() {
-        assert_eq!(next_due(30 * SECOND, at(30), at(0)), at(10));
+        let due = next_due(30 * SECOND, at(40), at(1));
+        assert!(due <= at(11) && due > at(11) - 10 * SECOND / 32, "{due:?}");
         assert_eq!(next_due(30 * SECOND, at(30), at(25)), at(30));
+        assert_eq!(next_due(30 * SECOND, at(11), at(1)), at(11));
+    }
+
+    #[test]
+    fn holds_come_due_together() {
+        let due_at = |millis: u64, lease| {
+            let now = at(100) + Duration::from_millis(millis);
+            next_due(lease, now + lease, now)
+        };
+        let moments = |lease: Duration| {
+            let millis = u64::try_from((lease / 3).as_millis()).unwrap();
+            let moments: BTreeSet<_> = (0..millis).map(|millis| due_at(millis, lease)).collect();
+            moments.len()
+        };
+        assert!((33..=66).contains(&moments(30 * SECOND)));
+        assert!((33..=66).contains(&moments(SECOND)));
+        // Also those whose leases differ.
+        let all = |lease| (0..3000).map(move |millis| due_at(millis, lease)).collect();
+        let (long, short): (BTreeSet<_>, BTreeSet<_>) = (all(30 * SECOND), all(29 * SECOND));
+        assert!(long.intersection(&short).count() > long.len() / 2);
+        // A lease so short that nothing is left to share is due in its time.
+        let now = at(1);
+        assert_eq!(
+            next_due(Duration::from_nanos(9), at(2), now),
+            now + Duration::from_nanos(3)
+        );
     }
 
     #[test]
     fn a_claim_is_due_soon() {
         let due = |deadline, claim| first_due(30 * SECOND, deadline, claim, at(5));
-        assert_eq!(due(at(30), false), at(15));
+        assert_eq!(due(at(30), false), next_due(30 * SECOND, at(30), at(5)));
         assert_eq!(due(at(30), true), at(5) + Duration::from_millis(100));
         let soon = at(5) + Duration::from_millis(50);
         assert_eq!(due(soon, true), soon);

@@ -1,8 +1,9 @@
-//! Renewal: the engine's thread extends leases while their bodies run, each hold by itself, so that one lock's
-//! failure touches no other and a blocked or finished user runtime stops none.
+//! Renewal: the engine's thread extends leases while their bodies run. Holds that are due together are renewed by few
+//! commands, and each has a fate of its own: one lock's failure touches no other, and a blocked or finished user runtime
+//! stops none.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
@@ -11,7 +12,7 @@ use std::{
 };
 
 use lock_core::{
-    backend::{BackendError, Renewed},
+    backend::{BackendError, Renewed, ToRenew},
     error::LossReason,
     lease::Moment,
 };
@@ -38,16 +39,51 @@ pub(crate) struct Keeper {
 
 #[derive(Debug, Default)]
 struct Schedule {
-    due: BTreeMap<(Moment, HoldId), Arc<HoldState>>,
+    due: BTreeMap<Moment, Vec<Arc<HoldState>>>,
     /// When the keeper will wake by itself.
     armed: Option<Moment>,
 }
 
-/// A hold's address; the schedule keeps the hold alive, so it is not given away twice.
-type HoldId = usize;
+impl Schedule {
+    fn insert(&mut self, hold: &Arc<HoldState>, due: Moment) {
+        let holds = self.due.entry(due).or_default();
+        hold.kept_at.move_to(due, holds.len());
+        holds.push(hold.clone());
+    }
 
-fn id(hold: &Arc<HoldState>) -> HoldId {
-    Arc::as_ptr(hold) as usize
+    /// False if it was not there.
+    fn remove(&mut self, hold: &HoldState) -> bool {
+        let Some((due, place)) = hold.kept_at.take() else {
+            return false;
+        };
+        if let Entry::Occupied(mut entry) = self.due.entry(due) {
+            let holds = entry.get_mut();
+            holds.swap_remove(place);
+            if let Some(moved) = holds.get(place) {
+                moved.kept_at.move_to(due, place);
+            }
+            if holds.is_empty() {
+                entry.remove();
+            }
+        }
+        true
+    }
+
+    /// Takes all holds that are due.
+    fn take_due(&mut self, now: Moment) -> Vec<Arc<HoldState>> {
+        let mut taken = Vec::new();
+        while let Some(entry) = self.due.first_entry() {
+            if *entry.key() > now {
+                break;
+            }
+            let holds = entry.remove();
+            for hold in &holds {
+                hold.kept_at.take();
+            }
+            taken.extend(holds);
+        }
+        taken
+    }
 }
 
 impl Keeper {
@@ -69,11 +105,8 @@ impl Keeper {
         let now = clock::boot::now();
         let due = now + lease / 3;
         let mut schedule = lock(&self.schedule);
-        let planned = hold.kept_at.due();
         // A hold that is being tended right now is not in the schedule, and will see its new plan.
-        if let Some(planned) = planned.filter(|planned| due < *planned)
-            && schedule.due.remove(&(planned, id(hold))).is_some()
-        {
+        if hold.kept_at.due().is_some_and(|planned| due < planned) && schedule.remove(hold) {
             drop(schedule);
             self.insert(hold, due);
         }
@@ -81,10 +114,10 @@ impl Keeper {
 
     fn insert(&self, hold: &Arc<HoldState>, due: Moment) {
         let mut schedule = lock(&self.schedule);
-        if !hold.kept_at.move_to(due) {
+        if !hold.kept_at.is_kept() {
             return;
         }
-        schedule.due.insert((due, id(hold)), hold.clone());
+        schedule.insert(hold, due);
         if schedule.armed.is_none_or(|armed| due < armed) {
             schedule.armed = Some(due);
             self.earlier.notify_one();
@@ -94,23 +127,55 @@ impl Keeper {
     /// Keeps a hold no longer.
     pub(crate) fn forget(&self, hold: &Arc<HoldState>) {
         let mut schedule = lock(&self.schedule);
-        if let Some(due) = hold.kept_at.end() {
-            schedule.due.remove(&(due, id(hold)));
-        }
+        hold.kept_at.end();
+        schedule.remove(hold);
     }
 
     /// Takes all holds that are due, and says when the next one is.
     fn take_due(&self, now: Moment) -> (Vec<Arc<HoldState>>, Option<Moment>) {
         let mut schedule = lock(&self.schedule);
-        let mut taken = Vec::new();
-        while let Some(entry) = schedule.due.first_entry() {
-            if entry.key().0 > now {
-                break;
-            }
-            taken.push(entry.remove());
-        }
-        schedule.armed = schedule.due.keys().next().map(|(due, _)| *due);
+        let taken = schedule.take_due(now);
+        schedule.armed = schedule.due.keys().next().copied();
         (taken, schedule.armed)
+    }
+
+    /// Takes in what became of a renewal or a check that was asked for at `now`. False if it is to be tried again.
+    fn settle(&self, asked: &Asked, answer: Result<Renewed, BackendError>, now: Moment) -> bool {
+        let hold = &asked.hold;
+        match answer {
+            // An answer that comes after the deadline revives nothing.
+            Ok(Renewed::Until(_)) if hold.loss().is_some() => {}
+            Ok(Renewed::Until(until)) => {
+                // What was asked for before the lease began anew is not its.
+                if let Step::Renew(lease) = asked.step
+                    && hold.begun() == asked.begun
+                {
+                    hold.extend_deadline(until);
+                    hold.confirm_claim();
+                    count(&hold.counters().renewed);
+                    tracing::debug!(key = %hold.key, token = %hold.token, ?lease, "lease renewed");
+                }
+                let lease = hold.plan().map_or(hold.terms.time, |plan| plan.lease);
+                let deadline = hold.deadline().unwrap_or(until);
+                self.insert(hold, plan::next_due(lease, deadline, now));
+                // A nested entry may have come meanwhile, and found the hold nowhere in the schedule.
+                if let Some(plan) = hold.plan().filter(|plan| plan.lease < lease) {
+                    self.hurry(hold, plan.lease);
+                }
+            }
+            Ok(Renewed::NotHeld) => {
+                // Released meanwhile is no loss.
+                if hold.kept_at.is_kept() {
+                    hold.lose(LossReason::NotHeld);
+                }
+            }
+            Err(error) => {
+                count(&hold.counters().renewal_failed);
+                tracing::warn!(key = %hold.key, token = %hold.token, %error, "renewal failed, trying again");
+                return error == BackendError::ShutDown;
+            }
+        }
+        true
     }
 }
 
@@ -128,9 +193,14 @@ async fn keep_all(keeper: Weak<Keeper>, earlier: Arc<Notify>) {
                 return;
             };
             let (due, next) = keeper.take_due(clock::boot::now());
-            for hold in due {
-                // A task of its own: a server that is slow for one key delays no other.
-                engine::spawn(tend(keeper.clone(), hold));
+            let together = due
+                .first()
+                .map_or(1, |hold| hold.backend().renews_together());
+            let mut due = due.into_iter().peekable();
+            while due.peek().is_some() {
+                // A task of its own: a server that is slow for some keys delays no others.
+                let holds = due.by_ref().take(together).collect();
+                engine::spawn(tend(keeper.clone(), holds));
             }
             next
         };
@@ -144,60 +214,80 @@ async fn keep_all(keeper: Weak<Keeper>, earlier: Arc<Notify>) {
     }
 }
 
-/// Does what is due for one hold, again and again while the server does not answer, until the local deadline.
-async fn tend(keeper: Arc<Keeper>, hold: Arc<HoldState>) {
-    while hold.loss().is_none() && hold.kept_at.is_kept() {
-        let Some(deadline) = hold.deadline() else {
-            return;
-        };
-        let now = clock::boot::now();
+/// What is asked of the backend for one hold.
+#[derive(Debug)]
+struct Asked {
+    hold: Arc<HoldState>,
+    begun: Moment,
+    step: Step,
+}
+
+impl Asked {
+    fn of(hold: Arc<HoldState>, now: Moment) -> Self {
         let begun = hold.begun();
         let lease_ends = begun + hold.terms.time;
         let step = plan::step(hold.plan(), hold.is_claim(), lease_ends, now);
-        let answer = {
-            let backend = hold.backend();
-            let answer = match step {
-                Step::Renew(lease) => backend.renew(&hold.name, hold.token, lease),
-                Step::Check => backend.check(&hold.name, hold.token),
-            };
-            clock::boot::timeout_at(deadline, answer).await
+        Self { hold, begun, step }
+    }
+
+    fn to_renew(&self) -> ToRenew<'_> {
+        ToRenew {
+            name: &self.hold.name,
+            token: self.hold.token,
+            lease: match self.step {
+                Step::Renew(lease) => lease,
+                Step::Check => Duration::ZERO,
+            },
+        }
+    }
+}
+
+/// Whether there is anything to do for a hold. A deadline that has passed is seen here.
+fn is_tended(hold: &HoldState) -> bool {
+    hold.kept_at.is_kept() && hold.loss().is_none()
+}
+
+/// When the first of those that are still tended is lost; `None` if none is.
+fn first_deadline<'a>(holds: impl Iterator<Item = &'a Arc<HoldState>>) -> Option<Moment> {
+    let tended = holds.filter(|hold| is_tended(hold));
+    tended.filter_map(|hold| hold.deadline()).min()
+}
+
+/// Does what is due for these holds of one client, again and again while the server does not answer, for each until its
+/// local deadline.
+async fn tend(keeper: Arc<Keeper>, mut holds: Vec<Arc<HoldState>>) {
+    loop {
+        let now = clock::boot::now();
+        let asked: Vec<_> = holds
+            .drain(..)
+            .filter(|hold| is_tended(hold))
+            .map(|hold| Asked::of(hold, now))
+            .collect();
+        let Some(answers) = answers(&asked).await else {
+            return;
         };
-        match answer {
-            Some(Ok(Renewed::Until(until))) => {
-                // What was asked for before the lease began anew is not its.
-                if let Step::Renew(lease) = step
-                    && hold.begun() == begun
-                {
-                    hold.extend_deadline(until);
-                    hold.confirm_claim();
-                    count(&hold.counters().renewed);
-                    tracing::debug!(key = %hold.key, token = %hold.token, ?lease, "lease renewed");
-                }
-                let lease = hold.plan().map_or(hold.terms.time, |plan| plan.lease);
-                let deadline = hold.deadline().unwrap_or(until);
-                keeper.insert(&hold, plan::next_due(lease, deadline, now));
-                // A nested entry may have come meanwhile, and found the hold nowhere in the schedule.
-                if let Some(plan) = hold.plan().filter(|plan| plan.lease < lease) {
-                    keeper.hurry(&hold, plan.lease);
-                }
-                return;
+        for (asked, answer) in asked.into_iter().zip(answers) {
+            if !keeper.settle(&asked, answer, now) {
+                holds.push(asked.hold);
             }
-            Some(Ok(Renewed::NotHeld)) => {
-                // Released meanwhile is no loss.
-                if hold.kept_at.is_kept() {
-                    hold.lose(LossReason::NotHeld);
-                }
-                return;
-            }
-            Some(Err(error)) => {
-                count(&hold.counters().renewal_failed);
-                tracing::warn!(key = %hold.key, token = %hold.token, %error, "renewal failed, trying again");
-                if error == BackendError::ShutDown {
-                    return;
-                }
-                clock::boot::sleep_until((clock::boot::now() + RETRY_AFTER).min(deadline)).await;
-            }
-            None => {}
+        }
+        let Some(deadline) = first_deadline(holds.iter()) else {
+            return;
+        };
+        clock::boot::sleep_until((clock::boot::now() + RETRY_AFTER).min(deadline)).await;
+    }
+}
+
+/// What the backend answers for these holds; `None` if meanwhile all of them were lost or released. The request of one
+/// that is lost goes on for the others.
+async fn answers(asked: &[Asked]) -> Option<Vec<Result<Renewed, BackendError>>> {
+    let backend = asked.first()?.hold.backend();
+    let grants: Vec<_> = asked.iter().map(Asked::to_renew).collect();
+    let mut answers = backend.renew_all(&grants);
+    loop {
+        let deadline = first_deadline(asked.iter().map(|asked| &asked.hold))?;
+        if let Some(answers) = clock::boot::timeout_at(deadline, &mut answers).await {
+            return Some(answers);
         }
     }
 }

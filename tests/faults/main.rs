@@ -4,6 +4,7 @@
 
 mod calls;
 mod connect;
+mod many_holds;
 mod outages;
 mod processes;
 mod redlock;

@@ -159,8 +159,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a renewal that has no answer at once is a loss",
         changes: &[Change {
             file: "lock-runtime/src/renewal.rs",
-            from: "            clock::boot::timeout_at(deadline, answer).await\n        };",
-            to: "            match clock::boot::timeout_at(deadline.min(now + RETRY_AFTER), answer).await {\n                None => {\n                    hold.lose(LossReason::Expired);\n                    None\n                }\n                answer => answer,\n            }\n        };",
+            from: "        if let Some(answers) = clock::boot::timeout_at(deadline, &mut answers).await {\n            return Some(answers);\n        }",
+            to: "        let soon = deadline.min(clock::boot::now() + RETRY_AFTER);\n        if let Some(answers) = clock::boot::timeout_at(soon, &mut answers).await {\n            return Some(answers);\n        }\n        asked.iter().for_each(|asked| drop(asked.hold.lose(LossReason::Expired)));",
         }],
     },
     Mutant {
@@ -273,8 +273,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "an extension writes first, and asks for memory",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/scripts/renew.lua",
-            from: "  redis.call('PEXPIRE', KEYS[1], lease) -- first, for it is allowed when the server is out of memory\n  redis.call('SET'",
-            to: "  redis.call('SET'",
+            from: "  redis.call('PEXPIRE', grant, lease) -- first, for it is allowed when the server is out of memory\n  if lease > longest then",
+            to: "  if lease <= longest then\n    redis.call('PEXPIRE', grant, lease)\n  else",
         }],
     },
     Mutant {
@@ -419,6 +419,96 @@ pub(super) const MUTANTS: &[Mutant] = &[
             file: "lock-runtime/src/backend/redis/scripts/hand_on.lua",
             from: "'PX', math.min(tonumber(lease), tonumber(claim)))",
             to: "'PX', lease)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["many_holds_are_renewed_by_few_commands"],
+        what: "each hold is renewed by a command of its own",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/mod.rs",
+            from: "        RENEWED_TOGETHER\n",
+            to: "        RENEWED_TOGETHER / RENEWED_TOGETHER\n",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["many_holds_are_renewed_by_few_commands"],
+        what: "each hold comes due at a moment of its own",
+        changes: &[Change {
+            file: "lock-runtime/src/plan.rs",
+            from: "        together(due, third / STEPS)\n",
+            to: "        together(due, third / STEPS / 1_000_000)\n",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["of_many_holds_those_that_are_gone_are_lost_and_no_others"],
+        what: "something else under one lock's name fails the renewal of all",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/renew.lua",
+            from: "pcall(redis.call, 'GET', grant)",
+            to: "true, redis.call('GET', grant)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["of_many_holds_those_that_are_gone_are_lost_and_no_others"],
+        what: "something else under one lock's name fails the renewal of all, in Redisson's layout",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/redisson/renew.lua",
+            from: "local fine, field, _, token = pcall(ours, lock)",
+            to: "local fine, field, _, token = true, ours(lock)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["of_many_holds_those_that_are_gone_are_lost_and_no_others"],
+        what: "the answers are taken for those of other holds",
+        changes: &[Change {
+            file: "lock-runtime/src/renewal.rs",
+            from: "asked.into_iter().zip(answers)",
+            to: "asked.into_iter().rev().zip(answers)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["of_many_holds_those_that_the_server_refuses_are_lost_and_no_others"],
+        what: "what is refused to one hold is refused to all",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/mod.rs",
+            from: "Err(BackendError::Refused(_)) if grants.len() > 1 => {",
+            to: "Err(BackendError::Refused(_)) if grants.is_empty() => {",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["a_late_answer_counts_from_the_sending"],
+        what: "a renewal counts from its answer",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/mod.rs",
+            from: "Renewed::Until(answered.sent + less_drift(Duration::from_millis(left)))",
+            to: "Renewed::Until(clock::now() + less_drift(Duration::from_millis(left)))",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["a_hold_is_lost_at_its_own_deadline"],
+        what: "an unanswered renewal waits for the last deadline",
+        changes: &[Change {
+            file: "lock-runtime/src/renewal.rs",
+            from: "    tended.filter_map(|hold| hold.deadline()).min()",
+            to: "    tended.filter_map(|hold| hold.deadline()).max()",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["of_many_holds_the_released_leave_the_others_in_the_schedule"],
+        what: "a hold that moves up in the schedule is looked for in its old place",
+        changes: &[Change {
+            file: "lock-runtime/src/renewal.rs",
+            from: "                moved.kept_at.move_to(due, place);",
+            to: "                let _ = moved;",
         }],
     },
 ];

@@ -13,6 +13,7 @@ mod lines;
 mod link;
 pub(super) mod node;
 mod notify;
+mod renew;
 mod script;
 mod together;
 
@@ -31,12 +32,12 @@ use std::{
 use lock_core::{
     backend::{
         Attempt, Backend, BackendError, BoxFuture, Holder, Released, Renewed, Request, Status,
-        Together,
+        ToRenew, Together,
     },
     fencing::FencingToken,
     key::{FENCE, LockName},
     layout::Layout,
-    lease::{CLAIM, Moment, less_drift},
+    lease::{CLAIM, Moment},
     options::Strategy,
 };
 use once_cell::sync::{Lazy, OnceCell};
@@ -48,7 +49,7 @@ use tokio::{
 
 use self::{
     attempt::{NOT_NOW_PAUSE, RedisAttempt, millis, not_understood},
-    block::{Blocks, Known},
+    block::Blocks,
     check::{Failure, check},
     connection::{CallError, Connection},
     layout::{Names, Scripts},
@@ -371,53 +372,6 @@ impl Server {
         })
     }
 
-    /// Extends what the holder under this token has.
-    pub(super) async fn renew(
-        self: &Arc<Self>,
-        name: &LockName,
-        token: FencingToken,
-        lease: Duration,
-        how: &str,
-    ) -> Result<Renewed, BackendError> {
-        let first = match self.blocks.known(name, token) {
-            Known::Sole => return self.renew_grant(name, token, lease, how).await,
-            Known::Inside(first) => first,
-            Known::Over => return Ok(Renewed::NotHeld),
-        };
-        let grant = FencingToken::new(first);
-        let renewed = self.renew_grant(name, grant, lease, how).await?;
-        match renewed {
-            Renewed::Until(until) => self.blocks.confirm(name, first, until, how == "anew"),
-            Renewed::NotHeld => self.lose_block(name, first),
-        }
-        Ok(renewed)
-    }
-
-    /// Extends the grant of this token.
-    async fn renew_grant(
-        self: &Arc<Self>,
-        name: &LockName,
-        token: FencingToken,
-        lease: Duration,
-        how: &str,
-    ) -> Result<Renewed, BackendError> {
-        let (token, lease) = (token.to_string(), millis(lease));
-        let args = [Arg::Text(&token), Arg::Text(&lease), Arg::Text(how)];
-        let renewed = self.run(self.scripts.renew, &[name.as_str()], &args).await;
-        let answered = match renewed {
-            // Something else is there by now.
-            Err(BackendError::WrongLayout) => return Ok(Renewed::NotHeld),
-            renewed => renewed?,
-        };
-        match answered.value {
-            Value::Int(left) if left >= 0 => {
-                let left = Duration::from_millis(u64::try_from(left).unwrap_or_default());
-                Ok(Renewed::Until(answered.sent + less_drift(left)))
-            }
-            _ => Ok(Renewed::NotHeld),
-        }
-    }
-
     pub(super) async fn status(self: &Arc<Self>, name: &LockName) -> Result<Status, BackendError> {
         let names = self.names(name);
         let keys = [names.grant(), names.companion()];
@@ -607,6 +561,17 @@ impl Backend for RedisBackend {
         token: FencingToken,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
         Box::pin(self.server.renew(name, token, Duration::ZERO, ""))
+    }
+
+    fn renews_together(&self) -> usize {
+        renew::TOGETHER_AT_MOST
+    }
+
+    fn renew_all<'a>(
+        &'a self,
+        grants: &'a [ToRenew<'a>],
+    ) -> BoxFuture<'a, Vec<Result<Renewed, BackendError>>> {
+        Box::pin(self.server.renew_all(grants))
     }
 
     fn trouble(&self) -> Option<String> {

@@ -1,32 +1,44 @@
--- Extends the lease of a grant, and shortens it only where it begins anew.
+-- Extends the leases of grants, each by itself, and shortens one only where it begins anew.
 --
--- KEYS: grant
--- ARGV: 1 token, 2 lease in ms (0: only look), 3 'anew' if the lease begins now
-local held = redis.call('GET', KEYS[1])
-local token, stored, rest = string.match(held or '', '^(%d+)|(%d+)(|[^|]+|.*)$')
-if token ~= ARGV[1] then
-  return -1 -- not held under this token, or not any more, and only kept
-end
-if ARGV[3] == 'anew' then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2]) -- first, for it is allowed when the server is out of memory
-  redis.call('SET', KEYS[1], token .. '|' .. ARGV[2] .. rest, 'PX', ARGV[2])
-  return tonumber(ARGV[2])
-end
-local lease, left = tonumber(ARGV[2]), redis.call('PTTL', KEYS[1])
-local longest = tonumber(stored)
-if left > longest or left < 0 then
-  left = longest -- the server's clock was set back, or the expiry taken away: no grant lasts longer than its lease
-  if lease > 0 then
-    redis.call('PEXPIRE', KEYS[1], left)
+-- KEYS: grants
+-- ARGV: 1 'anew' if the leases begin now, then for each grant its token, and its lease in ms (0: only look)
+local function renew(grant, asked, wanted, anew)
+  local fine, held = pcall(redis.call, 'GET', grant)
+  if not fine then
+    if string.find(type(held) == 'table' and held.err or held, 'WRONGTYPE', 1, true) then
+      return -1 -- something else is there by now, which is nothing to the other grants
+    end
+    error(held, 0)
   end
+  local token, stored, rest = string.match(held or '', '^(%d+)|(%d+)(|[^|]+|.*)$')
+  if token ~= asked then
+    return -1 -- not held under this token, or not any more, and only kept
+  end
+  if anew then
+    redis.call('PEXPIRE', grant, wanted) -- first, for it is allowed when the server is out of memory
+    redis.call('SET', grant, token .. '|' .. wanted .. rest, 'PX', wanted)
+    return tonumber(wanted)
+  end
+  local lease, left = tonumber(wanted), redis.call('PTTL', grant)
+  local longest = tonumber(stored)
+  if left > longest or left < 0 then
+    left = longest -- the server's clock was set back, or the expiry taken away: no grant lasts longer than its lease
+    if lease > 0 then
+      redis.call('PEXPIRE', grant, left)
+    end
+  end
+  if lease <= left then
+    return left
+  end
+  redis.call('PEXPIRE', grant, lease) -- first, for it is allowed when the server is out of memory
+  if lease > longest then
+    redis.call('SET', grant, token .. '|' .. wanted .. rest, 'PX', lease)
+  end
+  return lease
 end
-if lease <= left then
-  return left -- in ms
+
+local left = {}
+for i = 1, #KEYS do
+  left[i] = renew(KEYS[i], ARGV[2 * i], ARGV[2 * i + 1], ARGV[1] == 'anew')
 end
-if lease > longest then
-  redis.call('PEXPIRE', KEYS[1], lease) -- first, for it is allowed when the server is out of memory
-  redis.call('SET', KEYS[1], token .. '|' .. ARGV[2] .. rest, 'PX', lease)
-else
-  redis.call('PEXPIRE', KEYS[1], lease)
-end
-return lease -- in ms
+return left -- of each, in ms

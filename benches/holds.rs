@@ -1,0 +1,122 @@
+//! What many holds and many waiting calls cost their process: how punctually 100,000 leases are renewed, the time the
+//! engine's thread needs for it, and the memory of a held lock and of a waiting call.
+//!
+//! `cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]`
+//!
+//! A real Redis server of the benchmark's own, and the in-process backend. Memory is what the process has asked its
+//! allocator for. `--quick` takes fewer locks for a shorter time; so does a run without `--bench`, which is how
+//! `cargo test --all-targets` starts it.
+//!
+//! A target missed is printed, and fails nothing: machines differ. A lease lost ends the benchmark with status 1.
+
+use std::{alloc::System, process::ExitCode, time::Duration};
+
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use support::server::{RedisServer, is_installed};
+use tokio::runtime;
+
+#[path = "holds/memory.rs"]
+mod memory;
+#[path = "holds/renewals.rs"]
+mod renewals;
+#[path = "holds/targets.rs"]
+mod targets;
+#[path = "holds/threads.rs"]
+mod threads;
+
+use crate::targets::Targets;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const WORKLOADS: [&str; 3] = ["renewals", "held", "waiting"];
+const USAGE: &str = "cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]";
+
+/// How many, and how long.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scale {
+    pub(crate) holds: usize,
+    pub(crate) waiting: usize,
+    pub(crate) lease: Duration,
+    /// How long renewals are watched.
+    pub(crate) span: Duration,
+}
+
+impl Scale {
+    const WHOLE: Self = Self {
+        holds: 100_000,
+        waiting: 10_000,
+        lease: Duration::from_secs(30),
+        span: Duration::from_secs(45),
+    };
+    const QUICK: Self = Self {
+        holds: 1_000,
+        waiting: 200,
+        lease: Duration::from_secs(3),
+        span: Duration::from_secs(3),
+    };
+}
+
+fn main() -> ExitCode {
+    let (mut quick, mut as_benchmark) = (false, false);
+    let mut only = Vec::new();
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--quick" => quick = true,
+            "--bench" => as_benchmark = true,
+            "--only" => only.extend(
+                args.next()
+                    .iter()
+                    .flat_map(|list| list.split(','))
+                    .map(str::to_owned),
+            ),
+            _ => {
+                eprintln!("{arg} is not an option\nusage: {USAGE}");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    if let Some(name) = only.iter().find(|name| !WORKLOADS.contains(&name.as_str())) {
+        eprintln!("there is no workload {name}\nusage: {USAGE}");
+        return ExitCode::from(2);
+    }
+    if !is_installed("redis-server") {
+        eprintln!(
+            "the benchmark starts a server of its own, and redis-server is not installed: see tests/check.sh"
+        );
+        return ExitCode::from(2);
+    }
+    let scale = if quick || !as_benchmark {
+        Scale::QUICK
+    } else {
+        Scale::WHOLE
+    };
+    let wants = |name: &str| only.is_empty() || only.iter().any(|one| one == name);
+    let runtime = runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime can be built");
+    let targets = runtime.block_on(measure(scale, wants));
+    targets.print();
+    ExitCode::from(u8::from(targets.lost > 0))
+}
+
+async fn measure(scale: Scale, wants: impl Fn(&str) -> bool) -> Targets {
+    let server = RedisServer::start().await;
+    let mut targets = Targets::default();
+    if wants(WORKLOADS[0]) {
+        renewals::measure(&server, scale, &mut targets).await;
+    }
+    let urls = [("Redis", server.url()), ("in process", "memory:".into())];
+    for (place, url) in &urls {
+        if wants(WORKLOADS[1]) {
+            memory::held(place, url, scale, &mut targets).await;
+        }
+        if wants(WORKLOADS[2]) {
+            memory::waiting(place, url, scale, &mut targets).await;
+        }
+    }
+    targets
+}

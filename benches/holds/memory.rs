@@ -1,0 +1,143 @@
+//! What a held lock and a waiting call need, in bytes that were asked of the allocator and not given back.
+
+use std::{future::Future, pin::Pin, task::Poll, time::Duration};
+
+use lock_runtime::LockClient;
+
+use crate::{ALLOCATOR, Scale, renewals::take, targets::Targets};
+
+/// How long the callers wait at most.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+fn live() -> f64 {
+    let stats = ALLOCATOR.stats();
+    stats.bytes_allocated as f64 - stats.bytes_deallocated as f64
+}
+
+/// Ends when nothing is under way any more: what a command needs is not what a hold needs.
+async fn quiet() {
+    let mut before = live();
+    loop {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let now = live();
+        if (now - before).abs() < 1024.0 {
+            return;
+        }
+        before = now;
+    }
+}
+
+pub(crate) async fn held(place: &str, url: &str, scale: Scale, targets: &mut Targets) {
+    eprintln!("memory of {} held locks, {place} …", scale.holds);
+    let client = LockClient::connect(url).await.expect("a client");
+    drop(take(&client, 100, scale.lease).await);
+    quiet().await;
+    let before = live();
+    let guards = take(&client, scale.holds, scale.lease).await;
+    // Between renewals.
+    tokio::time::sleep(scale.lease / 100).await;
+    let each = (live() - before) / scale.holds as f64;
+    println!(
+        "{place}: {each:.0} bytes per held lock, its guard of {} bytes included",
+        size_of_val(&guards[0])
+    );
+    targets.at_most(1024.0, format!("bytes per held lock, {place}"), each);
+    targets.lost += client.stats().lost;
+    drop(guards);
+    client.shutdown().await;
+}
+
+type Call<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+pub(crate) async fn waiting(place: &str, url: &str, scale: Scale, targets: &mut Targets) {
+    let client = LockClient::connect(url).await.expect("a client");
+    let lock = |key: String| {
+        client
+            .lock(key)
+            .lease(Duration::from_secs(600))
+            .wait(PATIENCE)
+    };
+    let own_keys: Vec<_> = (0..scale.waiting)
+        .map(|number| format!("order:{number}"))
+        .collect();
+    let one_key = vec!["order".to_owned(); scale.waiting];
+    for (keys, keys_of) in [(one_key, "one key"), (own_keys, "a key each")] {
+        for (kind, explicit) in [("acquire", true), ("run", false)] {
+            eprintln!(
+                "memory of {} calls of {kind}, {keys_of}, {place} …",
+                keys.len()
+            );
+            let mut distinct = keys.clone();
+            distinct.dedup();
+            let mut guards = Vec::new();
+            for key in distinct {
+                guards.push(lock(key).acquire().await.expect("the lock is free"));
+            }
+            let mut calls: Vec<Call<'_>> = Vec::with_capacity(keys.len());
+            quiet().await;
+            let before = live();
+            for key in &keys {
+                let lock = lock(key.clone());
+                calls.push(if explicit {
+                    Box::pin(async move { drop(lock.acquire().await) })
+                } else {
+                    Box::pin(async move { drop(lock.run(async {}).await) })
+                });
+            }
+            let own = calls.iter().map(|call| size_of_val(&**call)).sum::<usize>() as f64;
+            let unpolled = live() - before;
+            until_all_wait(&mut calls, &client, &keys).await;
+            quiet().await;
+            let each = |bytes: f64| bytes / keys.len() as f64;
+            let beyond = each(live() - before - own);
+            println!(
+                "{place}: {beyond:.0} bytes per waiting call of {kind}, {keys_of}, beyond its own future of {:.0}; {:.0} of them were there before it was polled",
+                each(own),
+                each(unpolled - own)
+            );
+            targets.at_most(
+                2048.0,
+                format!("bytes per waiting call of {kind}, {keys_of}, {place}"),
+                beyond,
+            );
+            drop(calls);
+            drop(guards);
+            quiet().await;
+        }
+    }
+    targets.lost += client.stats().lost;
+    client.shutdown().await;
+}
+
+/// Polls all calls, until each of them is queued.
+async fn until_all_wait(calls: &mut [Call<'_>], client: &LockClient, keys: &[String]) {
+    let mut next = keys.to_vec();
+    next.dedup();
+    let each = keys.len() / next.len();
+    for part in calls.chunks_mut(64) {
+        // In small parts, so that what is under way does not swell what stays.
+        for _ in 0..3 {
+            poll_all(part).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+    while let Some(key) = next.last() {
+        let status = client.lock(key.as_str()).status().await;
+        if status.expect("an answer").waiters == each {
+            next.pop();
+        } else {
+            poll_all(calls).await;
+        }
+    }
+    poll_all(calls).await;
+}
+
+async fn poll_all(calls: &mut [Call<'_>]) {
+    std::future::poll_fn(|cx| {
+        for call in &mut *calls {
+            assert!(call.as_mut().poll(cx).is_pending(), "a call waits");
+        }
+        Poll::Ready(())
+    })
+    .await;
+}

@@ -1,0 +1,151 @@
+//! Many holds under renewal: when each is renewed, and what that costs.
+
+use std::time::{Duration, Instant};
+
+use lock_runtime::{LockClient, LockGuard};
+use support::{sent::Sent, server::RedisServer};
+use tokio::task::JoinSet;
+
+use crate::{Scale, targets::Targets, threads};
+
+/// Acquisitions under way at a time.
+const AT_ONCE: usize = 64;
+/// Between two looks at all holds.
+const LOOK: Duration = Duration::from_millis(500);
+/// The name of the engine's thread.
+const ENGINE: &str = "lock-runtime";
+
+/// Takes that many locks, each for itself.
+pub(crate) async fn take(client: &LockClient, count: usize, lease: Duration) -> Vec<LockGuard> {
+    let mut taking = JoinSet::new();
+    let mut guards = Vec::with_capacity(count);
+    for number in 0..count {
+        if taking.len() == AT_ONCE {
+            guards.extend(
+                taking
+                    .join_next()
+                    .await
+                    .map(|guard| guard.expect("a guard")),
+            );
+        }
+        let lock = client.lock(format!("account:{number}"));
+        let lock = lock.lease(lease).renew(true).wait(Duration::from_secs(60));
+        taking.spawn(async move { lock.acquire().await.expect("the lock is free") });
+    }
+    while let Some(guard) = taking.join_next().await {
+        guards.push(guard.expect("a guard"));
+    }
+    guards
+}
+
+/// One hold, as it is seen from outside: each renewal sets the local deadline to what the lease is from its sending on.
+struct Watched {
+    guard: LockGuard,
+    deadline: Instant,
+    worst: Duration,
+}
+
+impl Watched {
+    fn of(guard: LockGuard) -> Self {
+        let deadline = Instant::now() + guard.remaining();
+        Self {
+            guard,
+            deadline,
+            worst: Duration::ZERO,
+        }
+    }
+
+    fn look(&mut self) {
+        let deadline = Instant::now() + self.guard.remaining();
+        let later = deadline.saturating_duration_since(self.deadline);
+        if later > Duration::from_millis(5) {
+            self.worst = self.worst.max(later);
+            self.deadline = deadline;
+        }
+    }
+
+    /// With the time since the newest renewal.
+    fn end(&mut self, lease: Duration) {
+        self.look();
+        let since = lease.saturating_sub(self.guard.remaining());
+        self.worst = self.worst.max(since);
+    }
+}
+
+pub(crate) async fn measure(server: &RedisServer, scale: Scale, targets: &mut Targets) {
+    let Scale {
+        holds, lease, span, ..
+    } = scale;
+    eprintln!("renewals of {holds} holds with a lease of {lease:?} …");
+    let client = LockClient::connect(server.url()).await.expect("a client");
+    let began = Instant::now();
+    let guards = take(&client, holds, lease).await;
+    println!("{holds} locks taken in {:.1?}", began.elapsed());
+    let mut watched: Vec<_> = guards.into_iter().map(Watched::of).collect();
+    // From the first renewals on.
+    look_for(&mut watched, lease / 3).await;
+    let (stats, sent) = (client.stats(), Sent::so_far(server, &[]).await);
+    let (began, engine, process) = (
+        Instant::now(),
+        threads::of_thread(ENGINE),
+        threads::of_process(),
+    );
+    look_for(&mut watched, span).await;
+    let took = began.elapsed();
+    let cores = |before: Option<Duration>, now: Option<Duration>| {
+        let used = now?.saturating_sub(before?);
+        Some(used.as_secs_f64() / took.as_secs_f64())
+    };
+    let engine = cores(engine, threads::of_thread(ENGINE));
+    let process = cores(process, threads::of_process());
+    let (now, sent) = (client.stats(), sent.since(server, &[]).await);
+    watched.iter_mut().for_each(|hold| hold.end(lease));
+    let renewed = (now.renewed - stats.renewed) as f64;
+    let mut worst: Vec<_> = watched.iter().map(|hold| hold.worst).collect();
+    worst.sort();
+    let third = lease.as_secs_f64() / 3.0;
+    let of_third = |gap: Duration| gap.as_secs_f64() / third;
+    let (median, slowest) = (worst[worst.len() / 2], worst[worst.len() - 1]);
+    println!(
+        "{:.0} renewals/s; longest time between two of a hold: median {median:.3?}, worst {slowest:.3?}",
+        renewed / took.as_secs_f64()
+    );
+    println!(
+        "{:.4} commands per renewal, {:.2} µs of the server; {} renewals failed, {} leases lost",
+        sent.commands as f64 / renewed,
+        sent.micros as f64 / renewed,
+        now.renewal_failed,
+        now.lost
+    );
+    targets.at_most(
+        1.1,
+        "longest time between renewals, in thirds of the lease",
+        of_third(slowest),
+    );
+    if let (Some(engine), Some(process)) = (engine, process) {
+        let each = |cores: f64| cores * took.as_secs_f64() * 1e6 / renewed;
+        println!(
+            "engine's thread {:.2} % of a core, {:.2} µs per renewal; the process, which looks at all holds {:?} apart, {:.2} %",
+            engine * 100.0,
+            each(engine),
+            LOOK,
+            process * 100.0
+        );
+        // A renewal each third of 30 s makes 5 % of a core of this.
+        targets.at_most(5.0, "engine's thread per renewal, µs", each(engine));
+        if scale.holds == Scale::WHOLE.holds {
+            targets.at_most(5.0, "engine's thread, % of a core", engine * 100.0);
+        }
+    }
+    targets.lost += now.lost;
+    drop(watched);
+    client.shutdown().await;
+}
+
+async fn look_for(watched: &mut [Watched], span: Duration) {
+    let end = Instant::now() + span;
+    while Instant::now() < end {
+        tokio::time::sleep(LOOK.min(end.saturating_duration_since(Instant::now()))).await;
+        watched.iter_mut().for_each(Watched::look);
+    }
+}
