@@ -91,6 +91,25 @@ async fn many_holds_are_renewed_by_few_commands() {
 }
 
 #[tokio::test]
+async fn holds_that_began_one_after_the_other_are_renewed_together() {
+    let scene = Scene::in_layout(Layout::Native).await;
+    let mut guards = Vec::new();
+    for key in keys(MANY) {
+        let lock = scene.client.lock(key).lease(4 * LEASE).renew(true);
+        guards.push(lock.acquire().await.unwrap());
+        sleep(2 * MS).await;
+    }
+    let (scripts, renewed) = (scene.server.scripts().await, scene.client.stats().renewed);
+    scene.until_renewed(2 * MANY).await;
+    let renewed = scene.client.stats().renewed - renewed;
+    let scripts = scene.server.scripts().await - scripts;
+    assert!(
+        scripts * 4 < renewed,
+        "{scripts} scripts for {renewed} renewals"
+    );
+}
+
+#[tokio::test]
 async fn of_many_holds_those_that_are_gone_are_lost_and_no_others() {
     for layout in [Layout::Native, Layout::Redisson] {
         let mut scene = Scene::in_layout(layout).await;
