@@ -427,8 +427,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "each hold is renewed by a command of its own",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/mod.rs",
-            from: "        RENEWED_TOGETHER\n",
-            to: "        RENEWED_TOGETHER / RENEWED_TOGETHER\n",
+            from: "        renew::TOGETHER_AT_MOST\n",
+            to: "        renew::TOGETHER_AT_MOST / renew::TOGETHER_AT_MOST\n",
         }],
     },
     Mutant {
@@ -476,9 +476,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: &["of_many_holds_those_that_the_server_refuses_are_lost_and_no_others"],
         what: "what is refused to one hold is refused to all",
         changes: &[Change {
-            file: "lock-runtime/src/backend/redis/mod.rs",
-            from: "Err(BackendError::Refused(_)) if grants.len() > 1 => {",
-            to: "Err(BackendError::Refused(_)) if grants.is_empty() => {",
+            file: "lock-runtime/src/backend/redis/renew.rs",
+            from: "Err(BackendError::Refused(_)) if holders.len() > 1 => {",
+            to: "Err(BackendError::Refused(_)) if holders.is_empty() => {",
         }],
     },
     Mutant {
@@ -486,7 +486,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: &["a_late_answer_counts_from_the_sending"],
         what: "a renewal counts from its answer",
         changes: &[Change {
-            file: "lock-runtime/src/backend/redis/mod.rs",
+            file: "lock-runtime/src/backend/redis/renew.rs",
             from: "Renewed::Until(answered.sent + less_drift(Duration::from_millis(left)))",
             to: "Renewed::Until(clock::now() + less_drift(Duration::from_millis(left)))",
         }],

@@ -90,6 +90,19 @@ impl Server {
         Ok(answers.collect())
     }
 
+    /// Extends the grant of this token.
+    pub(super) async fn renew_grant(
+        self: &Arc<Self>,
+        name: &LockName,
+        token: FencingToken,
+        lease: Duration,
+        how: &str,
+    ) -> Result<Renewed, BackendError> {
+        let one = [ToRenew { name, token, lease }];
+        let mut answers = self.renew_grants(&one, how).await?;
+        Ok(answers.pop().unwrap_or(Renewed::NotHeld))
+    }
+
     /// Extends grants, each named by its own token, by one command.
     async fn renew_grants(
         self: &Arc<Self>,
