@@ -153,12 +153,7 @@ impl Args {
     }
 
     /// Sends the request over `connection`.
-    pub(super) async fn acquire(
-        &self,
-        connection: &Connection,
-        place: Option<u64>,
-    ) -> Result<Reply, CallError> {
-        let place_before = place.map(|place| place.to_string());
+    pub(super) async fn acquire(&self, connection: &Connection) -> Result<Reply, CallError> {
         let keys = [self.names.grant(), self.names.companion(), FENCE];
         let (tail, not_after) = (self.tail(), self.not_after(connection));
         let args = [
@@ -167,7 +162,6 @@ impl Args {
             &connection.floor,
             &self.wait_ms,
             claim_ms(),
-            place_before.as_deref().unwrap_or_default(),
             &not_after,
             self.marker.as_deref().unwrap_or_default(),
         ];
@@ -176,10 +170,7 @@ impl Args {
         let (reply, sent) = asking.await?;
         let reply = match reply {
             Value::Int(token) => {
-                return Ok(Reply::Granted(Grant {
-                    queued: place.is_some(),
-                    ..self.taken(token, sent)
-                }));
+                return Ok(Reply::Granted(self.taken(token, sent)));
             }
             reply => reply,
         };
@@ -243,8 +234,6 @@ pub(super) struct RedisAttempt {
     place: Option<u64>,
     /// Its turn, which has come and is not taken up yet.
     turn: Option<Turn>,
-    /// The newest token that it had and that was lost.
-    lost: u64,
     /// Whether a request has no answer, and may have been carried out.
     unsure: bool,
     pub(super) settled: bool,
@@ -272,7 +261,6 @@ impl RedisAttempt {
             told: None,
             place: None,
             turn: None,
-            lost: 0,
             unsure: false,
             settled: false,
             duty: None,
@@ -335,7 +323,7 @@ impl RedisAttempt {
         }
         self.sent = Some(sent.clone());
         if self.told.is_none() && !self.request.wait.is_zero() {
-            let (told, alone) = link.lines.join(args, self.place, self.lost);
+            let (told, alone) = link.lines.join(args, self.place);
             self.told = Some(told);
             link.watch();
             if !alone {
@@ -344,7 +332,7 @@ impl RedisAttempt {
             }
         }
         args.gate.lock().await.carried = Some(connection.clone());
-        match args.acquire(&connection, self.place).await {
+        match args.acquire(&connection).await {
             Ok(Reply::Granted(grant)) => Ok(Asked::Granted(grant)),
             Ok(Reply::Busy) => Ok(Asked::Busy),
             Ok(Reply::Held(standing)) if self.told.is_none() => Ok(Asked::Turn(standing.sole())),
@@ -375,7 +363,7 @@ impl RedisAttempt {
                 Ok(Asked::Again)
             }
             Err(CallError::Refused(error)) => {
-                if !self.unsure && self.place.is_none() {
+                if !self.unsure {
                     // Nothing was carried out: there is nothing to give back.
                     return self.settle(Err(error)).await;
                 }
@@ -450,7 +438,6 @@ impl Attempt for RedisAttempt {
                             return Ok(answer);
                         }
                         self.turn = None;
-                        self.lost = turn.grant.token.get();
                     }
                     Asked::Busy => return Ok(self.settle(Answer::Busy).await),
                     Asked::Again => {}

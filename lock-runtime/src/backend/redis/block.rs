@@ -135,8 +135,7 @@ impl Block {
                 },
                 confirmed: self.confirmed,
             };
-            let first = self.tokens.start;
-            if self.link.lines.tell(name, owner, first, Ok(turn)) {
+            if self.link.lines.tell(name, owner, Ok(turn)) {
                 self.inside = (token, owner);
                 return true;
             }
@@ -166,8 +165,8 @@ enum Passed {
     Stale,
     /// Nobody is to come: the grant of this token is released.
     Over(u64),
-    /// Time is up, and some are still to come.
-    Late(u64, Arc<Link>),
+    /// Time is up as far as is known here, and some are still to come.
+    Late(Arc<Link>),
 }
 
 /// Of what the server knows a token.
@@ -207,9 +206,9 @@ impl Blocks {
         }
         block.over = true;
         if block.has_next(name) {
-            block.next.clear();
-            block.link.lines.lose(name, first);
-            return Passed::Late(first, block.link.clone());
+            let link = block.link.clone();
+            blocks.remove(name);
+            return Passed::Late(link);
         }
         Passed::Over(first)
     }
@@ -257,7 +256,6 @@ impl Blocks {
             .filter(|block| block.tokens.start == first)?;
         block.over = true;
         block.next.clear();
-        block.link.lines.lose(name, first);
         Some(block.link.clone())
     }
 
@@ -284,6 +282,13 @@ impl Blocks {
         Some(block.next.len())
     }
 
+    /// Whether the owner is inside under an older token than this.
+    fn is_inside(&self, name: &LockName, owner: OwnerId, token: u64) -> bool {
+        let blocks = lock(&self.0);
+        let block = blocks.get(name).filter(|block| !block.over);
+        block.is_some_and(|block| block.inside.1 == owner && block.inside.0 < token)
+    }
+
     /// The member inside and how many of its block are still to come, for the grant of this token.
     pub(super) fn seen(&self, name: &LockName, first: u64) -> Option<((u64, OwnerId), usize)> {
         let blocks = lock(&self.0);
@@ -303,9 +308,12 @@ impl Server {
         standing: Standing,
     ) {
         if let [owner] = standing.owners[..] {
-            // An owner that has gone meanwhile gives the grant back by itself.
-            let turn = Ok(standing.sole());
-            link.lines.tell(name, owner, standing.first, turn);
+            // An owner that has gone meanwhile gives the grant back by itself; but not one that is inside under an older one.
+            let told = link.lines.tell(name, owner, Ok(standing.sole()));
+            if !told && self.blocks.is_inside(name, owner, standing.first) {
+                let token = FencingToken::new(standing.first);
+                self.release_behind(name, token, None, Some(standing.until()));
+            }
             return;
         }
         let Some(last) = standing.owners.last().copied() else {
@@ -315,7 +323,7 @@ impl Server {
             return; // an owner that has come here from another link takes its place again when this has ended
         }
         let first = standing.first;
-        let replaced = {
+        let (requeue, replaced) = {
             let mut blocks = lock(&self.blocks.0);
             let newest = |block: &Block| block.tokens.start >= first;
             if blocks.get(name).is_some_and(newest) {
@@ -334,17 +342,23 @@ impl Server {
             };
             block.over = !block.pass(name, clock::now());
             let token = FencingToken::new(block.inside.0);
-            if block.over {
-                // All of them have gone, or time is up: it is given back.
-                block.link.lines.lose(name, first);
-                let until = block.until;
-                self.release_behind(name, token, None, Some(until));
+            if block.over && block.has_next(name) {
+                // Time is up, as far as is known here.
+                (true, blocks.remove(name))
+            } else {
+                if block.over {
+                    // All of them have gone: it is given back.
+                    self.release_behind(name, token, None, Some(block.until));
+                }
+                (false, blocks.insert(name.clone(), block))
             }
-            blocks.insert(name.clone(), block)
         };
         if let Some(replaced) = replaced.filter(|replaced| !replaced.over) {
-            // The server has lost it: those who were to come take their places again.
+            // The server has lost it.
             replaced.link.requeue(self, Some(name));
+        }
+        if requeue {
+            link.requeue(self, Some(name));
         }
     }
 
@@ -361,7 +375,7 @@ impl Server {
         {
             return self.keep_block(name, token, until, lease).await;
         }
-        let (first, late) = match self.blocks.pass(name, token.get(), clock::now()) {
+        let first = match self.blocks.pass(name, token.get(), clock::now()) {
             Passed::Sole => return self.release_grant(name, token, keep_until).await,
             Passed::Stale => return Ok(Released::NotHeld),
             Passed::On { stretched: None } => return Ok(Released::Released),
@@ -371,17 +385,17 @@ impl Server {
                 self.shorten(name, first, lease);
                 return Ok(Released::Released);
             }
-            Passed::Over(first) => (first, None),
-            Passed::Late(first, link) => (first, Some(link)),
+            Passed::Over(first) => first,
+            Passed::Late(link) => {
+                // They take their places again: in this grant, where the server still has it. Released, it would go to others.
+                link.requeue(self, Some(name));
+                return Ok(Released::NotHeld);
+            }
         };
         let grant = FencingToken::new(first);
         let released = self.release_grant(name, grant, keep_until).await;
         if released.is_ok() {
             self.blocks.forget(name, grant);
-        }
-        if let Some(link) = late {
-            // Only now: nobody shall find a place in a grant that is being released.
-            link.requeue(self, Some(name));
         }
         released
     }

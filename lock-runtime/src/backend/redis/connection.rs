@@ -17,7 +17,7 @@ use redis::{
 };
 use tokio::sync::Notify;
 
-use super::{Server, script::Script};
+use super::{Server, outbox::Outbox, script::Script};
 use crate::{
     clock::boot as clock,
     stats::{Counters, count},
@@ -163,11 +163,14 @@ impl Health {
         Moment::new(Duration::from_nanos(self.answered.load(Ordering::Acquire)))
     }
 
-    fn sent(&self, at: Moment) {
-        if self.in_flight.fetch_add(1, Ordering::SeqCst) == 0 {
+    /// Notes a command; true if it is the only one.
+    fn sent(&self, at: Moment) -> bool {
+        let idle = self.in_flight.fetch_add(1, Ordering::SeqCst) == 0;
+        if idle {
             self.progress.fetch_max(nanos(at), Ordering::AcqRel);
         }
         self.parking.watch();
+        idle
     }
 
     fn heard(&self, sent: Moment) {
@@ -238,7 +241,7 @@ pub(super) struct Connection {
     pub(super) health: Arc<Health>,
     /// Server time less local time, in µs, to a round trip.
     clock_offset: i128,
-    redis: MultiplexedConnection,
+    outbox: Outbox,
     counters: Arc<Counters>,
 }
 
@@ -378,7 +381,7 @@ impl Connection {
             health,
             clock_offset: i128::from(server_micros)
                 - i128::try_from(local_micros).unwrap_or_default(),
-            redis,
+            outbox: Outbox::new(redis),
             counters: server.counters.clone(),
         })
     }
@@ -395,11 +398,11 @@ impl Connection {
         keys: &[&str],
         args: &[&str],
     ) -> Result<(Value, Moment), CallError> {
-        let answer = self.send(&script.by_hash(keys, args)).await;
+        let answer = self.send(script.by_hash(keys, args)).await;
         let answer = match answer {
             // The server has forgotten its scripts, and has not run this one.
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.send(&script.by_source(keys, args)).await
+                self.send(script.by_source(keys, args)).await
             }
             answer => answer,
         };
@@ -413,15 +416,17 @@ impl Connection {
         } else {
             "UNSUBSCRIBE"
         };
-        let listened = self.send(redis::cmd(verb).arg(channel)).await;
+        let mut command = redis::cmd(verb);
+        command.arg(channel);
+        let listened = self.send(command).await;
         listened.map(drop).map_err(|error| self.failed(&error))
     }
 
     /// Says something on a channel.
     pub(super) async fn say(&self, channel: &str, text: &str) -> Result<(), CallError> {
-        let said = self
-            .send(redis::cmd("PUBLISH").arg(channel).arg(text))
-            .await;
+        let mut command = redis::cmd("PUBLISH");
+        command.arg(channel).arg(text);
+        let said = self.send(command).await;
         said.map(drop).map_err(|error| self.failed(&error))
     }
 
@@ -435,15 +440,14 @@ impl Connection {
         error
     }
 
-    async fn send(&self, command: &Cmd) -> Result<(Value, Moment), RedisError> {
+    async fn send(&self, command: Cmd) -> Result<(Value, Moment), RedisError> {
         let sent = clock::now();
         let health = &*self.health;
-        health.sent(sent);
+        let idle = health.sent(sent);
         let _in_flight = InFlight(health);
         count(&self.counters.commands);
-        let mut redis = self.redis.clone();
         let reply = {
-            let mut reply = pin!(redis.send_packed_command(command));
+            let mut reply = pin!(self.outbox.send(command, idle));
             tokio::select! {
                 biased;
                 reply = &mut reply => reply,
@@ -467,7 +471,7 @@ impl Connection {
     /// Closes another connection of ours on the server, so that nothing sent on it is carried out any more.
     pub(super) async fn kill(&self, other: &Identity) -> Result<(), CallError> {
         count(&self.counters.commands);
-        kill(&mut self.redis.clone(), other)
+        kill(&mut self.outbox.redis(), other)
             .await
             .map_err(|error| CallError::of(&error))
     }
@@ -481,7 +485,7 @@ impl Connection {
             .arg("memory")
             .cmd("GET")
             .arg(fence)
-            .query_async(&mut self.redis.clone())
+            .query_async(&mut self.outbox.redis())
             .await
             .map_err(|error| CallError::of(&error))?;
         let uptime = field(&server, "uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
@@ -500,7 +504,7 @@ impl Connection {
     pub(super) async fn eviction_policy(&self) -> Option<String> {
         let info: String = redis::cmd("INFO")
             .arg("memory")
-            .query_async(&mut self.redis.clone())
+            .query_async(&mut self.outbox.redis())
             .await
             .ok()?;
         field(&info, "maxmemory_policy").map(str::to_owned)

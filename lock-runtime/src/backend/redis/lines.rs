@@ -43,8 +43,6 @@ struct Waiting {
     args: Arc<Args>,
     /// Its place in the queue, once the server has given one.
     place: Option<u64>,
-    /// The newest grant that it was to share and that is lost: what is still said of that counts no more.
-    lost: u64,
     told: oneshot::Sender<Told>,
 }
 
@@ -73,22 +71,20 @@ impl Line {
 pub(super) struct Lines(Mutex<HashMap<LockName, Line>>);
 
 impl Lines {
-    /// Expects the caller's turn, which may be as quick as the reply to its request. True if it is alone at its lock,
-    /// and asks for itself.
+    /// Expects the caller's turn, which may be as quick as the reply to its request. True if it is alone at its lock and has
+    /// no place yet: it asks for itself.
     pub(super) fn join(
         &self,
         args: &Arc<Args>,
         place: Option<u64>,
-        lost: u64,
     ) -> (oneshot::Receiver<Told>, bool) {
         let (told, receiver) = oneshot::channel();
         let mut lines = lock(&self.0);
         let line = lines.entry(args.names.lock.clone()).or_default();
-        let alone = line.waiting.is_empty();
+        let alone = line.waiting.is_empty() && place.is_none();
         let waiting = Waiting {
             args: args.clone(),
             place,
-            lost,
             told,
         };
         line.waiting.insert(args.owner, waiting);
@@ -139,26 +135,10 @@ impl Lines {
             .is_some_and(|line| line.waiting.contains_key(&owner))
     }
 
-    /// Tells a caller, if it still waits, and not for what comes after this grant.
-    pub(super) fn tell(&self, name: &LockName, owner: OwnerId, first: u64, told: Told) -> bool {
-        let waits = |line: &Line| {
-            let waiting = line.waiting.get(&owner);
-            waiting.is_some_and(|waiting| waiting.lost < first)
-        };
-        if !lock(&self.0).get(name).is_some_and(waits) {
-            return false;
-        }
+    /// Tells a caller, if it still waits.
+    pub(super) fn tell(&self, name: &LockName, owner: OwnerId, told: Told) -> bool {
         let waiting = self.take(name, owner);
         waiting.is_some_and(|waiting| waiting.told.send(told).is_ok())
-    }
-
-    /// Those who wait for this lock expect nothing of this grant any more, nor of those before it.
-    pub(super) fn lose(&self, name: &LockName, first: u64) {
-        if let Some(line) = lock(&self.0).get_mut(name) {
-            for waiting in line.waiting.values_mut() {
-                waiting.lost = waiting.lost.max(first);
-            }
-        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -171,15 +151,16 @@ impl Lines {
         drop(lines);
     }
 
-    /// The locks that are waited for, each with a caller that was queued for it.
+    /// The locks that are waited for, each with the first of those that were queued for it.
     pub(super) fn awaited(&self, leave_out: impl Fn(&LockName) -> bool) -> Vec<Arc<Args>> {
         let lines = lock(&self.0);
         let lines = lines.iter().filter(|(name, _)| !leave_out(name));
         let queued = lines.filter_map(|(_, line)| {
-            let mut waiting = line.waiting.values();
-            waiting.find(|waiting| waiting.place.is_some())
+            let queued = line.waiting.values();
+            let queued = queued.filter_map(|waiting| Some((waiting.place?, &waiting.args)));
+            queued.min_by_key(|(place, _)| *place)
         });
-        queued.map(|waiting| waiting.args.clone()).collect()
+        queued.map(|(_, args)| args.clone()).collect()
     }
 
     /// The requests of all who were queued are to be sent again, with their old places; of one lock, or of all. Returns the
@@ -315,8 +296,7 @@ impl Link {
                 }
                 Err(CallError::Refused(error)) => {
                     for (args, _) in &group {
-                        self.lines
-                            .tell(&name, args.owner, u64::MAX, Err(error.clone()));
+                        self.lines.tell(&name, args.owner, Err(error.clone()));
                     }
                 }
             }

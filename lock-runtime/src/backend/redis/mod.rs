@@ -13,6 +13,7 @@ mod lines;
 mod link;
 pub(super) mod node;
 mod notify;
+mod outbox;
 mod renew;
 mod script;
 mod together;

@@ -296,7 +296,7 @@ impl NodeAttempt {
             connection,
             duty: server.begin_duty(),
         });
-        match args.acquire(&sent.connection, None).await {
+        match args.acquire(&sent.connection).await {
             Ok(Reply::Granted(grant)) => {
                 self.node.knows(grant.token);
                 Ok(Some(grant.token))

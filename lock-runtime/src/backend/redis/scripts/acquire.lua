@@ -6,8 +6,8 @@ if not lease or lease ~= ARGV[2] or tonumber(lease) < 1 then
 end
 
 local function take()
-  if ARGV[8] then
-    redis.call('ZREM', KEYS[2], ARGV[8])
+  if ARGV[7] then
+    redis.call('ZREM', KEYS[2], ARGV[7])
   end
   local token = next_token(KEYS[3], ARGV[3], 1)
   redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', lease)
@@ -37,8 +37,8 @@ if string.find(held, owner, 1, true) then
 end
 if ARGV[4] == '0' then
   clamp(KEYS[1], held)
-  if ARGV[8] then
-    redis.call('ZADD', KEYS[2], '+inf', ARGV[8])
+  if ARGV[7] then
+    redis.call('ZADD', KEYS[2], '+inf', ARGV[7])
     if redis.call('PTTL', KEYS[2]) < 1000 then
       redis.call('PEXPIRE', KEYS[2], 2000) -- it tries again long before that
     end
@@ -52,21 +52,17 @@ local wait = tonumber(ARGV[4])
 -- The queue outlives its last living member. Extended in large steps: whoever queues behind a member of the same wait in
 -- the same stretch of that length finds it extended already.
 local extended = false
-if ARGV[6] ~= '' then
-  score = tonumber(ARGV[6])
-else
-  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
-  if last[2] == 'inf' then
-    last = redis.call('ZRANGE', KEYS[2], '(+inf', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
+if last[2] == 'inf' then
+  last = redis.call('ZRANGE', KEYS[2], '(+inf', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+end
+if last[1] then
+  local before = tonumber(last[2])
+  if before >= score then
+    score = before + 1 -- a clock that stepped back does not reorder
   end
-  if last[1] then
-    local before = tonumber(last[2])
-    if before >= score then
-      score = before + 1 -- a clock that stepped back does not reorder
-    end
-    local stretch, tail = wait * 1000, '|' .. ARGV[4]
-    extended = string.sub(last[1], -#tail) == tail and math.floor(before / stretch) == math.floor(score / stretch)
-  end
+  local stretch, tail = wait * 1000, '|' .. ARGV[4]
+  extended = string.sub(last[1], -#tail) == tail and math.floor(before / stretch) == math.floor(score / stretch)
 end
 local place = string.format('%.0f', score)
 if redis.call('ZADD', KEYS[2], 'NX', place, member) == 0 then

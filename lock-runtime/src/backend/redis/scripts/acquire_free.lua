@@ -6,13 +6,12 @@
 --       3 floor
 --       4 wait in ms (0: do not queue)
 --       5 claim in ms
---       6 place ('' at first, then the score that an earlier reply gave)
---       7 not after (server time in µs, '' without limit)
---       8 `notify|inbox`, if the inbox is to be woken when a lock that is not free becomes free
+--       6 not after (server time in µs, '' without limit)
+--       7 `notify|inbox`, if the inbox is to be woken when a lock that is not free becomes free
 
-if ARGV[7] ~= '' then
+if ARGV[6] ~= '' then
   local time = redis.call('TIME')
-  if time[1] * 1000000 + time[2] > tonumber(ARGV[7]) then
+  if time[1] * 1000000 + time[2] > tonumber(ARGV[6]) then
     return { 'late' } -- nothing was changed: the caller has given this request up
   end
 end

@@ -1,11 +1,11 @@
 -- Takes the lock if it is free.
 --
 -- KEYS: lock, counter, fence
--- ARGV: 1 `lease|inbox|owner`, 2 lease in ms, 3 floor, 4 to 6 are for a queue, 7 not after (server time in µs, '' without
+-- ARGV: 1 `lease|inbox|owner`, 2 lease in ms, 3 floor, 4 and 5 are for a queue, 6 not after (server time in µs, '' without
 --       limit)
-if ARGV[7] ~= '' then
+if ARGV[6] ~= '' then
   local time = redis.call('TIME')
-  if time[1] * 1000000 + time[2] > tonumber(ARGV[7]) then
+  if time[1] * 1000000 + time[2] > tonumber(ARGV[6]) then
     return { 'late' } -- nothing was changed: the caller has given this request up
   end
 end
