@@ -166,7 +166,8 @@ impl Lock {
     /// [`LockError::InvalidKey`] and [`LockError::InvalidOptions`] before anything is sent, [`LockError::Lost`] inside a
     /// hold of this key that was lost.
     pub async fn acquire(&self) -> Result<LockGuard, LockError> {
-        Ok(LockGuard::new(wait::enter(self.wanted()?).await?))
+        let wanted = self.wanted()?;
+        Ok(LockGuard::new(wait::enter(&wanted).await?))
     }
 
     /// Takes the lock if it is free and nobody waits for it, in one attempt: [`acquire`](Self::acquire) with a `wait`

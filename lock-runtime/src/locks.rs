@@ -34,7 +34,7 @@ impl Locks {
     pub(crate) fn enter(self) -> BoxFuture<'static, Result<Entered, LockError>> {
         // Boxed here: what one lock needs is smaller.
         match self {
-            Self::One(wanted) => Box::pin(wait::enter(wanted)),
+            Self::One(wanted) => Box::pin(async move { wait::enter(&wanted).await }),
             Self::Several(wanted) => Box::pin(several::enter(wanted)),
         }
     }

@@ -1,7 +1,7 @@
 //! The way into several locks: in the order of their names, the same for every call, so that no two calls wait for each
 //! other.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, pin::pin, sync::Arc};
 
 use futures_util::future::try_join_all;
 use lock_core::{
@@ -36,7 +36,7 @@ pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<Entered, LockError> {
         innermost: reentry::enclosing(),
         call: Arc::default(),
     };
-    wait::counted(&shared, async {
+    let entering = pin!(async {
         if let Err(error) = way.enter(&in_order).await {
             // Where the server answers, nothing is left to the background, unless it takes long.
             let answers = !matches!(error, LockError::Unreachable { .. });
@@ -51,8 +51,8 @@ pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<Entered, LockError> {
         let names = wanted.iter().map(|wanted| &wanted.name);
         way.call.show(entered.named(names));
         Ok(entered)
-    })
-    .await
+    });
+    wait::counted(&shared, entering).await
 }
 
 /// How far one call has come.

@@ -2,20 +2,22 @@
 
 use std::{
     future::Future,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{Arc, atomic::Ordering},
-    task::Poll,
+    task::{Context, Poll},
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use lock_core::{
-    backend::{Answer, Backend, BackendError, Leaving, Request},
+    backend::{Answer, Backend, BackendError, BoxFuture, Leaving, Request},
     error::{BusyWith, LockError},
     key::{LockKey, LockName},
     lease::{Grant, Moment},
     options::{Strategy, Terms},
     owner::OwnerId,
 };
+use pin_project_lite::pin_project;
 use uuid::Uuid;
 
 use crate::{
@@ -95,19 +97,20 @@ impl Budget {
 }
 
 /// Enters. The enclosing call is looked up here, at the first poll.
-pub(crate) async fn enter(wanted: Wanted) -> Result<Entered, LockError> {
-    counted(&wanted.shared, async {
-        let budget = Budget::of(&wanted);
-        let entry = enter_one(&wanted, budget, reentry::enclosing(), None).await?;
+pub(crate) async fn enter(wanted: &Wanted) -> Result<Entered, LockError> {
+    let entering = pin!(async {
+        let budget = Budget::of(wanted);
+        let entry = enter_one(wanted, budget, reentry::enclosing(), None).await?;
         Ok(Entered::one(entry).for_at_least(wanted.terms.hold_at_least))
-    })
-    .await
+    });
+    counted(&wanted.shared, entering).await
 }
 
 /// Runs what enters, unless the client is shut down, and counts what comes of it.
 pub(crate) async fn counted(
     shared: &Arc<Shared>,
-    entering: impl Future<Output = Result<Entered, LockError>>,
+    // Pinned: a future that is given away whole is kept twice.
+    entering: Pin<&mut impl Future<Output = Result<Entered, LockError>>>,
 ) -> Result<Entered, LockError> {
     // Counted before the look: shutting down either sees this call, or is seen by it.
     let _entering = shared.held.entering();
@@ -229,17 +232,17 @@ pub(crate) fn begin(
 }
 
 /// What the backend answers to a renewal, until then.
-pub(crate) async fn answered<T>(
-    wanted: &Wanted,
+pub(crate) fn answered<'a, T>(
+    wanted: &'a Wanted,
     budget: Budget,
     until: Moment,
-    renewal: impl Future<Output = Result<T, BackendError>>,
-) -> Result<T, LockError> {
-    match bounded(&wanted.shared.backend, until, renewal).await {
+    renewal: impl Future<Output = Result<T, BackendError>> + 'a,
+) -> impl Future<Output = Result<T, LockError>> + 'a {
+    bounded(&wanted.shared.backend, until, renewal).map(move |answer| match answer {
         Some(Ok(answer)) => Ok(answer),
         Some(Err(error)) => Err(failed(wanted, budget, error)),
         None => Err(unreachable(wanted, budget)),
-    }
+    })
 }
 
 /// Acquires from the backend.
@@ -343,21 +346,42 @@ pub(crate) fn unreachable(wanted: &Wanted, budget: Budget) -> LockError {
 }
 
 /// Bounds `future` by the backend's clock; `None` if `deadline` came first. What is ready at once needs no timer.
-pub(crate) async fn bounded<F: Future>(
+pub(crate) fn bounded<F: Future>(
     backend: &Arc<dyn Backend>,
     deadline: Moment,
     future: F,
-) -> Option<F::Output> {
-    let mut future = pin!(future);
-    if let Poll::Ready(output) =
-        std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
-    {
-        return Some(output);
+) -> Bounded<'_, F> {
+    Bounded {
+        backend,
+        deadline,
+        future,
+        timer: None,
     }
-    let timer = backend.sleep_until(deadline);
-    tokio::select! {
-        biased;
-        output = future => Some(output),
-        () = timer => None,
+}
+
+pin_project! {
+    /// The future of [`bounded`].
+    pub(crate) struct Bounded<'a, F> {
+        backend: &'a Arc<dyn Backend>,
+        deadline: Moment,
+        #[pin]
+        future: F,
+        timer: Option<BoxFuture<'static, ()>>,
+    }
+}
+
+impl<F: Future> Future for Bounded<'_, F> {
+    type Output = Option<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(output) = this.future.poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        let (backend, deadline) = (&**this.backend, *this.deadline);
+        let timer = this
+            .timer
+            .get_or_insert_with(|| backend.sleep_until(deadline));
+        timer.as_mut().poll(cx).map(|()| None)
     }
 }

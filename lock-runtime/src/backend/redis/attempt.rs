@@ -397,7 +397,8 @@ impl RedisAttempt {
         let renewed = self
             .server
             .renew(&self.request.name, grant.token, lease, "");
-        Ok(match renewed.await? {
+        // Boxed: few need it.
+        Ok(match Box::pin(renewed).await? {
             Renewed::Until(until) => Some(Grant {
                 valid_until: Some(until),
                 validity: lease,
@@ -502,8 +503,12 @@ impl Drop for RedisAttempt {
                     Some(turn) => {
                         // Nothing of it is sent again after the release.
                         sent.args.gate.lock().await.over = true;
-                        let (name, Grant { token, valid_until, .. }) =
-                            (sent.args.names.lock.clone(), turn.grant);
+                        let (
+                            name,
+                            Grant {
+                                token, valid_until, ..
+                            },
+                        ) = (sent.args.names.lock.clone(), turn.grant);
                         server.release_until(name, token, None, valid_until).await;
                     }
                 }

@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{backend::BackendError, lease::Moment};
+use lock_core::{
+    backend::{BackendError, BoxFuture},
+    lease::Moment,
+};
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
     ServerErrorKind, Value, aio::MultiplexedConnection,
@@ -392,21 +395,24 @@ impl Connection {
     }
 
     /// Runs a script, and returns its answer and the moment of its sending.
-    pub(super) async fn run(
-        &self,
-        script: &Script,
-        keys: &[&str],
-        args: &[&str],
-    ) -> Result<(Value, Moment), CallError> {
-        let answer = self.send(script.by_hash(keys, args)).await;
-        let answer = match answer {
-            // The server has forgotten its scripts, and has not run this one.
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.send(script.by_source(keys, args)).await
-            }
-            answer => answer,
-        };
-        answer.map_err(|error| self.failed(&error))
+    pub(super) fn run<'a>(
+        &'a self,
+        script: &'a Script,
+        keys: &'a [&'a str],
+        args: &'a [&'a str],
+    ) -> BoxFuture<'a, Result<(Value, Moment), CallError>> {
+        // Boxed: what a command under way needs, a caller that waits for its turn does not need.
+        Box::pin(async move {
+            let answer = self.send(script.by_hash(keys, args)).await;
+            let answer = match answer {
+                // The server has forgotten its scripts, and has not run this one.
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                    self.send(script.by_source(keys, args)).await
+                }
+                answer => answer,
+            };
+            answer.map_err(|error| self.failed(&error))
+        })
     }
 
     /// Hears of a channel from now on, or no more.
