@@ -180,7 +180,7 @@ impl Way {
             Ok::<_, LockError>(())
         });
         try_join_all(covers).await?;
-        let entering = wait::enter_one(wanted, budget, self.innermost.clone(), Some(&self.call));
+        let entering = wait::enter_one(wanted, &budget, self.innermost.clone(), Some(&self.call));
         let entry = self.unless_lost(entering).await?;
         self.earlier = self.entries.len();
         self.push(entry);

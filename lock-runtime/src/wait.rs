@@ -100,7 +100,7 @@ impl Budget {
 pub(crate) async fn enter(wanted: &Wanted) -> Result<Entered, LockError> {
     let entering = pin!(async {
         let budget = Budget::of(wanted);
-        let entry = enter_one(wanted, budget, reentry::enclosing(), None).await?;
+        let entry = enter_one(wanted, &budget, reentry::enclosing(), None).await?;
         Ok(Entered::one(entry).for_at_least(wanted.terms.hold_at_least))
     });
     counted(&wanted.shared, entering).await
@@ -134,7 +134,7 @@ pub(crate) async fn counted(
 /// Enters one lock from inside `enclosing`.
 pub(crate) async fn enter_one(
     wanted: &Wanted,
-    budget: Budget,
+    budget: &Budget,
     enclosing: Option<Arc<Frame>>,
     several: Option<&Arc<SeveralLocks>>,
 ) -> Result<Entry, LockError> {
@@ -155,7 +155,7 @@ pub(crate) async fn enter_one(
 
 async fn enter_now(
     wanted: &Wanted,
-    budget: Budget,
+    budget: &Budget,
     once: bool,
     enclosing: Option<Arc<Frame>>,
     several: Option<&Arc<SeveralLocks>>,
@@ -171,13 +171,14 @@ async fn enter_now(
         };
         let turn = frame.turn().acquire_owned();
         let Some(turn) = bounded(&wanted.shared.backend, waits_until, turn).await else {
-            return Err(busy(wanted, budget, BusyWith::Sibling));
+            return Err(busy(wanted, *budget, BusyWith::Sibling));
         };
         let turn = turn.expect("a frame's semaphore is never closed");
         let (hold, outer) = (&frame.hold, enclosing.clone());
         // If that hold has ended, the lock is acquired like any other.
         if let Some(duty) = hold.enter_again() {
-            let cover = enter_again(wanted, budget, hold).await?;
+            // Boxed: who waits for others does not need it.
+            let cover = Box::pin(enter_again(wanted, budget, hold)).await?;
             let frame = Frame::new(hold.clone(), outer, Some(turn), several.cloned());
             return Ok(Entry::again(duty, frame, cover));
         }
@@ -189,14 +190,14 @@ async fn enter_now(
 /// Enters a hold of an enclosing call, whose lease shall last long enough.
 async fn enter_again(
     wanted: &Wanted,
-    budget: Budget,
+    budget: &Budget,
     hold: &Arc<HoldState>,
 ) -> Result<Option<Cover>, LockError> {
     hold.not_lost()?;
     let until = budget.answers_until();
     let cover = answered(
         wanted,
-        budget,
+        *budget,
         until,
         hold.clone().cover(wanted.terms.lease),
     )
@@ -246,7 +247,7 @@ pub(crate) fn answered<'a, T>(
 }
 
 /// Acquires from the backend.
-async fn acquire(wanted: &Wanted, budget: Budget, once: bool) -> Result<Grant, LockError> {
+async fn acquire(wanted: &Wanted, budget: &Budget, once: bool) -> Result<Grant, LockError> {
     let backend = &wanted.shared.backend;
     let now = backend.now();
     let (wait, until) = if once {
@@ -257,31 +258,31 @@ async fn acquire(wanted: &Wanted, budget: Budget, once: bool) -> Result<Grant, L
         (until.since(now), until)
     };
     if wait.is_zero() && !once {
-        return Err(busy_outside(wanted, budget));
+        return Err(busy_outside(wanted, *budget));
     }
     if wanted.terms.strategy == Strategy::Spin && !once {
-        return spin(wanted, budget).await;
+        return Box::pin(spin(wanted, budget)).await;
     }
     let mut attempt = backend.attempt(wanted.request(wait));
     match bounded(backend, until, attempt.enter()).await {
         Some(Ok(Answer::Granted(grant))) => return Ok(grant),
-        Some(Ok(Answer::Busy)) => return Err(busy_outside(wanted, budget)),
-        Some(Err(error)) => return Err(failed(wanted, budget, error)),
+        Some(Ok(Answer::Busy)) => return Err(busy_outside(wanted, *budget)),
+        Some(Err(error)) => return Err(failed(wanted, *budget, error)),
         // One attempt stands in no queue. Dropped, it gives back what it may have got.
-        None if once => return Err(unreachable(wanted, budget)),
+        None if once => return Err(unreachable(wanted, *budget)),
         None => {}
     }
     // Leaving the queue decides. Without an answer the attempt, dropped, goes on leaving behind our back.
     match bounded(backend, backend.now() + LEAVE_PATIENCE, attempt.leave()).await {
         Some(Ok(Leaving::Granted(grant))) => Ok(grant),
-        Some(Ok(Leaving::Left)) => Err(busy_outside(wanted, budget)),
-        Some(Err(error)) => Err(failed(wanted, budget, error)),
-        None => Err(unreachable(wanted, budget)),
+        Some(Ok(Leaving::Left)) => Err(busy_outside(wanted, *budget)),
+        Some(Err(error)) => Err(failed(wanted, *budget, error)),
+        None => Err(unreachable(wanted, *budget)),
     }
 }
 
 /// Tries, sleeps, and tries again.
-async fn spin(wanted: &Wanted, budget: Budget) -> Result<Grant, LockError> {
+async fn spin(wanted: &Wanted, budget: &Budget) -> Result<Grant, LockError> {
     let backend = &wanted.shared.backend;
     let deadline = budget.waits_until();
     let mut failed_tries = 0;
@@ -299,7 +300,7 @@ async fn spin(wanted: &Wanted, budget: Budget) -> Result<Grant, LockError> {
             Some(Err(BackendError::Unreachable(_))) => false,
             // One that the deadline cut short says nothing.
             None => answers && backend.now().since(began) < LEAVE_PATIENCE,
-            Some(Err(error)) => return Err(failed(wanted, budget, error)),
+            Some(Err(error)) => return Err(failed(wanted, *budget, error)),
         };
         failed_tries += 1;
         let chance = Uuid::new_v4().as_fields().0;
@@ -307,9 +308,9 @@ async fn spin(wanted: &Wanted, budget: Budget) -> Result<Grant, LockError> {
         backend.sleep_until(next.min(deadline)).await;
         if next >= deadline {
             return Err(if answers {
-                busy_outside(wanted, budget)
+                busy_outside(wanted, *budget)
             } else {
-                unreachable(wanted, budget)
+                unreachable(wanted, *budget)
             });
         }
     }

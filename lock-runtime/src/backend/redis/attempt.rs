@@ -42,8 +42,6 @@ pub(super) struct Args {
     pub(super) lease: Duration,
     pub(super) wait: Duration,
     inbox: Arc<str>,
-    pub(super) lease_ms: String,
-    wait_ms: String,
     /// Asks to be woken when a lock that is not free becomes free.
     marker: Option<String>,
     /// Held while the link sends the request again, so that none is under way once the acquisition is over.
@@ -103,27 +101,19 @@ impl Args {
             lease: request.lease.time,
             wait: request.wait,
             inbox,
-            lease_ms: millis(request.lease.time),
-            wait_ms: millis(request.wait),
             gate: Mutex::default(),
         }
     }
 
     /// The owner's member of the queue.
     pub(super) fn member(&self) -> String {
-        let Self {
-            owner,
-            inbox,
-            lease_ms,
-            wait_ms,
-            ..
-        } = self;
-        format!("{owner}|{inbox}|{lease_ms}|{wait_ms}")
+        let (lease, wait) = (millis(self.lease), millis(self.wait));
+        format!("{}|{}|{lease}|{wait}", self.owner, self.inbox)
     }
 
     /// What the grant says after its token.
     pub(super) fn tail(&self) -> String {
-        format!("{}|{}|{}", self.lease_ms, self.inbox, self.owner)
+        format!("{}|{}|{}", millis(self.lease), self.inbox, self.owner)
     }
 
     /// Until when what has been sent has an effect, at the longest.
@@ -154,19 +144,21 @@ impl Args {
 
     /// Sends the request over `connection`.
     pub(super) async fn acquire(&self, connection: &Connection) -> Result<Reply, CallError> {
-        let keys = [self.names.grant(), self.names.companion(), FENCE];
-        let (tail, not_after) = (self.tail(), self.not_after(connection));
-        let args = [
-            tail.as_str(),
-            &self.lease_ms,
-            &connection.floor,
-            &self.wait_ms,
-            claim_ms(),
-            &not_after,
-            self.marker.as_deref().unwrap_or_default(),
-        ];
-        let count = args.len() - usize::from(self.marker.is_none());
-        let asking = connection.run(self.scripts.acquire, &keys, &args[..count]);
+        let asking = {
+            let keys = [self.names.grant(), self.names.companion(), FENCE];
+            let (tail, not_after) = (self.tail(), self.not_after(connection));
+            let args = [
+                tail.as_str(),
+                &millis(self.lease),
+                &connection.floor,
+                &millis(self.wait),
+                claim_ms(),
+                &not_after,
+                self.marker.as_deref().unwrap_or_default(),
+            ];
+            let count = args.len() - usize::from(self.marker.is_none());
+            connection.run(self.scripts.acquire, &keys, &args[..count])
+        };
         let (reply, sent) = asking.await?;
         let reply = match reply {
             Value::Int(token) => {
@@ -188,16 +180,19 @@ impl Args {
 
     /// Takes the owner out of the queue; out of the lock, too, if it is to be given up and nobody shares it.
     async fn leave(&self, connection: &Connection, give_up: bool) -> Result<Left, CallError> {
-        let keys = [self.names.grant(), self.names.companion(), FENCE];
-        let (owner, member) = (self.owner.to_string(), self.member());
-        let args = [
-            owner.as_str(),
-            &member,
-            &connection.floor,
-            claim_ms(),
-            if give_up { "abandon" } else { "enter" },
-        ];
-        let (reply, sent) = connection.run(self.scripts.leave, &keys, &args).await?;
+        let leaving = {
+            let keys = [self.names.grant(), self.names.companion(), FENCE];
+            let (owner, member) = (self.owner.to_string(), self.member());
+            let args = [
+                owner.as_str(),
+                &member,
+                &connection.floor,
+                claim_ms(),
+                if give_up { "abandon" } else { "enter" },
+            ];
+            connection.run(self.scripts.leave, &keys, &args)
+        };
+        let (reply, sent) = leaving.await?;
         let reply: Vec<Value> = decode(reply)?;
         let mut fields = reply.into_iter().skip(1);
         Ok(match (fields.next(), fields.next()) {
@@ -278,13 +273,12 @@ impl RedisAttempt {
         attempt
     }
 
-    async fn settle<T>(&mut self, answer: T) -> T {
+    async fn settle(&mut self) {
         if let Some(sent) = &self.sent {
             sent.args.gate.lock().await.over = true;
             sent.link.lines.forget(&sent.args);
         }
         self.settled = true;
-        answer
     }
 
     /// Where the request goes: the link of the one before, unless that has ended.
@@ -314,7 +308,8 @@ impl RedisAttempt {
 
     /// One request, alone or together with those of others, and what came of it.
     async fn request(&mut self) -> Result<Asked, BackendError> {
-        let Some((sent, connection)) = self.way().await? else {
+        // Boxed: it is gone while the caller waits for its turn.
+        let Some((sent, connection)) = Box::pin(self.way()).await? else {
             return Ok(Asked::Again);
         };
         let Sent { link, args } = &sent;
@@ -365,7 +360,7 @@ impl RedisAttempt {
             Err(CallError::Refused(error)) => {
                 if !self.unsure {
                     // Nothing was carried out: there is nothing to give back.
-                    return self.settle(Err(error)).await;
+                    self.settle().await;
                 }
                 Err(error)
             }
@@ -428,19 +423,23 @@ impl Attempt for RedisAttempt {
                 }
                 match self.request().await? {
                     Asked::Granted(grant) => {
-                        return Ok(self.settle(Answer::Granted(grant)).await);
+                        self.settle().await;
+                        return Ok(Answer::Granted(grant));
                     }
                     Asked::Turn(turn) => {
                         self.turn = Some(turn);
                         let confirmed = self.confirm(turn).await?;
                         if let Some(grant) = confirmed {
-                            let answer = self.settle(Answer::Granted(grant)).await;
+                            self.settle().await;
                             self.turn = None;
-                            return Ok(answer);
+                            return Ok(Answer::Granted(grant));
                         }
                         self.turn = None;
                     }
-                    Asked::Busy => return Ok(self.settle(Answer::Busy).await),
+                    Asked::Busy => {
+                        self.settle().await;
+                        return Ok(Answer::Busy);
+                    }
                     Asked::Again => {}
                 }
             }
@@ -473,7 +472,7 @@ impl Attempt for RedisAttempt {
                             Some(turn) => Leaving::Granted(turn.grant),
                             None => Leaving::Left,
                         };
-                        let leaving = self.settle(leaving).await;
+                        self.settle().await;
                         self.turn = None;
                         return Ok(leaving);
                     }

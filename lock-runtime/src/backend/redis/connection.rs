@@ -398,16 +398,17 @@ impl Connection {
     pub(super) fn run<'a>(
         &'a self,
         script: &'a Script,
-        keys: &'a [&'a str],
-        args: &'a [&'a str],
+        keys: &[&str],
+        args: &[&str],
     ) -> BoxFuture<'a, Result<(Value, Moment), CallError>> {
+        let by_hash = script.by_hash(keys, args);
         // Boxed: what a command under way needs, a caller that waits for its turn does not need.
         Box::pin(async move {
-            let answer = self.send(script.by_hash(keys, args)).await;
+            let answer = self.send(&by_hash).await;
             let answer = match answer {
                 // The server has forgotten its scripts, and has not run this one.
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    self.send(script.by_source(keys, args)).await
+                    self.send(&script.by_source(&by_hash)).await
                 }
                 answer => answer,
             };
@@ -424,7 +425,7 @@ impl Connection {
         };
         let mut command = redis::cmd(verb);
         command.arg(channel);
-        let listened = self.send(command).await;
+        let listened = self.send(&command).await;
         listened.map(drop).map_err(|error| self.failed(&error))
     }
 
@@ -432,7 +433,7 @@ impl Connection {
     pub(super) async fn say(&self, channel: &str, text: &str) -> Result<(), CallError> {
         let mut command = redis::cmd("PUBLISH");
         command.arg(channel).arg(text);
-        let said = self.send(command).await;
+        let said = self.send(&command).await;
         said.map(drop).map_err(|error| self.failed(&error))
     }
 
@@ -446,7 +447,7 @@ impl Connection {
         error
     }
 
-    async fn send(&self, command: Cmd) -> Result<(Value, Moment), RedisError> {
+    async fn send(&self, command: &Cmd) -> Result<(Value, Moment), RedisError> {
         let sent = clock::now();
         let health = &*self.health;
         let idle = health.sent(sent);

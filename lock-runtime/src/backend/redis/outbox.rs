@@ -49,7 +49,7 @@ impl Outbox {
     }
 
     /// Sends a command, after all that were sent before. Dropped after its first poll, it is sent all the same.
-    pub(super) async fn send(&self, command: Cmd, idle: bool) -> RedisResult<Value> {
+    pub(super) async fn send(&self, command: &Cmd, idle: bool) -> RedisResult<Value> {
         let answer = {
             let mut pending = lock(&self.pending);
             if idle && !pending.leaving {
@@ -64,7 +64,7 @@ impl Outbox {
             }
         };
         match answer {
-            None => self.redis.clone().send_packed_command(&command).await,
+            None => self.redis.clone().send_packed_command(command).await,
             Some(answer) => answer.await.unwrap_or_else(|_| Err(gone())),
         }
     }

@@ -28,31 +28,29 @@ impl Script {
 
     /// The command that runs the script by its hash, which the server may not know yet.
     pub(super) fn by_hash(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        Self::command("EVALSHA", &self.hash, keys, args)
+        // One allocation for all that follows the verb.
+        let parts = keys.iter().chain(args).map(|part| part.len());
+        let bytes = self.hash.len() + 8 + parts.sum::<usize>();
+        let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), "EVALSHA".len() + bytes);
+        command.arg("EVALSHA");
+        command.arg(&self.hash).arg(keys.len()).arg(keys).arg(args);
+        command
     }
 
-    /// The command that runs the script by its source, which the server then knows.
-    pub(super) fn by_source(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        Self::command("EVAL", &self.source, keys, args)
+    /// The same command by the script's source, which the server then knows.
+    pub(super) fn by_source(&self, by_hash: &Cmd) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(&self.source);
+        for arg in by_hash.args_iter().skip(2) {
+            if let redis::Arg::Simple(arg) = arg {
+                command.arg(arg);
+            }
+        }
+        command
     }
 
     pub(super) fn source(&self) -> &str {
         &self.source
-    }
-
-    fn command(verb: &str, script: &str, keys: &[&str], args: &[&str]) -> Cmd {
-        // One allocation for all that follows the verb.
-        let bytes = script.len()
-            + 8
-            + keys
-                .iter()
-                .chain(args)
-                .map(|part| part.len())
-                .sum::<usize>();
-        let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), verb.len() + bytes);
-        command.arg(verb);
-        command.arg(script).arg(keys.len()).arg(keys).arg(args);
-        command
     }
 }
 

@@ -12,7 +12,7 @@ use redis::Value;
 
 use super::{
     Server,
-    attempt::{Args, NOT_NOW_PAUSE, RedisAttempt, Sent, decode},
+    attempt::{Args, NOT_NOW_PAUSE, RedisAttempt, Sent, decode, millis},
     claim_ms,
     connection::{CallError, Connection},
 };
@@ -95,15 +95,10 @@ async fn ask(all: &[Arc<Args>], connection: &Connection) -> Result<Together, Cal
     let Some(first) = all.first() else {
         return Ok(Together::Granted(Vec::new()));
     };
-    let not_after = first.not_after(connection);
+    let (lease, not_after) = (millis(first.lease), first.not_after(connection));
     let tails: Vec<String> = all.iter().map(|args| args.tail()).collect();
     let mut keys = vec![FENCE];
-    let mut args = vec![
-        first.lease_ms.as_str(),
-        &connection.floor,
-        claim_ms(),
-        &not_after,
-    ];
+    let mut args = vec![&lease, &connection.floor, claim_ms(), &not_after];
     for (lock, tail) in all.iter().zip(&tails) {
         keys.extend([lock.names.grant(), lock.names.companion()]);
         args.push(tail);
