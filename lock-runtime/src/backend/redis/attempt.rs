@@ -43,7 +43,7 @@ pub(super) struct Args {
     pub(super) wait: Duration,
     inbox: Arc<str>,
     /// Asks to be woken when a lock that is not free becomes free.
-    marker: Option<String>,
+    notified: bool,
     /// Held while the link sends the request again, so that none is under way once the acquisition is over.
     pub(super) gate: Mutex<Gate>,
 }
@@ -95,7 +95,7 @@ impl Args {
     pub(super) fn new(server: &Server, request: &Request, inbox: Arc<str>, notified: bool) -> Self {
         Self {
             scripts: server.scripts,
-            marker: notified.then(|| notify::marker(&inbox)),
+            notified,
             names: server.names(&request.name),
             owner: request.owner,
             lease: request.lease.time,
@@ -145,6 +145,11 @@ impl Args {
     /// Sends the request over `connection`.
     pub(super) async fn acquire(&self, connection: &Connection) -> Result<Reply, CallError> {
         let asking = {
+            let marker = if self.notified {
+                notify::marker(&self.inbox)
+            } else {
+                String::new()
+            };
             let keys = [self.names.grant(), self.names.companion(), FENCE];
             let (tail, not_after) = (self.tail(), self.not_after(connection));
             let args = [
@@ -154,9 +159,9 @@ impl Args {
                 &millis(self.wait),
                 claim_ms(),
                 &not_after,
-                self.marker.as_deref().unwrap_or_default(),
+                &marker,
             ];
-            let count = args.len() - usize::from(self.marker.is_none());
+            let count = args.len() - usize::from(!self.notified);
             connection.run(self.scripts.acquire, &keys, &args[..count])
         };
         let (reply, sent) = asking.await?;
@@ -228,7 +233,7 @@ pub(super) struct RedisAttempt {
     told: Option<oneshot::Receiver<Told>>,
     place: Option<u64>,
     /// Its turn, which has come and is not taken up yet.
-    turn: Option<Turn>,
+    turn: Option<Box<Turn>>,
     /// Whether a request has no answer, and may have been carried out.
     unsure: bool,
     pub(super) settled: bool,
@@ -404,12 +409,12 @@ impl RedisAttempt {
     }
 
     /// Its turn, if that has come; it does not come any more otherwise.
-    fn last_word(&mut self) -> Option<Turn> {
+    fn last_word(&mut self) -> Option<Box<Turn>> {
         let mut told = self.told.take();
         self.turn.take().or_else(|| {
             let told = told.as_mut()?;
             told.close();
-            told.try_recv().ok()?.ok()
+            told.try_recv().ok()?.ok().map(Box::new)
         })
     }
 }
@@ -427,7 +432,7 @@ impl Attempt for RedisAttempt {
                         return Ok(Answer::Granted(grant));
                     }
                     Asked::Turn(turn) => {
-                        self.turn = Some(turn);
+                        self.turn = Some(Box::new(turn));
                         let confirmed = self.confirm(turn).await?;
                         if let Some(grant) = confirmed {
                             self.settle().await;
@@ -462,13 +467,13 @@ impl Attempt for RedisAttempt {
                     Ok(left) => {
                         if let Left::Held(standing) = left {
                             if self.told.is_none() && standing.owners.len() == 1 {
-                                self.turn.get_or_insert(standing.sole());
+                                self.turn.get_or_insert_with(|| Box::new(standing.sole()));
                             } else {
                                 give_on(&self.server, &sent.link, &sent.args, standing);
                             }
                         }
                         self.turn = self.last_word();
-                        let leaving = match self.turn {
+                        let leaving = match &self.turn {
                             Some(turn) => Leaving::Granted(turn.grant),
                             None => Leaving::Left,
                         };

@@ -16,7 +16,7 @@ pub(super) const REDISSON_PROBE: &str = "redisson_lock__channel:{lock:check}";
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Names {
     pub(super) lock: LockName,
-    companion: String,
+    companion: Box<str>,
 }
 
 impl Names {
@@ -25,6 +25,7 @@ impl Names {
             Layout::Redisson => redisson_name(REDISSON_TOKEN, &lock),
             Layout::Native => format!("{lock}:queue"),
         };
+        let companion = companion.into();
         Self { lock, companion }
     }
 
@@ -139,7 +140,7 @@ mod tests {
         let names = |layout: Layout, namespace, key| {
             let name = layout.name(namespace, &LockKey::new(key).unwrap()).unwrap();
             let channel = redisson_channel(&name);
-            (Names::new(layout, name).companion, channel)
+            (Names::new(layout, name).companion.into_string(), channel)
         };
         let (queue, _) = names(Layout::Native, None, "a");
         assert_eq!(queue, "{lock:a}:queue");
