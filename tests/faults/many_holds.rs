@@ -174,6 +174,18 @@ async fn many_holds_outlive_a_server_that_pauses() {
     assert_eq!(losses(&guards), [None; MANY]);
 }
 
+#[tokio::test]
+async fn many_holds_outlive_the_scripts_of_the_server() {
+    let mut scene = Scene::in_layout(Layout::Native).await;
+    let guards = scene.hold(&keys(MANY)).await;
+    let mut flush = redis::cmd("SCRIPT");
+    let flushed = flush.arg("FLUSH").exec_async(&mut scene.redis).await;
+    flushed.unwrap();
+    scene.until_renewed(4 * MANY).await;
+    assert_eq!(losses(&guards), [None; MANY]);
+    assert_eq!(scene.client.stats().renewal_failed, 0);
+}
+
 /// The answer to a renewal says what was left when the server carried it out, at the earliest when it was sent.
 #[tokio::test]
 async fn a_late_answer_counts_from_the_sending() {

@@ -511,4 +511,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
             to: "            holds.swap_remove(place.min(holds.len() - 1));",
         }],
     },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["many_holds_outlive_the_scripts_of_the_server"],
+        what: "a script that is sent whole has other arguments",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/script.rs",
+            from: "by_hash.args_iter().skip(2)",
+            to: "by_hash.args_iter().skip(1)",
+        }],
+    },
 ];
