@@ -88,6 +88,9 @@ pub(crate) async fn waiting(place: &str, url: &str, scale: Scale, targets: &mut 
             let unpolled = live() - before;
             until_all_wait(&mut calls, &client, &keys).await;
             quiet().await;
+            // By now the last of them have been answered, and put away what their request needed.
+            poll_all(&mut calls).await;
+            quiet().await;
             let each = |bytes: f64| bytes / keys.len() as f64;
             let beyond = each(live() - before - own);
             println!(
