@@ -376,10 +376,7 @@ mod tests {
         refused(quote!(key = "a", mode = permits()), "one number");
         refused(quote!(key = "a", mode = "read"), "without quotes");
         refused(quote!(key = "a", strategy = "spin"), "without quotes");
-        refused(
-            quote!(key = "a", release = "background"),
-            "without quotes",
-        );
+        refused(quote!(key = "a", release = "background"), "without quotes");
         refused(quote!(key = "a", guard = "held"), "guard = held");
         refused(quote!(key = "a", guard = a.b), "a name");
         refused(quote!(key = "a", namespace = ""), "empty");

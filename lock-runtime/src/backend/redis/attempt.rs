@@ -1,6 +1,12 @@
 //! One acquisition on a Redis server, from its first request to its grant.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Renewed, Request},
@@ -42,6 +48,8 @@ pub(super) struct Args {
     pub(super) lease: Duration,
     pub(super) wait: Duration,
     inbox: Arc<str>,
+    /// Its place in the queue, once the server has given one: what it comes back to. Zero before.
+    place: AtomicU64,
     /// Asks to be woken when a lock that is not free becomes free.
     notified: bool,
     /// Held while the link sends the request again, so that none is under way once the acquisition is over.
@@ -101,8 +109,17 @@ impl Args {
             lease: request.lease.time,
             wait: request.wait,
             inbox,
+            place: AtomicU64::new(0),
             gate: Mutex::default(),
         }
+    }
+
+    pub(super) fn place(&self) -> Option<u64> {
+        Some(self.place.load(Ordering::Acquire)).filter(|place| *place > 0)
+    }
+
+    pub(super) fn set_place(&self, place: u64) {
+        self.place.store(place, Ordering::Release);
     }
 
     /// The owner's member of the queue.
@@ -231,7 +248,6 @@ pub(super) struct RedisAttempt {
     pub(super) sent: Option<Sent>,
     /// Where word of its turn arrives, from before the owner is queued.
     told: Option<oneshot::Receiver<Told>>,
-    place: Option<u64>,
     /// Its turn, which has come and is not taken up yet.
     turn: Option<Box<Turn>>,
     /// Whether a request has no answer, and may have been carried out.
@@ -259,7 +275,6 @@ impl RedisAttempt {
             notified: false,
             sent: None,
             told: None,
-            place: None,
             turn: None,
             unsure: false,
             settled: false,
@@ -288,9 +303,11 @@ impl RedisAttempt {
 
     /// Where the request goes: the link of the one before, unless that has ended.
     async fn way(&mut self) -> Result<Option<(Sent, Arc<Connection>)>, BackendError> {
+        let mut place = None;
         if self.sent.as_ref().is_some_and(|sent| sent.link.has_ended())
             && let Some(old) = self.sent.take()
         {
+            place = old.args.place();
             // The runtime of its link has ended: the owner leaves there, and takes its place along to a new inbox.
             self.told = None;
             let _ = engine::spawn(clean_up(self.server.clone(), old)).await;
@@ -305,6 +322,7 @@ impl RedisAttempt {
                 let (link, connection) = self.server.connected().await?;
                 let inbox = link.inbox.clone();
                 let args = Args::new(&self.server, &self.request, inbox, self.notified);
+                args.set_place(place.unwrap_or_default());
                 let args = Arc::new(args);
                 Some((Sent { link, args }, connection))
             }
@@ -323,7 +341,7 @@ impl RedisAttempt {
         }
         self.sent = Some(sent.clone());
         if self.told.is_none() && !self.request.wait.is_zero() {
-            let (told, alone) = link.lines.join(args, self.place);
+            let (told, alone) = link.lines.join(args);
             self.told = Some(told);
             link.watch();
             if !alone {
@@ -343,7 +361,6 @@ impl RedisAttempt {
             Ok(Reply::Queued(place)) => {
                 link.lines.queued(args, place);
                 tracing::debug!(lock = %args.names.lock, place, "queued");
-                self.place = Some(place);
                 self.turn().await
             }
             Ok(Reply::Late) => {

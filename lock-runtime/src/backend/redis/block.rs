@@ -158,9 +158,7 @@ enum Passed {
     /// It was the holder's alone.
     Sole,
     /// The next one is inside.
-    On {
-        stretched: Option<(u64, Duration)>,
-    },
+    On { stretched: Option<(u64, Duration)> },
     /// It was no member's any more.
     Stale,
     /// Nobody is to come: the grant of this token is released.
@@ -301,12 +299,7 @@ impl Blocks {
 
 impl Server {
     /// Gives those who wait here their turns of a grant that the server tells of, unless that is known already.
-    pub(super) fn take_up(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
-        name: &LockName,
-        standing: Standing,
-    ) {
+    pub(super) fn take_up(self: &Arc<Self>, link: &Arc<Link>, name: &LockName, standing: Standing) {
         if let [owner] = standing.owners[..] {
             // An owner that has gone meanwhile gives the grant back by itself; but not one that is inside under an older one.
             let told = link.lines.tell(name, owner, Ok(standing.sole()));

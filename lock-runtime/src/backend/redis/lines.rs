@@ -41,8 +41,6 @@ pub(super) type Told = Result<Turn, BackendError>;
 /// A caller that the server knows, or is being told of.
 struct Waiting {
     args: Arc<Args>,
-    /// Its place in the queue, once the server has given one.
-    place: Option<u64>,
     told: oneshot::Sender<Told>,
 }
 
@@ -73,22 +71,17 @@ pub(super) struct Lines(Mutex<HashMap<LockName, Line>>);
 impl Lines {
     /// Expects the caller's turn, which may be as quick as the reply to its request. True if it is alone at its lock and has
     /// no place yet: it asks for itself.
-    pub(super) fn join(
-        &self,
-        args: &Arc<Args>,
-        place: Option<u64>,
-    ) -> (oneshot::Receiver<Told>, bool) {
+    pub(super) fn join(&self, args: &Arc<Args>) -> (oneshot::Receiver<Told>, bool) {
         let (told, receiver) = oneshot::channel();
         let mut lines = lock(&self.0);
         let line = lines.entry(args.names.lock.clone()).or_default();
-        let alone = line.waiting.is_empty() && place.is_none();
+        let alone = line.waiting.is_empty() && args.place().is_none();
         let waiting = Waiting {
             args: args.clone(),
-            place,
             told,
         };
         line.waiting.insert(args.owner, waiting);
-        line.queued += usize::from(place.is_some());
+        line.queued += usize::from(args.place().is_some());
         if !alone {
             line.unsent.push_back(args.owner);
             if line.unsent.len() >= TOGETHER_AT_MOST {
@@ -100,19 +93,20 @@ impl Lines {
 
     /// Notes a caller's place, for the sending again after a reconnect.
     pub(super) fn queued(&self, args: &Args, place: u64) {
-        if let Some(line) = lock(&self.0).get_mut(&args.names.lock)
-            && let Some(waiting) = line.waiting.get_mut(&args.owner)
+        let mut lines = lock(&self.0);
+        if let Some(line) = lines.get_mut(&args.names.lock)
+            && line.waiting.contains_key(&args.owner)
         {
-            let before = waiting.place.replace(place);
-            line.queued += usize::from(before.is_none());
+            line.queued += usize::from(args.place().is_none());
         }
+        args.set_place(place);
     }
 
     fn take(&self, name: &LockName, owner: OwnerId) -> Option<Waiting> {
         let mut lines = lock(&self.0);
         let line = lines.get_mut(name)?;
         let waiting = line.waiting.remove(&owner)?;
-        line.queued -= usize::from(waiting.place.is_some());
+        line.queued -= usize::from(waiting.args.place().is_some());
         if line.queued == 0 {
             line.worth_it = None;
         }
@@ -157,7 +151,7 @@ impl Lines {
         let lines = lines.iter().filter(|(name, _)| !leave_out(name));
         let queued = lines.filter_map(|(_, line)| {
             let queued = line.waiting.values();
-            let queued = queued.filter_map(|waiting| Some((waiting.place?, &waiting.args)));
+            let queued = queued.filter_map(|waiting| Some((waiting.args.place()?, &waiting.args)));
             queued.min_by_key(|(place, _)| *place)
         });
         queued.map(|(_, args)| args.clone()).collect()
@@ -172,12 +166,13 @@ impl Lines {
             .filter(|(name, _)| only.is_none_or(|only| only == *name));
         let with_some = lines.filter_map(|(name, line)| {
             let queued = line.waiting.values();
-            let queued = queued.filter_map(|waiting| Some((waiting.place?, waiting.args.owner)));
+            let queued =
+                queued.filter_map(|waiting| Some((waiting.args.place()?, waiting.args.owner)));
             let mut queued: Vec<_> = queued.collect();
             queued.sort_unstable();
             line.unsent.retain(|owner| {
                 let waiting = line.waiting.get(owner);
-                waiting.is_some_and(|waiting| waiting.place.is_none())
+                waiting.is_some_and(|waiting| waiting.args.place().is_none())
             });
             for (_, owner) in queued.into_iter().rev() {
                 line.unsent.push_front(owner);
@@ -223,7 +218,7 @@ impl Lines {
     }
 
     /// The next ones to be sent for, with their places; none: the sending has ended.
-    fn next_group(&self, name: &LockName) -> Vec<(Arc<Args>, Option<u64>)> {
+    fn next_group(&self, name: &LockName) -> Vec<Arc<Args>> {
         let mut group = Vec::new();
         {
             let mut lines = lock(&self.0);
@@ -234,7 +229,7 @@ impl Lines {
                 && let Some(owner) = line.unsent.pop_front()
             {
                 if let Some(waiting) = line.waiting.get(&owner) {
-                    group.push((waiting.args.clone(), waiting.place));
+                    group.push(waiting.args.clone());
                 }
             }
         }
@@ -245,9 +240,9 @@ impl Lines {
     }
 
     /// These have not been sent, and are the first to be.
-    fn put_back(&self, name: &LockName, group: &[(Arc<Args>, Option<u64>)]) {
+    fn put_back(&self, name: &LockName, group: &[Arc<Args>]) {
         if let Some(line) = lock(&self.0).get_mut(name) {
-            for (args, _) in group.iter().rev() {
+            for args in group.iter().rev() {
                 if !line.unsent.contains(&args.owner) {
                     line.unsent.push_front(args.owner);
                 }
@@ -295,7 +290,7 @@ impl Link {
                     clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
                 }
                 Err(CallError::Refused(error)) => {
-                    for (args, _) in &group {
+                    for args in &group {
                         self.lines.tell(&name, args.owner, Err(error.clone()));
                     }
                 }
@@ -329,28 +324,29 @@ impl Link {
         self: &Arc<Self>,
         server: &Arc<Server>,
         name: &LockName,
-        group: &[(Arc<Args>, Option<u64>)],
+        group: &[Arc<Args>],
         connection: &Arc<Connection>,
     ) -> Result<(), CallError> {
         let mut gates: Vec<MutexGuard<'_, Gate>> = Vec::with_capacity(group.len());
         let mut asked = Vec::with_capacity(group.len());
-        for (args, place) in group {
+        for args in group {
             // While the gate is held, the caller neither settles nor leaves.
             let mut gate = args.gate.lock().await;
             if !gate.over && self.lines.waits(name, args.owner) {
                 gate.carried = Some(connection.clone());
                 gates.push(gate);
-                asked.push((args, *place));
+                asked.push(args);
             }
         }
-        let Some((first, _)) = asked.first() else {
+        let Some(first) = asked.first() else {
             return Ok(());
         };
-        let shortest = asked.iter().min_by_key(|(args, _)| args.wait);
-        let not_after = shortest.map_or_else(String::new, |(args, _)| args.not_after(connection));
+        let shortest = asked.iter().min_by_key(|args| args.wait);
+        let not_after = shortest.map_or_else(String::new, |args| args.not_after(connection));
         let members: Vec<(String, String)> = asked
             .iter()
-            .map(|(args, place)| {
+            .map(|args| {
+                let place = args.place();
                 let place = place.map_or_else(String::new, |place| place.to_string());
                 (args.member(), place)
             })
@@ -379,7 +375,7 @@ impl Link {
             connection.health.mark_demoted();
             return Err(CallError::Demoted("the request came too late".into()));
         }
-        for (args, _) in &asked {
+        for args in &asked {
             if let Some(place) = decode::<Option<u64>>(next())? {
                 self.lines.queued(args, place);
             }

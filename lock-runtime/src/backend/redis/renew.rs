@@ -69,7 +69,9 @@ impl Server {
             };
             Some(ToRenew { token, ..*one })
         });
-        let renewed = self.renew_grants(&standing.collect::<Vec<_>>(), how).await?;
+        let renewed = self
+            .renew_grants(&standing.collect::<Vec<_>>(), how)
+            .await?;
         let mut renewed = renewed.into_iter();
         let answers = holders.iter().zip(&known).map(|(one, known)| {
             let first = match known {
