@@ -4,8 +4,8 @@
 //!
 //! Ours and the floors (see `floors.rs`) take turns on one server of the benchmark's own, in one process with two
 //! worker threads; a figure is the median of five rounds, and a ratio the median of the ratios within each round, so
-//! that a machine that slows down slows both. `--quick` is one short round; so is a run without `--bench`, which is how
-//! `cargo test --all-targets` starts it. The table is also written as JSON, by default to `bench/locks.json` in the
+//! that a machine that slows down slows both. `--quick` is one short round without the largest crowd; so is a run without
+//! `--bench`, which is how `cargo test --all-targets` starts it. The table is also written as JSON, by default to `bench/locks.json` in the
 //! target folder.
 //!
 //! A target missed is printed, and fails nothing: machines differ. Two bodies seen inside one lock end the benchmark
@@ -28,14 +28,18 @@ mod floors;
 mod options;
 #[path = "locks/processes.rs"]
 mod processes;
+#[expect(dead_code, reason = "pages are the other benchmark's")]
 #[path = "locks/report.rs"]
 mod report;
 #[path = "locks/runs.rs"]
 mod runs;
+#[path = "locks/server_share.rs"]
+mod server_share;
 #[path = "locks/workloads.rs"]
 mod workloads;
 
 use crate::{
+    contenders::Contender,
     options::{Defaults, Options, Pace},
     report::Report,
     workloads::Bench,
@@ -47,11 +51,12 @@ const WORKER_THREADS: usize = 2;
 const DEFAULTS: Defaults = Defaults {
     pace: Pace {
         rounds: 5,
-        span: Duration::from_secs(2),
+        span: Duration::from_secs(1),
+        crowds: &options::CROWDS,
     },
     workloads: &workloads::NAMES,
     file: "locks.json",
-    usage: "cargo bench --bench locks -- [--quick] [--only w1,w2,w3,w4,w5] [--json FILE]",
+    usage: "cargo bench --bench locks -- [--quick] [--only w1,w2,w3,w4,w5,reentry,server] [--json FILE]",
 };
 
 fn main() -> ExitCode {
@@ -62,7 +67,9 @@ fn main() -> ExitCode {
         .expect("a runtime can be built");
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let Some((processes::WORKER, order)) = args.split_first().map(|(a, b)| (a.as_str(), b)) {
-        runtime.block_on(processes::work(order));
+        runtime.block_on(processes::work(order, async |who, url| {
+            Contender::connect(who.parse().expect("a lock's name"), url).await
+        }));
         return ExitCode::SUCCESS;
     }
     let options = match Options::read(args.into_iter(), &DEFAULTS) {
@@ -98,7 +105,9 @@ async fn measure(options: &Options) -> Report {
             workloads::OWN_KEYS => bench.own_keys(&mut report).await,
             workloads::ONE_KEY => bench.one_key(&mut report).await,
             workloads::CALLERS => bench.callers(&mut report).await,
-            _ => bench.processes(&mut report).await,
+            workloads::PROCESSES => bench.processes(&mut report).await,
+            workloads::REENTRY => bench.reentry(&mut report).await,
+            _ => report.table(server_share::measure(options.pace).await),
         }
     }
     report

@@ -2,16 +2,19 @@
 
 use std::{fmt, future::Future, str::FromStr, time::Duration};
 
-use lock_runtime::{LockClient, Strategy};
+use lock_runtime::{LockClient, LockError, Release, Strategy};
 use uuid::Uuid;
 
-use crate::floors::{GateFloor, SetFloor, ShaFloor, Tuning};
+use crate::{
+    clock::now,
+    floors::{GateFloor, SetFloor, ShaFloor, Tuning},
+};
 
 /// The lease of every lock here. Nothing comes near it.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 /// How long ours may wait. Nothing comes near it.
-const WAIT: Duration = Duration::from_secs(60);
+pub(crate) const WAIT: Duration = Duration::from_secs(60);
 
 const NAMESPACE: &str = "bench";
 
@@ -19,6 +22,8 @@ const NAMESPACE: &str = "bench";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Ours,
+    /// Whose calls return when the release is on its way.
+    OursBackground,
     FloorSha,
     FloorShaDefaults,
     FloorSet,
@@ -26,8 +31,9 @@ pub(crate) enum Who {
 }
 
 impl Who {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Ours,
+        Self::OursBackground,
         Self::FloorSha,
         Self::FloorShaDefaults,
         Self::FloorSet,
@@ -37,6 +43,7 @@ impl Who {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",
+            Self::OursBackground => "ours, background",
             Self::FloorSha => "floor-sha",
             Self::FloorShaDefaults => "floor-sha/defaults",
             Self::FloorSet => "floor-set",
@@ -101,18 +108,19 @@ pub(crate) async fn warm<C: Cycle>(mut contender: C) -> C {
     let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
     // On a worker thread, where the measured calls run.
     let first = tokio::spawn(async move {
-        contender.cycle(&seat, 0, async {}).await;
+        contender.cycle(&seat, u64::MAX, async {}).await;
         contender
     });
     first.await.expect("a first lock is taken")
 }
 
-/// Our client, whose calls wait in one way.
-pub(crate) async fn ours(url: &str, strategy: Strategy) -> LockClient {
+/// Our client, whose calls wait and release in one way.
+pub(crate) async fn ours(url: &str, strategy: Strategy, release: Release) -> LockClient {
     let client = LockClient::builder()
         .url(url)
         .namespace(NAMESPACE)
         .strategy(strategy)
+        .release(release)
         .connect();
     client.await.expect("the client connects")
 }
@@ -129,8 +137,10 @@ pub(crate) enum Contender {
 impl Contender {
     /// Connects, and takes a lock once.
     pub(crate) async fn connect(who: Who, url: &str) -> Self {
+        let ours = async |release| Self::Ours(ours(url, Strategy::Handoff, release).await);
         warm(match who {
-            Who::Ours => Self::Ours(ours(url, Strategy::Handoff).await),
+            Who::Ours => ours(Release::Confirmed).await,
+            Who::OursBackground => ours(Release::Background).await,
             Who::FloorSha => Self::Sha(ShaFloor::new(url, Tuning::Ours).await),
             Who::FloorShaDefaults => Self::Sha(ShaFloor::new(url, Tuning::Defaults).await),
             Who::FloorSet => Self::Set(SetFloor::new(url).await),
@@ -157,7 +167,11 @@ impl Cycle for Contender {
         match self {
             Self::Ours(client) => {
                 let lock = client.lock(&seat.key).wait(WAIT).lease(LEASE);
-                lock.run(body).await.expect("ours is granted");
+                match lock.run(body).await {
+                    Ok(()) => {}
+                    Err(LockError::Busy { .. }) if now() >= until => return false,
+                    Err(error) => panic!("ours is granted: {error}"),
+                }
             }
             Self::Sha(floor) => {
                 if !floor.enter(seat, until).await {

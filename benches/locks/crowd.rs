@@ -13,8 +13,16 @@ use crate::{
     contenders::{Cycle, Seat},
 };
 
-/// From the spawning of tasks to their start.
-pub(crate) const LEAD: Duration = Duration::from_millis(10);
+/// From the spawning of tasks to their start, and for each of them.
+const LEAD: Duration = Duration::from_millis(10);
+const LEAD_OF_ONE: Duration = Duration::from_micros(5);
+
+/// The first turn of one task: until all have had it, they do not wait as they do later.
+const FIRST_TURN: Duration = Duration::from_micros(50);
+
+/// More tasks than these are watched for longer, so that each is served some times, up to so much longer.
+const WATCHED_FOR_A_SPAN: usize = 2_500;
+const LONGEST_SPANS: usize = 4;
 
 /// Sees whether two bodies are inside at once.
 #[derive(Debug, Default)]
@@ -50,8 +58,21 @@ pub(crate) struct Window {
 impl Window {
     /// A window that counts for `span`, after a tenth of it to warm up.
     pub(crate) fn after(lead: Duration, span: Duration) -> Self {
+        Self::warmed_up(lead, span / 10, span)
+    }
+
+    /// The window of so many tasks at once: it counts for `span`, or longer if they are many.
+    pub(crate) fn of(tasks: usize, span: Duration) -> Self {
+        let count = tasks as u32;
+        let lead = LEAD + LEAD_OF_ONE * count;
+        let warming_up = span / 10 + FIRST_TURN * count;
+        let spans = (tasks / WATCHED_FOR_A_SPAN).clamp(1, LONGEST_SPANS);
+        Self::warmed_up(lead, warming_up, span * spans as u32)
+    }
+
+    fn warmed_up(lead: Duration, warming_up: Duration, span: Duration) -> Self {
         let begin = now() + nanos(lead);
-        let from = begin + nanos(span / 10);
+        let from = begin + nanos(warming_up);
         Self {
             begin,
             from,
@@ -127,6 +148,7 @@ pub(crate) fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
 /// What a crowd of tasks did.
 #[derive(Debug)]
 pub(crate) struct Crowd {
+    tasks: usize,
     pub(crate) rate: f64,
     /// The least and the most served task, within the window.
     pub(crate) least: u64,
@@ -157,6 +179,7 @@ impl Crowd {
             .collect();
         waits.sort_unstable();
         Self {
+            tasks: tasks.len(),
             rate: counts.iter().sum::<u64>() as f64 / window.seconds(),
             least: counts.iter().copied().min().unwrap_or_default(),
             most: counts.iter().copied().max().unwrap_or_default(),
@@ -179,6 +202,11 @@ impl Crowd {
         let wait = self.waits.get((last as f64 * share).round() as usize);
         wait.map_or(f64::NAN, |wait| *wait as f64 / 1e6)
     }
+
+    /// The same in turns of the whole crowd: in a fair one, nobody waits for much more than one.
+    pub(crate) fn wait_turns(&self, share: f64) -> f64 {
+        self.wait_ms(share) / 1e3 * self.rate / self.tasks as f64
+    }
 }
 
 /// Runs one task for each seat; all share one detector, or each has its own.
@@ -188,7 +216,7 @@ pub(crate) async fn gather<C: Cycle>(
     span: Duration,
     detector: Option<&Arc<Detector>>,
 ) -> Crowd {
-    let window = Window::after(LEAD, span);
+    let window = Window::of(seats.len(), span);
     let tasks: Vec<_> = seats
         .into_iter()
         .map(|seat| {

@@ -20,7 +20,7 @@ use crate::{
 const POLL: Duration = Duration::from_millis(5);
 
 /// Redisson's acquisition.
-const SHA_ACQUIRE: &str = "\
+pub(crate) const SHA_ACQUIRE: &str = "\
 if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
   redis.call('HINCRBY', KEYS[1], ARGV[2], 1)
   redis.call('PEXPIRE', KEYS[1], ARGV[1])
@@ -29,7 +29,7 @@ end
 return redis.call('PTTL', KEYS[1])";
 
 /// Redisson's release.
-const SHA_RELEASE: &str = "\
+pub(crate) const SHA_RELEASE: &str = "\
 if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
   return nil
 end
@@ -42,7 +42,7 @@ redis.call('PUBLISH', KEYS[2], '0')
 return 1";
 
 /// Compare and delete.
-const SET_RELEASE: &str = "\
+pub(crate) const SET_RELEASE: &str = "\
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   return redis.call('DEL', KEYS[1])
 end
@@ -79,7 +79,7 @@ pub(crate) async fn connect(url: &str, tuning: Tuning) -> MultiplexedConnection 
     connecting.expect("the server of the benchmark can be reached")
 }
 
-async fn load(connection: &mut MultiplexedConnection, script: &str) -> Arc<str> {
+pub(crate) async fn load(connection: &mut MultiplexedConnection, script: &str) -> Arc<str> {
     let hash: String = redis::cmd("SCRIPT")
         .arg("LOAD")
         .arg(script)

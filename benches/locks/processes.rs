@@ -12,25 +12,26 @@ use std::{
 
 use support::{
     process::{dies_with_parent, spawn},
+    sent::Sent,
     server::RedisServer,
 };
 
 use crate::{
-    contenders::{Contender, Seat, Who},
+    contenders::{Cycle, Seat},
     crowd::{Crowd, Detector, Visit, Window, overlaps, sit},
     report::{Figure, Run},
-    runs::crowd_run,
+    runs::{crowd_run, fresh_key, per_acquisition},
 };
 
 /// The first argument of a worker; URL, lock and key follow.
 pub(crate) const WORKER: &str = "--worker";
 
 const READY: &str = "ready";
-const PROCESSES: usize = 4;
-const TASKS: usize = 16;
+pub(crate) const PROCESSES: usize = 4;
+pub(crate) const TASKS: usize = 16;
 
 /// From the word to all workers to their start.
-const LEAD: Duration = Duration::from_millis(200);
+pub(crate) const LEAD: Duration = Duration::from_millis(200);
 
 /// A worker, seen from the process that started it.
 struct Worker {
@@ -39,11 +40,11 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(url: &str, who: Who, key: &str) -> Self {
+    fn start(url: &str, who: &str, key: &str) -> Self {
         let this = std::env::current_exe().expect("the benchmark knows its executable");
         let mut command = dies_with_parent(this);
         command
-            .args([WORKER, url, who.name(), key])
+            .args([WORKER, url, who, key])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = spawn(command).expect("a worker can be started");
@@ -132,35 +133,44 @@ fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
     })
 }
 
-/// Runs the workers once.
-pub(crate) async fn run(server: &RedisServer, who: Who, key: &str, span: Duration) -> Run {
+/// What several processes did at one key: the visits of the tasks of each.
+pub(crate) fn together(processes: Vec<Vec<Vec<Visit>>>, window: Window) -> (Crowd, Run) {
+    let window = common(&processes, window);
+    let tasks: Vec<_> = processes.into_iter().flatten().collect();
+    let crowd = Crowd::of(&tasks, window);
+    let run = crowd_run(&crowd, overlaps(&tasks));
+    (crowd, run)
+}
+
+/// Runs the workers once; `plain` as [`Sent`] takes it.
+pub(crate) async fn run(server: &RedisServer, who: &str, plain: &[&str], span: Duration) -> Run {
+    let key = fresh_key();
     let mut workers: Vec<Worker> = (0..PROCESSES)
-        .map(|_| Worker::start(&server.url(), who, key))
+        .map(|_| Worker::start(&server.url(), who, &key))
         .collect();
     for worker in &mut workers {
         assert_eq!(worker.line(), READY);
     }
-    let before = server.scripts().await;
+    let (scripts, before) = (server.scripts().await, Sent::so_far(server, plain).await);
     let window = Window::after(LEAD, span);
     for worker in &mut workers {
         worker.tell(window);
     }
-    let workers: Vec<_> = workers.into_iter().map(Worker::visits).collect();
-    let scripts = server.scripts().await - before;
-    let window = common(&workers, window);
-    let tasks: Vec<_> = workers.into_iter().flatten().collect();
-    let crowd = Crowd::of(&tasks, window);
-    let mut run = crowd_run(&crowd, overlaps(&tasks));
+    let workers = workers.into_iter().map(Worker::visits).collect();
+    let sent = before.since(server, plain).await;
+    let scripts = server.scripts().await - scripts;
+    let (crowd, mut run) = together(workers, window);
+    run.extend(per_acquisition(sent, &crowd));
     run.insert(Figure::Scripts, scripts as f64 / crowd.served as f64);
     run
 }
 
-/// A worker's whole life.
-pub(crate) async fn work(order: &[String]) {
+/// A worker's whole life; `connect` takes the name of a lock and a URL.
+pub(crate) async fn work<C: Cycle>(order: &[String], connect: impl AsyncFnOnce(&str, &str) -> C) {
     let [url, who, key] = order else {
         panic!("a worker is told URL, lock and key");
     };
-    let contender = Contender::connect(who.parse().expect("a lock's name"), url).await;
+    let contender = connect(who, url).await;
     println!("{READY}");
     let line = io::stdin()
         .lines()

@@ -9,6 +9,7 @@ use crate::options::Pace;
 pub(crate) enum Figure {
     Cycle,
     Rate,
+    Throughput,
     Scripts,
     Sent,
     ServerTime,
@@ -18,6 +19,10 @@ pub(crate) enum Figure {
     MedianWait,
     SlowWait,
     WorstWait,
+    SlowTurns,
+    Processor,
+    Busy,
+    Less,
     Wall,
     OverIdeal,
     Bodies,
@@ -32,6 +37,7 @@ impl Figure {
         match self {
             Self::Cycle => "cycle_us",
             Self::Rate => "per_s",
+            Self::Throughput => "commands/s",
             Self::Scripts => "scripts_per",
             Self::Sent => "sent_per",
             Self::ServerTime => "server_us",
@@ -41,6 +47,10 @@ impl Figure {
             Self::MedianWait => "p50_ms",
             Self::SlowWait => "p99_ms",
             Self::WorstWait => "max_ms",
+            Self::SlowTurns => "p99_turns",
+            Self::Processor => "cpu_us",
+            Self::Busy => "busy",
+            Self::Less => "less_us",
             Self::Wall => "wall_s",
             Self::OverIdeal => "over_ideal",
             Self::Bodies => "bodies_s",
@@ -53,6 +63,7 @@ impl Figure {
     fn decimals(self) -> usize {
         match self {
             Self::Rate
+            | Self::Throughput
             | Self::Least
             | Self::Most
             | Self::Commands
@@ -66,6 +77,10 @@ impl Figure {
             Self::Scripts
             | Self::Sent
             | Self::Fairness
+            | Self::SlowTurns
+            | Self::Processor
+            | Self::Busy
+            | Self::Less
             | Self::Wall
             | Self::OverIdeal
             | Self::Bodies => 3,
@@ -119,10 +134,21 @@ impl Table {
         median(self.values(row, figure))
     }
 
+    /// The highest of all rounds.
+    pub(crate) fn highest(&self, row: &str, figure: Figure) -> f64 {
+        let values = self.values(row, figure).into_iter();
+        values.fold(f64::NAN, f64::max)
+    }
+
     /// The median of the ratios within each round.
     pub(crate) fn ratio(&self, row: &str, to: &str, figure: Figure) -> f64 {
         let (row, to) = (self.values(row, figure), self.values(to, figure));
         median(row.iter().zip(&to).map(|(row, to)| row / to).collect())
+    }
+
+    /// Whose rows it has.
+    pub(crate) fn row_names(&self) -> impl Iterator<Item = &str> {
+        self.rows.iter().map(|(name, _)| name.as_str())
     }
 
     fn figures(&self) -> Vec<Figure> {
@@ -229,7 +255,7 @@ impl Limit {
 #[derive(Debug)]
 struct Target {
     id: &'static str,
-    what: &'static str,
+    what: String,
     limit: Limit,
     value: f64,
 }
@@ -251,20 +277,19 @@ impl Report {
         }
     }
 
+    /// The table of a workload, if it was measured.
+    pub(crate) fn of(&self, id: &str) -> Option<&Table> {
+        self.tables.iter().find(|table| table.id == id)
+    }
+
     pub(crate) fn table(&mut self, table: Table) {
         self.tables.push(table);
     }
 
-    pub(crate) fn target(
-        &mut self,
-        id: &'static str,
-        what: &'static str,
-        limit: Limit,
-        value: f64,
-    ) {
+    pub(crate) fn target(&mut self, id: &'static str, what: &str, limit: Limit, value: f64) {
         self.targets.push(Target {
             id,
-            what,
+            what: what.to_owned(),
             limit,
             value,
         });
@@ -281,7 +306,7 @@ impl Report {
     }
 
     pub(crate) fn print(&self) {
-        let Pace { rounds, span } = self.pace;
+        let Pace { rounds, span, .. } = self.pace;
         println!("medians of {rounds} round(s) of {span:?}");
         for table in &self.tables {
             table.print();

@@ -59,6 +59,7 @@ pub(crate) fn crowd_run(crowd: &Crowd, overlaps: u64) -> Run {
         (Figure::MedianWait, crowd.wait_ms(0.5)),
         (Figure::SlowWait, crowd.wait_ms(0.99)),
         (Figure::WorstWait, crowd.wait_ms(1.0)),
+        (Figure::SlowTurns, crowd.wait_turns(0.99)),
         (Figure::Overlaps, overlaps as f64),
     ])
 }

@@ -4,6 +4,7 @@ use std::{
     fmt::Write as _,
     io::{BufRead, BufReader, Lines, Write},
     process::{Child, ChildStdin, ChildStdout, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -13,7 +14,7 @@ use support::{jvm::program, process::spawn};
 use crate::{
     clock::{nanos, now},
     contenders::Seat,
-    crowd::{LEAD, Visit, Window, overlaps},
+    crowd::{Visit, Window, overlaps},
     runs::{CALLER_BODY, CALLER_COUNT, CALLER_LEAD, Callers, same_seats},
 };
 
@@ -112,10 +113,35 @@ impl Redisson {
         seats: &[Seat],
         span: Duration,
     ) -> (Vec<Vec<Visit>>, Window) {
-        let window = Window::after(LEAD, span);
+        let window = Window::of(seats.len(), span);
+        (self.sit(kind, seats, window), window)
+    }
+
+    fn sit(&mut self, kind: Kind, seats: &[Seat], window: Window) -> Vec<Vec<Visit>> {
         let Window { begin, end, .. } = window;
         let visits: Visits = self.obey(format!("loop {} {begin} {end}", kind.name()), seats);
-        (visits.tasks(), window)
+        visits.tasks()
+    }
+
+    /// The same by several processes at one key, each with so many threads: the visits of each.
+    pub(crate) fn sit_together(
+        processes: &mut [Self],
+        kind: Kind,
+        threads: usize,
+        window: Window,
+    ) -> Vec<Vec<Vec<Visit>>> {
+        let seats = same_seats(processes.len() * threads);
+        thread::scope(|scope| {
+            let sitting: Vec<_> = processes
+                .iter_mut()
+                .zip(seats.chunks(threads))
+                .map(|(process, seats)| scope.spawn(move || process.sit(kind, seats, window)))
+                .collect();
+            let visits = sitting.into_iter();
+            visits
+                .map(|visits| visits.join().expect("a process ends its turns"))
+                .collect()
+        })
     }
 
     /// As [`Callers::call`], with threads for callers.

@@ -4,8 +4,8 @@
 //!
 //! All take turns on one server of the benchmark's own. The Rust locks run in this process with two worker threads,
 //! Redisson in a Java process, if there are a JDK and Maven. A figure is the median of all rounds, a ratio the median of
-//! the ratios within each round. A whole run writes its tables into `docs/peers.md`; any run writes JSON, by default to
-//! `bench/peers.json` in the target folder.
+//! the ratios within each round. A whole run writes its tables into `docs/peers.md` and `docs/performance.md`, and draws
+//! `docs/performance.svg`; any run writes JSON, by default to `bench/peers.json` in the target folder.
 //!
 //! What is known beforehand is asserted: a measurement that is off ends the run with a panic. What a peer does is shown.
 
@@ -28,14 +28,24 @@ mod faults;
 #[path = "../locks/floors.rs"]
 mod floors;
 mod jvm;
+mod names;
 #[path = "../locks/options.rs"]
 mod options;
+mod pages;
+mod picture;
+#[path = "../locks/processes.rs"]
+mod processes;
 #[expect(dead_code, reason = "targets are the other benchmark's")]
 #[path = "../locks/report.rs"]
 mod report;
 mod rivals;
+mod round_trips;
 #[path = "../locks/runs.rs"]
 mod runs;
+#[path = "../locks/server_share.rs"]
+mod server_share;
+#[path = "../../examples/inventory/svg.rs"]
+mod svg;
 mod workloads;
 
 use crate::{
@@ -50,27 +60,33 @@ const DEFAULTS: Defaults = Defaults {
     pace: Pace {
         rounds: 5,
         span: Duration::from_secs(1),
+        crowds: &options::CROWDS,
     },
     workloads: &workloads::NAMES,
     file: "peers.json",
     usage: "cargo bench --manifest-path benches/peers/Cargo.toml -- [--quick] \
-                     [--only w1,w2,w3,w4,faults] [--json FILE]",
+                     [--only w1,w2,w3,w4,w5,server,faults] [--json FILE]",
 };
 
-fn page_path() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/peers.md")
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
 fn main() -> ExitCode {
-    let options = match Options::read(std::env::args().skip(1), &DEFAULTS) {
-        Ok(options) => options,
-        Err(code) => return code,
-    };
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)
         .enable_all()
         .build()
         .expect("a runtime can be built");
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((processes::WORKER, order)) = args.split_first().map(|(a, b)| (a.as_str(), b)) {
+        runtime.block_on(processes::work(order, names::connect));
+        return ExitCode::SUCCESS;
+    }
+    let options = match Options::read(args.into_iter(), &DEFAULTS) {
+        Ok(options) => options,
+        Err(code) => return code,
+    };
     let measured = runtime.block_on(async {
         let server = RedisServer::start().await;
         let mut bench = Bench::start(server, options.pace).await;
@@ -81,16 +97,27 @@ fn main() -> ExitCode {
 
 fn show(measured: &Measured, options: &Options) -> ExitCode {
     measured.report.print();
-    println!("\n{}", measured.markdown());
+    let (peers, performance) = (measured.peers_page(), measured.performance_page());
+    println!("\n{peers}");
+    for (name, text) in &performance {
+        println!("\n{name}\n\n{text}");
+    }
     let mut written = vec![(
         options.json.clone(),
         report::write(&options.json, &measured.json()),
     )];
     let whole = workloads::NAMES.iter().all(|name| options.wants(name));
     if whole && options.pace.rounds == DEFAULTS.pace.rounds {
-        let path = page_path();
-        let done = page::update(&path, "measured", &measured.markdown());
-        written.push((path, done));
+        let [page, other, drawing] =
+            ["peers.md", "performance.md", "performance.svg"].map(|name| docs().join(name));
+        let done = page::update(&page, "measured", &peers);
+        written.push((page, done));
+        for (name, text) in &performance {
+            let done = page::update(&other, name, text);
+            written.push((other.clone(), done));
+        }
+        let done = report::write(&drawing, &picture::draw(measured));
+        written.push((drawing, done));
     }
     for (path, done) in written {
         match done {

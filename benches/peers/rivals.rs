@@ -8,12 +8,15 @@ use async_redis_lock::{Locker, Options};
 use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
 use distributed_lock_redis::RedisLockProvider;
 use futures_util::future::join;
-use lock_runtime::{LockError, Strategy};
+use lock_runtime::{LockError, Release, Strategy};
 use redis_for_redis_lock::aio::MultiplexedConnection;
 use redis_lock::LockAcrossOptions;
 use rslock::LockManager;
 use serde::Serialize;
-use tokio::sync::{Mutex, oneshot};
+use tokio::{
+    sync::{Mutex, oneshot},
+    time::timeout,
+};
 
 use crate::{
     clock::now,
@@ -78,8 +81,11 @@ impl Rival {
         Self::Own(Contender::connect(who, url).await)
     }
 
-    pub(crate) async fn ours(url: &str, strategy: Strategy) -> Self {
-        warm(Self::Own(Contender::Ours(ours(url, strategy).await))).await
+    pub(crate) async fn ours(url: &str, strategy: Strategy, release: Release) -> Self {
+        warm(Self::Own(Contender::Ours(
+            ours(url, strategy, release).await,
+        )))
+        .await
     }
 
     /// rslock sleeps 0 to 200 ms, at random; here 0 to 5 ms if it is quick.
@@ -302,7 +308,11 @@ impl Cycle for Rival {
         match self {
             Self::Own(contender) => return contender.cycle(seat, until, body).await,
             Self::Rslock(manager) => {
-                let guard = manager.acquire(key, LEASE).await;
+                // It has no end of its own.
+                let asking = timeout(patience(until), manager.acquire(key, LEASE));
+                let Ok(guard) = asking.await else {
+                    return false;
+                };
                 let guard = guard.expect("rslock is granted");
                 body.await;
                 guard.release().await;

@@ -1,142 +1,52 @@
 //! The workloads, each with all who take part in it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use lock_runtime::Strategy;
 use serde_json::{Value, json};
-use support::{page::Grid, sent::Sent, server::RedisServer};
+use support::{sent::Sent, server::RedisServer};
 
 use crate::{
-    contenders::{Cycle, Seat, Who},
-    crowd::{Crowd, Detector, gather, overlaps},
+    contenders::{Cycle, Seat},
+    crowd::{Crowd, Detector, Window, gather, overlaps},
     faults::{self, Contest, Leak},
     jvm::{Asking, Kind, Redisson},
+    names::{self, OURS, OURS_BACKGROUND, OURS_RENEWED, REDISSON, REDISSON_FAIR, SET, SHA},
     options::Pace,
+    processes,
     report::{Figure, Report, Run, Table},
-    rivals::{Poll, Rival},
+    rivals::Rival,
+    round_trips,
     runs::{CROWD, Callers, SLICES, crowd_run, own_seats, per_acquisition, same_seats},
+    server_share,
 };
 
 const ONE_BY_ONE: &str = "w1";
 const OWN_KEYS: &str = "w2";
 const ONE_KEY: &str = "w3";
 const CALLERS: &str = "w4";
+const PROCESSES: &str = "w5";
+const SERVER: &str = "server";
 const FAULTS: &str = "faults";
 
 /// All of them, in their order.
-pub(crate) const NAMES: [&str; 5] = [ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, FAULTS];
+pub(crate) const NAMES: [&str; 7] = [
+    ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES, SERVER, FAULTS,
+];
 
-/// The fourth takes a poller ten seconds: no more rounds than these.
+/// The fourth takes a poller ten seconds: no more rounds than these. Nor of crowds of other sizes than [`CROWD`].
 const CALLER_ROUNDS: usize = 3;
+const OTHER_ROUNDS: usize = 3;
 
-const OURS: &str = "ours";
-const OURS_RENEWED: &str = "ours, renewed";
-const OURS_NOTIFY: &str = "ours, notify";
-const OURS_SPIN: &str = "ours, spin";
-const SHA: &str = "floor-sha";
-const SET: &str = "floor-set";
-const GATE: &str = "floor-gate";
-const RSLOCK: &str = "rslock";
-const RSLOCK_USING: &str = "rslock, using";
-const REDIS_LOCK: &str = "redis-lock";
-const ASYNC_REDIS_LOCK: &str = "async-redis-lock";
-const DISTRIBUTED_LOCK_REDIS: &str = "distributed-lock-redis";
-const RSLOCK_QUICK: &str = "rslock, 5 ms";
-const REDIS_LOCK_QUICK: &str = "redis-lock, 5 ms";
-const ASYNC_REDIS_LOCK_QUICK: &str = "async-redis-lock, 5 ms";
-const DISTRIBUTED_LOCK_REDIS_QUICK: &str = "distributed-lock-redis, 5 ms";
-const REDISSON: &str = "Redisson";
-const REDISSON_FAIR: &str = "Redisson, fair";
-const REDISSON_ONCE: &str = "Redisson, tryLockAsync()";
-const REDISSON_TIMED: &str = "Redisson, tryLockAsync(0, 30 s)";
+/// A crowd of more is served by others than ours in the first round only.
+const LARGE: usize = 1_000;
 
-/// Who takes part where waiting does not matter.
-const ALONE: [&str; 9] = [
-    SHA,
-    SET,
-    OURS,
-    RSLOCK,
-    REDIS_LOCK,
-    ASYNC_REDIS_LOCK,
-    DISTRIBUTED_LOCK_REDIS,
-    REDISSON,
-    REDISSON_FAIR,
-];
+/// How long processes with a JVM warm up together.
+const WARMING_UP: Duration = Duration::from_secs(5);
 
-/// Who takes part where it does.
-const AT_ONE_KEY: [&str; 15] = [
-    SHA,
-    GATE,
-    OURS,
-    OURS_NOTIFY,
-    OURS_SPIN,
-    RSLOCK,
-    REDIS_LOCK,
-    ASYNC_REDIS_LOCK,
-    DISTRIBUTED_LOCK_REDIS,
-    RSLOCK_QUICK,
-    REDIS_LOCK_QUICK,
-    ASYNC_REDIS_LOCK_QUICK,
-    DISTRIBUTED_LOCK_REDIS_QUICK,
-    REDISSON,
-    REDISSON_FAIR,
-];
-
-/// All of these, in the order of the page.
-const COST_ROWS: [&str; 16] = [
-    SHA,
-    SET,
-    GATE,
-    OURS,
-    OURS_NOTIFY,
-    OURS_SPIN,
-    RSLOCK,
-    RSLOCK_QUICK,
-    REDIS_LOCK,
-    REDIS_LOCK_QUICK,
-    ASYNC_REDIS_LOCK,
-    ASYNC_REDIS_LOCK_QUICK,
-    DISTRIBUTED_LOCK_REDIS,
-    DISTRIBUTED_LOCK_REDIS_QUICK,
-    REDISSON,
-    REDISSON_FAIR,
-];
-
-/// Who is dropped.
-const DROPPED: [&str; 7] = [
-    SHA,
-    OURS,
-    RSLOCK,
-    RSLOCK_USING,
-    REDIS_LOCK,
-    ASYNC_REDIS_LOCK,
-    DISTRIBUTED_LOCK_REDIS,
-];
-
-/// Who outlasts its lease, and has its lock taken away.
-const OUTLASTING: [&str; 7] = [
-    OURS,
-    OURS_RENEWED,
-    RSLOCK,
-    RSLOCK_USING,
-    REDIS_LOCK,
-    ASYNC_REDIS_LOCK,
-    DISTRIBUTED_LOCK_REDIS,
-];
-
-/// All of these, in the order of the page.
-const FAULT_ROWS: [&str; 10] = [
-    SHA,
-    OURS,
-    OURS_RENEWED,
-    RSLOCK,
-    RSLOCK_USING,
-    REDIS_LOCK,
-    ASYNC_REDIS_LOCK,
-    DISTRIBUTED_LOCK_REDIS,
-    REDISSON_ONCE,
-    REDISSON_TIMED,
-];
+/// A crowd of one lock.
+pub(crate) fn row(name: &str, tasks: usize) -> String {
+    format!("{name}, {tasks} tasks")
+}
 
 /// One who takes part.
 enum Part<'a> {
@@ -146,20 +56,21 @@ enum Part<'a> {
 
 /// What one lock does wrong.
 #[derive(Debug, Default)]
-struct Faults {
-    acquiring: Option<Leak>,
-    holding: Option<Leak>,
-    outlasted: Option<Contest>,
-    taken: Option<Contest>,
+pub(crate) struct Faults {
+    pub(crate) acquiring: Option<Leak>,
+    pub(crate) holding: Option<Leak>,
+    pub(crate) outlasted: Option<Contest>,
+    pub(crate) taken: Option<Contest>,
 }
 
 /// All that was measured.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) report: Report,
-    setting: String,
-    costs: Grid,
-    faults: Vec<(&'static str, Faults)>,
+    /// What has to be known beside the figures.
+    pub(crate) setting: String,
+    pub(crate) crowds: &'static [usize],
+    pub(crate) faults: Vec<(&'static str, Faults)>,
 }
 
 /// A server, and all who are compared on it.
@@ -174,35 +85,10 @@ impl Bench {
     /// Connects all.
     pub(crate) async fn start(server: RedisServer, pace: Pace) -> Self {
         let url = &server.url();
-        let rivals = vec![
-            (SHA, Rival::own(Who::FloorSha, url).await),
-            (SET, Rival::own(Who::FloorSet, url).await),
-            (GATE, Rival::own(Who::FloorGate, url).await),
-            (OURS, Rival::own(Who::Ours, url).await),
-            (OURS_NOTIFY, Rival::ours(url, Strategy::Notify).await),
-            (OURS_SPIN, Rival::ours(url, Strategy::Spin).await),
-            (RSLOCK, Rival::rslock(url, Poll::Documented).await),
-            (RSLOCK_QUICK, Rival::rslock(url, Poll::Quick).await),
-            (RSLOCK_USING, Rival::rslock_using(url).await),
-            (REDIS_LOCK, Rival::redis_lock(url, Poll::Documented).await),
-            (REDIS_LOCK_QUICK, Rival::redis_lock(url, Poll::Quick).await),
-            (
-                ASYNC_REDIS_LOCK,
-                Rival::async_redis_lock(url, Poll::Documented).await,
-            ),
-            (
-                ASYNC_REDIS_LOCK_QUICK,
-                Rival::async_redis_lock(url, Poll::Quick).await,
-            ),
-            (
-                DISTRIBUTED_LOCK_REDIS,
-                Rival::distributed_lock_redis(url, Poll::Documented).await,
-            ),
-            (
-                DISTRIBUTED_LOCK_REDIS_QUICK,
-                Rival::distributed_lock_redis(url, Poll::Quick).await,
-            ),
-        ];
+        let mut rivals = Vec::new();
+        for name in names::RUST {
+            rivals.push((name, names::connect(name, url).await));
+        }
         let redisson = match Redisson::start(url) {
             Ok(mut redisson) => {
                 eprintln!("Redisson warms up …");
@@ -273,42 +159,47 @@ impl Bench {
         Some((crowd, before.since(&self.server, plain).await, overlaps))
     }
 
-    /// Runs tasks that do not meet, in turns.
+    /// The parts of a whole run in which tasks do not meet.
+    fn slices(&self) -> usize {
+        self.pace.rounds * SLICES as usize
+    }
+
+    /// Runs tasks that do not meet, everybody's once.
     async fn alone(&mut self, table: &mut Table, tasks: usize) {
-        for _ in 0..self.pace.rounds * SLICES as usize {
-            for name in ALONE {
-                let seats = own_seats(tasks);
-                if let Some((crowd, sent, _)) = self.crowd(name, seats, SLICES).await {
-                    let mut run = Run::from([
-                        (Figure::Cycle, 1e6 * tasks as f64 / crowd.rate),
-                        (Figure::Rate, crowd.rate),
-                    ]);
-                    run.extend(per_acquisition(sent, &crowd));
-                    table.add(name, run);
-                }
+        for name in names::ALONE {
+            let seats = own_seats(tasks);
+            if let Some((crowd, sent, _)) = self.crowd(name, seats, SLICES).await {
+                let mut run = Run::from([
+                    (Figure::Cycle, 1e6 * tasks as f64 / crowd.rate),
+                    (Figure::Rate, crowd.rate),
+                ]);
+                run.extend(per_acquisition(sent, &crowd));
+                table.add(name, run);
             }
         }
     }
 
-    /// W1: one task, its own keys.
+    /// W1: one task, its own keys; beside it what a round trip costs that does nothing.
     async fn one_by_one(&mut self, measured: &mut Measured) {
         let mut table = Table::new("W1", "one task, its own key: time per lock and unlock");
-        self.alone(&mut table, 1).await;
+        let mut trips = Table::new("RT", "one task: time per round trip of a PING");
+        let span = self.pace.span / SLICES;
+        for _ in 0..self.slices() {
+            self.alone(&mut table, 1).await;
+            let socket = round_trips::of_a_socket(&self.server, span).await;
+            trips.add(names::SOCKET, [(Figure::Cycle, socket)]);
+            let library = round_trips::of_the_crate(&self.server, span).await;
+            trips.add(names::CRATE, [(Figure::Cycle, library)]);
+        }
+        measured.report.table(trips);
         // Known: one command in, one out.
-        for name in [SHA, SET, OURS] {
+        for name in [SHA, SET, OURS, OURS_BACKGROUND] {
             let sent = table.median(name, Figure::Sent);
             assert!(
                 (sent - 2.0).abs() < 0.01,
                 "{name} is counted with {sent} commands, not 2"
             );
         }
-        let title = "one task, own keys: µs (× floor-sha) · commands · server µs";
-        measured.costs.column(title, |row| {
-            let cycle = known(table.median(row, Figure::Cycle))?;
-            let ratio = table.ratio(row, SHA, Figure::Cycle);
-            let [sent, server] = [Figure::Sent, Figure::ServerTime].map(|f| table.median(row, f));
-            Some(format!("{cycle:.0} ({ratio:.2}) · {sent:.1} · {server:.0}"))
-        });
         measured.report.table(table);
     }
 
@@ -316,53 +207,44 @@ impl Bench {
     async fn own_keys(&mut self, measured: &mut Measured) {
         let title = "64 tasks, each its own key: locks and unlocks a second";
         let mut table = Table::new("W2", title);
-        self.alone(&mut table, CROWD).await;
-        let title = "64 tasks, own keys: 1000/s (× floor-sha)";
-        measured.costs.column(title, |row| {
-            let rate = known(table.median(row, Figure::Rate))? / 1e3;
-            let ratio = table.ratio(row, SHA, Figure::Rate);
-            Some(format!("{rate:.1} ({ratio:.2})"))
-        });
+        for _ in 0..self.slices() {
+            self.alone(&mut table, CROWD).await;
+        }
         measured.report.table(table);
     }
 
     /// W3: all at one key.
     async fn one_key(&mut self, measured: &mut Measured) {
-        let mut table = Table::new("W3", "64 tasks, ONE key, empty body");
-        for _ in 0..self.pace.rounds {
-            for name in AT_ONE_KEY {
-                let seats = same_seats(CROWD);
-                if let Some((crowd, sent, overlaps)) = self.crowd(name, seats, 1).await {
-                    assert!(
-                        !name.starts_with(OURS) || overlaps == 0,
-                        "two of ours were inside at once"
-                    );
-                    let mut run = crowd_run(&crowd, overlaps);
-                    run.extend(per_acquisition(sent, &crowd));
-                    table.add(name, run);
+        let mut table = Table::new("W3", "all tasks at ONE key, empty body");
+        for round in 0..self.pace.rounds {
+            for name in names::AT_ONE_KEY {
+                self.at_one_key(&mut table, name, CROWD).await;
+            }
+            let others = self.pace.crowds.iter().filter(|tasks| **tasks != CROWD);
+            for tasks in others.filter(|_| round < OTHER_ROUNDS) {
+                eprintln!("  {tasks} tasks …");
+                let able = names::CROWDS.into_iter();
+                for name in able.filter(|name| names::can_serve(name, *tasks)) {
+                    if *tasks < LARGE || name == OURS || round == 0 {
+                        self.at_one_key(&mut table, name, *tasks).await;
+                    }
                 }
             }
         }
-        let title = "64 tasks, ONE key: 1000/s (× floor-sha) · commands · server µs · \
-                     least/most served · longest wait";
-        measured.costs.column(title, |row| {
-            let median = |figure| table.median(row, figure);
-            let rate = known(median(Figure::Rate))? / 1e3;
-            let ratio = table.ratio(row, SHA, Figure::Rate);
-            let [sent, server, least, most, wait] = [
-                Figure::Sent,
-                Figure::ServerTime,
-                Figure::Least,
-                Figure::Most,
-                Figure::WorstWait,
-            ]
-            .map(median);
-            Some(format!(
-                "{rate:.1} ({ratio:.2}) · {sent:.1} · {server:.0} · \
-                 {least:.0}/{most:.0} · {wait:.0} ms"
-            ))
-        });
         measured.report.table(table);
+    }
+
+    async fn at_one_key(&mut self, table: &mut Table, name: &'static str, tasks: usize) {
+        let Some((crowd, sent, overlaps)) = self.crowd(name, same_seats(tasks), 1).await else {
+            return;
+        };
+        assert!(
+            !name.starts_with(OURS) || overlaps == 0,
+            "two of ours were inside at once"
+        );
+        let mut run = crowd_run(&crowd, overlaps);
+        run.extend(per_acquisition(sent, &crowd));
+        table.add(row(name, tasks), run);
     }
 
     /// W4: a hundred callers of one guarded function.
@@ -372,7 +254,7 @@ impl Bench {
             "100 callers × 20 ms, one key, all at once (ideal 2 s)",
         );
         for _ in 0..self.caller_rounds() {
-            for name in AT_ONE_KEY {
+            for name in names::AT_ONE_KEY {
                 let plain = self.plain(name);
                 let before = Sent::so_far(&self.server, plain).await;
                 let callers = match self.part(name) {
@@ -388,19 +270,54 @@ impl Bench {
                 table.add(name, run);
             }
         }
-        // A loaded machine ends the bodies late, which is no lock's fault.
-        let title = "100 callers × 20 ms: s (of these in the bodies) · commands";
-        measured.costs.column(title, |row| {
-            let wall = known(table.median(row, Figure::Wall))?;
-            let [bodies, commands] =
-                [Figure::Bodies, Figure::Commands].map(|f| table.median(row, f));
-            Some(format!("{wall:.2} ({bodies:.2}) · {commands:.0}"))
-        });
+        measured.report.table(table);
+    }
+
+    /// W5: one key for several processes.
+    async fn processes(&mut self, measured: &mut Measured) {
+        let mut table = Table::new("W5", "4 processes × 16 tasks, ONE key, empty body");
+        let mut jvms = Vec::new();
+        if self.redisson.is_ok() {
+            for _ in 0..processes::PROCESSES {
+                let jvm = Redisson::start(&self.server.url());
+                jvms.push(jvm.expect("it has started before"));
+            }
+            eprintln!("Redisson's processes warm up …");
+            for kind in [Kind::Plain, Kind::Fair] {
+                let window = Window::after(processes::LEAD, WARMING_UP);
+                Redisson::sit_together(&mut jvms, kind, processes::TASKS, window);
+            }
+        }
+        let span = self.pace.span;
+        for _ in 0..self.pace.rounds {
+            for name in names::CROWDS {
+                let kind = match name {
+                    _ if !names::THREADED.contains(&name) => {
+                        let plain = self.plain(name);
+                        let run = processes::run(&self.server, name, plain, span).await;
+                        table.add(name, run);
+                        continue;
+                    }
+                    _ if jvms.is_empty() => continue,
+                    names::REDISSON => Kind::Plain,
+                    _ => Kind::Fair,
+                };
+                let before = Sent::so_far(&self.server, &[]).await;
+                let window = Window::after(processes::LEAD, span);
+                let visits = Redisson::sit_together(&mut jvms, kind, processes::TASKS, window);
+                let sent = before.since(&self.server, &[]).await;
+                let (crowd, mut run) = processes::together(visits, window);
+                run.extend(per_acquisition(sent, &crowd));
+                table.add(name, run);
+            }
+        }
+        let overlaps = table.highest(OURS, Figure::Overlaps);
+        assert_eq!(overlaps, 0.0, "two of ours were inside at once");
         measured.report.table(table);
     }
 
     async fn faults(&mut self, measured: &mut Measured) {
-        for name in DROPPED {
+        for name in names::DROPPED {
             let acquiring = faults::while_acquiring(&self.server, self.rival(name)).await;
             let holding = faults::while_holding(&self.server, self.rival(name)).await;
             assert!(acquiring.dropped > 0, "nobody was dropped while acquiring");
@@ -415,15 +332,15 @@ impl Bench {
         }
         if let Ok(redisson) = &mut self.redisson {
             for (name, asking) in [
-                (REDISSON_ONCE, Asking::Once),
-                (REDISSON_TIMED, Asking::Timed),
+                (names::REDISSON_ONCE, Asking::Once),
+                (names::REDISSON_TIMED, Asking::Timed),
             ] {
                 let leak = faults::while_redisson_acquires(&self.server, redisson, asking).await;
                 measured.faults_of(name).acquiring = Some(leak);
             }
         }
         // Nobody is in the others' way: all wait for time to pass.
-        let contests = OUTLASTING.map(|name| {
+        let contests = names::OUTLASTING.map(|name| {
             let (rival, renew) = match name {
                 OURS_RENEWED => (self.rival(OURS), true),
                 _ => (self.rival(name), false),
@@ -442,7 +359,7 @@ impl Bench {
 
     /// What has to be known beside the figures.
     fn setting(&self) -> String {
-        let Pace { rounds, span } = self.pace;
+        let Pace { rounds, span, .. } = self.pace;
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         let redisson = match &self.redisson {
             Ok(_) => String::new(),
@@ -464,7 +381,7 @@ impl Bench {
         let mut measured = Measured {
             report: Report::new(self.pace),
             setting: self.setting(),
-            costs: Grid::new("lock", COST_ROWS),
+            crowds: self.pace.crowds,
             faults: Vec::new(),
         };
         for name in NAMES {
@@ -477,15 +394,16 @@ impl Bench {
                 OWN_KEYS => self.own_keys(&mut measured).await,
                 ONE_KEY => self.one_key(&mut measured).await,
                 CALLERS => self.callers(&mut measured).await,
+                PROCESSES => self.processes(&mut measured).await,
+                SERVER => {
+                    let table = server_share::measure(self.pace).await;
+                    measured.report.table(table);
+                }
                 _ => self.faults(&mut measured).await,
             }
         }
         measured
     }
-}
-
-fn known(value: f64) -> Option<f64> {
-    Some(value).filter(|value| !value.is_nan())
 }
 
 impl Measured {
@@ -496,35 +414,6 @@ impl Measured {
             self.faults.len() - 1
         });
         &mut self.faults[found].1
-    }
-
-    /// The tables of the page.
-    pub(crate) fn markdown(&self) -> String {
-        let mut faults = Grid::new("lock", FAULT_ROWS);
-        let mut column = |title, cell: fn(&Faults) -> Option<String>| {
-            faults.column(title, |row| {
-                let faults = self.faults.iter().find(|(name, _)| *name == row);
-                cell(&faults?.1)
-            });
-        };
-        column("dropped while acquiring: keys left", |faults| {
-            Some(faults.acquiring?.describe())
-        });
-        column("dropped while holding: keys left", |faults| {
-            Some(faults.holding?.describe())
-        });
-        column("6 s of work in a lease of 2 s", |faults| {
-            Some(faults.outlasted?.describe())
-        });
-        column("lock deleted 0.5 s into 6 s of work", |faults| {
-            Some(faults.taken?.describe())
-        });
-        format!(
-            "{}\n\n{}\n{}",
-            self.setting,
-            self.costs.markdown(),
-            faults.markdown()
-        )
     }
 
     pub(crate) fn json(&self) -> String {

@@ -1,0 +1,338 @@
+//! The server's share: how much of its time the commands of one lock and unlock take, whoever sends them.
+//!
+//! They are sent so deep that the server is what everything waits for: some connections, each with one pipeline after
+//! the other, every lock and unlock at a key of its own. `cpu_us` is the time of the server's process for one of them,
+//! with reading and answering; `busy` says how much of the whole time that process was at work: a rate is the server's
+//! only where that is close to 1. `less_us` is what a script of ours takes less without one of its commands.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{Cmd, Pipeline, aio::MultiplexedConnection};
+use support::server::RedisServer;
+use uuid::Uuid;
+
+use crate::{
+    clock::{nanos, now},
+    contenders::LEASE,
+    floors::{SET_RELEASE, SHA_ACQUIRE, SHA_RELEASE, Tuning, connect, load},
+    options::Pace,
+    report::{Figure, Run, Table},
+};
+
+/// Connections at once, and the locks and unlocks in each pipeline of one: 500 commands.
+const LANES: usize = 4;
+const DEPTH: u64 = 250;
+
+/// A row is so much shorter than a round of other workloads: nothing here depends on which thread runs what.
+const PARTS: u32 = 4;
+
+/// What `lock_runtime` sends, up to where its scripts have more to do than to take a free lock and to free one.
+const ACQUIRE: &str = concat!(
+    include_str!("../../lock-runtime/src/backend/redis/scripts/acquire_free.lua"),
+    "return redis.error_reply('not free')"
+);
+const RELEASE: &str = concat!(
+    include_str!("../../lock-runtime/src/backend/redis/scripts/release_last.lua"),
+    "return redis.error_reply('somebody waits')"
+);
+
+/// A token has as many digits as one that began as a time in µs.
+const FIRST_TOKEN: u64 = 1_700_000_000_000_000;
+
+/// As long as those of ours.
+const CLAIM_MS: &str = "2000";
+const WAIT_MS: &str = "60000";
+
+/// An edit of a script: what stands there, and what does instead.
+type Edit = (&'static str, &'static str);
+
+const NO_EXISTS: Edit = ("redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 and ", "");
+const NO_QUEUE: Edit = (
+    "redis.call('EXISTS', KEYS[1], KEYS[2])",
+    "redis.call('EXISTS', KEYS[1])",
+);
+const NO_INCR: Edit = ("redis.call('INCRBY', KEYS[3], 1)", "ARGV[3] + 0");
+const NO_SET: Edit = (
+    "redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', ARGV[2])",
+    "",
+);
+const NO_GET: Edit = ("redis.call('GET', KEYS[1])", "ARGV[1]");
+const NO_ZPOPMIN: Edit = ("redis.call('ZPOPMIN', KEYS[2])", "{}");
+const NO_DEL: Edit = ("redis.call('DEL', KEYS[1])", "");
+
+/// Our scripts without one of their commands, and what it is compared with: a script whose own check would fail without
+/// that command is compared without the check.
+struct Without {
+    name: &'static str,
+    acquire: &'static [Edit],
+    release: &'static [Edit],
+    than: &'static str,
+}
+
+const OURS: &str = "ours";
+const UNCHECKED: &str = "ours, without GET";
+
+const WITHOUT: [Without; 7] = [
+    Without {
+        name: "ours, without EXISTS",
+        acquire: &[NO_EXISTS],
+        release: &[],
+        than: OURS,
+    },
+    Without {
+        name: "ours, EXISTS of one key",
+        acquire: &[NO_QUEUE],
+        release: &[],
+        than: OURS,
+    },
+    Without {
+        name: "ours, without INCRBY",
+        acquire: &[NO_INCR],
+        release: &[],
+        than: OURS,
+    },
+    Without {
+        name: UNCHECKED,
+        acquire: &[],
+        release: &[NO_GET],
+        than: OURS,
+    },
+    Without {
+        name: "ours, without GET, SET",
+        acquire: &[NO_SET],
+        release: &[NO_GET],
+        than: UNCHECKED,
+    },
+    Without {
+        name: "ours, without ZPOPMIN",
+        acquire: &[],
+        release: &[NO_ZPOPMIN],
+        than: OURS,
+    },
+    Without {
+        name: "ours, without DEL",
+        acquire: &[],
+        release: &[NO_DEL],
+        than: OURS,
+    },
+];
+
+fn edited(script: &str, edits: &[Edit]) -> String {
+    edits.iter().fold(script.to_owned(), |script, (from, to)| {
+        assert!(script.contains(from), "the script has changed: no {from}");
+        script.replace(from, to)
+    })
+}
+
+/// Two commands, by the hashes of their scripts where they are scripts.
+#[derive(Debug, Clone)]
+enum Pair {
+    Empty(Arc<str>),
+    Set(Arc<str>),
+    Redisson([Arc<str>; 2]),
+    Ours { scripts: [Arc<str>; 2], draws: bool },
+}
+
+/// What one lock and unlock of a lane says.
+struct Turn {
+    key: String,
+    owner: String,
+    fence: String,
+    token: u64,
+}
+
+fn evalsha(hash: &str, keys: &[&str], args: &[&str]) -> Cmd {
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(hash).arg(keys.len()).arg(keys).arg(args);
+    command
+}
+
+impl Pair {
+    fn commands(&self, turn: &Turn) -> [Cmd; 2] {
+        let lease = LEASE.as_millis().to_string();
+        let (key, owner) = (turn.key.as_str(), turn.owner.as_str());
+        match self {
+            Self::Empty(script) => [0, 1].map(|_| evalsha(script, &[key], &[])),
+            Self::Set(script) => {
+                let mut set = redis::cmd("SET");
+                set.arg(key).arg(owner).arg("NX").arg("PX").arg(&lease);
+                [set, evalsha(script, &[key], &[owner])]
+            }
+            Self::Redisson([acquire, release]) => {
+                let channel = format!("channel:{key}");
+                [
+                    evalsha(acquire, &[key], &[&lease, owner]),
+                    evalsha(release, &[key, &channel], &[&lease, owner]),
+                ]
+            }
+            Self::Ours { scripts, .. } => {
+                let queue = format!("{key}:queue");
+                let keys = [key, &queue, &turn.fence];
+                let tail = format!("{lease}|lock:inbox:{owner}|{owner}");
+                let floor = FIRST_TOKEN.to_string();
+                let [acquire, release] = scripts;
+                let args = [&tail, &lease, &floor, WAIT_MS, CLAIM_MS, "", ""];
+                let grant = format!("{}|", turn.token);
+                [
+                    evalsha(acquire, &keys, &args),
+                    evalsha(release, &keys, &[&grant, &floor, CLAIM_MS]),
+                ]
+            }
+        }
+    }
+
+    /// Whether the next token is the one after this one.
+    fn draws(&self) -> bool {
+        matches!(self, Self::Ours { draws: true, .. })
+    }
+}
+
+/// Locks and unlocks until a time; how often.
+async fn lane(mut connection: MultiplexedConnection, pair: Pair, until: u64) -> u64 {
+    let marker = Uuid::new_v4().simple().to_string();
+    let fence = format!("lock:fence:{marker}");
+    let counter: redis::RedisResult<()> = redis::cmd("SET")
+        .arg(&fence)
+        .arg(FIRST_TOKEN)
+        .query_async(&mut connection)
+        .await;
+    counter.expect("the lane's counter is set");
+    let mut turns = 0;
+    while now() < until {
+        let mut pipeline = Pipeline::new();
+        for number in turns..turns + DEPTH {
+            let token = FIRST_TOKEN + if pair.draws() { number + 1 } else { 0 };
+            let turn = Turn {
+                key: format!("{{lock:bench:{marker}:{number}}}"),
+                owner: marker.clone(),
+                fence: fence.clone(),
+                token,
+            };
+            let [first, second] = pair.commands(&turn);
+            pipeline.add_command(first).ignore().add_command(second);
+        }
+        let released: Vec<u64> = pipeline
+            .query_async(&mut connection)
+            .await
+            .expect("the commands of a pipeline run");
+        assert!(
+            released.iter().all(|released| *released == 1),
+            "what was locked is released"
+        );
+        turns += DEPTH;
+    }
+    turns
+}
+
+/// The time that the server's process has been at work, in µs.
+async fn worked(connection: &mut MultiplexedConnection) -> f64 {
+    let info: String = redis::cmd("INFO")
+        .arg("cpu")
+        .query_async(connection)
+        .await
+        .expect("the server tells its time");
+    let seconds = info.lines().filter_map(|line| {
+        let (name, seconds) = line.split_once(':')?;
+        let counts = ["used_cpu_sys", "used_cpu_user"].contains(&name);
+        counts.then(|| seconds.trim().parse::<f64>().ok())?
+    });
+    seconds.sum::<f64>() * 1e6
+}
+
+async fn run(server: &RedisServer, pair: &Pair, span: Duration) -> Run {
+    let url = server.url();
+    let mut lanes = Vec::new();
+    for _ in 0..LANES {
+        lanes.push(connect(&url, Tuning::Ours).await);
+    }
+    let mut asking = connect(&url, Tuning::Ours).await;
+    let before = worked(&mut asking).await;
+    let begin = now();
+    let until = begin + nanos(span);
+    let lanes: Vec<_> = lanes
+        .into_iter()
+        .map(|connection| tokio::spawn(lane(connection, pair.clone(), until)))
+        .collect();
+    let mut turns = 0;
+    for lane in lanes {
+        turns += lane.await.expect("a lane ends");
+    }
+    let micros = (now() - begin) as f64 / 1e3;
+    let worked = worked(&mut asking).await - before;
+    // What a script without DEL left behind.
+    let flushed: redis::RedisResult<()> = redis::cmd("FLUSHALL").query_async(&mut asking).await;
+    flushed.expect("the server is emptied");
+    Run::from([
+        (Figure::Rate, turns as f64 / micros * 1e6),
+        (Figure::Throughput, 2.0 * turns as f64 / micros * 1e6),
+        (Figure::Processor, worked / turns as f64),
+        (Figure::Busy, worked / micros),
+    ])
+}
+
+/// All of them, on a server of their own.
+pub(crate) async fn measure(pace: Pace) -> Table {
+    let server = RedisServer::start().await;
+    let mut connection = connect(&server.url(), Tuning::Ours).await;
+    let mut pairs = vec![
+        (
+            "two empty scripts",
+            Pair::Empty(load(&mut connection, "return 1").await),
+            None,
+        ),
+        (
+            "SET NX PX, compare-and-delete",
+            Pair::Set(load(&mut connection, SET_RELEASE).await),
+            None,
+        ),
+        (
+            "Redisson's pair",
+            Pair::Redisson([
+                load(&mut connection, SHA_ACQUIRE).await,
+                load(&mut connection, SHA_RELEASE).await,
+            ]),
+            None,
+        ),
+        (
+            OURS,
+            Pair::Ours {
+                scripts: [
+                    load(&mut connection, ACQUIRE).await,
+                    load(&mut connection, RELEASE).await,
+                ],
+                draws: true,
+            },
+            None,
+        ),
+    ];
+    for Without {
+        name,
+        acquire,
+        release,
+        than,
+    } in WITHOUT
+    {
+        let scripts = [
+            load(&mut connection, &edited(ACQUIRE, acquire)).await,
+            load(&mut connection, &edited(RELEASE, release)).await,
+        ];
+        let draws = !acquire.contains(&NO_INCR);
+        pairs.push((name, Pair::Ours { scripts, draws }, Some(than)));
+    }
+    let title = "the server alone: locks and unlocks at keys of their own, pipelined";
+    let mut table = Table::new("S", title);
+    for _ in 0..pace.rounds {
+        let mut round: Vec<(&str, f64)> = Vec::new();
+        for (name, pair, than) in &pairs {
+            let mut figures = run(&server, pair, pace.span / PARTS).await;
+            let micros = figures[&Figure::Processor];
+            let than = than.and_then(|than| round.iter().find(|(name, _)| *name == than));
+            if let Some((_, whole)) = than {
+                figures.insert(Figure::Less, whole - micros);
+            }
+            round.push((name, micros));
+            table.add(*name, figures);
+        }
+    }
+    table
+}

@@ -1,0 +1,205 @@
+//! Who takes part, by the names of the rows.
+
+use lock_runtime::{Release, Strategy};
+
+use crate::{
+    contenders::Who,
+    rivals::{Poll, Rival},
+    runs::CROWD,
+};
+
+pub(crate) const OURS: &str = "ours";
+pub(crate) const OURS_BACKGROUND: &str = "ours, background";
+pub(crate) const OURS_RENEWED: &str = "ours, renewed";
+pub(crate) const OURS_NOTIFY: &str = "ours, notify";
+pub(crate) const OURS_SPIN: &str = "ours, spin";
+pub(crate) const SHA: &str = "floor-sha";
+pub(crate) const SET: &str = "floor-set";
+pub(crate) const GATE: &str = "floor-gate";
+pub(crate) const RSLOCK: &str = "rslock";
+pub(crate) const RSLOCK_USING: &str = "rslock, using";
+pub(crate) const REDIS_LOCK: &str = "redis-lock";
+pub(crate) const ASYNC_REDIS_LOCK: &str = "async-redis-lock";
+pub(crate) const DISTRIBUTED_LOCK_REDIS: &str = "distributed-lock-redis";
+const RSLOCK_QUICK: &str = "rslock, 5 ms";
+const REDIS_LOCK_QUICK: &str = "redis-lock, 5 ms";
+const ASYNC_REDIS_LOCK_QUICK: &str = "async-redis-lock, 5 ms";
+const DISTRIBUTED_LOCK_REDIS_QUICK: &str = "distributed-lock-redis, 5 ms";
+pub(crate) const REDISSON: &str = "Redisson";
+pub(crate) const REDISSON_FAIR: &str = "Redisson, fair";
+pub(crate) const REDISSON_ONCE: &str = "Redisson, tryLockAsync()";
+pub(crate) const REDISSON_TIMED: &str = "Redisson, tryLockAsync(0, 30 s)";
+
+/// A round trip, by what it goes through.
+pub(crate) const SOCKET: &str = "a bare socket";
+pub(crate) const CRATE: &str = "the redis crate";
+
+/// Those of this process, each connected by [`connect`].
+pub(crate) const RUST: [&str; 16] = [
+    SHA,
+    SET,
+    GATE,
+    OURS,
+    OURS_BACKGROUND,
+    OURS_NOTIFY,
+    OURS_SPIN,
+    RSLOCK,
+    RSLOCK_QUICK,
+    RSLOCK_USING,
+    REDIS_LOCK,
+    REDIS_LOCK_QUICK,
+    ASYNC_REDIS_LOCK,
+    ASYNC_REDIS_LOCK_QUICK,
+    DISTRIBUTED_LOCK_REDIS,
+    DISTRIBUTED_LOCK_REDIS_QUICK,
+];
+
+/// Who takes part where waiting does not matter.
+pub(crate) const ALONE: [&str; 10] = [
+    SHA,
+    SET,
+    OURS,
+    OURS_BACKGROUND,
+    RSLOCK,
+    REDIS_LOCK,
+    ASYNC_REDIS_LOCK,
+    DISTRIBUTED_LOCK_REDIS,
+    REDISSON,
+    REDISSON_FAIR,
+];
+
+/// Who takes part where it does.
+pub(crate) const AT_ONE_KEY: [&str; 16] = [
+    SHA,
+    GATE,
+    OURS,
+    OURS_BACKGROUND,
+    OURS_NOTIFY,
+    OURS_SPIN,
+    RSLOCK,
+    REDIS_LOCK,
+    ASYNC_REDIS_LOCK,
+    DISTRIBUTED_LOCK_REDIS,
+    RSLOCK_QUICK,
+    REDIS_LOCK_QUICK,
+    ASYNC_REDIS_LOCK_QUICK,
+    DISTRIBUTED_LOCK_REDIS_QUICK,
+    REDISSON,
+    REDISSON_FAIR,
+];
+
+/// Of these, who takes part in crowds of every size: each as it is documented.
+pub(crate) const CROWDS: [&str; 11] = [
+    SHA,
+    GATE,
+    OURS,
+    OURS_NOTIFY,
+    OURS_SPIN,
+    RSLOCK,
+    REDIS_LOCK,
+    ASYNC_REDIS_LOCK,
+    DISTRIBUTED_LOCK_REDIS,
+    REDISSON,
+    REDISSON_FAIR,
+];
+
+/// Who has a thread for each task.
+pub(crate) const THREADED: [&str; 2] = [REDISSON, REDISSON_FAIR];
+
+/// Whether a crowd of so many is served in sane time. Redisson's fair lock goes through its whole queue at each try: 512
+/// threads that stand in it have not left it after minutes. Its plain lock would need ten thousand threads.
+pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
+    match name {
+        REDISSON_FAIR => tasks <= CROWD,
+        REDISSON => tasks < 1_000,
+        _ => true,
+    }
+}
+
+/// All of these, in the order of the pages.
+pub(crate) const COST_ROWS: [&str; 17] = [
+    SHA,
+    SET,
+    GATE,
+    OURS,
+    OURS_BACKGROUND,
+    OURS_NOTIFY,
+    OURS_SPIN,
+    RSLOCK,
+    RSLOCK_QUICK,
+    REDIS_LOCK,
+    REDIS_LOCK_QUICK,
+    ASYNC_REDIS_LOCK,
+    ASYNC_REDIS_LOCK_QUICK,
+    DISTRIBUTED_LOCK_REDIS,
+    DISTRIBUTED_LOCK_REDIS_QUICK,
+    REDISSON,
+    REDISSON_FAIR,
+];
+
+/// Who is dropped.
+pub(crate) const DROPPED: [&str; 7] = [
+    SHA,
+    OURS,
+    RSLOCK,
+    RSLOCK_USING,
+    REDIS_LOCK,
+    ASYNC_REDIS_LOCK,
+    DISTRIBUTED_LOCK_REDIS,
+];
+
+/// Who outlasts its lease, and has its lock taken away.
+pub(crate) const OUTLASTING: [&str; 7] = [
+    OURS,
+    OURS_RENEWED,
+    RSLOCK,
+    RSLOCK_USING,
+    REDIS_LOCK,
+    ASYNC_REDIS_LOCK,
+    DISTRIBUTED_LOCK_REDIS,
+];
+
+/// All of these, in the order of the page.
+pub(crate) const FAULT_ROWS: [&str; 10] = [
+    SHA,
+    OURS,
+    OURS_RENEWED,
+    RSLOCK,
+    RSLOCK_USING,
+    REDIS_LOCK,
+    ASYNC_REDIS_LOCK,
+    DISTRIBUTED_LOCK_REDIS,
+    REDISSON_ONCE,
+    REDISSON_TIMED,
+];
+
+/// How many of the two round trips of a lock and unlock its caller waits for.
+pub(crate) fn awaited(name: &str) -> f64 {
+    if name == OURS_BACKGROUND { 1.0 } else { 2.0 }
+}
+
+/// Connects one of [`RUST`].
+pub(crate) async fn connect(name: &str, url: &str) -> Rival {
+    let poll = if name.ends_with("5 ms") {
+        Poll::Quick
+    } else {
+        Poll::Documented
+    };
+    match name {
+        SHA => Rival::own(Who::FloorSha, url).await,
+        SET => Rival::own(Who::FloorSet, url).await,
+        GATE => Rival::own(Who::FloorGate, url).await,
+        OURS => Rival::own(Who::Ours, url).await,
+        OURS_BACKGROUND => Rival::own(Who::OursBackground, url).await,
+        OURS_NOTIFY => Rival::ours(url, Strategy::Notify, Release::Confirmed).await,
+        OURS_SPIN => Rival::ours(url, Strategy::Spin, Release::Confirmed).await,
+        RSLOCK | RSLOCK_QUICK => Rival::rslock(url, poll).await,
+        RSLOCK_USING => Rival::rslock_using(url).await,
+        REDIS_LOCK | REDIS_LOCK_QUICK => Rival::redis_lock(url, poll).await,
+        ASYNC_REDIS_LOCK | ASYNC_REDIS_LOCK_QUICK => Rival::async_redis_lock(url, poll).await,
+        DISTRIBUTED_LOCK_REDIS | DISTRIBUTED_LOCK_REDIS_QUICK => {
+            Rival::distributed_lock_redis(url, poll).await
+        }
+        _ => panic!("nobody of this process is called {name}"),
+    }
+}

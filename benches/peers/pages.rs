@@ -1,0 +1,274 @@
+//! The tables of the two pages.
+
+use support::page::Grid;
+
+use crate::{
+    names::{ALONE, COST_ROWS, CRATE, CROWDS, FAULT_ROWS, SHA, SOCKET, awaited},
+    report::{Figure, Table},
+    runs::CROWD,
+    workloads::{Faults, Measured, row},
+};
+
+fn known(value: f64) -> Option<f64> {
+    Some(value).filter(|value| value.is_finite())
+}
+
+/// As many digits as a figure is worth: three.
+fn thousands(rate: f64) -> String {
+    match rate / 1e3 {
+        k if k < 0.1 => format!("{k:.3}"),
+        k if k < 10.0 => format!("{k:.1}"),
+        k => format!("{k:.0}"),
+    }
+}
+
+fn millis(time: f64) -> String {
+    if time < 10.0 {
+        format!("{time:.1}")
+    } else {
+        format!("{time:.0}")
+    }
+}
+
+/// Where the time of one lock and unlock goes, in µs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shares {
+    pub(crate) server: f64,
+    pub(crate) network: f64,
+    pub(crate) client: f64,
+}
+
+/// A bar for each: the lock, its shares.
+pub(crate) fn shares(measured: &Measured) -> Vec<(&'static str, Shares)> {
+    let tables = measured.report.of("W1").zip(measured.report.of("RT"));
+    let Some((alone, trips)) = tables else {
+        return Vec::new();
+    };
+    let socket = trips.median(SOCKET, Figure::Cycle);
+    let two_pings = Shares {
+        server: 0.0,
+        network: 2.0 * socket,
+        client: 2.0 * (trips.median(CRATE, Figure::Cycle) - socket).max(0.0),
+    };
+    let locks = ALONE.into_iter().filter_map(|name| {
+        let cycle = known(alone.median(name, Figure::Cycle))?;
+        let server = alone.median(name, Figure::ServerTime);
+        let network = socket * awaited(name);
+        let client = (cycle - server - network).max(0.0);
+        let shares = Shares {
+            server,
+            network,
+            client,
+        };
+        Some((name, shares))
+    });
+    std::iter::once((TWO_PINGS, two_pings))
+        .chain(locks)
+        .collect()
+}
+
+/// What a lock cannot be quicker than that waits for two answers.
+pub(crate) const TWO_PINGS: &str = "two PINGs by the crate";
+
+impl Measured {
+    /// Of `docs/peers.md`: what everything costs, and what goes wrong.
+    pub(crate) fn peers_page(&self) -> String {
+        let mut costs = Grid::new("lock", COST_ROWS);
+        if let Some(table) = self.report.of("W1") {
+            let title = "one task, own keys: µs (× floor-sha) · commands · server µs";
+            costs.column(title, |row| {
+                let cycle = known(table.median(row, Figure::Cycle))?;
+                let ratio = table.ratio(row, SHA, Figure::Cycle);
+                let [sent, server] =
+                    [Figure::Sent, Figure::ServerTime].map(|f| table.median(row, f));
+                Some(format!("{cycle:.0} ({ratio:.2}) · {sent:.1} · {server:.0}"))
+            });
+        }
+        if let Some(table) = self.report.of("W2") {
+            let title = "64 tasks, own keys: 1000/s (× floor-sha)";
+            costs.column(title, |row| own_keys(table, row));
+        }
+        if let Some(table) = self.report.of("W3") {
+            let title = "64 tasks, ONE key: 1000/s (× floor-sha) · commands · server µs · \
+                         least/most served · longest wait";
+            let floor = row(SHA, CROWD);
+            costs.column(title, |name| {
+                let row = row(name, CROWD);
+                let median = |figure| table.median(&row, figure);
+                let rate = known(median(Figure::Rate))? / 1e3;
+                let ratio = table.ratio(&row, &floor, Figure::Rate);
+                let [sent, server, least, most, wait] = [
+                    Figure::Sent,
+                    Figure::ServerTime,
+                    Figure::Least,
+                    Figure::Most,
+                    Figure::WorstWait,
+                ]
+                .map(median);
+                Some(format!(
+                    "{rate:.1} ({ratio:.2}) · {sent:.1} · {server:.0} · \
+                     {least:.0}/{most:.0} · {wait:.0} ms"
+                ))
+            });
+        }
+        if let Some(table) = self.report.of("W4") {
+            // A loaded machine ends the bodies late, which is no lock's fault.
+            let title = "100 callers × 20 ms: s (of these in the bodies) · commands";
+            costs.column(title, |row| {
+                let wall = known(table.median(row, Figure::Wall))?;
+                let [bodies, commands] =
+                    [Figure::Bodies, Figure::Commands].map(|f| table.median(row, f));
+                Some(format!("{wall:.2} ({bodies:.2}) · {commands:.0}"))
+            });
+        }
+        format!(
+            "{}\n\n{}\n{}",
+            self.setting,
+            costs.markdown(),
+            self.fault_grid().markdown()
+        )
+    }
+
+    fn fault_grid(&self) -> Grid {
+        let mut grid = Grid::new("lock", FAULT_ROWS);
+        let mut column = |title, cell: fn(&Faults) -> Option<String>| {
+            grid.column(title, |row| {
+                let faults = self.faults.iter().find(|(name, _)| *name == row);
+                cell(&faults?.1)
+            });
+        };
+        column("dropped while acquiring: keys left", |faults| {
+            Some(faults.acquiring?.describe())
+        });
+        column("dropped while holding: keys left", |faults| {
+            Some(faults.holding?.describe())
+        });
+        column("6 s of work in a lease of 2 s", |faults| {
+            Some(faults.outlasted?.describe())
+        });
+        column("lock deleted 0.5 s into 6 s of work", |faults| {
+            Some(faults.taken?.describe())
+        });
+        grid
+    }
+
+    /// Of `docs/performance.md`: its parts, by the names of their marks.
+    pub(crate) fn performance_page(&self) -> [(&'static str, String); 4] {
+        let of = |id| self.report.of(id);
+        let setting = |text: String| format!("{}\n\n{text}", self.setting);
+        [
+            ("one by one", setting(self.one_by_one_grid())),
+            (
+                "crowds",
+                of("W3").map_or_else(String::new, |table| self.crowds_grid(table)),
+            ),
+            (
+                "processes",
+                of("W5").map_or_else(String::new, processes_grid),
+            ),
+            ("server", of("S").map_or_else(String::new, server_grid)),
+        ]
+    }
+
+    fn one_by_one_grid(&self) -> String {
+        let shares = shares(self);
+        let mut grid = Grid::new("lock", shares.iter().map(|(name, _)| *name));
+        let of = |row: &str| {
+            shares
+                .iter()
+                .find(|(name, _)| *name == row)
+                .map(|(_, s)| *s)
+        };
+        grid.column("one task, µs", |row| {
+            let Shares {
+                server,
+                network,
+                client,
+            } = of(row)?;
+            Some(format!("{:.0}", server + network + client))
+        });
+        let alone = self.report.of("W1");
+        grid.column("× floor-sha", |row| {
+            let ratio = known(alone?.ratio(row, SHA, Figure::Cycle))?;
+            Some(format!("{ratio:.2}"))
+        });
+        grid.column("server, µs", |row| Some(format!("{:.1}", of(row)?.server)));
+        grid.column("network, µs", |row| {
+            Some(format!("{:.0}", of(row)?.network))
+        });
+        grid.column("client, µs", |row| Some(format!("{:.0}", of(row)?.client)));
+        let many = self.report.of("W2");
+        grid.column("64 tasks: 1000/s (× floor-sha)", |row| {
+            own_keys(many?, row)
+        });
+        grid.markdown()
+    }
+
+    fn crowds_grid(&self, table: &Table) -> String {
+        let mut grid = Grid::new("lock", COST_ROWS);
+        for tasks in self.crowds {
+            let title =
+                format!("{tasks} tasks: 1000/s · commands · least/most · p50 / p99 / max, ms");
+            grid.column(title, |name| {
+                let row = row(name, *tasks);
+                let median = |figure| table.median(&row, figure);
+                let rate = thousands(known(median(Figure::Rate))?);
+                let [sent, least, most] = [Figure::Sent, Figure::Least, Figure::Most].map(median);
+                let waits = [Figure::MedianWait, Figure::SlowWait, Figure::WorstWait]
+                    .map(|figure| millis(median(figure)));
+                Some(format!(
+                    "{rate} · {sent:.2} · {least:.0}/{most:.0} · {}",
+                    waits.join(" / ")
+                ))
+            });
+        }
+        grid.markdown()
+    }
+}
+
+fn own_keys(table: &Table, row: &str) -> Option<String> {
+    let rate = known(table.median(row, Figure::Rate))? / 1e3;
+    let ratio = table.ratio(row, SHA, Figure::Rate);
+    Some(format!("{rate:.1} ({ratio:.2})"))
+}
+
+fn processes_grid(table: &Table) -> String {
+    let mut grid = Grid::new("lock", CROWDS);
+    grid.column("1000/s (× floor-sha)", |row| own_keys(table, row));
+    let mut column = |title, figure, decimals| {
+        grid.column(title, |row| {
+            Some(format!(
+                "{:.*}",
+                decimals,
+                known(table.median(row, figure))?
+            ))
+        });
+    };
+    column("commands", Figure::Sent, 2);
+    column("server µs", Figure::ServerTime, 0);
+    column("least served", Figure::Least, 0);
+    column("most served", Figure::Most, 0);
+    column("p50, ms", Figure::MedianWait, 1);
+    column("p99, ms", Figure::SlowWait, 1);
+    column("max, ms", Figure::WorstWait, 0);
+    grid.markdown()
+}
+
+fn server_grid(table: &Table) -> String {
+    let mut grid = Grid::new("commands of one lock and unlock", table.row_names());
+    let mut column = |title, figure, decimals| {
+        grid.column(title, |row| {
+            Some(format!(
+                "{:.*}",
+                decimals,
+                known(table.median(row, figure))?
+            ))
+        });
+    };
+    column("locks and unlocks/s", Figure::Rate, 0);
+    column("commands/s", Figure::Throughput, 0);
+    column("process at work", Figure::Busy, 2);
+    column("server process, µs", Figure::Processor, 2);
+    column("that much less, µs", Figure::Less, 2);
+    grid.markdown()
+}

@@ -1,0 +1,76 @@
+//! What a round trip costs that does nothing: on a bare socket, and by the client library.
+
+use std::time::Duration;
+
+use support::server::RedisServer;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::{
+    clock::{nanos, now},
+    floors::{Tuning, connect},
+};
+
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+const PONG: &[u8] = b"+PONG\r\n";
+
+/// As the other workloads: after a tenth of the time.
+fn times(span: Duration) -> [u64; 2] {
+    let from = now() + nanos(span / 10);
+    [from, from + nanos(span)]
+}
+
+/// On a socket of tokio's: the network, the two kernels, and the wake-up of a task. In µs.
+pub(crate) async fn of_a_socket(server: &RedisServer, span: Duration) -> f64 {
+    let port = server.port();
+    let asking = async move {
+        let mut socket = TcpStream::connect(("127.0.0.1", port)).await?;
+        socket.set_nodelay(true)?;
+        let mut answer = [0; PONG.len()];
+        let ([from, end], mut count, mut begun) = (times(span), 0_u64, 0);
+        loop {
+            let time = now();
+            if time >= end {
+                return std::io::Result::Ok((time - begun) as f64 / 1e3 / count as f64);
+            }
+            if time >= from {
+                begun = if count == 0 { time } else { begun };
+                count += 1;
+            }
+            socket.write_all(PING).await?;
+            socket.read_exact(&mut answer).await?;
+            assert_eq!(answer, PONG, "not what PING is answered with");
+        }
+    };
+    // On a worker thread, where locks are measured.
+    let asked = tokio::spawn(asking).await;
+    asked
+        .expect("the round trips end")
+        .expect("the server answers")
+}
+
+/// By the client library, over a connection that many may share: the same, and the way through its own task. In µs.
+pub(crate) async fn of_the_crate(server: &RedisServer, span: Duration) -> f64 {
+    let mut connection = connect(&server.url(), Tuning::Ours).await;
+    let asking = async move {
+        let ([from, end], mut count, mut begun) = (times(span), 0_u64, 0);
+        loop {
+            let time = now();
+            if time >= end {
+                return (time - begun) as f64 / 1e3 / count as f64;
+            }
+            if time >= from {
+                begun = if count == 0 { time } else { begun };
+                count += 1;
+            }
+            let pong: String = redis::cmd("PING")
+                .query_async(&mut connection)
+                .await
+                .expect("the server answers");
+            assert_eq!(pong, "PONG", "not what PING is answered with");
+        }
+    };
+    tokio::spawn(asking).await.expect("the round trips end")
+}
