@@ -107,11 +107,12 @@ pub(crate) const CROWDS: [&str; 11] = [
 pub(crate) const THREADED: [&str; 2] = [REDISSON, REDISSON_FAIR];
 
 /// Whether a crowd of so many is served in sane time. Redisson's fair lock goes through its whole queue at each try: 512
-/// threads that stand in it have not left it after minutes. Its plain lock would need ten thousand threads.
+/// threads that stand in it have not left it after minutes. Its plain lock would need ten thousand threads. Of ours,
+/// those that do not queue are not all inside a minute after ten thousand have begun to race.
 pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
     match name {
         REDISSON_FAIR => tasks <= CROWD,
-        REDISSON => tasks < 1_000,
+        REDISSON | OURS_NOTIFY | OURS_SPIN => tasks < 1_000,
         _ => true,
     }
 }
