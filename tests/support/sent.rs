@@ -8,10 +8,33 @@ const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setna
 
 /// Commands that are as a rule run by scripts only: the statistics count those too. What is missing in this list is
 /// counted as sent, so an error shows as too many.
-const WITHIN_SCRIPTS: [&str; 22] = [
-    "del", "exists", "get", "hexists", "hincrby", "hset", "incr", "lindex", "lpop", "pexpire",
-    "pttl", "publish", "rpush", "set", "time", "zadd", "zcard", "zincrby", "zpopmin", "zrange",
-    "zrem", "zscore",
+const WITHIN_SCRIPTS: [&str; 26] = [
+    "del",
+    "exists",
+    "get",
+    "hdel",
+    "hexists",
+    "hincrby",
+    "hkeys",
+    "hset",
+    "incr",
+    "incrby",
+    "lindex",
+    "lpop",
+    "pexpire",
+    "pttl",
+    "publish",
+    "rpush",
+    "set",
+    "time",
+    "zadd",
+    "zcard",
+    "zincrby",
+    "zpopmin",
+    "zrange",
+    "zrem",
+    "zremrangebyrank",
+    "zscore",
 ];
 
 /// Commands that clients have sent, and how long the server was busy with them.

@@ -217,24 +217,26 @@ impl Lines {
         }
     }
 
-    /// The next ones to be sent for, with their places; none: the sending has ended.
+    /// The next ones to be sent for; none: the sending has ended.
     fn next_group(&self, name: &LockName) -> Vec<Arc<Args>> {
         let mut group = Vec::new();
+        let mut lines = lock(&self.0);
+        let Some(line) = lines.get_mut(name) else {
+            return group;
+        };
+        while group.len() < TOGETHER_AT_MOST
+            && let Some(owner) = line.unsent.pop_front()
         {
-            let mut lines = lock(&self.0);
-            let Some(line) = lines.get_mut(name) else {
-                return group;
-            };
-            while group.len() < TOGETHER_AT_MOST
-                && let Some(owner) = line.unsent.pop_front()
-            {
-                if let Some(waiting) = line.waiting.get(&owner) {
-                    group.push(waiting.args.clone());
-                }
+            if let Some(waiting) = line.waiting.get(&owner) {
+                group.push(waiting.args.clone());
             }
         }
         if group.is_empty() {
-            self.end_asking(name);
+            // Under the same lock: whoever joins from now on begins anew.
+            line.asking = false;
+            if line.is_deserted() {
+                lines.remove(name);
+            }
         }
         group
     }
