@@ -166,14 +166,14 @@ impl Health {
         Moment::new(Duration::from_nanos(self.answered.load(Ordering::Acquire)))
     }
 
-    /// Notes a command; true if it is the only one.
-    fn sent(&self, at: Moment) -> bool {
-        let idle = self.in_flight.fetch_add(1, Ordering::SeqCst) == 0;
-        if idle {
+    /// Notes a command; returns how many others are under way.
+    fn sent(&self, at: Moment) -> usize {
+        let others = self.in_flight.fetch_add(1, Ordering::SeqCst);
+        if others == 0 {
             self.progress.fetch_max(nanos(at), Ordering::AcqRel);
         }
         self.parking.watch();
-        idle
+        others
     }
 
     fn heard(&self, sent: Moment) {
@@ -450,11 +450,11 @@ impl Connection {
     async fn send(&self, command: &Cmd) -> Result<(Value, Moment), RedisError> {
         let sent = clock::now();
         let health = &*self.health;
-        let idle = health.sent(sent);
+        let others = health.sent(sent);
         let _in_flight = InFlight(health);
         count(&self.counters.commands);
         let reply = {
-            let mut reply = pin!(self.outbox.send(command, idle));
+            let mut reply = pin!(self.outbox.send(command, others));
             tokio::select! {
                 biased;
                 reply = &mut reply => reply,

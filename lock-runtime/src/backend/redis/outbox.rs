@@ -1,6 +1,6 @@
-//! Commands on their way to the server. A command that finds the connection idle goes at once. Those that come while others are
-//! under way go together, one write for as many as ask within one turn of their runtime: where many tasks share a
-//! connection, writing costs more than all else.
+//! Commands on their way to the server. While few are under way, each goes at once. Those that come while many are go
+//! together, one write for as many as ask within one turn of their runtime: where many tasks share a connection, writing
+//! costs more than all else.
 
 use std::{
     pin::pin,
@@ -13,6 +13,9 @@ use redis::{Cmd, Pipeline, RedisError, RedisResult, Value, aio::MultiplexedConne
 use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::sync::lock;
+
+/// So many commands under way are many.
+const MANY: usize = 8;
 
 type Answer = oneshot::Sender<RedisResult<Value>>;
 
@@ -48,11 +51,12 @@ impl Outbox {
         self.redis.clone()
     }
 
-    /// Sends a command, after all that were sent before. Dropped after its first poll, it is sent all the same.
-    pub(super) async fn send(&self, command: &Cmd, idle: bool) -> RedisResult<Value> {
+    /// Sends a command, after all that were sent before, while so many others are under way. Dropped after its first poll,
+    /// it is sent all the same.
+    pub(super) async fn send(&self, command: &Cmd, others: usize) -> RedisResult<Value> {
         let answer = {
             let mut pending = lock(&self.pending);
-            if idle && !pending.leaving {
+            if others < MANY && !pending.leaving {
                 None
             } else {
                 let (answer, receiver) = oneshot::channel();
