@@ -16,8 +16,6 @@ use lock_core::{
 };
 use pin_project_lite::pin_project;
 
-use tokio::runtime::Handle;
-
 use crate::{engine, entry::Entered, locks::Locks, reentry};
 
 /// A body of any type.
@@ -212,11 +210,8 @@ impl Passage {
 fn leave_behind(mut leaving: BoxFuture<'static, ()>) {
     let mut cx = Context::from_waker(Waker::noop());
     if leaving.as_mut().poll(&mut cx).is_pending() {
-        // Where the runtime ends first, the engine goes on.
-        match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(leaving)),
-            Err(_) => drop(engine::spawn(leaving)),
-        }
+        // On the engine: nobody may drive the caller's runtime once the call has returned.
+        engine::spawn(leaving);
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
+        self, Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -28,7 +28,7 @@ use super::{
     link::Link,
     notify,
 };
-use crate::{clock::boot as clock, engine};
+use crate::{clock::boot as clock, engine, sync::lock};
 
 /// Between two tries while the server cannot answer for the moment.
 pub(super) const NOT_NOW_PAUSE: Duration = Duration::from_millis(50);
@@ -52,17 +52,12 @@ pub(super) struct Args {
     place: AtomicU64,
     /// Asks to be woken when a lock that is not free becomes free.
     notified: bool,
-    /// Held while the link sends the request again, so that none is under way once the acquisition is over.
-    pub(super) gate: Mutex<Gate>,
-}
-
-/// Whether an acquisition may still be sent, and what carried it last.
-#[derive(Debug, Default)]
-pub(super) struct Gate {
+    /// Held while the link sends the request, so that none is under way once the acquisition is over.
+    pub(super) gate: Mutex<()>,
     /// It has been answered for good, or leaves: no request is sent any more.
-    pub(super) over: bool,
+    over: AtomicBool,
     /// The connection that carried the newest request.
-    pub(super) carried: Option<Arc<Connection>>,
+    carried: sync::Mutex<Option<Arc<Connection>>>,
 }
 
 /// The server's answer to a request.
@@ -111,11 +106,29 @@ impl Args {
             inbox,
             place: AtomicU64::new(0),
             gate: Mutex::default(),
+            over: AtomicBool::new(false),
+            carried: sync::Mutex::default(),
         }
     }
 
     pub(super) fn place(&self) -> Option<u64> {
         Some(self.place.load(Ordering::Acquire)).filter(|place| *place > 0)
+    }
+
+    /// Whether no request is to be sent any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// The newest request goes over this connection.
+    pub(super) fn carry(&self, connection: &Arc<Connection>) {
+        *lock(&self.carried) = Some(connection.clone());
+    }
+
+    /// From its end on no request is under way, and none will be sent.
+    async fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        drop(self.gate.lock().await);
     }
 
     pub(super) fn set_place(&self, place: u64) {
@@ -193,7 +206,15 @@ impl Args {
         let mut next = || fields.next().unwrap_or(Value::Nil);
         let state: String = decode(next())?;
         Ok(match state.as_str() {
-            "held" => Reply::Held(standing(next(), next(), sent)?),
+            "held" => {
+                let standing = standing(next(), next(), sent)?;
+                if let Some(place) = decode(next())? {
+                    self.place
+                        .compare_exchange(0, place, Ordering::AcqRel, Ordering::Relaxed)
+                        .ok();
+                }
+                Reply::Held(standing)
+            }
             "queued" => Reply::Queued(decode(next())?),
             "busy" => Reply::Busy,
             _ => Reply::Late,
@@ -295,7 +316,7 @@ impl RedisAttempt {
 
     async fn settle(&mut self) {
         if let Some(sent) = &self.sent {
-            sent.args.gate.lock().await.over = true;
+            sent.args.end().await;
             sent.link.lines.forget(&sent.args);
         }
         self.settled = true;
@@ -309,8 +330,8 @@ impl RedisAttempt {
         {
             place = old.args.place();
             // The runtime of its link has ended: the owner leaves there, and takes its place along to a new inbox.
-            self.told = None;
-            let _ = engine::spawn(clean_up(self.server.clone(), old)).await;
+            let turn = self.last_word();
+            let _ = engine::spawn(give_up(self.server.clone(), old, turn)).await;
         }
         Ok(match &self.sent {
             Some(sent) => match sent.link.connection().await {
@@ -349,7 +370,7 @@ impl RedisAttempt {
                 return self.turn().await;
             }
         }
-        args.gate.lock().await.carried = Some(connection.clone());
+        args.carry(&connection);
         match args.acquire(&connection).await {
             Ok(Reply::Granted(grant)) => Ok(Asked::Granted(grant)),
             Ok(Reply::Busy) => Ok(Asked::Busy),
@@ -425,6 +446,35 @@ impl RedisAttempt {
         })
     }
 
+    /// Its turn, if it has one by what leaving found.
+    fn last_turn(&mut self, left: Left) -> Option<Box<Turn>> {
+        let sent = self.sent.clone()?;
+        let name = &sent.args.names.lock;
+        match left {
+            Left::Out => {
+                // What it may have been told of is gone.
+                let turn = self.last_word()?;
+                self.server.lose(name, turn.grant.token);
+                None
+            }
+            Left::Held(standing) if standing.owners.len() == 1 => {
+                self.last_word();
+                Some(Box::new(standing.sole()))
+            }
+            Left::Held(standing) => {
+                let until = standing.until();
+                self.server.take_up(&sent.link, name, standing);
+                let mut turn = self.last_word()?;
+                // The same grant as it stands now, which may be longer.
+                self.server
+                    .blocks
+                    .confirm(name, turn.grant.token, until, false);
+                turn.grant.valid_until = turn.grant.valid_until.max(Some(until));
+                Some(turn)
+            }
+        }
+    }
+
     /// Its turn, if that has come; it does not come any more otherwise.
     fn last_word(&mut self) -> Option<Box<Turn>> {
         let mut told = self.told.take();
@@ -457,6 +507,8 @@ impl Attempt for RedisAttempt {
                             return Ok(Answer::Granted(grant));
                         }
                         self.turn = None;
+                        let Turn { grant, .. } = turn;
+                        self.server.blocks.forget(&self.request.name, grant.token);
                     }
                     Asked::Busy => {
                         self.settle().await;
@@ -479,17 +531,10 @@ impl Attempt for RedisAttempt {
                     return Err(BackendError::Unreachable(detail));
                 };
                 let connection = sent.link.connection().await?;
-                sent.args.gate.lock().await.over = true;
+                sent.args.end().await;
                 match sent.args.leave(&connection, false).await {
                     Ok(left) => {
-                        if let Left::Held(standing) = left {
-                            if self.told.is_none() && standing.owners.len() == 1 {
-                                self.turn.get_or_insert_with(|| Box::new(standing.sole()));
-                            } else {
-                                give_on(&self.server, &sent.link, &sent.args, standing);
-                            }
-                        }
-                        self.turn = self.last_word();
+                        self.turn = self.last_turn(left);
                         let leaving = match &self.turn {
                             Some(turn) => Leaving::Granted(turn.grant),
                             None => Leaving::Left,
@@ -519,31 +564,60 @@ impl Drop for RedisAttempt {
             let server = self.server.clone();
             let duty = self.duty.take();
             engine::spawn(async move {
-                match turn {
-                    None => clean_up(server, sent).await,
-                    Some(turn) => {
-                        // Nothing of it is sent again after the release.
-                        sent.args.gate.lock().await.over = true;
-                        let (
-                            name,
-                            Grant {
-                                token, valid_until, ..
-                            },
-                        ) = (sent.args.names.lock.clone(), turn.grant);
-                        server.release_until(name, token, None, valid_until).await;
-                    }
-                }
+                give_up(server, sent, turn).await;
                 drop(duty);
             });
         }
     }
 }
 
+/// Gives back what an acquisition has got: its turn, or its place.
+async fn give_up(server: Arc<Server>, sent: Sent, turn: Option<Box<Turn>>) {
+    let Some(turn) = turn else {
+        return clean_up(server, sent).await;
+    };
+    let grant = turn.grant;
+    // Nothing of it is sent again after the release.
+    end(&server, &sent).await;
+    let name = sent.args.names.lock.clone();
+    server
+        .release_until(name, grant.token, None, grant.valid_until)
+        .await;
+}
+
+/// Ends when no request is under way any more, and returns the connection that carried the newest one, if one did.
+async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
+    let Sent { link, args } = sent;
+    let patience = clock::now() + SAME_CONNECTION_PATIENCE;
+    let ended = clock::timeout_at(patience, args.end()).await;
+    let carried = lock(&args.carried).clone();
+    if ended.is_none()
+        && let Some(connection) = &carried
+    {
+        // Nobody drives the runtime of that link, or the server is silent.
+        connection.health.mark_broken();
+        until_closed(server, link, connection, args).await;
+    }
+    carried
+}
+
 /// Ends when nothing that was sent over a connection which is broken can be carried out any more: the server may not have
 /// read all of it yet.
-pub(super) async fn until_closed(server: &Arc<Server>, connection: &Connection, args: &Args) {
+pub(super) async fn until_closed(
+    server: &Arc<Server>,
+    link: &Link,
+    connection: &Connection,
+    args: &Args,
+) {
     let closing = async {
         loop {
+            // The first thing that a new connection of the link does is to close the one before.
+            if link
+                .connected()
+                .is_some_and(|new| new.identity != connection.identity)
+            {
+                return;
+            }
             if let Ok(home) = server.home().connection().await
                 && (!home.may_kill || home.kill(&connection.identity).await.is_ok())
             {
@@ -558,22 +632,17 @@ pub(super) async fn until_closed(server: &Arc<Server>, connection: &Connection, 
 /// Makes sure that nothing of an acquisition stays behind: the same connection keeps the order of request and leaving;
 /// where it does not answer, it is closed on the server before the home link leaves.
 pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
-    let Sent { link, args } = sent;
-    link.lines.forget(&args);
-    let carried = {
-        let mut gate = args.gate.lock().await;
-        gate.over = true;
-        gate.carried.clone()
-    };
-    let Some(connection) = carried else {
+    sent.link.lines.forget(&sent.args);
+    let Some(connection) = end(&server, &sent).await else {
         return;
     };
+    let Sent { link, args } = sent;
     if !connection.health.is_broken() {
         let patience = clock::now() + SAME_CONNECTION_PATIENCE;
         match clock::timeout_at(patience, args.leave(&connection, true)).await {
             Some(Ok(left)) => {
                 if let Left::Held(standing) = left {
-                    give_on(&server, &link, &args, standing);
+                    server.take_up(&link, &args.names.lock, standing);
                 }
                 return;
             }
@@ -597,7 +666,7 @@ pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
             }
             let left = args.leave(&home, true).await.ok()?;
             if let Left::Held(standing) = left {
-                give_on(&server, &link, &args, standing);
+                server.take_up(&link, &args.names.lock, standing);
             }
             // A late request that cannot be stopped may still come, until it refuses itself.
             home.may_kill.then_some(())
@@ -610,9 +679,4 @@ pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
         backoff = (backoff * 2).min(Duration::from_secs(1));
     }
     tracing::warn!(lock = %args.names.lock, "an abandoned acquisition could not be cleaned up; it has run out by itself");
-}
-
-/// Who leaves has a grant together with others: these have their turns, or it is given back.
-fn give_on(server: &Arc<Server>, link: &Arc<Link>, args: &Args, standing: Standing) {
-    server.take_up(link, &args.names.lock, standing);
 }

@@ -6,7 +6,7 @@
 //! allows.
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map::Entry},
+    collections::{HashMap, VecDeque},
     ops::Range,
     sync::{Arc, Mutex},
     time::Duration,
@@ -64,8 +64,13 @@ impl Standing {
         })
     }
 
-    fn until(&self) -> Moment {
+    pub(super) fn until(&self) -> Moment {
         self.after + less_drift(self.validity)
+    }
+
+    /// What a body needs two thirds of to start on: of a claim, where less is left of the grant.
+    fn confirmed(&self) -> Duration {
+        self.validity.max(self.lease.min(CLAIM))
     }
 
     /// The grant as its only owner has it.
@@ -77,7 +82,7 @@ impl Standing {
                 validity: self.validity,
                 queued: true,
             },
-            confirmed: self.validity,
+            confirmed: self.confirmed(),
         }
     }
 }
@@ -91,6 +96,21 @@ pub(super) struct Turn {
     pub(super) confirmed: Duration,
 }
 
+/// How far a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// One is inside.
+    Running,
+    /// Nobody is inside any more, and the lock is still to be kept for a while.
+    Kept,
+    /// All have had their turn, or the server has another grant. It is known until its release is confirmed, for that is
+    /// by its first token.
+    Over,
+    /// Time was up, as far as is known here, and those who were to come ask anew: where the server still has the grant, they
+    /// share it again. It is known for the one that was inside.
+    Late,
+}
+
 /// A grant that several share.
 #[derive(Debug)]
 struct Block {
@@ -101,10 +121,7 @@ struct Block {
     inside: (u64, OwnerId),
     /// Those whose turn is still to come.
     next: VecDeque<OwnerId>,
-    /// Nobody is inside any more, and the lock is still to be kept for a while.
-    kept: bool,
-    /// All have had their turn. It is known until its release is confirmed, for that is by its first token.
-    over: bool,
+    state: State,
     /// The server lets nobody else in before then.
     until: Moment,
     /// For how long that was, when it was confirmed.
@@ -147,6 +164,15 @@ impl Block {
     fn is_stretched(&self, now: Moment) -> bool {
         self.until > now + self.lease
     }
+
+    /// Whether it is the one that is inside, or was the last to be.
+    fn is_of(&self, token: u64) -> bool {
+        self.inside.0 == token
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.state, State::Over | State::Late)
+    }
 }
 
 /// The blocks of a process, by lock.
@@ -158,7 +184,7 @@ enum Passed {
     /// It was the holder's alone.
     Sole,
     /// The next one is inside.
-    On { stretched: Option<(u64, Duration)> },
+    On,
     /// It was no member's any more.
     Stale,
     /// Nobody is to come: the grant of this token is released.
@@ -188,27 +214,54 @@ impl Blocks {
             return Passed::Sole;
         }
         let first = block.tokens.start;
-        if block.inside.0 != token {
+        if !block.is_of(token) {
             return Passed::Stale;
         }
-        if block.over {
-            return Passed::Over(first); // once more, for the release was not confirmed
-        }
-        block.kept = false;
-        let stretched = block.is_stretched(now).then_some((first, block.lease));
-        if block.pass(name, now) {
-            if stretched.is_some() {
-                block.until = block.until.min(now + less_drift(block.lease));
+        match block.state {
+            State::Running | State::Kept => {}
+            State::Over => return Passed::Over(first), // once more, for the release was not confirmed
+            State::Late => {
+                blocks.remove(name);
+                return Passed::Stale;
             }
-            return Passed::On { stretched };
         }
-        block.over = true;
+        block.state = State::Running;
+        if block.pass(name, now) {
+            return Passed::On;
+        }
         if block.has_next(name) {
             let link = block.link.clone();
             blocks.remove(name);
             return Passed::Late(link);
         }
+        block.state = State::Over;
         Passed::Over(first)
+    }
+
+    /// The lease of a block that is kept for longer than that, for the member inside that leaves, if others are to come.
+    fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {
+        let mut blocks = lock(&self.0);
+        let block = blocks.get_mut(name)?;
+        if !block.is_of(token) || block.is_over() {
+            return None;
+        }
+        block.state = State::Running;
+        (block.is_stretched(now) && block.has_next(name)).then_some(block.lease)
+    }
+
+    /// Of the blocks of a link, those whose time is up while others are to come: the one inside has not noticed.
+    pub(super) fn late(&self, link: &Arc<Link>, now: Moment) -> Vec<LockName> {
+        let mut blocks = lock(&self.0);
+        let late = blocks.iter_mut().filter(|(name, block)| {
+            let ours = Arc::ptr_eq(&block.link, link) && !block.is_over();
+            ours && block.until <= now && block.has_next(name)
+        });
+        let late = late.map(|(name, block)| {
+            block.state = State::Late;
+            block.next.clear();
+            name.clone()
+        });
+        late.collect()
     }
 
     /// How the server knows the grant of this token.
@@ -216,7 +269,7 @@ impl Blocks {
         let token = token.get();
         match lock(&self.0).get(name) {
             Some(block) if block.tokens.contains(&token) => {
-                if block.inside.0 == token && !block.over && !block.kept {
+                if block.is_of(token) && block.state == State::Running {
                     Known::Inside(block.tokens.start)
                 } else {
                     Known::Over
@@ -226,12 +279,13 @@ impl Blocks {
         }
     }
 
-    /// The server has confirmed a grant until then; `anew`: whatever it had confirmed before.
-    pub(super) fn confirm(&self, name: &LockName, first: u64, until: Moment, anew: bool) {
-        if let Entry::Occupied(mut entry) = lock(&self.0).entry(name.clone())
-            && entry.get().tokens.start == first
+    /// The server has confirmed the grant until then, to the member under this token; `anew`: whatever it had confirmed
+    /// before. What it had asked for and is answered when it has left counts no more: its lease may have begun anew.
+    pub(super) fn confirm(&self, name: &LockName, token: FencingToken, until: Moment, anew: bool) {
+        if let Some(block) = lock(&self.0).get_mut(name)
+            && block.is_of(token.get())
+            && !block.is_over()
         {
-            let block = entry.get_mut();
             block.until = if anew { until } else { block.until.max(until) };
             block.confirmed = block.lease;
         }
@@ -240,7 +294,7 @@ impl Blocks {
     /// Knows the block of this token no more, if it is over: its release is confirmed, or its lease has ended.
     pub(super) fn forget(&self, name: &LockName, token: FencingToken) {
         let mut blocks = lock(&self.0);
-        let over = |block: &Block| block.over && block.tokens.contains(&token.get());
+        let over = |block: &Block| block.is_over() && block.tokens.contains(&token.get());
         if blocks.get(name).is_some_and(over) {
             blocks.remove(name);
         }
@@ -252,7 +306,7 @@ impl Blocks {
         let block = blocks
             .get_mut(name)
             .filter(|block| block.tokens.start == first)?;
-        block.over = true;
+        block.state = State::Over;
         block.next.clear();
         Some(block.link.clone())
     }
@@ -261,7 +315,7 @@ impl Blocks {
     fn lease_of_others(&self, name: &LockName, token: FencingToken) -> Option<Duration> {
         let blocks = lock(&self.0);
         let block = blocks.get(name)?;
-        let inside = block.inside.0 == token.get() && !block.over;
+        let inside = block.is_of(token.get()) && !block.is_over();
         (inside && block.has_next(name)).then_some(block.lease)
     }
 
@@ -269,21 +323,22 @@ impl Blocks {
     fn keep(&self, name: &LockName, token: FencingToken) -> bool {
         let mut blocks = lock(&self.0);
         let block = blocks.get_mut(name);
-        let block = block.filter(|block| block.inside.0 == token.get());
-        block.is_some_and(|block| !std::mem::replace(&mut block.kept, true))
+        let block = block.filter(|block| block.is_of(token.get()) && !block.is_over());
+        block
+            .is_some_and(|block| std::mem::replace(&mut block.state, State::Kept) == State::Running)
     }
 
     /// How many members of a block are to come while one is inside.
     pub(super) fn to_come(&self, name: &LockName) -> Option<usize> {
         let blocks = lock(&self.0);
-        let block = blocks.get(name).filter(|block| !block.over)?;
+        let block = blocks.get(name).filter(|block| !block.is_over())?;
         Some(block.next.len())
     }
 
     /// Whether the owner is inside under an older token than this.
     fn is_inside(&self, name: &LockName, owner: OwnerId, token: u64) -> bool {
         let blocks = lock(&self.0);
-        let block = blocks.get(name).filter(|block| !block.over);
+        let block = blocks.get(name).filter(|block| !block.is_over());
         block.is_some_and(|block| block.inside.1 == owner && block.inside.0 < token)
     }
 
@@ -318,7 +373,10 @@ impl Server {
         let first = standing.first;
         let (requeue, replaced) = {
             let mut blocks = lock(&self.blocks.0);
-            let newest = |block: &Block| block.tokens.start >= first;
+            let newest = |block: &Block| {
+                let (known, late) = (block.tokens.start, block.state == State::Late);
+                known > first || (known == first && !late)
+            };
             if blocks.get(name).is_some_and(newest) {
                 return;
             }
@@ -328,25 +386,25 @@ impl Server {
                 lease: standing.lease,
                 inside: (first, last),
                 until: standing.until(),
-                confirmed: standing.validity,
+                confirmed: standing.confirmed(),
                 next: standing.owners.into(),
-                kept: false,
-                over: false,
+                state: State::Running,
             };
-            block.over = !block.pass(name, clock::now());
-            let token = FencingToken::new(block.inside.0);
-            if block.over && block.has_next(name) {
+            let passed = block.pass(name, clock::now());
+            if !passed && block.has_next(name) {
                 // Time is up, as far as is known here.
                 (true, blocks.remove(name))
             } else {
-                if block.over {
+                if !passed {
                     // All of them have gone: it is given back.
+                    block.state = State::Over;
+                    let token = FencingToken::new(block.inside.0);
                     self.release_behind(name, token, None, Some(block.until));
                 }
                 (false, blocks.insert(name.clone(), block))
             }
         };
-        if let Some(replaced) = replaced.filter(|replaced| !replaced.over) {
+        if let Some(replaced) = replaced.filter(|replaced| !replaced.is_over()) {
             // The server has lost it.
             replaced.link.requeue(self, Some(name));
         }
@@ -368,16 +426,16 @@ impl Server {
         {
             return self.keep_block(name, token, until, lease).await;
         }
+        while let Some(lease) = self.blocks.stretched(name, token.get(), clock::now()) {
+            // Whoever comes next has asked for less. It begins before the next one enters, who may extend it again.
+            if self.renew(name, token, lease, "anew").await? == Renewed::NotHeld {
+                break;
+            }
+        }
         let first = match self.blocks.pass(name, token.get(), clock::now()) {
             Passed::Sole => return self.release_grant(name, token, keep_until).await,
             Passed::Stale => return Ok(Released::NotHeld),
-            Passed::On { stretched: None } => return Ok(Released::Released),
-            Passed::On {
-                stretched: Some((first, lease)),
-            } => {
-                self.shorten(name, first, lease);
-                return Ok(Released::Released);
-            }
+            Passed::On => return Ok(Released::Released),
             Passed::Over(first) => first,
             Passed::Late(link) => {
                 // They take their places again: in this grant, where the server still has it. Released, it would go to others.
@@ -397,6 +455,14 @@ impl Server {
     pub(super) fn lose_block(self: &Arc<Self>, name: &LockName, first: u64) {
         if let Some(link) = self.blocks.lose(name, first) {
             link.requeue(self, Some(name));
+        }
+    }
+
+    /// What the member under this token has is gone.
+    pub(super) fn lose(self: &Arc<Self>, name: &LockName, token: FencingToken) {
+        if let Known::Inside(first) = self.blocks.known(name, token) {
+            self.lose_block(name, first);
+            self.blocks.forget(name, token);
         }
     }
 
@@ -435,17 +501,5 @@ impl Server {
             server.release_until(name, token, None, ends).await;
             drop(duty);
         })
-    }
-
-    /// The lease of a grant begins anew behind the one that has just entered, for whoever was inside before had asked for more.
-    fn shorten(self: &Arc<Self>, name: &LockName, first: u64, lease: Duration) {
-        let (server, name, duty) = (self.clone(), name.clone(), self.begin_duty());
-        engine::spawn(async move {
-            let until = clock::now() + lease;
-            let token = FencingToken::new(first);
-            let shortening = server.renew_grant(&name, token, lease, "anew");
-            let _ = clock::timeout_at(until, shortening).await;
-            drop(duty);
-        });
     }
 }

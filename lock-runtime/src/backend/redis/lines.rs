@@ -17,7 +17,7 @@ use tokio::sync::{MutexGuard, oneshot};
 
 use super::{
     Server,
-    attempt::{Args, Gate, NOT_NOW_PAUSE, decode, until_closed},
+    attempt::{Args, NOT_NOW_PAUSE, decode, until_closed},
     block::{Standing, Turn},
     claim_ms,
     connection::{CallError, Connection},
@@ -41,6 +41,8 @@ pub(super) type Told = Result<Turn, BackendError>;
 /// A caller that the server knows, or is being told of.
 struct Waiting {
     args: Arc<Args>,
+    /// Whether it is one of those with a place.
+    queued: bool,
     told: oneshot::Sender<Told>,
 }
 
@@ -78,6 +80,7 @@ impl Lines {
         let alone = line.waiting.is_empty() && args.place().is_none();
         let waiting = Waiting {
             args: args.clone(),
+            queued: args.place().is_some(),
             told,
         };
         line.waiting.insert(args.owner, waiting);
@@ -95,9 +98,10 @@ impl Lines {
     pub(super) fn queued(&self, args: &Args, place: u64) {
         let mut lines = lock(&self.0);
         if let Some(line) = lines.get_mut(&args.names.lock)
-            && line.waiting.contains_key(&args.owner)
+            && let Some(waiting) = line.waiting.get_mut(&args.owner)
+            && !std::mem::replace(&mut waiting.queued, true)
         {
-            line.queued += usize::from(args.place().is_none());
+            line.queued += 1;
         }
         args.set_place(place);
     }
@@ -106,7 +110,7 @@ impl Lines {
         let mut lines = lock(&self.0);
         let line = lines.get_mut(name)?;
         let waiting = line.waiting.remove(&owner)?;
-        line.queued -= usize::from(waiting.args.place().is_some());
+        line.queued -= usize::from(waiting.queued);
         if line.queued == 0 {
             line.worth_it = None;
         }
@@ -148,7 +152,10 @@ impl Lines {
     /// The locks that are waited for, each with the first of those that were queued for it.
     pub(super) fn awaited(&self, leave_out: impl Fn(&LockName) -> bool) -> Vec<Arc<Args>> {
         let lines = lock(&self.0);
-        let lines = lines.iter().filter(|(name, _)| !leave_out(name));
+        // Where some are being sent for, they come first.
+        let lines = lines
+            .iter()
+            .filter(|(name, line)| !line.asking && !leave_out(name));
         let queued = lines.filter_map(|(_, line)| {
             let queued = line.waiting.values();
             let queued = queued.filter_map(|waiting| Some((waiting.args.place()?, &waiting.args)));
@@ -329,13 +336,13 @@ impl Link {
         group: &[Arc<Args>],
         connection: &Arc<Connection>,
     ) -> Result<(), CallError> {
-        let mut gates: Vec<MutexGuard<'_, Gate>> = Vec::with_capacity(group.len());
+        let mut gates: Vec<MutexGuard<'_, ()>> = Vec::with_capacity(group.len());
         let mut asked = Vec::with_capacity(group.len());
         for args in group {
             // While the gate is held, the caller neither settles nor leaves.
-            let mut gate = args.gate.lock().await;
-            if !gate.over && self.lines.waits(name, args.owner) {
-                gate.carried = Some(connection.clone());
+            let gate = args.gate.lock().await;
+            if !args.is_over() && self.lines.waits(name, args.owner) {
+                args.carry(connection);
                 gates.push(gate);
                 asked.push(args);
             }
@@ -364,7 +371,7 @@ impl Link {
             Ok(answer) => answer,
             Err(error) => {
                 if let CallError::Broken(_) = error {
-                    until_closed(server, connection, first).await;
+                    until_closed(server, self, connection, first).await;
                 }
                 return Err(error);
             }

@@ -359,6 +359,9 @@ async fn beat(link: Weak<Link>, parking: Arc<Parking>, server: Weak<Server>) {
                         tracing::warn!(inbox = %link.inbox, "the lock server does not answer, connecting anew");
                         connection.health.mark_broken();
                     }
+                    for name in server.blocks.late(&link, clock::now()) {
+                        link.requeue(&server, Some(&name));
+                    }
                     let awaited = link.awaited(&server);
                     if !awaited.is_empty() {
                         let look = link.look(&server, &connection, &awaited);

@@ -287,7 +287,7 @@ impl NodeAttempt {
             ..request.clone()
         };
         let args = Arc::new(Args::new(server, &request, link.inbox.clone(), false));
-        args.gate.lock().await.carried = Some(connection.clone());
+        args.carry(&connection);
         let sent = self.sent.insert(Carried {
             sent: Sent {
                 link,

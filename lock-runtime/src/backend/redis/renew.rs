@@ -81,8 +81,9 @@ impl Server {
             };
             let renewed = renewed.next().unwrap_or(Renewed::NotHeld);
             match (first, renewed) {
-                (Some(first), Renewed::Until(until)) => {
-                    self.blocks.confirm(one.name, first, until, how == "anew");
+                (Some(_), Renewed::Until(until)) => {
+                    self.blocks
+                        .confirm(one.name, one.token, until, how == "anew");
                 }
                 (Some(first), Renewed::NotHeld) => self.lose_block(one.name, first),
                 (None, _) => {}
@@ -90,19 +91,6 @@ impl Server {
             renewed
         });
         Ok(answers.collect())
-    }
-
-    /// Extends the grant of this token.
-    pub(super) async fn renew_grant(
-        self: &Arc<Self>,
-        name: &LockName,
-        token: FencingToken,
-        lease: Duration,
-        how: &str,
-    ) -> Result<Renewed, BackendError> {
-        let one = [ToRenew { name, token, lease }];
-        let mut answers = self.renew_grants(&one, how).await?;
-        Ok(answers.pop().unwrap_or(Renewed::NotHeld))
     }
 
     /// Extends grants, each named by its own token, by one command.

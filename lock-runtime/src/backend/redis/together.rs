@@ -62,7 +62,7 @@ pub(super) async fn acquire_together(
             .map(|sent| sent.args.clone())
             .collect();
         for args in &asked {
-            args.gate.lock().await.carried = Some(connection.clone());
+            args.carry(&connection);
         }
         match ask(&asked, &connection).await {
             Ok(together) => {

@@ -32,8 +32,10 @@ if not held then
   held = redis.call('GET', KEYS[1])
 end
 if string.find(held, owner, 1, true) then
-  -- Mine already: an earlier request was carried out. The same grant, and what is left of it.
-  return { 'held', held, left_of(KEYS[1], held) }
+  -- Mine already: an earlier request was carried out. The same grant, what is left of it, and a place to come back to.
+  local time = redis.call('TIME')
+  local place = before_all(KEYS[2], time[1] * 1000000 + time[2])
+  return { 'held', held, left_of(KEYS[1], held), string.format('%.0f', place) }
 end
 if ARGV[4] == '0' then
   clamp(KEYS[1], held)

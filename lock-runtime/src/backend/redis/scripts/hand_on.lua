@@ -25,6 +25,12 @@ local function left_of(grant, held)
   return math.max(math.min(redis.call('PTTL', grant), tonumber(string.match(held, '^%d+|(%d+)'))), 0)
 end
 
+-- A place before all who queue, for those who were given the lock before them and do not know theirs.
+local function before_all(queue, now)
+  local head = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2]
+  return math.min(tonumber(head or now), now) - 1
+end
+
 -- Takes the neighbours of a head that is gone from the queue already, as far as they are of its inbox and its lease, out
 -- of the queue. Returns the owners of all that are alive, and their number.
 local function block(queue, owner, inbox, lease, now)

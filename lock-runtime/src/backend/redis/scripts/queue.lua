@@ -25,7 +25,9 @@ for i = 5, #ARGV, 2 do
     return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- 0 would delete the key later on
   end
   if held and string.find(held, owner, 1, true) then
-    places[#places + 1] = false -- inside, or about to be: an earlier request was carried out
+    -- Inside, or about to be: an earlier request was carried out.
+    places[#places + 1] = ARGV[i + 1] ~= '' and ARGV[i + 1]
+      or string.format('%.0f', before_all(KEYS[2], now) - (#ARGV - i))
   else
     local score = ARGV[i + 1]
     if score == '' then
@@ -42,7 +44,7 @@ if added[1] then
   if redis.call('ZADD', KEYS[2], 'NX', unpack(added)) < #added / 2 then
     -- An earlier request was carried out for some: they have the places that it gave them.
     for i = 1, #places do
-      places[i] = places[i] and redis.call('ZSCORE', KEYS[2], ARGV[3 + 2 * i])
+      places[i] = redis.call('ZSCORE', KEYS[2], ARGV[3 + 2 * i]) or places[i]
     end
   end
   -- The queue outlives its last living member.
