@@ -2,8 +2,11 @@
 //!
 //! ε is what a loaded machine may add to a time that is promised.
 
+mod block_losses;
+mod blocks;
 mod calls;
 mod connect;
+mod crowd;
 mod many_holds;
 mod outages;
 mod processes;

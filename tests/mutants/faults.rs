@@ -189,7 +189,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a look finds no grants",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/link.rs",
-            from: "                    grant => self.found(grant, sent),",
+            from: "                    grant => self.found(server, awaited, grant, sent),",
             to: "                    grant => drop((grant, sent)),",
         }],
     },
@@ -200,12 +200,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         changes: &[
             Change {
                 file: "lock-runtime/src/backend/redis/link.rs",
-                from: "                    grant => self.found(grant, sent),",
+                from: "                    grant => self.found(server, awaited, grant, sent),",
                 to: "                    grant => drop((grant, sent)),",
             },
             Change {
                 file: "lock-runtime/src/backend/redis/link.rs",
-                from: "                    self.link.resend(&server, &connection, None);",
+                from: "                    self.link.requeue(&server, None);",
                 to: "",
             },
         ],
@@ -234,6 +234,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 file: "lock-runtime/src/backend/redis/scripts/acquire.lua",
                 from: "if before >= score then",
                 to: "if false then",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/queue.lua",
+                from: "local place = now",
+                to: "local place = 9e15 - now",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/queue.lua",
+                from: "if last and tonumber(last) >= place then",
+                to: "if false then",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/queue.lua",
+                from: "      place = place + 1",
+                to: "      place = place - 1",
             },
         ],
     },
@@ -293,8 +308,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "what a server cannot do for the moment is refused for good",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/attempt.rs",
-            from: "            Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {\n                self.server.note(detail);\n                clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;\n                Ok(None)\n            }",
-            to: "            Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {\n                Err(BackendError::Refused(detail))\n            }",
+            from: "            Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {\n                self.server.note(detail);\n                clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;\n                Ok(Asked::Again)\n            }\n            Err(CallError::Refused",
+            to: "            Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {\n                Err(BackendError::Refused(detail))\n            }\n            Err(CallError::Refused",
         }],
     },
     Mutant {
@@ -312,9 +327,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: &["row_38_request_that_was_sent_again"],
         what: "an owner may leave while a request that was sent again is under way",
         changes: &[Change {
-            file: "lock-runtime/src/backend/redis/link.rs",
-            from: "                        until_closed(&server, &connection, &args).await;",
-            to: "                        if false {\n                            until_closed(&server, &connection, &args).await;\n                        }",
+            file: "lock-runtime/src/backend/redis/lines.rs",
+            from: "                    until_closed(server, connection, first).await;",
+            to: "                    if false {\n                        until_closed(server, connection, first).await;\n                    }",
         }],
     },
     Mutant {
@@ -401,13 +416,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         changes: &[
             Change {
                 file: "lock-runtime/src/backend/redis/link.rs",
-                from: "                    claimed(token, args.lease.min(CLAIM), push.after)",
-                to: "                    claimed(token, args.lease.min(CLAIM), clock::now())",
+                from: "Standing::pushed(grant, push.after)",
+                to: "Standing::pushed(grant, clock::now())",
             },
             Change {
                 file: "lock-runtime/src/backend/redis/attempt.rs",
-                from: "        if !grant.queued || left >= validity * 2 / 3 {",
-                to: "        if !grant.queued || left >= Duration::ZERO {",
+                from: "        if left >= confirmed * 2 / 3 {",
+                to: "        if left >= Duration::ZERO {",
             },
         ],
     },
@@ -519,6 +534,163 @@ pub(super) const MUTANTS: &[Mutant] = &[
             file: "lock-runtime/src/backend/redis/script.rs",
             from: "by_hash.args_iter().skip(2)",
             to: "by_hash.args_iter().skip(1)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_39"],
+        what: "a block waits for a member that has gone",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/block.rs",
+            from: "            if self.link.lines.tell(name, owner, Ok(turn)) {\n                self.inside = (token, owner);\n                return true;\n            }",
+            to: "            self.link.lines.tell(name, owner, Ok(turn));\n            self.inside = (token, owner);\n            return true;",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_40"],
+        what: "a block stands for the leases of all its members",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/hand_on.lua",
+            from: "'PX', math.min(tonumber(lease), tonumber(claim)))",
+            to: "'PX', math.min(tonumber(lease), tonumber(claim)) * count)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_41_connection_cut", "row_41_connection_killed"],
+        what: "a member of a block queues again when its connection is back",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/queue.lua",
+            from: "  if held and string.find(held, owner, 1, true) then",
+            to: "  if false then",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_42_grant_of_a_block_deleted", "row_42_flushall"],
+        what: "the others of a block that is lost are not told",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/block.rs",
+            from: "        if let Some(link) = self.blocks.lose(name, first) {\n            link.requeue(self, Some(name));\n        }",
+            to: "        let _ = self.blocks.lose(name, first);",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &[
+            "row_42_grant_of_a_block_deleted",
+            "row_42_process_of_a_block_stopped",
+        ],
+        what: "whoever takes its place again goes to the end",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/lines.rs",
+            from: "place.map_or_else(String::new, |place| place.to_string())",
+            to: "place.map_or_else(String::new, |_| String::new())",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_43"],
+        what: "a look finds no blocks",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/look.lua",
+            from: "  if inbox == ARGV[1] then",
+            to: "  if inbox == ARGV[1] and not string.find(held, ' ', 1, true) then",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_43"],
+        what: "the members of a block share one token",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/block.rs",
+            from: "let token = self.tokens.end - 1 - self.next.len() as u64;",
+            to: "let token = self.tokens.start;",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_44_runtime_blocked_in_a_block_that_is_renewed"],
+        what: "a block does not notice that it was renewed",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/block.rs",
+            from: "            block.until = if anew { until } else { block.until.max(until) };",
+            to: "            let _ = (until, anew);",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_44_runtime_blocked_in_a_block_that_is_not_renewed"],
+        what: "a block goes on when its lease has ended",
+        changes: &[
+            Change {
+                file: "lock-runtime/src/backend/redis/block.rs",
+                from: "        if self.until <= now {\n            return false;\n        }\n",
+                to: "",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/attempt.rs",
+                from: "        if left >= confirmed * 2 / 3 {",
+                to: "        if left >= Duration::ZERO {",
+            },
+        ],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_45"],
+        what: "what a nested entry has asked for stands for those who come after",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/block.rs",
+            from: "        self.until > now + self.lease",
+            to: "        self.until > now + self.lease * 1000",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_46"],
+        what: "a member with others behind it keeps nothing",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/block.rs",
+            from: "(inside && block.has_next(name)).then_some(block.lease)",
+            to: "(inside && block.has_next(name) && block.kept).then_some(block.lease)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_47"],
+        what: "a block does not look at leases",
+        changes: &[
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/hand_on.lua",
+                from: "local tail = '|' .. inbox .. '|' .. lease .. '|'",
+                to: "local tail = '|' .. inbox .. '|'",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/hand_on.lua",
+                from: "string.sub(member, last + 1) * 1000 > now",
+                to: "string.match(member, '%d+$') * 1000 > now",
+            },
+        ],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_47"],
+        what: "a block has those in it whose time is up",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/hand_on.lua",
+            from: "    if neighbours[i + 1] + string.sub(member, last + 1) * 1000 > now then",
+            to: "    if true then",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_48"],
+        what: "each caller queues by a request of its own",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/lines.rs",
+            from: "const TOGETHER_AT_MOST: usize = 64;",
+            to: "const TOGETHER_AT_MOST: usize = 1;",
         }],
     },
 ];

@@ -96,4 +96,53 @@ pub(super) const MUTANTS: &[Mutant] = &[
             to: "        if let Some(topic) = lock(&self.0).get(topic).filter(|_| false) {",
         }],
     },
+    Mutant {
+        suite: Suite::Options,
+        caught_by: &[
+            "release::in_the_background_the_value",
+            "release::a_client_says",
+        ],
+        what: "every release is waited for",
+        changes: &[Change {
+            file: "lock-runtime/src/run.rs",
+            from: "                        if self.ends.release == Release::Background {",
+            to: "                        if false && self.ends.release == Release::Background {",
+        }],
+    },
+    Mutant {
+        suite: Suite::Options,
+        caught_by: &[
+            "release::a_client_says",
+            "release::a_release_is_confirmed_where_nobody_says_otherwise",
+        ],
+        what: "no release is waited for",
+        changes: &[Change {
+            file: "lock-runtime/src/run.rs",
+            from: "                        if self.ends.release == Release::Background {",
+            to: "                        if true || self.ends.release == Release::Background {",
+        }],
+    },
+    Mutant {
+        suite: Suite::Options,
+        caught_by: &[
+            "release::the_same_client_is_never_in_its_own_way",
+            "release::the_next_acquisition_goes_after_the_release",
+        ],
+        what: "a release in the background begins some time later",
+        changes: &[Change {
+            file: "lock-runtime/src/run.rs",
+            from: "    if leaving.as_mut().poll(&mut cx).is_pending() {",
+            to: "    let _ = &mut cx;\n    let mut leaving: BoxFuture<'static, ()> = Box::pin(async move {\n        tokio::time::sleep(std::time::Duration::from_millis(5)).await;\n        leaving.await;\n    });\n    if leaving.as_mut().poll(&mut cx).is_pending() {",
+        }],
+    },
+    Mutant {
+        suite: Suite::Options,
+        caught_by: &["release::shutting_down_waits"],
+        what: "what is released in the background is no hold any more",
+        changes: &[Change {
+            file: "lock-runtime/src/hold.rs",
+            from: "        hold.shared.keeper.forget(&hold);\n        Some(Releasing {",
+            to: "        hold.shared.keeper.forget(&hold);\n        hold.shared.held.remove(&hold);\n        Some(Releasing {",
+        }],
+    },
 ];

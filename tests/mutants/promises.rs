@@ -35,6 +35,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 from: "if before >= score then",
                 to: "if false then",
             },
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/queue.lua",
+                from: "local place = now",
+                to: "local place = 9e15 - now",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/queue.lua",
+                from: "if last and tonumber(last) >= place then",
+                to: "if false then",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/queue.lua",
+                from: "      place = place + 1",
+                to: "      place = place - 1",
+            },
         ],
     },
     Mutant {

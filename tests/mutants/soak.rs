@@ -30,12 +30,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         changes: &[
             Change {
                 file: "lock-runtime/src/backend/redis/scripts/acquire_free.lua",
-                from: "  local token = redis.call('INCR', KEYS[3])",
+                from: "  local token = redis.call('INCRBY', KEYS[3], 1)",
                 to: "  local token = tonumber(redis.call('GET', KEYS[3]) or redis.call('INCR', KEYS[3]))",
             },
             Change {
                 file: "lock-runtime/src/backend/redis/scripts/next_token.lua",
-                from: "  local token = redis.call('INCR', fence)",
+                from: "  local token = redis.call('INCRBY', fence, count) - count + 1",
                 to: "  local token = tonumber(redis.call('GET', fence) or redis.call('INCR', fence))",
             },
         ],

@@ -5,6 +5,7 @@ mod keys;
 mod layout;
 mod map_err;
 mod on_busy;
+mod release;
 mod strategy;
 
 use support::stores;

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::stores::{SECOND, hold, on_stores_with_a_queue, until_waiting};
+use support::server::shared_server;
+
+use crate::stores::{SECOND, Store, hold, on_stores_with_a_queue, until_waiting};
 
 #[tokio::test]
 async fn waiters_enter_in_the_order_in_which_they_queued() {
@@ -30,4 +32,56 @@ async fn waiters_enter_in_the_order_in_which_they_queued() {
         assert_eq!(*entered.lock().unwrap(), (0..30).collect::<Vec<_>>());
     })
     .await;
+}
+
+/// Neighbours of one client share a grant, and hand it on among themselves: whoever queued between them comes between.
+#[tokio::test]
+async fn neighbours_of_one_client_keep_the_order_with_others() {
+    const CLIENTS: [usize; 20] = [1, 1, 1, 2, 2, 1, 2, 1, 1, 1, 1, 2, 0, 0, 1, 0, 2, 2, 2, 1];
+    on_stores_with_a_queue(|store| async move {
+        let clients = [
+            store.client().await,
+            store.client().await,
+            store.client().await,
+        ];
+        let guard = hold(&clients[0], "k").await;
+        let (entering, mut entered) = tokio::sync::mpsc::unbounded_channel();
+        for (place, client) in CLIENTS.into_iter().enumerate() {
+            let (client, entering) = (clients[client].clone(), entering.clone());
+            tokio::spawn(async move {
+                let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+                entering.send((place, guard)).unwrap();
+            });
+            until_waiting(&clients[0], "k", place + 1).await;
+        }
+        guard.release().await;
+        let mut newest = None;
+        for place in 0..CLIENTS.len() {
+            let (caller, guard) = entered.recv().await.unwrap();
+            assert_eq!(caller, place);
+            assert!(newest < Some(guard.token()), "a token that does not rise");
+            newest = Some(guard.token());
+            if store.is_redis() && place == 0 {
+                let grant = stored(&store).await;
+                assert_eq!(
+                    grant.split(' ').count(),
+                    3,
+                    "not a block of the first three: {grant}"
+                );
+            }
+            guard.release().await;
+        }
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+/// The grant as the server has it.
+async fn stored(store: &Store) -> String {
+    let mut redis = shared_server().await.connection().await;
+    let mut get = redis::cmd("GET");
+    get.arg(store.name("k"))
+        .query_async(&mut redis)
+        .await
+        .unwrap()
 }

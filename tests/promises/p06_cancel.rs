@@ -62,6 +62,53 @@ async fn calls_dropped_at_any_moment_leave_nothing() {
     .await;
 }
 
+/// Neighbours of one process are given the lock together: some of them are dropped, and the others have their turns.
+#[tokio::test]
+async fn waiters_dropped_while_their_neighbours_are_inside() {
+    const CALLERS: usize = 7;
+    for dropped in [&[1, 3, 6][..], &[6], &[1, 2, 3, 4, 5, 6], &[0, 1, 2]] {
+        on_stores_with_a_queue(|store| async move {
+            let (client, other) = (store.client().await, store.client().await);
+            let guard = hold(&other, "k").await;
+            let (entering, mut entered) = tokio::sync::mpsc::unbounded_channel();
+            let mut callers = Vec::new();
+            for caller in 0..CALLERS {
+                let (client, entering) = (client.clone(), entering.clone());
+                callers.push(tokio::spawn(async move {
+                    let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+                    entering.send((caller, guard)).unwrap();
+                }));
+                until_waiting(&other, "k", caller + 1).await;
+            }
+            guard.release().await;
+            let (first, guard) = entered.recv().await.unwrap();
+            assert_eq!(first, 0);
+            for caller in dropped {
+                callers[*caller].abort();
+            }
+            until_waiting(
+                &client,
+                "k",
+                CALLERS - 1 - dropped.iter().filter(|one| **one > 0).count(),
+            )
+            .await;
+            if dropped.contains(&0) {
+                drop(guard);
+            } else {
+                guard.release().await;
+            }
+            for caller in (1..CALLERS).filter(|caller| !dropped.contains(caller)) {
+                let (entered, guard) = entered.recv().await.unwrap();
+                assert_eq!(entered, caller);
+                guard.release().await;
+            }
+            until_free(&other, "k").await;
+            assert_eq!(store.keys().await, Vec::<String>::new());
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn shutting_down_drains() {
     on_stores_with_a_queue(|store| async move {

@@ -53,6 +53,35 @@ async fn contended_in_one_process_a_few_scripts_for_all() {
     assert!(scripts <= 12, "{scripts} scripts for 100 acquisitions");
 }
 
+/// All at one key, again and again.
+#[tokio::test]
+async fn a_hot_key_costs_its_process_far_less_than_a_script_each() {
+    const CALLERS: u64 = 64;
+    const TURNS: u64 = 20;
+    let (server, client) = store().await;
+    let before = server.scripts().await;
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..CALLERS {
+        let client = client.clone();
+        callers.spawn(async move {
+            for _ in 0..TURNS {
+                let lock = client.lock("k").wait(20 * SECOND);
+                lock.run(tokio::task::yield_now()).await.unwrap();
+            }
+        });
+    }
+    while let Some(ended) = callers.join_next().await {
+        ended.unwrap();
+    }
+    let scripts = server.scripts().await - before;
+    println!("{scripts} scripts for {} acquisitions", CALLERS * TURNS);
+    assert!(
+        scripts * 5 <= CALLERS * TURNS,
+        "{scripts} scripts for {} acquisitions",
+        CALLERS * TURNS
+    );
+}
+
 #[tokio::test]
 async fn a_longer_hold_that_had_waited_costs_one_more() {
     let (server, client) = store().await;

@@ -1,0 +1,388 @@
+//! `release`: whether a call's value waits until the lock is known to be free, or only until the release is on its way.
+
+use std::time::Duration;
+
+use lock_runtime::{Lock, LockClient, LockError, Release, distributed_lock};
+use support::{
+    epsilon,
+    proxy::FaultProxy,
+    quorum::url_through,
+    server::shared_server,
+    stores::{hold, until_free},
+};
+use tokio::{
+    runtime::Builder,
+    sync::oneshot,
+    time::{Instant, sleep},
+};
+
+use crate::stores::{MS, SECOND, Store, on_every_store, on_stores_with_a_queue, until_waiting};
+
+/// How long a call waits at most for its release to be confirmed.
+const PATIENCE: Duration = SECOND;
+
+/// A client whose servers can be kept from answering, and one that is not.
+struct Scene {
+    store: Store,
+    proxies: Vec<FaultProxy>,
+    behind: LockClient,
+    direct: LockClient,
+}
+
+impl Scene {
+    async fn of(store: Store, release: Option<Release>) -> Self {
+        let (url, proxies) = if store.is_redlock() {
+            let proxies = support::quorum::shared_quorum().await.proxies().await;
+            (url_through(&proxies), proxies)
+        } else {
+            let proxy = FaultProxy::start(shared_server().await.port()).await;
+            (proxy.url(), vec![proxy])
+        };
+        let mut builder = store.through(&url).builder();
+        if let Some(release) = release {
+            builder = builder.release(release);
+        }
+        let behind = builder.connect().await.unwrap();
+        // Connected from this runtime, too.
+        behind.lock("warm").run(async {}).await.unwrap();
+        Self {
+            direct: store.client().await,
+            behind,
+            proxies,
+            store,
+        }
+    }
+
+    fn hold_replies(&self, on: bool) {
+        self.proxies.iter().for_each(|proxy| proxy.hold_replies(on));
+    }
+
+    /// How long the call takes whose release is not answered.
+    async fn unanswered(&self, call: impl Future<Output = Result<u8, LockError>>) -> Duration {
+        let started = Instant::now();
+        assert_eq!(self.behind.scope(call).await, Ok(7));
+        let took = started.elapsed();
+        self.hold_replies(false);
+        until_free(&self.direct, "k").await;
+        took
+    }
+
+    /// The body of such a call.
+    async fn body(&self) -> u8 {
+        self.hold_replies(true);
+        7
+    }
+}
+
+/// Every store with servers.
+async fn on_every_server(test: impl AsyncFn(Store)) {
+    for store in [
+        Store::redis().await,
+        Store::redlock().await,
+        Store::redisson().await,
+    ] {
+        eprintln!("on {store:?}");
+        test(store).await;
+    }
+}
+
+fn in_background(client: &LockClient) -> Lock {
+    client.lock("k").release(Release::Background)
+}
+
+#[distributed_lock(key = "k", release = background)]
+async fn background(scene: &Scene) -> Result<u8, LockError> {
+    Ok(scene.body().await)
+}
+
+#[distributed_lock(key = "k", release = confirmed)]
+async fn confirmed(scene: &Scene) -> Result<u8, LockError> {
+    Ok(scene.body().await)
+}
+
+#[distributed_lock(key = "k")]
+async fn as_the_client_says(scene: &Scene) -> Result<u8, LockError> {
+    Ok(scene.body().await)
+}
+
+#[distributed_lock(keys = ["k", "other"], release = background)]
+async fn several(scene: &Scene) -> Result<u8, LockError> {
+    Ok(scene.body().await)
+}
+
+#[tokio::test]
+async fn in_the_background_the_value_does_not_wait_for_the_answer() {
+    on_every_server(async |store| {
+        let scene = Scene::of(store, None).await;
+        let by_hand = in_background(&scene.behind);
+        let times = [
+            scene.unanswered(background(&scene)).await,
+            scene.unanswered(several(&scene)).await,
+            scene.unanswered(by_hand.run(scene.body())).await,
+        ];
+        assert!(times.iter().all(|took| *took < PATIENCE / 2), "{times:?}");
+        until_free(&scene.direct, "other").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_says_how_its_calls_release() {
+    on_every_server(async |store| {
+        let scene = Scene::of(store, Some(Release::Background)).await;
+        let lock = scene.behind.lock("k");
+        let times = [
+            scene.unanswered(as_the_client_says(&scene)).await,
+            scene.unanswered(lock.run(scene.body())).await,
+        ];
+        assert!(times.iter().all(|took| *took < PATIENCE / 2), "{times:?}");
+        // A call says better.
+        let lock = lock.release(Release::Confirmed);
+        let times = [
+            scene.unanswered(confirmed(&scene)).await,
+            scene.unanswered(lock.run(scene.body())).await,
+        ];
+        assert!(times.iter().all(|took| *took >= PATIENCE), "{times:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_release_is_confirmed_where_nobody_says_otherwise() {
+    on_every_server(async |store| {
+        let scene = Scene::of(store, None).await;
+        let lock = scene.behind.lock("k");
+        let times = [
+            scene.unanswered(as_the_client_says(&scene)).await,
+            scene.unanswered(lock.run(scene.body())).await,
+        ];
+        assert!(times.iter().all(|took| *took >= PATIENCE), "{times:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_same_client_is_never_in_its_own_way() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let lock = in_background(&client).wait(Duration::ZERO);
+        for turn in 0..200 {
+            let entered = lock.run(async {}).await;
+            assert_eq!(entered, Ok(()), "turn {turn}");
+        }
+        until_free(&client, "k").await;
+        assert_eq!(client.stats().busy, 0);
+        support::until(async || client.stats().released == 200).await;
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+/// Nor when the answers take their time.
+#[tokio::test]
+async fn the_next_acquisition_goes_after_the_release() {
+    on_every_server(async |store| {
+        let scene = Scene::of(store, Some(Release::Background)).await;
+        let lock = scene.behind.lock("k").wait(Duration::ZERO);
+        for proxy in &scene.proxies {
+            proxy.delay(10 * MS);
+        }
+        for turn in 0..5 {
+            let entered = lock.run(async {}).await;
+            assert_eq!(entered, Ok(()), "turn {turn}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn others_find_it_taken_for_a_round_trip_at_most() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        hold(&other, "k").await.release().await;
+        for _ in 0..10 {
+            in_background(&client).run(async {}).await.unwrap();
+            let returned = Instant::now();
+            loop {
+                match other.lock("k").try_acquire().await {
+                    Ok(guard) => break guard.release().await,
+                    Err(LockError::Busy { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+                assert!(returned.elapsed() < epsilon(), "still taken");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_waiter_of_another_client_is_next() {
+    on_stores_with_a_queue(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let (entered, inside) = oneshot::channel();
+        let (leave, left) = oneshot::channel::<()>();
+        let lock = in_background(&client);
+        let first = tokio::spawn(async move {
+            let body = async {
+                entered.send(()).unwrap();
+                left.await.unwrap();
+            };
+            lock.run(body).await.unwrap();
+            // Behind the one who waited.
+            let again = lock.wait(20 * SECOND).run(async { Instant::now() });
+            again.await.unwrap()
+        });
+        inside.await.unwrap();
+        let waiting = tokio::spawn(async move {
+            let lock = in_background(&other).wait(20 * SECOND);
+            let body = async {
+                sleep(20 * MS).await;
+                Instant::now()
+            };
+            lock.run(body).await.unwrap()
+        });
+        until_waiting(&client, "k", 1).await;
+        leave.send(()).unwrap();
+        let (again, waited) = (first.await.unwrap(), waiting.await.unwrap());
+        assert!(again > waited, "overtook one who waited");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_release_that_is_lost_is_sent_again() {
+    on_every_server(async |store| {
+        let scene = Scene::of(store, Some(Release::Background)).await;
+        let lock = scene.behind.lock("k").lease(60 * SECOND);
+        lock.run(async {
+            for proxy in &scene.proxies {
+                proxy.hold_requests(true);
+            }
+        })
+        .await
+        .unwrap();
+        let busy = scene.direct.lock("k").try_acquire().await;
+        assert!(busy.is_err(), "the release has not arrived");
+        for proxy in &scene.proxies {
+            proxy.cut();
+            proxy.hold_requests(false);
+        }
+        let cut = Instant::now();
+        until_free(&scene.direct, "k").await;
+        let took = cut.elapsed();
+        assert!(took < 200 * MS + epsilon(), "{took:?}");
+        hold(&scene.direct, "k").await.release().await;
+        support::until(async || scene.behind.stats().released == 2).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn shutting_down_waits_for_it() {
+    on_every_server(async |store| {
+        let scene = Scene::of(store, Some(Release::Background)).await;
+        scene.behind.lock("k").run(scene.body()).await.unwrap();
+        let down = tokio::spawn({
+            let client = scene.behind.clone();
+            async move { client.shutdown().await }
+        });
+        sleep(100 * MS).await;
+        assert!(!down.is_finished(), "its release has no answer");
+        scene.hold_replies(false);
+        let answered = Instant::now();
+        down.await.unwrap();
+        let took = answered.elapsed();
+        assert!(took < epsilon(), "{took:?}");
+        assert_eq!(scene.behind.stats().released, 2);
+        assert_eq!(scene.store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_runtime_that_ends_right_after_it_has_released() {
+    on_every_store(|store| async move {
+        let observer = store.client().await;
+        let there = store.clone();
+        let client = std::thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let client = there.client().await;
+                let lock = in_background(&client).lease(60 * SECOND);
+                lock.run(async {}).await.unwrap();
+                client
+            })
+        });
+        let client = client.join().unwrap();
+        let ended = Instant::now();
+        until_free(&observer, "k").await;
+        let took = ended.elapsed();
+        assert!(took < epsilon(), "{took:?}");
+        client.shutdown().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn dropped_or_panicking_it_is_free_at_once() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let lock = || in_background(&client).lease(60 * SECOND);
+        let free_soon = async || {
+            let ended = Instant::now();
+            until_free(&client, "k").await;
+            let took = ended.elapsed();
+            assert!(took < epsilon(), "{took:?}");
+        };
+        let (inside, entered) = oneshot::channel();
+        let mut running = Box::pin(lock().run(async {
+            inside.send(()).unwrap();
+            std::future::pending::<()>().await;
+        }));
+        tokio::select! {
+            biased;
+            _ = &mut running => unreachable!("the body never ends"),
+            entered = entered => entered.unwrap(),
+        }
+        drop(running);
+        free_soon().await;
+
+        let panicking = lock();
+        let panicked = tokio::spawn(async move {
+            let body = async { panic!("as the test wants") };
+            panicking.run(body).await
+        });
+        let ended: Result<Result<(), LockError>, _> = panicked.await;
+        assert!(ended.unwrap_err().is_panic());
+        free_soon().await;
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[distributed_lock(key = "k", lease = "20s", hold_at_least = "600ms", release = background)]
+async fn kept() -> Result<u8, LockError> {
+    Ok(7)
+}
+
+#[tokio::test]
+async fn a_lock_that_is_kept_stays_taken() {
+    const AT_LEAST: Duration = Duration::from_millis(600);
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let start = Instant::now();
+        assert_eq!(client.scope(kept()).await, Ok(7));
+        let returned = start.elapsed();
+        assert!(returned < AT_LEAST / 2, "{returned:?}");
+        let next = other.lock("k").wait(10 * SECOND);
+        next.run(async {}).await.unwrap();
+        let entered = start.elapsed();
+        let least = AT_LEAST - 20 * MS;
+        assert!(
+            (least..AT_LEAST + 200 * MS + epsilon()).contains(&entered),
+            "{entered:?}"
+        );
+    })
+    .await;
+}
