@@ -139,10 +139,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         suite: Suite::Options,
         caught_by: &["release::shutting_down_waits"],
         what: "what is released in the background is no hold any more",
-        changes: &[Change {
-            file: "lock-runtime/src/hold.rs",
-            from: "        hold.shared.keeper.forget(&hold);\n        Some(Releasing {",
-            to: "        hold.shared.keeper.forget(&hold);\n        hold.shared.held.remove(&hold);\n        Some(Releasing {",
-        }],
+        changes: &[
+            Change {
+                file: "lock-runtime/src/hold.rs",
+                from: "        hold.shared.keeper.forget(&hold);\n        Some(Releasing {",
+                to: "        hold.shared.keeper.forget(&hold);\n        hold.shared.held.remove(&hold);\n        Some(Releasing {",
+            },
+            Change {
+                file: "lock-runtime/src/hold.rs",
+                from: "        self.hold.shared.held.remove(&self.hold);\n",
+                to: "",
+            },
+        ],
     },
 ];

@@ -13,7 +13,7 @@ const USAGE: &str = "\
 cargo run --release --example soak -- [--minutes N | --seconds N | --acquisitions N] [--faults] [--processes N] [--tasks N] [--seed N] [--write]
 
 Processes of their own lock hot, warm and cold keys in all ways: by the attribute and by hand, once and twice, several keys,
-by each strategy, with bodies that panic, outlast their lease or are dropped at any instant. With --faults connections are
+by each strategy, with releases that are confirmed and such in the background, with bodies that panic, outlast their lease or are dropped at any instant. With --faults connections are
 cut, half open, slow and lossy, processes and the server are killed, stopped and continued, scripts are flushed and keys
 deleted, each of these as often as any other. Ends with 0 only if no two holds of a key overlapped while their leases were
 valid, tokens rose, every call was told its end, and no key was left on the server.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use lock_runtime::{Hold, LockClient, LockError, Strategy, distributed_lock};
+use lock_runtime::{Hold, LockClient, LockError, Release, Strategy, distributed_lock};
 use tokio::time::sleep;
 
 use crate::{
@@ -154,6 +154,18 @@ async fn guarded(task: &Task, key: u32, awaits: u32, asked: u64) -> Result<(), L
     Ok(())
 }
 
+/// The same, and the call returns when its release is on its way.
+#[distributed_lock(key = "<key>", wait = "20s", client = &task.client, release = background)]
+async fn guarded_released_behind(
+    task: &Task,
+    key: u32,
+    awaits: u32,
+    asked: u64,
+) -> Result<(), LockError> {
+    task.body(key, awaits, asked).await;
+    Ok(())
+}
+
 #[distributed_lock(keys = ["<a>", "<b>"], wait = "20s", client = &task.client, guard = holds)]
 async fn both(task: &Task, a: u32, b: u32, awaits: u32) -> Result<(), LockError> {
     let entered = now();
@@ -202,12 +214,20 @@ impl Task {
     async fn step(self, dice: &mut Dice) {
         let key = self.key(dice);
         let awaits = u32::try_from(dice.below(3)).unwrap_or(0);
+        let release = match dice.below(2) {
+            0 => Release::Confirmed,
+            _ => Release::Background,
+        };
         let lock = self.client.lock(key.to_string()).wait(20 * SECOND);
+        let lock = lock.release(release);
         let outcomes = self.outcomes.clone();
         outcomes.begun.fetch_add(1, Ordering::Relaxed);
         let (asked, mut tries) = (now(), false);
         let call = async {
             match dice.below(100) {
+                0..50 if release == Release::Background => {
+                    guarded_released_behind(&self, key, awaits, asked).await
+                }
                 0..50 => guarded(&self, key, awaits, asked).await,
                 50..60 => lock.run(self.body(key, awaits, asked)).await,
                 // Enters twice.
