@@ -638,6 +638,9 @@ impl Model {
     pub(crate) fn release_to(&mut self, release: CallId, dropped: CallId) {
         self.stop_waiting(dropped);
         self.end(dropped, Outcome::Dropped, false, false);
+        // Its turn, which nobody has taken, is given back.
+        let client = self.calls[&dropped].spec.client;
+        self.counts(client).unsure += 1;
         self.release(release);
     }
 

@@ -89,6 +89,16 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
         let mut steps = vec![(1, (0..CLIENTS).prop_map(Step::ShutDown).boxed())];
         if living.len() < MOST_CALLS {
             steps.push((20, begin(model, &inside)));
+            // Neighbours of one client, which get the lock together.
+            let lines = lines(model);
+            if !lines.is_empty() {
+                steps.push((10, join(model, lines)));
+            }
+        }
+        // Who waits behind its own process may stand in a grant already.
+        let members = members(model);
+        if !members.is_empty() {
+            steps.push((4, select(members).prop_map(Step::Drop).boxed()));
         }
         if !inside.is_empty() {
             steps.push((12, select(inside.clone()).prop_map(Step::Release).boxed()));
@@ -254,6 +264,47 @@ fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
         .boxed()
 }
 
+/// Whose callers stand last in the queue of which lock.
+fn lines(model: &Model) -> Vec<(usize, usize)> {
+    let keys = model.keys.iter().enumerate();
+    let lines = keys.filter_map(|(key, state)| {
+        let last = state.queue.back()?;
+        Some((model.calls[last].spec.client, key))
+    });
+    lines
+        .filter(|(client, _)| !model.clients[*client].closed)
+        .collect()
+}
+
+/// One more of them.
+fn join(model: &Model, lines: Vec<(usize, usize)>) -> BoxedStrategy<Step> {
+    let id = next_id(model);
+    let form = prop_oneof![Just(Form::Guard), Just(Form::Body)];
+    let lease = prop_oneof![Just(Lease::Renewed), Just(Lease::Long)];
+    let at_least = prop::bool::weighted(0.1);
+    (select(lines), form, lease, at_least)
+        .prop_map(move |((client, key), form, lease, at_least)| {
+            let spec = Spec {
+                form,
+                lease,
+                at_least,
+                ..Spec::patient(client, key)
+            };
+            Step::Begin(id, spec)
+        })
+        .boxed()
+}
+
+/// Those who wait for a lock that their own client holds.
+fn members(model: &Model) -> Vec<CallId> {
+    let members = model.keys.iter().flat_map(|key| {
+        let holder = key.held.map(|held| model.holds[held.hold].client);
+        let waiting = key.queue.iter().copied();
+        waiting.filter(move |id| Some(model.calls[id].spec.client) == holder)
+    });
+    members.collect()
+}
+
 /// Who waits without a queue has no order, and how two calls with several locks come along at one moment is open: of
 /// those there is one at a time.
 fn may_begin(model: &Model, spec: &Spec) -> bool {
@@ -272,8 +323,14 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
     fits && (spec.wait == Wait::Zero || !waiting.any(|call| clashes(&call.spec)))
 }
 
+/// Whether it is known who comes next where a lock that is held is taken away: those who share its grant stand in no queue
+/// until their process knows.
 fn removable(model: &Model, key: usize) -> bool {
-    model.keys[key].held.is_some() && model.is_watched(key)
+    let state = &model.keys[key];
+    let holder = state.held.map(|held| model.holds[held.hold].client);
+    let next = state.queue.front();
+    let next = next.map(|next| model.calls[next].spec.client);
+    holder.is_some() && next != holder && model.is_watched(key)
 }
 
 /// Whether a call that waits is next when another one leaves.

@@ -19,7 +19,8 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{
     call::{Call, Polled},
     model::{
-        CLIENTS, CallId, EXTENSION, HoldId, KEYS, LONG, Model, NAMES, Outcome, Spec, Stage, With,
+        CLIENTS, CallId, EXTENSION, Held, HoldId, KEYS, LONG, Model, NAMES, Outcome, Spec, Stage,
+        With,
     },
     steps::{Place, Reference, Step},
 };
@@ -460,11 +461,24 @@ impl System {
     }
 
     async fn compare_status(&self, key: usize, model: &Model) -> Result<(), Unlike> {
-        let status = self.observer.lock(NAMES[key]).status().await;
-        let status = status.map_err(|error| never(format!("no status of {key}: {error}")))?;
         let state = &model.keys[key];
-        let token = status.holder.and_then(|holder| holder.token);
+        // How far a block has come is known to its own client.
+        let client = state.held.map(|held| model.holds[held.hold].client);
+        let client = client.filter(|client| !model.clients[*client].closed);
+        let client = client.map_or(&self.observer, |client| &self.clients[client]);
+        let status = client.lock(NAMES[key]).status().await;
+        let status = status.map_err(|error| never(format!("no status of {key}: {error}")))?;
+        let token = status.holder.as_ref().and_then(|holder| holder.token);
         let wanted = state.held.map(|held| self.tokens.get(&held.hold).copied());
+        let is_block = |held: &Held| model.clients[model.holds[held.hold].client].closed;
+        if !model.rules.own_clock && state.held.is_some_and(|held| is_block(&held)) {
+            // Of a client that is shut down: others see the whole block.
+            return if token.is_some() && status.waiters >= state.queue.len() {
+                Ok(())
+            } else {
+                Err(not_yet(format!("{}: {status:?}", NAMES[key])))
+            };
+        }
         let holder = match wanted {
             None => token.is_none(),
             // It waits for another lock, and has not said its token.

@@ -274,7 +274,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Faults,
-        caught_by: &["row_23_flushall_while_waiting"],
+        caught_by: &["row_23_flushall_while_waiting", "row_42_flushall"],
         what: "a queue that is lost is not missed",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/scripts/look.lua",
@@ -568,7 +568,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Faults,
-        caught_by: &["row_42_grant_of_a_block_deleted", "row_42_flushall"],
+        caught_by: &["row_42_grant_of_a_block_deleted"],
         what: "the others of a block that is lost are not told",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/block.rs",
