@@ -171,10 +171,13 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
         match step {
             Step::Begin(id, spec) => !model.calls.contains_key(id) && may_begin(model, spec),
             Step::Abandon { client, .. } => !model.clients[*client].closed,
-            Step::Release(id) | Step::Extend(id) => is(id, inside),
+            Step::Release(id) => is(id, inside) && !keeps_for_its_own(model, *id),
+            Step::Extend(id) => is(id, inside),
             Step::Drop(id) => is(id, alive),
             Step::ReleaseTo { release, dropped } => {
-                is(release, inside) && would_get(model, *release, *dropped)
+                is(release, inside)
+                    && would_get(model, *release, *dropped)
+                    && !keeps_for_its_own(model, *release)
             }
             Step::Delete(key) | Step::Expire(key) => removable(model, *key),
             Step::DeleteAndTry(key, id, _) => {
@@ -331,6 +334,17 @@ fn removable(model: &Model, key: usize) -> bool {
     let next = state.queue.front();
     let next = next.map(|next| model.calls[next].spec.client);
     holder.is_some() && next != holder && model.is_watched(key)
+}
+
+/// Whether a call keeps a lock on a server for which its own client waits: the client's shutting down waits then until the
+/// lock is kept no more, which is an hour here.
+fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
+    let call = &model.calls[&id];
+    let waits_itself = |key: &usize| {
+        let mut waiting = model.keys[*key].queue.iter();
+        waiting.any(|other| model.calls[other].spec.client == call.spec.client)
+    };
+    !model.rules.own_clock && call.spec.at_least && call.spec.keys.iter().any(waits_itself)
 }
 
 /// Whether a call that waits is next when another one leaves.
