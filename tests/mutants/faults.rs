@@ -109,7 +109,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a late request does not refuse itself",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/scripts/acquire_free.lua",
-            from: "if ARGV[7] ~= '' then",
+            from: "if ARGV[6] ~= '' then",
             to: "if false then",
         }],
     },
