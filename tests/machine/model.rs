@@ -248,6 +248,8 @@ pub(crate) struct Counts {
     pub(crate) lost: u64,
     /// Releases in the background that find nothing: they may be counted as carried out before.
     pub(crate) unsure: u64,
+    /// Calls that were dropped: who comes while one is being forgotten queues behind it, though the lock is free.
+    pub(crate) dropped: u64,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -628,7 +630,12 @@ impl Model {
         self.settle();
     }
 
+    pub(crate) fn abandon(&mut self, client: usize) {
+        self.counts(client).dropped += 1;
+    }
+
     pub(crate) fn drop_call(&mut self, id: CallId) {
+        self.abandon(self.calls[&id].spec.client);
         self.stop_waiting(id);
         self.end(id, Outcome::Dropped, false, false);
         self.settle();
@@ -641,6 +648,7 @@ impl Model {
         // Its turn, which nobody has taken, is given back.
         let client = self.calls[&dropped].spec.client;
         self.counts(client).unsure += 1;
+        self.abandon(client);
         self.release(release);
     }
 

@@ -147,7 +147,8 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
         model.moments.clear();
         match step {
             Step::Begin(id, spec) => model.begin(*id, spec.clone()),
-            Step::Abandon { .. } | Step::Cut => {}
+            Step::Abandon { client, .. } => model.abandon(*client),
+            Step::Cut => {}
             Step::Release(id) => model.release(*id),
             Step::Drop(id) => model.drop_call(*id),
             Step::ReleaseTo { release, dropped } => model.release_to(*release, *dropped),

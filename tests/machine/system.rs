@@ -470,13 +470,19 @@ impl System {
         let status = status.map_err(|error| never(format!("no status of {key}: {error}")))?;
         let token = status.holder.as_ref().and_then(|holder| holder.token);
         let wanted = state.held.map(|held| self.tokens.get(&held.hold).copied());
-        let is_block = |held: &Held| model.clients[model.holds[held.hold].client].closed;
-        if !model.rules.own_clock && state.held.is_some_and(|held| is_block(&held)) {
-            // Of a client that is shut down: others see the whole block.
-            return if token.is_some() && status.waiters >= state.queue.len() {
+        let seen_as_a_block = |held: &Held| {
+            held.kept_until.is_some() || model.clients[model.holds[held.hold].client].closed
+        };
+        if !model.rules.own_clock && state.held.as_ref().is_some_and(seen_as_a_block) {
+            // Kept after a block, or of a client that is shut down: the server knows the block as a whole.
+            let queued = self.queued(key).await;
+            return if token.is_some() && queued == state.queue.len() {
                 Ok(())
             } else {
-                Err(not_yet(format!("{}: {status:?}", NAMES[key])))
+                Err(not_yet(format!(
+                    "{}: {status:?}, {queued} queue",
+                    NAMES[key]
+                )))
             };
         }
         let holder = match wanted {
@@ -508,6 +514,22 @@ impl System {
         Err(not_yet(what))
     }
 
+    /// How many the server has in the queue.
+    async fn queued(&self, key: usize) -> usize {
+        let mut server = shared_server().await.connection().await;
+        let queue = format!("{}:queue", self.store.name(NAMES[key]));
+        let mut range = redis::cmd("ZRANGE");
+        let range = range.arg(queue).arg(0).arg(-1);
+        let members: Vec<String> = range
+            .query_async(&mut server)
+            .await
+            .expect("the server answers");
+        let queued = members
+            .iter()
+            .filter(|member| !member.starts_with("notify|"));
+        queued.count()
+    }
+
     fn compare_stats(&self, client: usize, model: &Model) -> Result<(), Unlike> {
         let stats = self.clients[client].stats();
         let counts = model.clients[client].counts;
@@ -522,7 +544,7 @@ impl System {
         let waited = if model.rules.own_clock {
             counts.waited..=counts.waited
         } else {
-            0..=counts.waited
+            0..=counts.waited + counts.dropped
         };
         let right = (stats.acquired, stats.reentered) == (counts.acquired, counts.reentered)
             && waited.contains(&stats.waited)

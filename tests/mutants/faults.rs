@@ -612,11 +612,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         suite: Suite::Faults,
         caught_by: &["row_44_runtime_blocked_in_a_block_that_is_renewed"],
-        what: "a block does not notice that it was renewed",
+        what: "a member of a block renews by its own token",
         changes: &[Change {
-            file: "lock-runtime/src/backend/redis/block.rs",
-            from: "            block.until = if anew { until } else { block.until.max(until) };",
-            to: "            let _ = (until, anew);",
+            file: "lock-runtime/src/backend/redis/renew.rs",
+            from: "                Known::Inside(first) => FencingToken::new(*first),",
+            to: "                Known::Inside(_) => one.token,",
         }],
     },
     Mutant {
