@@ -328,8 +328,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "an owner may leave while a request that was sent again is under way",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/lines.rs",
-            from: "                    until_closed(server, connection, first).await;",
-            to: "                    if false {\n                        until_closed(server, connection, first).await;\n                    }",
+            from: "                    until_closed(server, self, connection, first).await;",
+            to: "                    if false {\n                        until_closed(server, self, connection, first).await;\n                    }",
         }],
     },
     Mutant {
