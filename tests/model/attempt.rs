@@ -26,13 +26,22 @@ impl Protocol {
     /// `RedisAttempt::request`
     pub(crate) fn ask(&self, state: &mut State, id: CallerId) {
         state.caller(id).phase = Phase::Asking;
-        self.send_acquire(state, id);
+        if self.scenario.terms.wait(id) > 0 && self.has_company(state, id) {
+            state.caller(id).joins = true;
+            self.group(state, self.process_of(id));
+        } else {
+            self.send_acquire(state, id);
+        }
+    }
+
+    pub(crate) fn not_after(&self, state: &State, id: CallerId) -> Option<Tick> {
+        let terms = &self.scenario.terms;
+        let end = self.clock_of(state, id) + terms.wait(id) + LATE_SLACK;
+        (!terms.may_kill && !self.is(Broken::LateAcquireAccepted)).then_some(end)
     }
 
     pub(crate) fn send_acquire(&self, state: &mut State, id: CallerId) {
-        let terms = &self.scenario.terms;
-        let end = self.clock_of(state, id) + terms.wait(id) + LATE_SLACK;
-        let not_after = (!terms.may_kill && !self.is(Broken::LateAcquireAccepted)).then_some(end);
+        let not_after = self.not_after(state, id);
         let place = state.caller(id).place;
         self.send(state, id, Script::Acquire { place, not_after });
     }
@@ -52,9 +61,10 @@ impl Protocol {
         left: Tick,
         by: By,
     ) -> Claim {
-        let validity = left.min(self.scenario.terms.lease);
+        let validity = left.min(self.scenario.terms.lease(id));
         Claim {
             token,
+            first: token,
             validity,
             until: self.deadline(state, id, sent, validity),
             queued: true,
@@ -63,20 +73,20 @@ impl Protocol {
     }
 
     pub(crate) fn acquired(&self, state: &mut State, id: CallerId, sent: Tick, acquired: Acquired) {
-        let lease = self.scenario.terms.lease;
+        let lease = self.scenario.terms.lease(id);
+        let process = self.process_of(id);
         let caller = state.caller(id);
         let asked = caller.phase == Phase::Asking;
         let queued = caller.place.is_some();
         if caller.resending {
             // The link's request, not the caller's own.
-            let claim = match acquired {
-                Acquired::Taken(token) => Some((token, lease, By::Reply)),
-                Acquired::Held(token, left) => Some((token, left, By::Resend)),
-                Acquired::Queued(_) | Acquired::Busy | Acquired::Late => None,
-            };
-            if let Some((token, left, by)) = claim {
-                let claim = self.held(state, id, sent, token, left, by);
-                self.deliver(state, id, claim);
+            match acquired {
+                Acquired::Taken(token) => {
+                    let claim = self.held(state, id, sent, token, lease, By::Reply);
+                    self.deliver(state, id, claim);
+                }
+                Acquired::Held(found) => self.take_up(state, process, sent, found, By::Resend),
+                Acquired::Queued(_) | Acquired::Busy | Acquired::Late => {}
             }
             self.open_gate(state, id);
             return;
@@ -86,7 +96,19 @@ impl Protocol {
         }
         let claim = match acquired {
             Acquired::Taken(token) => self.held(state, id, sent, token, lease, By::Reply),
-            Acquired::Held(token, left) => self.held(state, id, sent, token, left, By::Resend),
+            Acquired::Held(found) if found.owners.len() > 1 => {
+                // Of a block: it is its turn now, or it waits for that.
+                let caller = state.caller(id);
+                caller.phase = Phase::Queued;
+                if let Some(early) = caller.early.take() {
+                    self.granted(state, id, early);
+                }
+                self.take_up(state, process, sent, found, By::Resend);
+                return;
+            }
+            Acquired::Held(found) => {
+                self.held(state, id, sent, found.token, found.left, By::Resend)
+            }
             Acquired::Queued(place) => {
                 let caller = state.caller(id);
                 caller.place = Some(place);
@@ -105,7 +127,11 @@ impl Protocol {
                 return;
             }
         };
+        let lost = self.supersede(state, process, claim.first);
         self.granted(state, id, Claim { queued, ..claim });
+        if let Some(lost) = lost {
+            self.queue_again(state, process, lost);
+        }
     }
 
     /// `RedisAttempt::confirm`
@@ -118,7 +144,7 @@ impl Protocol {
             self.send(
                 state,
                 id,
-                Script::Renew(claim.token, self.scenario.terms.lease),
+                Script::Renew(claim.first, self.scenario.terms.lease(id)),
             );
         }
     }
@@ -152,6 +178,7 @@ impl Protocol {
     pub(crate) fn stop_waiting(&self, state: &mut State, id: CallerId) {
         let since = self.clock_of(state, id);
         let once = self.scenario.terms.wait(id) == 0;
+        let turn = state.caller(id).turn();
         let caller = state.caller(id);
         if once || caller.carried.is_none() {
             caller.phase = Phase::Ended(End::Unreachable);
@@ -162,24 +189,31 @@ impl Protocol {
                 self.send_leave(state, id);
             }
         }
+        if let Some(turn) = turn {
+            self.give_up_turn(state, id, turn);
+        }
     }
 
     /// The call's future is dropped.
     pub(crate) fn cancel(&self, state: &mut State, id: CallerId) {
         match state.caller(id).phase {
             Phase::Inside(Hold {
-                token,
+                first,
                 until: lease_ends,
                 ..
             })
             | Phase::Releasing {
-                token, lease_ends, ..
+                first, lease_ends, ..
             } => {
-                self.end_inside(state, id, token, lease_ends, End::Cancelled);
+                self.end_inside(state, id, first, lease_ends, End::Cancelled);
             }
             _ => {
+                let turn = state.caller(id).turn();
                 state.caller(id).phase = Phase::Ended(End::Cancelled);
                 self.clean_up(state, id);
+                if let Some(turn) = turn {
+                    self.give_up_turn(state, id, turn);
+                }
             }
         }
     }
@@ -189,6 +223,12 @@ impl Protocol {
         let since = self.clock_of(state, id);
         if self.is(Broken::CancelWithoutLeave) {
             return;
+        }
+        if self.is(Broken::LastWaiterReleases)
+            && let Some(block) = state.processes[self.process_of(id)].block
+            && !block.owners.iter().any(|id| state.caller(id).is_waiting())
+        {
+            self.let_go(state, self.process_of(id), block.first);
         }
         if state.caller(id).resending {
             state.caller(id).behind = Some(Behind::Gate);
@@ -213,7 +253,7 @@ impl Protocol {
 
     pub(crate) fn leave_from_home(&self, state: &mut State, id: CallerId) {
         let (terms, sent) = (&self.scenario.terms, self.clock_of(state, id));
-        let until = sent + terms.wait(id) + terms.lease.max(terms.claim) + LATE_SLACK;
+        let until = sent + terms.wait(id) + terms.lease(id).max(terms.claim) + LATE_SLACK;
         let caller = state.caller(id);
         let until = match caller.behind {
             Some(Behind::LeaveFromHome { until, .. }) => until,
@@ -259,11 +299,11 @@ impl Protocol {
                 return;
             }
             Phase::Releasing {
-                token,
+                first,
                 since,
                 lease_ends,
             } if now >= since + PATIENCE => {
-                self.end_inside(state, id, token, lease_ends, End::Left);
+                self.end_inside(state, id, first, lease_ends, End::Left);
                 return;
             }
             _ => {}

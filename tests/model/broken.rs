@@ -39,6 +39,42 @@ pub(crate) enum Broken {
     PlaceByClockAlone,
     /// A waiter begins its wait anew with each connection.
     WaitBeginsAnew,
+    /// The owner of a block that leaves hands the lock on.
+    LeaveFreesTheBlock,
+    /// The last waiter of a block that leaves releases it, though another is inside.
+    LastWaiterReleases,
+    /// A block that is known and described once more is handed on from its beginning.
+    KnownBlockTakenUpAnew,
+    /// A member that has left is given its turn nevertheless.
+    SkippedTurnStays,
+    /// A member is given its turn for a claim from now on, whatever is known of the block.
+    PassIgnoresDeadline,
+    /// The members of a block that was lost wait on.
+    LostBlockStaysAway,
+    /// A block whose deadline has passed is released, also if members of it wait: a late description of it is taken up.
+    LostBlockReleasedFirst,
+    /// A free lock is its queue's head's, also if the caller has an older place.
+    HeadBeforeWhoComesBack,
+    /// Who has its turn by an older grant keeps it when the server has given it a newer one.
+    OlderGrantStands,
+    /// A group that comes back queues at the end.
+    GroupPlacesForgotten,
+    /// A caller of a group sends a request of its own as well, over a new connection.
+    AloneAndWithTheGroup,
+    /// A block goes over process boundaries.
+    BlockOfTwoInboxes,
+    /// A block has members of different leases.
+    BlockOfTwoLeases,
+    /// A block of which nobody waits any more is not released.
+    EmptyBlockStays,
+    /// A block costs one token.
+    OneTokenForABlock,
+    /// The members of a block share a token.
+    MembersShareAToken,
+    /// A member that is given its turn enters while the request that names it is still under way.
+    EntersBesideItsRequest,
+    /// A look asks for any of the waiters.
+    LookAsksForAnybody,
     /// A counter that was lost starts again at one.
     CounterStartsAgain,
 }

@@ -23,15 +23,23 @@ pub(crate) fn holds(scenario: Scenario) {
 /// Checks a scenario until a promise is broken, which has to be this one.
 #[track_caller]
 pub(crate) fn is_caught(broken: Broken, scenario: Scenario, promise: &'static str) {
-    match run(&Protocol::new(scenario.clone(), Some(broken)), false) {
-        None => panic!("{broken:?} was not noticed"),
-        Some((name, trace)) => {
-            assert_eq!(name, promise, "{broken:?} breaks another promise:\n{trace}");
-        }
-    }
+    are_caught(&[broken], &scenario, promise);
     // And it is the rule that matters, not the scenario.
     if let Some((name, trace)) = run(&Protocol::new(scenario, None), false) {
         panic!("{broken:?}: `{name}` is broken also with the rule in place:\n{trace}");
+    }
+}
+
+/// Each of these, in a scenario that is known to hold without them.
+#[track_caller]
+pub(crate) fn are_caught(broken: &[Broken], scenario: &Scenario, promise: &'static str) {
+    for broken in broken {
+        match run(&Protocol::new(scenario.clone(), Some(*broken)), false) {
+            None => panic!("{broken:?} was not noticed"),
+            Some((name, trace)) => {
+                assert_eq!(name, promise, "{broken:?} breaks another promise:\n{trace}");
+            }
+        }
     }
 }
 
@@ -104,10 +112,11 @@ fn summary(state: &State) -> String {
     }
     match state.server.grant {
         Some(grant) => {
+            let owners: Vec<_> = grant.owners.iter().collect();
             let _ = write!(
                 line,
-                " lock {} of {} until {},",
-                grant.token, grant.owner, grant.expires
+                " lock {} of {owners:?} until {},",
+                grant.token, grant.expires
             );
         }
         None => line.push_str(" lock free,"),
@@ -128,6 +137,15 @@ fn summary(state: &State) -> String {
             let _ = write!(line, " behind {behind:?}");
         }
         line.push(',');
+    }
+    for (id, process) in state.processes.iter().enumerate() {
+        if let Some(block) = process.block {
+            let _ = write!(
+                line,
+                " process {id} hands on {} until {},",
+                block.first, block.until
+            );
+        }
     }
     line.pop();
     line

@@ -4,7 +4,7 @@ use crate::{
     broken::Broken,
     protocol::Protocol,
     server::Token,
-    state::{Behind, CallerId, Claim, End, Hold, Phase, Script, State, Tick},
+    state::{Behind, By, CallerId, Claim, End, Hold, Phase, Script, State, Tick},
 };
 
 impl Protocol {
@@ -31,9 +31,11 @@ impl Protocol {
         let now = self.clock_of(state, id);
         let hold = Hold {
             token: claim.token,
+            first: claim.first,
             since: now,
             until: claim.until,
-            claim: claim.validity < self.scenario.terms.lease,
+            // A member of a block is sure of what is left of it, and no more.
+            claim: claim.validity < self.scenario.terms.lease(id) || claim.by == By::Pass,
             tended: now,
             tending: false,
             by: claim.by,
@@ -42,7 +44,11 @@ impl Protocol {
         state.caller(id).phase = Phase::Inside(hold);
         if now >= claim.until {
             self.lose(state, id);
+            return;
         }
+        let observed = &mut state.observed;
+        observed.begun_fell |= claim.token <= observed.begun;
+        observed.begun = observed.begun.max(claim.token);
     }
 
     /// What the keeper has to do for a hold (`plan::step`): the lease that it asks for, 0 for a check.
@@ -59,8 +65,8 @@ impl Protocol {
         let checks =
             faults.state_losses + faults.restarts + faults.jumps_ahead + faults.jumps_back > 0;
         match (terms.renewed, hold.claim, checks) {
-            (true, _, _) => Some(terms.lease),
-            (false, true, _) => Some((hold.since + terms.lease - now).max(1)),
+            (true, _, _) => Some(terms.lease(id)),
+            (false, true, _) => Some((hold.since + terms.lease(id) - now).max(1)),
             (false, false, true) => Some(0),
             (false, false, false) => None,
         }
@@ -73,8 +79,8 @@ impl Protocol {
         if let (Some(lease), Phase::Inside(hold)) = (lease, &mut state.caller(id).phase) {
             hold.tending = true;
             hold.tended = now;
-            let token = hold.token;
-            self.send_from_home(state, id, Script::Renew(token, lease));
+            let first = hold.first;
+            self.send_from_home(state, id, Script::Renew(first, lease));
         }
     }
 
@@ -83,11 +89,15 @@ impl Protocol {
         state: &mut State,
         id: CallerId,
         sent: Tick,
-        (token, lease, left): (Token, Tick, Option<Tick>),
+        (first, lease, left): (Token, Tick, Option<Tick>),
     ) {
+        let process = self.process_of(id);
         let until = left.map(|left| self.deadline(state, id, sent, left));
+        if let Some(until) = until {
+            self.block_renewed(state, process, first, until);
+        }
         match &mut state.caller(id).phase {
-            Phase::Confirming(claim) if claim.token == token => {
+            Phase::Confirming(claim) if claim.first == first => {
                 let claim = *claim;
                 match until {
                     Some(until) => self.enter(
@@ -102,7 +112,7 @@ impl Protocol {
                     None => self.ask(state, id),
                 }
             }
-            Phase::Inside(hold) if hold.token == token && hold.tending => {
+            Phase::Inside(hold) if hold.first == first && hold.tending => {
                 hold.tending = false;
                 match until {
                     Some(until) if lease > 0 => {
@@ -115,25 +125,32 @@ impl Protocol {
             }
             _ => {}
         }
+        if until.is_none() {
+            self.lose_block(state, process, first);
+        }
     }
 
     /// `HoldState::lose`: the body is dropped.
     pub(crate) fn lose(&self, state: &mut State, id: CallerId) {
         if let Phase::Inside(hold) = state.caller(id).phase {
-            self.end_inside(state, id, hold.token, hold.until, End::Lost);
+            self.end_inside(state, id, hold.first, hold.until, End::Lost);
         }
     }
 
-    /// `EntryDuty::leave`
+    /// `EntryDuty::leave`. Only the last member of a block sends anything.
     pub(crate) fn finish(&self, state: &mut State, id: CallerId) {
         let since = self.clock_of(state, id);
-        if let Phase::Inside(Hold { token, until, .. }) = state.caller(id).phase {
+        if let Phase::Inside(Hold { first, until, .. }) = state.caller(id).phase {
+            state.caller(id).phase = Phase::Ended(End::Left);
+            if self.pass(state, self.process_of(id), first, By::Pass) {
+                return;
+            }
             state.caller(id).phase = Phase::Releasing {
-                token,
+                first,
                 since,
                 lease_ends: until,
             };
-            self.send(state, id, Script::Release(token));
+            self.send(state, id, Script::Release(first));
         }
     }
 
@@ -142,14 +159,16 @@ impl Protocol {
         &self,
         state: &mut State,
         id: CallerId,
-        token: Token,
+        first: Token,
         lease_ends: Tick,
         end: End,
     ) {
         let until = lease_ends.max(self.clock_of(state, id) + self.scenario.terms.claim);
-        let caller = state.caller(id);
-        caller.phase = Phase::Ended(end);
-        caller.behind = Some(Behind::Release { token, until });
-        self.send_from_home(state, id, Script::Release(token));
+        state.caller(id).phase = Phase::Ended(end);
+        if self.pass(state, self.process_of(id), first, By::Pass) {
+            return;
+        }
+        state.caller(id).behind = Some(Behind::Release { first, until });
+        self.send_from_home(state, id, Script::Release(first));
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     broken::Broken,
     protocol::Protocol,
-    server::{Found, micros},
+    server::{Found, Grant, Push, micros},
     state::{
         Behind, By, CallerId, Claim, End, Event, Phase, ProcessId, Reply, Request, Script, State,
         Tick,
@@ -44,18 +44,25 @@ impl Protocol {
             Event::Push(push) => {
                 // `Link::granted`; the stamp lies before the push.
                 let stamp = link.answered;
-                let validity = self.scenario.terms.lease.min(self.scenario.terms.claim);
+                let Push { owners, token } = push;
+                let owner = owners.iter().next().unwrap_or_default();
+                let terms = &self.scenario.terms;
+                let validity = terms.lease(owner).min(terms.claim);
                 let until = if self.is(Broken::DeadlineFromThePush) {
                     state.local(process) + validity
                 } else {
-                    self.deadline(state, push.owner, stamp, validity)
+                    self.deadline(state, owner, stamp, validity)
                 };
-                let token = push.token;
+                if owners.len() > 1 {
+                    self.take_up_block(state, process, token, owners, until, By::Push);
+                    return;
+                }
                 self.deliver(
                     state,
-                    push.owner,
+                    owner,
                     Claim {
                         token,
+                        first: token,
                         validity,
                         until,
                         queued: true,
@@ -75,12 +82,20 @@ impl Protocol {
     }
 
     pub(crate) fn hear_reply(&self, state: &mut State, id: CallerId, sent: Tick, reply: Reply) {
+        let process = self.process_of(id);
         match reply {
             Reply::Acquired(acquired) => self.acquired(state, id, sent, acquired),
-            Reply::Left(held) => {
-                if let Phase::Leaving { .. } = state.caller(id).phase {
-                    match held {
-                        Some((token, left)) => {
+            Reply::Joined(joined) => self.joined(state, process, sent, joined),
+            Reply::Left(found) => {
+                if let Some(found) = found.filter(|found| found.owners.len() > 1) {
+                    // Its turn is another's, or nobody's.
+                    self.take_up(state, process, sent, found, By::Leave);
+                    if let Phase::Leaving { .. } = state.caller(id).phase {
+                        state.caller(id).phase = Phase::Ended(End::Busy);
+                    }
+                } else if let Phase::Leaving { .. } = state.caller(id).phase {
+                    match found {
+                        Some(Found { token, left, .. }) => {
                             let claim = self.held(state, id, sent, token, left, By::Leave);
                             self.enter(
                                 state,
@@ -95,7 +110,10 @@ impl Protocol {
                     }
                 }
             }
-            Reply::Abandoned => {
+            Reply::Abandoned(found) => {
+                if let Some(found) = found {
+                    self.take_up(state, process, sent, found, By::Leave);
+                }
                 // Where a late request cannot be stopped, it may still come.
                 let may_kill = self.scenario.terms.may_kill;
                 let caller = state.caller(id);
@@ -105,17 +123,23 @@ impl Protocol {
                     _ => {}
                 }
             }
-            Reply::Released(_) => {
+            Reply::Released(token) => {
+                let letting_go = &mut state.processes[process].letting_go;
+                letting_go.retain(|(first, _)| *first != token);
                 let caller = state.caller(id);
-                if let Phase::Releasing { .. } = caller.phase {
-                    caller.phase = Phase::Ended(End::Left);
+                match caller.phase {
+                    Phase::Releasing { first, .. } if first == token => {
+                        caller.phase = Phase::Ended(End::Left);
+                    }
+                    _ => {}
                 }
-                if let Some(Behind::Release { .. }) = caller.behind {
-                    caller.behind = None;
+                match caller.behind {
+                    Some(Behind::Release { first, .. }) if first == token => caller.behind = None,
+                    _ => {}
                 }
             }
-            Reply::Renewed(token, lease, left) => {
-                self.renewed(state, id, sent, (token, lease, left));
+            Reply::Renewed(first, lease, left) => {
+                self.renewed(state, id, sent, (first, lease, left));
             }
             Reply::Looked(found, lost) => self.looked(state, id, sent, found, lost),
         }
@@ -123,16 +147,27 @@ impl Protocol {
 
     /// `Link::deliver`
     pub(crate) fn deliver(&self, state: &mut State, id: CallerId, claim: Claim) {
+        let beside = self.is(Broken::EntersBesideItsRequest);
+        let lost = self.supersede(state, self.process_of(id), claim.first);
         let caller = state.caller(id);
+        let is_newer =
+            |older: Claim| older.token < claim.token && !self.is(Broken::OlderGrantStands);
         match caller.phase {
-            Phase::Asking if caller.early.is_none() => caller.early = Some(claim),
+            Phase::Asking if beside => self.granted(state, id, claim),
+            Phase::Asking if caller.early.is_none_or(is_newer) => caller.early = Some(claim),
             Phase::Queued => self.granted(state, id, claim),
+            // The server has lost the grant that it has its turn of.
+            Phase::Confirming(older) | Phase::Settling(older) if is_newer(older) => {
+                self.granted(state, id, claim);
+            }
             _ => {} // an owner that has gone meanwhile gives the grant back by itself
+        }
+        if let Some(lost) = lost {
+            self.queue_again(state, self.process_of(id), lost);
         }
     }
 
-    /// One of each lock's waiters, whoever comes first in a table; nobody where this process holds, for it will release
-    /// (`Link::awaited`).
+    /// The oldest of each lock's waiters; nobody where this process holds, for it will release (`Link::awaited`).
     pub(crate) fn awaited(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
         let holds = |id: &CallerId| {
             let now = self.clock_of(state, *id);
@@ -152,9 +187,15 @@ impl Protocol {
         {
             return Vec::new();
         }
-        self.callers_of(process)
-            .filter(|id| state.callers[usize::from(*id)].phase == Phase::Queued)
-            .collect()
+        let place = |id: &CallerId| state.callers[usize::from(*id)].place;
+        let waiters = self
+            .callers_of(process)
+            .filter(|id| state.callers[usize::from(*id)].phase == Phase::Queued);
+        if self.is(Broken::LookAsksForAnybody) {
+            waiters.collect()
+        } else {
+            waiters.min_by_key(place).into_iter().collect()
+        }
     }
 
     /// `beat`. What finds nothing is one step, for its parts would meet nobody.
@@ -186,9 +227,8 @@ impl Protocol {
         lost: bool,
     ) {
         state.processes[self.process_of(id)].looking = false;
-        if let Some(Found { owner, token, left }) = found {
-            let claim = self.held(state, owner, sent, token, left, By::Look);
-            self.deliver(state, owner, claim);
+        if let Some(found) = found {
+            self.take_up(state, self.process_of(id), sent, found, By::Look);
         }
         if lost {
             self.resend(state, self.process_of(id));
@@ -201,20 +241,24 @@ impl Protocol {
             .callers_of(process)
             .filter(|id| state.caller(*id).phase == Phase::Queued)
             .collect();
-        queued.sort_by_key(|id| state.caller(*id).place);
+        // Else the one under way goes first, and settles it.
+        queued.retain(|id| !state.caller(*id).resending);
         for id in queued {
-            // Else the one under way goes first, and settles it.
-            if !state.caller(id).resending {
+            if state.caller(id).joins || self.has_company(state, id) {
+                state.caller(id).joins = true;
+            } else {
                 state.caller(id).resending = true;
                 self.send_acquire(state, id);
             }
         }
+        self.group(state, process);
     }
 
     /// The process finds its connection broken. The server may not have noticed.
     pub(crate) fn break_main(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         this.main.up = false;
+        this.main.grouping = false;
         this.looking = false;
         this.main.events.clear();
         let unread = std::mem::take(&mut this.main.requests);
@@ -249,23 +293,32 @@ impl Protocol {
                 self.open_gate(state, id);
             }
         }
+        for id in self.callers_of(process) {
+            let queues =
+                state.caller(id).phase == Phase::Asking && self.scenario.terms.wait(id) > 0;
+            state.caller(id).joins |= queues && self.has_company(state, id);
+        }
+        let joins: Vec<_> = state.callers.iter().map(|caller| caller.joins).collect();
         self.resend(state, process);
         for id in self.callers_of(process) {
             if self.is(Broken::WaitBeginsAnew) && state.caller(id).waits() {
                 state.caller(id).wait_until = now + self.scenario.terms.wait(id);
             }
+            let alone = !joins[usize::from(id)] || self.is(Broken::AloneAndWithTheGroup);
             match state.caller(id).phase {
-                Phase::Asking => self.send_acquire(state, id),
+                // Else with the group.
+                Phase::Asking if alone => self.send_acquire(state, id),
                 Phase::Confirming(claim) => {
                     self.send(
                         state,
                         id,
-                        Script::Renew(claim.token, self.scenario.terms.lease),
+                        Script::Renew(claim.first, self.scenario.terms.lease(id)),
                     );
                 }
                 Phase::Leaving { .. } => self.send_leave(state, id),
-                Phase::Releasing { token, .. } => self.send(state, id, Script::Release(token)),
+                Phase::Releasing { first, .. } => self.send(state, id, Script::Release(first)),
                 Phase::Idle
+                | Phase::Asking
                 | Phase::Queued
                 | Phase::Settling(_)
                 | Phase::Inside(_)
@@ -276,16 +329,23 @@ impl Protocol {
 
     /// The home link sends again what it got no answer to.
     pub(crate) fn answer_lost(&self, state: &mut State, id: CallerId, reply: Reply) {
+        if let Reply::Released(token) = reply {
+            let letting_go = &state.processes[self.process_of(id)].letting_go;
+            if letting_go.iter().any(|(first, _)| *first == token) {
+                self.send_from_home(state, id, Script::Release(token));
+                return;
+            }
+        }
         let caller = state.caller(id);
         match (reply, &mut caller.phase, caller.behind) {
-            (Reply::Renewed(token, ..), Phase::Inside(hold), _) if hold.token == token => {
+            (Reply::Renewed(first, ..), Phase::Inside(hold), _) if hold.first == first => {
                 hold.tending = false;
                 hold.tended -= 1;
             }
-            (Reply::Released(_), _, Some(Behind::Release { token, .. })) => {
-                self.send_from_home(state, id, Script::Release(token));
+            (Reply::Released(_), _, Some(Behind::Release { first, .. })) => {
+                self.send_from_home(state, id, Script::Release(first));
             }
-            (Reply::Abandoned, _, Some(Behind::LeaveFromHome { .. })) => {
+            (Reply::Abandoned(_), _, Some(Behind::LeaveFromHome { .. })) => {
                 self.leave_from_home(state, id);
             }
             _ => {}
@@ -295,10 +355,17 @@ impl Protocol {
     /// Killed. What was sent may still be read.
     pub(crate) fn crash(&self, state: &mut State, process: ProcessId) {
         for id in self.callers_of(process) {
+            let lease = self.scenario.terms.lease(id);
+            let limit = state.server.clock + lease;
+            let stands = |grant: Grant| grant.owners.contains(id) && grant.expires > limit;
+            let outlives = state.server.grant.is_some_and(stands);
             let caller = state.caller(id);
             let inside = matches!(caller.phase, Phase::Inside(_));
+            state.observed.outlived |= inside && outlives;
+            let caller = state.caller(id);
             caller.behind = None;
             caller.early = None;
+            caller.joins = false;
             caller.resending = false;
             if !matches!(caller.phase, Phase::Ended(_)) {
                 caller.phase = Phase::Ended(End::Crashed { inside });
@@ -307,6 +374,8 @@ impl Protocol {
         self.break_main(state, process);
         let this = &mut state.processes[process];
         this.alive = false;
+        this.block = None;
+        this.letting_go.clear();
         this.home.events.clear();
         let unread = std::mem::take(&mut this.home.requests);
         this.old.get_or_insert_default().extend(unread);

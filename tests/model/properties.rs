@@ -11,6 +11,8 @@ use crate::{
 pub(crate) const EXCLUSION: &str = "two bodies never run on valid leases";
 pub(crate) const TOKENS: &str = "tokens rise";
 pub(crate) const ORDER: &str = "nobody who waits is overtaken";
+pub(crate) const BEGUN: &str = "tokens rise as bodies begin";
+pub(crate) const CRASH: &str = "a crash frees the lock within the lease of who was inside";
 pub(crate) const TOLD: &str = "no owner holds the key told neither way";
 pub(crate) const LEFT: &str = "nobody who has left stays in the queue";
 pub(crate) const FORGOTTEN: &str = "no waiter is forgotten beside a free lock";
@@ -31,6 +33,7 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
         (BOUNDED, wait_is_bounded),
         (CLAIM, claim_ends),
         (HEARD, |_, state| !state.observed.unheard),
+        (CRASH, |_, state| !state.observed.outlived),
     ];
     // The one gap of the tokens: state lost, and a clock behind by more than the outage.
     if !loses_state || faults.jumps_back == 0 || scenario.shows_gaps {
@@ -39,6 +42,7 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
     // The documented overlap, until the first is told.
     if !loses_state && faults.jumps_ahead == 0 || scenario.shows_gaps {
         promises.push((EXCLUSION, |protocol, state| inside(protocol, state) <= 1));
+        promises.push((BEGUN, |_, state| !state.observed.begun_fell));
     }
     if !loses_state {
         promises.push((ORDER, |_, state| state.observed.overtaken.is_none()));
@@ -98,12 +102,30 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     let Some(grant) = state.server.grant else {
         return true;
     };
-    let caller = &state.callers[usize::from(grant.owner)];
-    match caller.phase {
-        _ if !is_alive(protocol, state, grant.owner) => true,
-        _ if caller.behind.is_some() || caller.waits() => true,
-        _ => caller.token() == Some(grant.token),
+    let mut owners = grant.owners.iter();
+    let Some(owner) = owners.next().filter(|id| is_alive(protocol, state, *id)) else {
+        return true;
+    };
+    let process = &state.processes[protocol.scenario.terms.process_of(owner)];
+    if process
+        .letting_go
+        .iter()
+        .any(|(first, _)| *first == grant.token)
+    {
+        return true;
     }
+    let is_known = process
+        .block
+        .is_some_and(|block| block.first == grant.token);
+    grant.owners.iter().any(|id| {
+        let caller = &state.callers[usize::from(id)];
+        let has_turn = caller
+            .turn()
+            .is_some_and(|claim| claim.first == grant.token)
+            || caller.first() == Some(grant.token);
+        let may_hear = caller.behind.is_some() || caller.waits();
+        has_turn || !is_known && may_hear
+    })
 }
 
 fn is_alive(protocol: &Protocol, state: &State, id: CallerId) -> bool {
@@ -197,6 +219,21 @@ pub(crate) const GIVEN_BACK: Reached = ("a grant given back by who had left", |_
     (0..)
         .zip(&state.callers)
         .any(|(id, caller)| caller.phase == Phase::Ended(End::Cancelled) && state.server.holds(id))
+});
+pub(crate) const PASSED: Reached = ("a turn passed on in memory", |_, state| {
+    entered_by(state, By::Pass)
+});
+pub(crate) const PASSED_OVER: Reached = ("a member skipped in memory", |_, state| {
+    state.observed.passed_over
+});
+pub(crate) const LOST_BLOCK: Reached = ("members of a lost block that queue again", |_, state| {
+    state.observed.lost_block
+});
+pub(crate) const NOBODY_LEFT: Reached = ("a block of which nobody waits", |_, state| {
+    state.observed.nobody_left
+});
+pub(crate) const TOLD_AGAIN: Reached = ("a block described once more", |_, state| {
+    state.observed.told_again
 });
 pub(crate) const OVERLAP: Reached = (
     "the documented overlap after a loss of state",

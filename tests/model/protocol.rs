@@ -116,7 +116,8 @@ impl Protocol {
     /// When everything has to be over.
     pub(crate) fn horizon(&self) -> Tick {
         let terms = &self.scenario.terms;
-        self.last_queue() + (2 * terms.wait + 1).max(terms.body + terms.lease + terms.claim)
+        self.last_queue()
+            + (2 * terms.wait + 1).max(terms.body + terms.longest_lease() + terms.claim)
     }
 
     fn may_begin(&self, state: &State, id: CallerId) -> bool {
@@ -263,6 +264,7 @@ impl Protocol {
         state.server.clock += 1;
         state.server.into_tick = 0;
         state.server.expire();
+        self.give_up_releases(state);
         for process in &mut state.processes {
             process.looked = false;
         }
@@ -299,6 +301,15 @@ impl Protocol {
         }
     }
 
+    /// Background releases that have been tried for long enough.
+    fn give_up_releases(&self, state: &mut State) {
+        for process in 0..state.processes.len() {
+            let now = state.local(process);
+            let letting_go = &mut state.processes[process].letting_go;
+            letting_go.retain(|(_, until)| now < *until);
+        }
+    }
+
     pub(crate) fn is_over(&self, state: &State) -> bool {
         let ended = (0..).zip(&state.callers).all(|(id, caller)| {
             caller.has_ended() || (caller.phase == Phase::Idle && !self.may_begin(state, id))
@@ -321,6 +332,7 @@ impl Model for Protocol {
                 up: true,
                 floor,
                 answered: START,
+                grouping: false,
                 requests: Vec::new(),
                 events: Vec::new(),
             },
@@ -330,6 +342,8 @@ impl Model for Protocol {
                 requests: Vec::new(),
                 events: Vec::new(),
             },
+            block: None,
+            letting_go: Vec::new(),
             looked: false,
             looking: false,
         };
@@ -340,6 +354,7 @@ impl Model for Protocol {
             place: None,
             joined: None,
             early: None,
+            joins: false,
             resending: false,
             carried: None,
             behind: None,
@@ -465,6 +480,7 @@ fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
         caller.began = 0;
         caller.place = None;
         caller.early = None;
+        caller.joins = false;
         if !matches!(
             caller.behind,
             Some(Behind::Gate | Behind::Leave { .. } | Behind::LeaveFromHome { .. })

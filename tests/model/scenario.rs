@@ -21,6 +21,10 @@ pub(crate) struct Terms {
     /// The process of each caller.
     pub(crate) callers: Vec<ProcessId>,
     pub(crate) lease: Tick,
+    /// These have a lease of their own.
+    pub(crate) leases: Vec<(CallerId, Tick)>,
+    /// So many owners at most are given the lock at once.
+    pub(crate) block: usize,
     /// Whether the lease is renewed while the body runs.
     pub(crate) renewed: bool,
     /// How long a pushed grant stands unconfirmed (`lease::CLAIM`).
@@ -109,6 +113,16 @@ impl Terms {
         } else {
             self.wait
         }
+    }
+
+    pub(crate) fn lease(&self, caller: CallerId) -> Tick {
+        let own = self.leases.iter().find(|(id, _)| *id == caller);
+        own.map_or(self.lease, |(_, lease)| *lease)
+    }
+
+    pub(crate) fn longest_lease(&self) -> Tick {
+        let own = self.leases.iter().map(|(_, lease)| *lease);
+        own.fold(self.lease, Tick::max)
     }
 
     /// A lease time less what two clocks may drift apart in it.

@@ -14,6 +14,8 @@ fn two_processes() -> Terms {
     Terms {
         callers: vec![0, 1],
         lease: 4,
+        leases: Vec::new(),
+        block: 3,
         renewed: false,
         claim: 3,
         drift: 0,

@@ -4,6 +4,7 @@
 
 use crate::{
     broken::Broken,
+    few::Few,
     scenario::Terms,
     state::{CallerId, ProcessId, Tick},
 };
@@ -20,12 +21,13 @@ pub(crate) fn micros(clock: Tick) -> u16 {
     u16::try_from(i16::from(clock) * MICROS_A_TICK).unwrap_or(0)
 }
 
-/// The string `token|lease|inbox|owner`, and its expiry.
+/// The string `token|lease|inbox|owner owner …`, and its expiry. The inbox is that of the first owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Grant {
+    /// Of the first owner. It names the grant; those after it have the tokens after it.
     pub(crate) token: Token,
     pub(crate) lease: Tick,
-    pub(crate) owner: CallerId,
+    pub(crate) owners: Few<CallerId>,
     pub(crate) expires: Tick,
     /// Until when it is a claim; not stored by the real server, for the properties only.
     pub(crate) claimed_until: Option<Tick>,
@@ -55,16 +57,24 @@ pub(crate) enum Acquired {
     /// Inside, for the whole lease.
     Taken(Token),
     /// Mine already: the same grant, and what is left of it.
-    Held(Token, Tick),
+    Held(Found),
     Queued(Place),
     Busy,
     Late,
 }
 
-/// `PUBLISH` to the inbox of this owner's process.
+/// The reply to a group: the place of each member that queues, and the grant if it is one of theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Joined {
+    pub(crate) members: Few<(CallerId, Option<Place>)>,
+    pub(crate) found: Option<Found>,
+    pub(crate) late: bool,
+}
+
+/// `PUBLISH` to the inbox of the first owner's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Push {
-    pub(crate) owner: CallerId,
+    pub(crate) owners: Few<CallerId>,
     pub(crate) token: Token,
 }
 
@@ -121,7 +131,7 @@ impl Server {
     }
 
     pub(crate) fn holds(&self, owner: CallerId) -> bool {
-        self.grant.is_some_and(|grant| grant.owner == owner)
+        self.grant.is_some_and(|grant| grant.owners.contains(owner))
     }
 
     /// `head[2] + wait * 1000 > now`
@@ -129,26 +139,40 @@ impl Server {
         member.place + micros(terms.wait(member.owner)) > micros(self.clock)
     }
 
-    fn left(&self, grant: Grant) -> Tick {
-        (grant.expires - self.clock).min(grant.lease)
-    }
-
-    fn next_token(&mut self, run: &Run<'_>) -> Token {
-        self.fence += 1;
-        if self.fence < run.floor && !run.is(Broken::CounterStartsAgain) {
-            self.fence = self.fence.max(micros(self.clock));
+    fn found(&self, grant: Grant) -> Found {
+        Found {
+            token: grant.token,
+            owners: grant.owners,
+            left: (grant.expires - self.clock).min(grant.lease),
         }
-        self.fence
     }
 
-    fn give(&mut self, run: &Run<'_>, owner: CallerId, claim: Option<Tick>) -> Grant {
-        let token = self.next_token(run);
-        let lease = run.terms.lease;
+    /// The first of so many tokens in turn.
+    fn next_tokens(&mut self, run: &Run<'_>, count: usize) -> Token {
+        let mut first = self.fence + 1;
+        if first < run.floor && !run.is(Broken::CounterStartsAgain) {
+            first = first.max(micros(self.clock));
+        }
+        let count = if run.is(Broken::OneTokenForABlock) {
+            1
+        } else {
+            Token::try_from(count).unwrap_or(Token::MAX)
+        };
+        self.fence = first + count - 1;
+        first
+    }
+
+    fn give(&mut self, run: &Run<'_>, owners: Few<CallerId>, claim: Option<Tick>) -> Grant {
+        let token = self.next_tokens(run, owners.len());
+        let lease = owners
+            .iter()
+            .next()
+            .map_or(0, |first| run.terms.lease(first));
         let time = claim.map_or(lease, |claim| claim.min(lease));
         let grant = Grant {
             token,
             lease,
-            owner,
+            owners,
             expires: self.clock + time,
             claimed_until: claim.map(|_| self.clock + run.terms.claim),
         };
@@ -174,20 +198,46 @@ impl Server {
         }
     }
 
-    /// Gives the lock to the first waiter that is alive and can be told, or deletes it.
+    /// The head, and those after it who wait in the same process on the same lease.
+    fn block(&mut self, run: &mut Run<'_>, head: CallerId) -> Few<CallerId> {
+        let terms = run.terms;
+        let mut owners = Few::from_iter([head]);
+        while owners.len() < terms.block
+            && let Some(next) = self.queue.first().copied()
+        {
+            let lives = self.is_living(next, terms);
+            let joins = (terms.process_of(next.owner) == terms.process_of(head)
+                || run.is(Broken::BlockOfTwoInboxes))
+                && (terms.lease(next.owner) == terms.lease(head)
+                    || run.is(Broken::BlockOfTwoLeases));
+            if lives && !joins {
+                break;
+            }
+            self.queue.remove(0);
+            if lives {
+                owners.push(next.owner);
+            } else {
+                run.skipped = true;
+            }
+        }
+        owners
+    }
+
+    /// Gives the lock to the first waiters that are alive and can be told, or deletes it.
     fn hand_on(&mut self, run: &mut Run<'_>) {
-        let claim = if run.is(Broken::PushedForTheWholeLease) {
-            run.terms.lease
-        } else {
-            run.terms.claim
-        };
         while let Some(head) = self.pop_first() {
             if self.is_living(head, run.terms) {
-                let grant = self.give(run, head.owner, Some(claim));
+                let claim = if run.is(Broken::PushedForTheWholeLease) {
+                    run.terms.lease(head.owner)
+                } else {
+                    run.terms.claim
+                };
+                let owners = self.block(run, head.owner);
+                let grant = self.give(run, owners, Some(claim));
                 let process = run.terms.process_of(head.owner);
                 if run.heard[process] {
                     run.pushes.push(Push {
-                        owner: head.owner,
+                        owners,
                         token: grant.token,
                     });
                     run.granted.push(grant);
@@ -208,7 +258,7 @@ impl Server {
     }
 
     fn take(&mut self, run: &mut Run<'_>, owner: CallerId) -> Acquired {
-        let grant = self.give(run, owner, None);
+        let grant = self.give(run, Few::from_iter([owner]), None);
         run.granted.push(grant);
         Acquired::Taken(grant.token)
     }
@@ -228,9 +278,12 @@ impl Server {
             return self.take(run, owner);
         }
         if self.grant.is_none() {
-            // If a queue lives, its head gets the lock, whoever asks.
-            if self.queue[0].owner == owner {
-                self.queue.remove(0);
+            // If a queue lives, its head gets the lock, whoever asks; and a caller that comes back before it is the head.
+            let head = self.queue[0];
+            let comes_back = place.is_some_and(|place| place < head.place)
+                && !run.is(Broken::HeadBeforeWhoComesBack);
+            if head.owner == owner || comes_back {
+                self.remove(owner);
                 return self.take(run, owner);
             }
             self.hand_on(run);
@@ -238,17 +291,21 @@ impl Server {
         let Some(held) = self.grant else {
             return self.take(run, owner); // those who queued are gone
         };
-        if held.owner == owner {
+        if held.owners.contains(owner) {
             if run.is(Broken::ResendGrantsAnew) {
                 return self.take(run, owner);
             }
-            return Acquired::Held(held.token, self.left(held));
+            return Acquired::Held(self.found(held));
         }
-        let wait = run.terms.wait(owner);
-        if wait == 0 {
+        if run.terms.wait(owner) == 0 {
             self.clamp();
             return Acquired::Busy;
         }
+        Acquired::Queued(self.join(run, owner, place))
+    }
+
+    /// `ZADD NX`, at the place that it has had or at the end.
+    fn join(&mut self, run: &Run<'_>, owner: CallerId, place: Option<Place>) -> Place {
         let place = match place {
             Some(place) if !run.is(Broken::PlaceForgotten) => place,
             _ => {
@@ -261,13 +318,45 @@ impl Server {
             }
         };
         if let Some(member) = self.queue.iter().find(|member| member.owner == owner) {
-            return Acquired::Queued(member.place);
+            return member.place;
         }
         let index = self.queue.partition_point(|member| member.place <= place);
         self.queue.insert(index, Member { place, owner });
         self.into_tick += 1;
+        let wait = run.terms.wait(owner);
         self.queue_expires = self.queue_expires.max(self.clock + 2 * wait + 1);
-        Acquired::Queued(place)
+        place
+    }
+
+    /// `queue.lua`: several callers of one process. Who is in the grant is not queued.
+    pub(crate) fn queue(
+        &mut self,
+        run: &mut Run<'_>,
+        members: Few<(CallerId, Option<Place>)>,
+        not_after: Option<Tick>,
+    ) -> Joined {
+        if not_after.is_some_and(|limit| self.clock > limit) {
+            return Joined {
+                members: Few::from_iter([]),
+                found: None,
+                late: true,
+            };
+        }
+        let members = members.iter().map(|(owner, place)| {
+            let place = place.filter(|_| !run.is(Broken::GroupPlacesForgotten));
+            let holds = self.holds(owner);
+            (owner, (!holds).then(|| self.join(run, owner, place)))
+        });
+        let members: Few<_> = members.collect();
+        if self.grant.is_none() {
+            self.hand_on(run);
+        }
+        let names_one = |held: &Grant| members.iter().any(|(id, _)| held.owners.contains(id));
+        Joined {
+            members,
+            found: self.grant.filter(names_one).map(|held| self.found(held)),
+            late: false,
+        }
     }
 
     /// `release.lua`, and `release_last.lua` after it. Whether it was held under this token.
@@ -295,7 +384,7 @@ impl Server {
             self.grant = Some(Grant {
                 token,
                 lease,
-                owner,
+                owners: Few::from_iter([owner]),
                 expires: clock + lease,
                 claimed_until: None,
             });
@@ -320,25 +409,26 @@ impl Server {
         Some(lease)
     }
 
-    /// `leave.lua`. The grant that the caller enters with, if it is not to be abandoned.
+    /// `leave.lua`. The grant that the caller enters with, if it is not to be abandoned; the block that it is of, which
+    /// only its process lets go of.
     pub(crate) fn leave(
         &mut self,
         run: &mut Run<'_>,
         owner: CallerId,
         abandon: bool,
-    ) -> Option<(Token, Tick)> {
+    ) -> Option<Found> {
         if self.remove(owner) {
             return None;
         }
-        let held = self.grant.filter(|held| held.owner == owner)?;
+        let held = self.grant.filter(|held| held.owners.contains(owner))?;
         if run.is(Broken::LeaveLooksAtTheQueueOnly) {
             return None;
         }
-        if abandon {
+        if abandon && (held.owners.len() == 1 || run.is(Broken::LeaveFreesTheBlock)) {
             self.hand_on(run);
             return None;
         }
-        Some((held.token, self.left(held)))
+        Some(self.found(held))
     }
 
     /// `look.lua`: the grant of this inbox, and whether this member of the queue is neither queued nor inside.
@@ -355,20 +445,21 @@ impl Server {
         }
         let found = self
             .grant
-            .filter(|held| run.terms.process_of(held.owner) == inbox)
-            .map(|held| Found {
-                owner: held.owner,
-                token: held.token,
-                left: self.left(held),
-            });
+            .filter(|held| {
+                held.owners
+                    .iter()
+                    .next()
+                    .is_some_and(|owner| run.terms.process_of(owner) == inbox)
+            })
+            .map(|held| self.found(held));
         (found, !self.is_queued(member) && !self.holds(member))
     }
 }
 
-/// A grant that a look came upon.
+/// A grant, and what is left of it, as a reply describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Found {
-    pub(crate) owner: CallerId,
     pub(crate) token: Token,
+    pub(crate) owners: Few<CallerId>,
     pub(crate) left: Tick,
 }

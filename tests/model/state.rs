@@ -1,8 +1,9 @@
 //! A state of the model: the server, the processes with their connections, the callers, and what may still go wrong.
 
 use crate::{
+    few::Few,
     scenario::Faults,
-    server::{Acquired, Found, Place, Push, Server, Token},
+    server::{Acquired, Found, Joined, Place, Push, Server, Token},
 };
 
 /// A stretch of time: about a heartbeat.
@@ -29,6 +30,11 @@ pub(crate) struct Observed {
     /// The newest token that was given.
     pub(crate) token: Token,
     pub(crate) token_fell: bool,
+    /// The newest token that a body has begun with.
+    pub(crate) begun: Token,
+    pub(crate) begun_fell: bool,
+    /// A process was killed, and the lock stands for longer than the lease of who was inside.
+    pub(crate) outlived: bool,
     /// Who entered, and who had queued before and was still waiting.
     pub(crate) overtaken: Option<(CallerId, CallerId)>,
     /// How many ticks in turn somebody alive waited for a lock that nobody held, or in no queue, and nothing was late.
@@ -37,6 +43,14 @@ pub(crate) struct Observed {
     pub(crate) unheard: bool,
     /// A dead waiter was passed over.
     pub(crate) skipped: bool,
+    /// A member of a block that had left was passed over.
+    pub(crate) passed_over: bool,
+    /// A block was lost, and members of it queued again.
+    pub(crate) lost_block: bool,
+    /// A block was released of which nobody waited any more when it was heard of.
+    pub(crate) nobody_left: bool,
+    /// A block that was known, or over, was described once more.
+    pub(crate) told_again: bool,
 }
 
 /// One process: one link (`link.rs`) for its callers, and the home link for what goes on in the background.
@@ -49,9 +63,25 @@ pub(crate) struct Process {
     /// What the server still knows of a connection that is no more: a subscriber, and requests not read yet.
     pub(crate) old: Option<Vec<Request>>,
     pub(crate) home: Home,
+    /// The block that it hands on between its callers.
+    pub(crate) block: Option<Block>,
+    /// Releases of blocks in the background, and when they are given up.
+    pub(crate) letting_go: Vec<(Token, Tick)>,
     /// Whether the heartbeat of this tick has happened, and whether it still waits for its answer.
     pub(crate) looked: bool,
     pub(crate) looking: bool,
+}
+
+/// A grant of several owners, as their process knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Block {
+    /// Its name, and the token of its first owner.
+    pub(crate) first: Token,
+    pub(crate) owners: Few<CallerId>,
+    /// How many of them have been tried.
+    pub(crate) tried: u8,
+    /// Until when it is known to be held.
+    pub(crate) until: Tick,
 }
 
 /// The connection that carries the callers' commands. Both directions keep their order.
@@ -62,6 +92,8 @@ pub(crate) struct Link {
     pub(crate) floor: Token,
     /// When the newest command was sent whose reply has come (`Health::stamp`).
     pub(crate) answered: Tick,
+    /// Whether a group's request is under way.
+    pub(crate) grouping: bool,
     pub(crate) requests: Vec<Request>,
     pub(crate) events: Vec<Event>,
 }
@@ -87,6 +119,11 @@ pub(crate) struct Request {
 pub(crate) enum Script {
     Acquire {
         place: Option<Place>,
+        not_after: Option<Tick>,
+    },
+    /// Several callers at once, with the places that they have had.
+    Queue {
+        members: Few<(CallerId, Option<Place>)>,
         not_after: Option<Tick>,
     },
     /// With `close`, after a `CLIENT KILL` of the connection that carried the request.
@@ -115,10 +152,12 @@ pub(crate) enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Reply {
     Acquired(Acquired),
-    /// To `leave … enter`: the grant to enter with.
-    Left(Option<(Token, Tick)>),
-    Abandoned,
-    Released(bool),
+    Joined(Joined),
+    /// To `leave … enter`: the grant to enter with, or the block to hand on.
+    Left(Option<Found>),
+    /// The block to hand on.
+    Abandoned(Option<Found>),
+    Released(Token),
     Renewed(Token, Tick, Option<Tick>),
     Looked(Option<Found>, bool),
 }
@@ -136,6 +175,8 @@ pub(crate) struct Caller {
     pub(crate) joined: Option<u8>,
     /// A grant that came before the reply that says that the caller is queued.
     pub(crate) early: Option<Claim>,
+    /// Goes with the next group's request.
+    pub(crate) joins: bool,
     /// Whether the link has sent the request again, and not been answered: until then the gate is held (`Args::gate`),
     /// and the owner neither enters nor leaves.
     pub(crate) resending: bool,
@@ -148,6 +189,8 @@ pub(crate) struct Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
     pub(crate) token: Token,
+    /// The name of its grant: the token of the first owner.
+    pub(crate) first: Token,
     pub(crate) validity: Tick,
     /// The local deadline.
     pub(crate) until: Tick,
@@ -164,6 +207,8 @@ pub(crate) enum By {
     Push,
     Look,
     Leave,
+    /// Another member of its block was through.
+    Pass,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -183,8 +228,9 @@ pub(crate) enum Phase {
     Leaving {
         since: Tick,
     },
+    /// The grant is named by its first token.
     Releasing {
-        token: Token,
+        first: Token,
         since: Tick,
         lease_ends: Tick,
     },
@@ -194,6 +240,8 @@ pub(crate) enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Hold {
     pub(crate) token: Token,
+    /// The name of its grant.
+    pub(crate) first: Token,
     pub(crate) since: Tick,
     /// The local deadline.
     pub(crate) until: Tick,
@@ -231,7 +279,7 @@ pub(crate) enum Behind {
         sent: Tick,
     },
     Release {
-        token: Token,
+        first: Token,
         until: Tick,
     },
 }
@@ -264,11 +312,31 @@ impl Caller {
         )
     }
 
-    /// The token of the grant that it knows to be its own.
-    pub(crate) fn token(&self) -> Option<Token> {
+    /// Whether it is to be given its turn: it has had none, and has not left.
+    pub(crate) fn is_waiting(&self) -> bool {
         match self.phase {
-            Phase::Inside(hold) => Some(hold.token),
-            Phase::Releasing { token, .. } => Some(token),
+            Phase::Asking => self.early.is_none(),
+            Phase::Queued => true,
+            _ => false,
+        }
+    }
+
+    /// The grant that it has its turn of, and is not inside with yet.
+    pub(crate) fn turn(&self) -> Option<Claim> {
+        match self.phase {
+            Phase::Asking => self.early,
+            Phase::Confirming(claim) | Phase::Settling(claim) => Some(claim),
+            _ => None,
+        }
+    }
+
+    /// The name of the grant that it is inside with, or gives back.
+    pub(crate) fn first(&self) -> Option<Token> {
+        match (self.phase, self.behind) {
+            (Phase::Inside(hold), _) => Some(hold.first),
+            (Phase::Releasing { first, .. }, _) | (_, Some(Behind::Release { first, .. })) => {
+                Some(first)
+            }
             _ => None,
         }
     }

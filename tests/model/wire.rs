@@ -67,7 +67,7 @@ impl Protocol {
             granted: Vec::new(),
             skipped: false,
         };
-        let had = state.server.grant.map(|grant| grant.owner);
+        let had = state.server.grant;
         let (owner, server) = (request.caller, &mut state.server);
         let reply = match request.script {
             Script::Acquire { place, not_after } => {
@@ -77,15 +77,26 @@ impl Protocol {
                 }
                 Reply::Acquired(server.acquire(&mut run, owner, place, not_after))
             }
+            Script::Queue { members, not_after } => {
+                for (owner, place) in members.iter() {
+                    if place.is_none() && !server.is_queued(owner) {
+                        state.callers[usize::from(owner)].joined = None;
+                    }
+                }
+                Reply::Joined(server.queue(&mut run, members, not_after))
+            }
             Script::Leave { abandon, .. } => {
                 let held = server.leave(&mut run, owner, abandon);
                 if abandon {
-                    Reply::Abandoned
+                    Reply::Abandoned(held)
                 } else {
                     Reply::Left(held)
                 }
             }
-            Script::Release(token) => Reply::Released(server.release(&mut run, token)),
+            Script::Release(token) => {
+                server.release(&mut run, token);
+                Reply::Released(token)
+            }
             Script::Renew(token, lease) => {
                 Reply::Renewed(token, lease, server.renew(&run, owner, token, lease))
             }
@@ -102,23 +113,38 @@ impl Protocol {
         } = run;
         state.observed.skipped |= skipped;
         for push in pushes {
-            let Process { main, .. } =
-                &mut state.processes[self.scenario.terms.process_of(push.owner)];
+            let Some(owner) = push.owners.iter().next() else {
+                continue;
+            };
+            let Process { main, .. } = &mut state.processes[self.scenario.terms.process_of(owner)];
             // Else it goes to a connection that is no more.
             if main.up {
                 main.events.push(Event::Push(push));
             }
         }
-        let newest = state
+        // In the order of their places; some have come into the lock by the script that queued them.
+        let mut places: Vec<_> = state
+            .server
+            .queue
+            .iter()
+            .map(|m| (m.place, m.owner))
+            .collect();
+        if let Reply::Joined(joined) = reply {
+            let joined = joined.members.iter();
+            places.extend(joined.filter_map(|(owner, place)| Some((place?, owner))));
+        }
+        places.sort_unstable();
+        let mut newest = state
             .callers
             .iter()
             .filter_map(|caller| caller.joined)
             .max();
-        for member in &state.server.queue {
-            let caller = &mut state.callers[usize::from(member.owner)];
-            caller
-                .joined
-                .get_or_insert(newest.map_or(0, |newest| newest + 1));
+        for (_, owner) in places {
+            let caller = &mut state.callers[usize::from(owner)];
+            if caller.joined.is_none() {
+                newest = Some(newest.map_or(0, |newest| newest + 1));
+                caller.joined = newest;
+            }
         }
         for grant in granted {
             self.observe(state, grant, had);
@@ -127,31 +153,41 @@ impl Protocol {
     }
 
     /// Notes whether tokens rise, and whether somebody who waits was overtaken.
-    fn observe(&self, state: &mut State, grant: Grant, had: Option<CallerId>) {
+    fn observe(&self, state: &mut State, grant: Grant, had: Option<Grant>) {
+        let terms = &self.scenario.terms;
         let heard = state.heard();
         let observed = &mut state.observed;
+        let last = grant.token + u16::try_from(grant.owners.len()).unwrap_or(0) - 1;
         observed.token_fell |= grant.token <= observed.token;
-        observed.token = observed.token.max(grant.token);
-        observed.unheard |=
-            grant.claimed_until.is_some() && !heard[self.scenario.terms.process_of(grant.owner)];
-        let entered = state.callers[usize::from(grant.owner)].joined;
-        if had == Some(grant.owner) {
-            return; // was inside already
-        }
-        let terms = &self.scenario.terms;
-        for member in &state.server.queue {
-            let other = &state.callers[usize::from(member.owner)];
-            let is_before = match (other.joined, entered) {
-                (Some(other), Some(entered)) => other < entered,
-                (other, _) => other.is_some(),
-            };
-            let lives = state.server.is_living(*member, terms)
-                && heard[terms.process_of(member.owner)]
-                && other.waits();
-            if is_before && lives {
-                observed
-                    .overtaken
-                    .get_or_insert((grant.owner, member.owner));
+        observed.token = observed.token.max(last);
+        let is_heard = |owner: CallerId| heard[terms.process_of(owner)];
+        observed.unheard |= grant.claimed_until.is_some() && !grant.owners.iter().all(is_heard);
+        // Who was given the lock, and has not been given a turn by its process, waits as well.
+        let passed_by = had.into_iter().flat_map(|had| had.owners.iter());
+        let queued = state.server.queue.iter().filter_map(|member| {
+            let lives = state.server.is_living(*member, terms);
+            lives.then_some(member.owner)
+        });
+        let waiting: Vec<_> = queued.chain(passed_by).collect();
+        for owner in grant.owners.iter() {
+            if had.is_some_and(|had| had.owners.contains(owner)) {
+                continue; // was inside already
+            }
+            let entered = state.callers[usize::from(owner)].joined;
+            for other in waiting.iter().copied() {
+                let caller = &state.callers[usize::from(other)];
+                let is_before = match (caller.joined, entered) {
+                    (Some(other), Some(entered)) => other < entered,
+                    (other, _) => other.is_some(),
+                };
+                let waits = if state.server.is_queued(other) {
+                    caller.waits()
+                } else {
+                    caller.is_waiting() && !grant.owners.contains(other)
+                };
+                if is_before && waits && is_heard(other) {
+                    state.observed.overtaken.get_or_insert((owner, other));
+                }
             }
         }
     }

@@ -1,0 +1,178 @@
+//! Blocks and groups with one of their rules taken out.
+
+use crate::{
+    block_scenarios::{callers, late_block},
+    broken::Broken,
+    check,
+    properties::{BEGUN, CRASH, EXCLUSION, ORDER, TOKENS, TOLD},
+    scenario::{Faults, Scenario, Terms},
+};
+
+/// Without this rule, these callers break this promise when that goes wrong.
+#[track_caller]
+fn is_caught(broken: Broken, terms: Terms, faults: Faults, promise: &'static str) {
+    let scenario = Scenario {
+        faults,
+        ..Scenario::of("a variant", terms)
+    };
+    check::is_caught(broken, scenario, promise);
+}
+
+fn cancels(cancels: u8) -> Faults {
+    Faults {
+        cancels,
+        any: cancels,
+        ..Faults::default()
+    }
+}
+
+#[test]
+fn a_member_that_leaves_keeps_the_block() {
+    let terms = Terms {
+        once: vec![0],
+        body: 0,
+        ..callers(&[0, 0, 0, 1])
+    };
+    is_caught(Broken::LeaveFreesTheBlock, terms, cancels(1), ORDER);
+}
+
+#[test]
+fn a_block_lasts_while_a_member_is_inside() {
+    let terms = Terms {
+        once: vec![0, 3],
+        ..callers(&[0, 0, 0, 1])
+    };
+    is_caught(Broken::LastWaiterReleases, terms, cancels(1), EXCLUSION);
+}
+
+#[test]
+fn a_block_is_taken_up_once() {
+    is_caught(
+        Broken::KnownBlockTakenUpAnew,
+        callers(&[0, 0, 0]),
+        Faults::default(),
+        EXCLUSION,
+    );
+}
+
+#[test]
+fn a_member_that_has_left_is_skipped() {
+    is_caught(
+        Broken::SkippedTurnStays,
+        callers(&[0, 0, 0]),
+        cancels(1),
+        TOLD,
+    );
+}
+
+#[test]
+fn a_block_of_which_nobody_waits_is_released() {
+    is_caught(
+        Broken::EmptyBlockStays,
+        callers(&[0, 0, 0]),
+        cancels(2),
+        TOLD,
+    );
+}
+
+#[test]
+fn a_block_has_as_many_tokens_as_members() {
+    is_caught(
+        Broken::OneTokenForABlock,
+        Terms {
+            once: vec![0],
+            ..callers(&[0, 0, 0, 1])
+        },
+        Faults::default(),
+        TOKENS,
+    );
+}
+
+#[test]
+fn each_member_has_a_token_of_its_own() {
+    is_caught(
+        Broken::MembersShareAToken,
+        callers(&[0, 0, 0]),
+        Faults::default(),
+        BEGUN,
+    );
+}
+
+#[test]
+fn a_block_is_of_one_inbox() {
+    let terms = Terms {
+        block: 2,
+        body: 0,
+        ..callers(&[0, 1, 0, 1])
+    };
+    is_caught(Broken::BlockOfTwoInboxes, terms, Faults::default(), ORDER);
+}
+
+#[test]
+fn a_block_is_of_one_lease() {
+    let terms = Terms {
+        leases: vec![(1, 5)],
+        ..callers(&[0, 0, 0])
+    };
+    let faults = Faults {
+        crashes: 1,
+        any: 1,
+        ..Faults::default()
+    };
+    is_caught(Broken::BlockOfTwoLeases, terms, faults, CRASH);
+}
+
+#[test]
+fn a_turn_is_passed_on_while_the_block_is_known_to_be_held() {
+    check::are_caught(&[Broken::PassIgnoresDeadline], &late_block(), BEGUN);
+}
+
+#[test]
+fn who_waits_in_a_block_that_is_lost_comes_back() {
+    let broken = [Broken::LostBlockReleasedFirst, Broken::LostBlockStaysAway];
+    check::are_caught(&broken, &late_block(), ORDER);
+}
+
+#[test]
+fn a_group_comes_back_to_its_places() {
+    let terms = Terms {
+        lease: 2,
+        wait: 2,
+        body: 0,
+        once: vec![0, 3],
+        ..callers(&[0, 1, 1, 2, 0])
+    };
+    let faults = Faults {
+        breaks: 1,
+        any: 1,
+        ..Faults::default()
+    };
+    let scenario = Scenario {
+        faults,
+        ..Scenario::of("a variant", terms)
+    };
+    check::are_caught(&[Broken::GroupPlacesForgotten], &scenario, ORDER);
+}
+
+#[test]
+fn one_request_names_a_caller() {
+    let faults = Faults {
+        breaks: 1,
+        ..cancels(2)
+    };
+    is_caught(Broken::AloneAndWithTheGroup, callers(&[0, 0]), faults, TOLD);
+}
+
+#[test]
+fn nobody_enters_while_a_request_names_him() {
+    let faults = Faults {
+        breaks: 1,
+        ..cancels(2)
+    };
+    is_caught(
+        Broken::EntersBesideItsRequest,
+        callers(&[0, 0]),
+        faults,
+        TOLD,
+    );
+}
