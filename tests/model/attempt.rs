@@ -26,12 +26,19 @@ impl Protocol {
     /// `RedisAttempt::request`
     pub(crate) fn ask(&self, state: &mut State, id: CallerId) {
         state.caller(id).phase = Phase::Asking;
-        if self.scenario.terms.wait(id) > 0 && self.has_company(state, id) {
+        if self.scenario.terms.wait(id) > 0
+            && (self.comes_back(state, id) || self.has_company(state, id))
+        {
             state.caller(id).joins = true;
             self.group(state, self.process_of(id));
         } else {
             self.send_acquire(state, id);
         }
+    }
+
+    /// Whether it has had a place, which only a group's request can tell the server.
+    pub(crate) fn comes_back(&self, state: &State, id: CallerId) -> bool {
+        state.callers[usize::from(id)].place.is_some() && !self.is(Broken::HeadBeforeWhoComesBack)
     }
 
     pub(crate) fn not_after(&self, state: &State, id: CallerId) -> Option<Tick> {
@@ -42,8 +49,7 @@ impl Protocol {
 
     pub(crate) fn send_acquire(&self, state: &mut State, id: CallerId) {
         let not_after = self.not_after(state, id);
-        let place = state.caller(id).place;
-        self.send(state, id, Script::Acquire { place, not_after });
+        self.send(state, id, Script::Acquire { not_after });
     }
 
     pub(crate) fn send_leave(&self, state: &mut State, id: CallerId) {
@@ -75,27 +81,14 @@ impl Protocol {
     pub(crate) fn acquired(&self, state: &mut State, id: CallerId, sent: Tick, acquired: Acquired) {
         let lease = self.scenario.terms.lease(id);
         let process = self.process_of(id);
-        let caller = state.caller(id);
-        let asked = caller.phase == Phase::Asking;
-        let queued = caller.place.is_some();
-        if caller.resending {
-            // The link's request, not the caller's own.
-            match acquired {
-                Acquired::Taken(token) => {
-                    let claim = self.held(state, id, sent, token, lease, By::Reply);
-                    self.deliver(state, id, claim);
-                }
-                Acquired::Held(found) => self.take_up(state, process, sent, found, By::Resend),
-                Acquired::Queued(_) | Acquired::Busy | Acquired::Late => {}
-            }
-            self.open_gate(state, id);
-            return;
-        }
-        if !asked {
+        if state.caller(id).phase != Phase::Asking {
             return; // nobody awaits it any more
         }
         let claim = match acquired {
-            Acquired::Taken(token) => self.held(state, id, sent, token, lease, By::Reply),
+            Acquired::Taken(token) => Claim {
+                queued: false,
+                ..self.held(state, id, sent, token, lease, By::Reply)
+            },
             Acquired::Held(found) if found.owners.len() > 1 => {
                 // Of a block: it is its turn now, or it waits for that.
                 let caller = state.caller(id);
@@ -128,7 +121,7 @@ impl Protocol {
             }
         };
         let lost = self.supersede(state, process, claim.first);
-        self.granted(state, id, Claim { queued, ..claim });
+        self.granted(state, id, claim);
         if let Some(lost) = lost {
             self.queue_again(state, process, lost);
         }

@@ -259,7 +259,9 @@ impl Protocol {
     pub(crate) fn queue_again(&self, state: &mut State, process: ProcessId, owners: Few<CallerId>) {
         for id in owners.iter() {
             let caller = state.caller(id);
-            if caller.phase == Phase::Queued {
+            if caller.phase == Phase::Queued
+                && (caller.place.is_some() || !self.is(Broken::ComesBackToAPlaceOnly))
+            {
                 caller.joins = true;
             }
         }

@@ -4,7 +4,7 @@ use crate::{
     block_scenarios::{callers, late_block},
     broken::Broken,
     check,
-    properties::{BEGUN, CRASH, EXCLUSION, ORDER, TOKENS, TOLD},
+    properties::{BEGUN, CRASH, EXCLUSION, FORGOTTEN, ORDER, TOKENS, TOLD},
     scenario::{Faults, Scenario, Terms},
 };
 
@@ -133,25 +133,23 @@ fn who_waits_in_a_block_that_is_lost_comes_back() {
     check::are_caught(&broken, &late_block(), ORDER);
 }
 
+/// A place is what a reply tells; who is in the grant by then is not told of one.
 #[test]
-fn a_group_comes_back_to_its_places() {
+fn who_knows_of_no_place_comes_back_as_well() {
     let terms = Terms {
         lease: 2,
-        wait: 2,
-        body: 0,
-        once: vec![0, 3],
-        ..callers(&[0, 1, 1, 2, 0])
+        claim: 1,
+        wait: 4,
+        once: vec![0],
+        body: 2,
+        ..callers(&[0, 0, 0])
     };
     let faults = Faults {
         breaks: 1,
         any: 1,
         ..Faults::default()
     };
-    let scenario = Scenario {
-        faults,
-        ..Scenario::of("a variant", terms)
-    };
-    check::are_caught(&[Broken::GroupPlacesForgotten], &scenario, ORDER);
+    is_caught(Broken::ComesBackToAPlaceOnly, terms, faults, FORGOTTEN);
 }
 
 #[test]

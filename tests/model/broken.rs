@@ -17,8 +17,10 @@ pub(crate) enum Broken {
     LateAcquireAccepted,
     /// An owner enters while the link's own request for it lies on a connection that broke, and may still be read.
     GateOpensWithTheBreak,
-    /// A request that is sent again is a grant of its own.
-    ResendGrantsAnew,
+    /// An owner whose request is sent again does not find the grant that it has already, and queues.
+    QueuesBehindItself,
+    /// The same in a group.
+    GroupQueuesBehindItself,
     /// A cancelled call sends nothing.
     CancelWithoutLeave,
     /// Leaving takes the caller out of the queue, and forgets that it may have been granted.
@@ -53,12 +55,14 @@ pub(crate) enum Broken {
     LostBlockStaysAway,
     /// A block whose deadline has passed is released, also if members of it wait: a late description of it is taken up.
     LostBlockReleasedFirst,
-    /// A free lock is its queue's head's, also if the caller has an older place.
+    /// Who comes back with an old place asks alone, as at first: a free lock is its queue's head's.
     HeadBeforeWhoComesBack,
+    /// Who was never told of a place does not queue again.
+    ComesBackToAPlaceOnly,
+    /// Who comes back to a place that is dead by the server's clock, which jumped, gets it.
+    DeadPlaceStands,
     /// Who has its turn by an older grant keeps it when the server has given it a newer one.
     OlderGrantStands,
-    /// A group that comes back queues at the end.
-    GroupPlacesForgotten,
     /// A caller of a group sends a request of its own as well, over a new connection.
     AloneAndWithTheGroup,
     /// A block goes over process boundaries.

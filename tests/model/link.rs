@@ -243,13 +243,11 @@ impl Protocol {
             .collect();
         // Else the one under way goes first, and settles it.
         queued.retain(|id| !state.caller(*id).resending);
+        if self.is(Broken::ComesBackToAPlaceOnly) {
+            queued.retain(|id| state.caller(*id).place.is_some());
+        }
         for id in queued {
-            if state.caller(id).joins || self.has_company(state, id) {
-                state.caller(id).joins = true;
-            } else {
-                state.caller(id).resending = true;
-                self.send_acquire(state, id);
-            }
+            state.caller(id).joins = true;
         }
         self.group(state, process);
     }
@@ -296,7 +294,8 @@ impl Protocol {
         for id in self.callers_of(process) {
             let queues =
                 state.caller(id).phase == Phase::Asking && self.scenario.terms.wait(id) > 0;
-            state.caller(id).joins |= queues && self.has_company(state, id);
+            let by_group = self.comes_back(state, id) || self.has_company(state, id);
+            state.caller(id).joins |= queues && by_group;
         }
         let joins: Vec<_> = state.callers.iter().map(|caller| caller.joins).collect();
         self.resend(state, process);

@@ -24,9 +24,9 @@
 //! rule after the other (`broken.rs`), and expect the checker to break the very promise that the rule is for. A failed
 //! check prints the steps that led there.
 //!
-//! What it has found: `Broken::GateOpensWithTheBreak`, `Broken::OlderGrantStands` and `Broken::HeadBeforeWhoComesBack` were
-//! what the runtime did, and `Broken::LostBlockReleasedFirst` was how blocks were designed. The known gaps are at the end
-//! of `variants.rs`.
+//! What it has found: `Broken::GateOpensWithTheBreak`, `Broken::OlderGrantStands`, `Broken::HeadBeforeWhoComesBack`,
+//! `Broken::ComesBackToAPlaceOnly` and `Broken::DeadPlaceStands` in the runtime, and `Broken::LostBlockReleasedFirst` in
+//! how blocks were designed. The known gaps are at the end of `variants.rs`.
 //!
 //! # What is not
 //!

@@ -268,7 +268,6 @@ impl Server {
         &mut self,
         run: &mut Run<'_>,
         owner: CallerId,
-        place: Option<Place>,
         not_after: Option<Tick>,
     ) -> Acquired {
         if not_after.is_some_and(|limit| self.clock > limit) {
@@ -278,11 +277,8 @@ impl Server {
             return self.take(run, owner);
         }
         if self.grant.is_none() {
-            // If a queue lives, its head gets the lock, whoever asks; and a caller that comes back before it is the head.
-            let head = self.queue[0];
-            let comes_back = place.is_some_and(|place| place < head.place)
-                && !run.is(Broken::HeadBeforeWhoComesBack);
-            if head.owner == owner || comes_back {
+            // If a queue lives, its head gets the lock, whoever asks.
+            if self.queue[0].owner == owner {
                 self.remove(owner);
                 return self.take(run, owner);
             }
@@ -291,21 +287,24 @@ impl Server {
         let Some(held) = self.grant else {
             return self.take(run, owner); // those who queued are gone
         };
-        if held.owners.contains(owner) {
-            if run.is(Broken::ResendGrantsAnew) {
-                return self.take(run, owner);
-            }
+        if held.owners.contains(owner) && !run.is(Broken::QueuesBehindItself) {
             return Acquired::Held(self.found(held));
         }
         if run.terms.wait(owner) == 0 {
             self.clamp();
             return Acquired::Busy;
         }
-        Acquired::Queued(self.join(run, owner, place))
+        Acquired::Queued(self.join(run, owner, None))
     }
 
-    /// `ZADD NX`, at the place that it has had or at the end.
+    /// `ZADD NX`, at the place that it has had or at the end; at a place that is dead by a clock that jumped it would be
+    /// dropped again and again.
     fn join(&mut self, run: &Run<'_>, owner: CallerId, place: Option<Place>) -> Place {
+        let stands = |place: &Place| {
+            let place = *place;
+            self.is_living(Member { place, owner }, run.terms) || run.is(Broken::DeadPlaceStands)
+        };
+        let place = place.filter(stands);
         let place = match place {
             Some(place) if !run.is(Broken::PlaceForgotten) => place,
             _ => {
@@ -343,8 +342,7 @@ impl Server {
             };
         }
         let members = members.iter().map(|(owner, place)| {
-            let place = place.filter(|_| !run.is(Broken::GroupPlacesForgotten));
-            let holds = self.holds(owner);
+            let holds = self.holds(owner) && !run.is(Broken::GroupQueuesBehindItself);
             (owner, (!holds).then(|| self.join(run, owner, place)))
         });
         let members: Few<_> = members.collect();

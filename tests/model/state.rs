@@ -117,11 +117,11 @@ pub(crate) struct Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Script {
+    /// A caller that has had no place, and is alone at the lock.
     Acquire {
-        place: Option<Place>,
         not_after: Option<Tick>,
     },
-    /// Several callers at once, with the places that they have had.
+    /// All others, several at once, with the places that they have had.
     Queue {
         members: Few<(CallerId, Option<Place>)>,
         not_after: Option<Tick>,

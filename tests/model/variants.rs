@@ -72,7 +72,7 @@ fn a_late_push_is_not_trusted() {
         claim: 2,
         wait: 2,
         once: vec![0],
-        ..callers(&[0, 1, 2])
+        ..callers(&[0, 1, 0])
     };
     is_caught(
         Broken::DeadlineFromThePush,
@@ -160,7 +160,22 @@ fn a_request_sent_again_finds_its_grant() {
         any: 1,
         ..NONE
     };
-    is_caught(Broken::ResendGrantsAnew, callers(&[0, 1]), faults, TOLD);
+    is_caught(Broken::QueuesBehindItself, callers(&[0]), faults, TOLD);
+}
+
+#[test]
+fn a_groups_request_sent_again_finds_its_grant() {
+    let faults = Faults {
+        breaks: 1,
+        any: 1,
+        ..NONE
+    };
+    is_caught(
+        Broken::GroupQueuesBehindItself,
+        callers(&[0, 1]),
+        faults,
+        TOLD,
+    );
 }
 
 #[test]
@@ -205,12 +220,14 @@ fn a_dead_head_is_skipped() {
         any: 1,
         ..NONE
     };
-    is_caught(
-        Broken::DeadHeadStays,
-        callers(&[0, 1, 2]),
-        faults,
-        FORGOTTEN,
-    );
+    let terms = Terms {
+        lease: 2,
+        claim: 2,
+        body: 0,
+        once: vec![0],
+        ..callers(&[0, 1, 2])
+    };
+    is_caught(Broken::DeadHeadStays, terms, faults, FORGOTTEN);
 }
 
 #[test]
@@ -332,17 +349,32 @@ fn the_newer_grant_counts() {
 fn who_comes_back_before_the_head_is_the_head() {
     let terms = Terms {
         lease: 2,
-        claim: 2,
-        wait: 4,
+        claim: 1,
+        wait: 3,
         body: 0,
+        once: vec![0],
         ..callers(&[0, 0, 1])
     };
     is_caught(
         Broken::HeadBeforeWhoComesBack,
         terms,
-        Faults { late: 2, ..NONE },
+        Faults { late: 1, ..NONE },
         ORDER,
     );
+}
+
+#[test]
+fn a_place_that_is_dead_by_a_clock_that_jumped_is_given_up() {
+    let faults = Faults {
+        jumps_ahead: 1,
+        any: 1,
+        ..NONE
+    };
+    let terms = Terms {
+        body: 3,
+        ..callers(&[0, 1])
+    };
+    is_caught(Broken::DeadPlaceStands, terms, faults, FORGOTTEN);
 }
 
 /// The gap of promise 1.

@@ -70,12 +70,13 @@ impl Protocol {
         let had = state.server.grant;
         let (owner, server) = (request.caller, &mut state.server);
         let reply = match request.script {
-            Script::Acquire { place, not_after } => {
-                if place.is_none() && !server.is_queued(owner) {
+            Script::Acquire { not_after } => {
+                let caller = &mut state.callers[usize::from(owner)];
+                if caller.place.is_none() && !server.is_queued(owner) {
                     // Whatever place it may have had, it has not been told of it.
-                    state.callers[usize::from(owner)].joined = None;
+                    caller.joined = None;
                 }
-                Reply::Acquired(server.acquire(&mut run, owner, place, not_after))
+                Reply::Acquired(server.acquire(&mut run, owner, not_after))
             }
             Script::Queue { members, not_after } => {
                 for (owner, place) in members.iter() {
