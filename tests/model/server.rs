@@ -63,7 +63,7 @@ pub(crate) enum Acquired {
     Late,
 }
 
-/// The reply to a group: the place of each member that queues, and the grant if it is one of theirs.
+/// The reply to a group: the place of each member that queues, and the grant if it was of this inbox before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Joined {
     pub(crate) members: Few<(CallerId, Option<Place>)>,
@@ -346,13 +346,16 @@ impl Server {
             (owner, (!holds).then(|| self.join(run, owner, place)))
         });
         let members: Few<_> = members.collect();
-        if self.grant.is_none() {
-            self.hand_on(run);
+        let held = self.grant;
+        if held.is_none() {
+            self.hand_on(run); // of which a push tells
         }
-        let names_one = |held: &Grant| members.iter().any(|(id, _)| held.owners.contains(id));
+        let inbox = |owners: Option<CallerId>| owners.map(|owner| run.terms.process_of(owner));
+        let asks = inbox(members.iter().next().map(|(owner, _)| owner));
+        let is_mine = |held: &Grant| inbox(held.owners.iter().next()) == asks;
         Joined {
             members,
-            found: self.grant.filter(names_one).map(|held| self.found(held)),
+            found: held.filter(is_mine).map(|held| self.found(held)),
             late: false,
         }
     }
