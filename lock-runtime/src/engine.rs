@@ -1,13 +1,23 @@
 //! The thread on which everything runs that a blocked or finished user runtime must not stop: renewals, clean-up,
 //! timers of deadlines.
 
-use std::{future::Future, thread};
+use std::{future::Future, sync::Mutex, thread, time::Duration};
 
+use lock_core::backend::BoxFuture;
 use once_cell::sync::Lazy;
 use tokio::{
     runtime::{Builder, Handle},
     task::JoinHandle,
+    time,
 };
+
+use crate::sync::lock;
+
+/// What nobody waits for is looked at this often.
+const LEISURE: Duration = Duration::from_millis(5);
+
+/// What nobody waits for, and is still to be finished.
+static UNFINISHED: Mutex<Vec<BoxFuture<'static, ()>>> = Mutex::new(Vec::new());
 
 static ENGINE: Lazy<Handle> = Lazy::new(|| {
     let runtime = Builder::new_current_thread()
@@ -34,4 +44,19 @@ where
     F::Output: Send + 'static,
 {
     ENGINE.spawn(future)
+}
+
+/// Finishes on the engine's thread what nobody waits for. Most of it is done when it is looked at, a moment later: to wake the
+/// thread for each would cost more than all the rest.
+pub(crate) fn finish(future: BoxFuture<'static, ()>) {
+    let mut unfinished = lock(&UNFINISHED);
+    unfinished.push(future);
+    if unfinished.len() == 1 {
+        spawn(async {
+            time::sleep(LEISURE).await;
+            for future in std::mem::take(&mut *lock(&UNFINISHED)) {
+                spawn(future);
+            }
+        });
+    }
 }

@@ -211,7 +211,7 @@ fn leave_behind(mut leaving: BoxFuture<'static, ()>) {
     let mut cx = Context::from_waker(Waker::noop());
     if leaving.as_mut().poll(&mut cx).is_pending() {
         // On the engine: nobody may drive the caller's runtime once the call has returned.
-        engine::spawn(leaving);
+        engine::finish(leaving);
     }
 }
 

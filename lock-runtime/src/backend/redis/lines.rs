@@ -270,7 +270,6 @@ impl Link {
     }
 
     async fn ask_all(self: Arc<Self>, server: Arc<Server>, name: LockName) {
-        let _duty = server.begin_duty();
         loop {
             self.until_worth_it(&server, &name).await;
             let group = self.lines.next_group(&name);
