@@ -152,6 +152,23 @@ fn who_knows_of_no_place_comes_back_as_well() {
     is_caught(Broken::ComesBackToAPlaceOnly, terms, faults, FORGOTTEN);
 }
 
+/// Else those whom the server took for dead, when its clock jumped, are not missed while a younger one is queued.
+#[test]
+fn a_look_asks_for_the_oldest() {
+    let terms = Terms {
+        claim: 1,
+        wait: 5,
+        body: 3,
+        ..callers(&[0, 0, 0])
+    };
+    let faults = Faults {
+        jumps_ahead: 1,
+        any: 1,
+        ..Faults::default()
+    };
+    is_caught(Broken::LookAsksForAnybody, terms, faults, FORGOTTEN);
+}
+
 #[test]
 fn one_request_names_a_caller() {
     let faults = Faults {
