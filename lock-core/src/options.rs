@@ -42,8 +42,8 @@ pub enum Release {
     #[default]
     Confirmed,
     /// When the release is on its way: one round trip earlier. It is tried again in the background until the lease ends.
-    /// The next acquisition on the same runtime goes after it; somebody else who hears of the result may find the lock
-    /// taken for as long as the release takes.
+    /// The next acquisition on the same runtime goes after it (on a Redlock once the runtime has connections of its own);
+    /// somebody else who hears of the result may find the lock taken for as long as the release takes.
     Background,
 }
 

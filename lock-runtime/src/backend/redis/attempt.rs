@@ -580,9 +580,8 @@ async fn give_up(server: Arc<Server>, sent: Sent, turn: Option<Box<Turn>>) {
     // Nothing of it is sent again after the release.
     end(&server, &sent).await;
     let name = sent.args.names.lock.clone();
-    server
-        .release_until(name, grant.token, None, grant.valid_until)
-        .await;
+    let ends = grant.valid_until.unwrap_or_else(clock::now);
+    server.give_back(name, grant.token, ends).await;
 }
 
 /// Ends when no request is under way any more, and returns the connection that carried the newest one, if one did.

@@ -328,6 +328,15 @@ impl Blocks {
             .is_some_and(|block| std::mem::replace(&mut block.state, State::Kept) == State::Running)
     }
 
+    /// Ends a block that is kept. Returns the token that its grant has.
+    fn end(&self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
+        let mut blocks = lock(&self.0);
+        let block = blocks.get_mut(name);
+        let block = block.filter(|block| block.is_of(token.get()) && !block.is_over())?;
+        block.state = State::Over;
+        Some(FencingToken::new(block.tokens.start))
+    }
+
     /// How many members of a block are to come while one is inside.
     pub(super) fn to_come(&self, name: &LockName) -> Option<usize> {
         let blocks = lock(&self.0);
@@ -360,7 +369,10 @@ impl Server {
             let told = link.lines.tell(name, owner, Ok(standing.sole()));
             if !told && self.blocks.is_inside(name, owner, standing.first) {
                 let token = FencingToken::new(standing.first);
-                self.release_behind(name, token, None, Some(standing.until()));
+                engine::spawn(
+                    self.clone()
+                        .give_back(name.clone(), token, standing.until()),
+                );
             }
             return;
         }
@@ -399,7 +411,7 @@ impl Server {
                     // All of them have gone: it is given back.
                     block.state = State::Over;
                     let token = FencingToken::new(block.inside.0);
-                    self.release_behind(name, token, None, Some(block.until));
+                    engine::spawn(self.clone().give_back(name.clone(), token, block.until));
                 }
                 (false, blocks.insert(name.clone(), block))
             }
@@ -458,6 +470,22 @@ impl Server {
         }
     }
 
+    /// Gives back a turn that nobody takes.
+    pub(super) fn give_back(
+        self: Arc<Self>,
+        name: LockName,
+        token: FencingToken,
+        lease_ends: Moment,
+    ) -> BoxFuture<'static, ()> {
+        let duty = self.begin_duty();
+        Box::pin(async move {
+            let until = lease_ends.max(clock::now() + CLAIM);
+            let _ = clock::timeout_at(until, self.release(&name, token, None)).await;
+            self.blocks.forget(&name, token);
+            drop(duty);
+        })
+    }
+
     /// What the member under this token has is gone.
     pub(super) fn lose(self: &Arc<Self>, name: &LockName, token: FencingToken) {
         if let Known::Inside(first) = self.blocks.known(name, token) {
@@ -496,9 +524,18 @@ impl Server {
     ) -> BoxFuture<'static, ()> {
         let (server, duty) = (self.clone(), self.begin_duty());
         Box::pin(async move {
-            clock::sleep_until(moment).await;
-            let ends = Some(moment + CLAIM);
-            server.release_until(name, token, None, ends).await;
+            let ends = moment + CLAIM;
+            tokio::select! {
+                () = clock::sleep_until(moment) => server.give_back(name, token, ends).await,
+                // Nobody is to come any more: the server keeps it alone.
+                () = server.until_refusing() => {
+                    if let Some(first) = server.blocks.end(&name, token) {
+                        let keeping = server.release_grant(&name, first, Some(moment));
+                        let _ = clock::timeout_at(ends, keeping).await;
+                        server.blocks.forget(&name, first);
+                    }
+                }
+            }
             drop(duty);
         })
     }

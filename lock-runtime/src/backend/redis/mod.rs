@@ -130,6 +130,7 @@ pub(super) struct Server {
     /// The newest failure, and when it was seen.
     trouble: Mutex<Option<(Moment, String)>>,
     refusing: AtomicBool,
+    refused: Notify,
     closed: AtomicBool,
     duties: AtomicUsize,
     no_duties: Notify,
@@ -185,6 +186,7 @@ impl Server {
             links: Mutex::default(),
             trouble: Mutex::default(),
             refusing: AtomicBool::new(false),
+            refused: Notify::new(),
             closed: AtomicBool::new(false),
             duties: AtomicUsize::new(0),
             no_duties: Notify::new(),
@@ -219,6 +221,7 @@ impl Server {
     /// From now on nobody waits here, and nobody begins to.
     pub(super) fn refuse(&self) {
         self.refusing.store(true, Ordering::Release);
+        self.refused.notify_waiters();
         for link in lock(&self.links).values().flatten().chain(self.home.get()) {
             link.dismiss_waiters();
         }
@@ -299,6 +302,15 @@ impl Server {
 
     pub(super) fn is_refusing(&self) -> bool {
         self.refusing.load(Ordering::Acquire)
+    }
+
+    /// Ends when nobody waits here any more, and nobody begins to.
+    async fn until_refusing(&self) {
+        let mut refused = pin!(self.refused.notified());
+        refused.as_mut().enable();
+        if !self.is_refusing() {
+            refused.await;
+        }
     }
 
     pub(super) fn begin_duty(self: &Arc<Self>) -> Duty {

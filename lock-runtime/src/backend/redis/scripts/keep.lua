@@ -4,7 +4,7 @@
 -- KEYS: grant, queue, fence
 -- ARGV: 1 token, 2 until when (server time in µs), 3 how much longer at most, in ms, 4 floor, 5 claim in ms
 local held = redis.call('GET', KEYS[1])
-local token, owner = string.match(held or '', '^(%d+)|%d+|[^|]*|(.*)$')
+local token, owners = string.match(held or '', '^(%d+)|%d+|[^|]*|(.*)$')
 if token ~= ARGV[1] then
   return 0 -- not held under this token: nothing was touched
 end
@@ -16,5 +16,8 @@ if tonumber(longer) < 1 then
   return 1 -- its time is over: released
 end
 redis.call('PEXPIRE', KEYS[1], longer) -- first, for it is allowed when the server is out of memory
-redis.call('SET', KEYS[1], token .. '|' .. longer .. '||' .. owner, 'PX', longer)
+-- Of a block the last one has left.
+local _, others = string.gsub(owners, ' ', '')
+local kept = string.format('%.0f|', token + others) .. longer .. '||' .. string.match(owners, '%x+$')
+redis.call('SET', KEYS[1], kept, 'PX', longer)
 return 1 -- kept
