@@ -7,6 +7,7 @@ mod blocks;
 mod calls;
 mod connect;
 mod crowd;
+mod leaving;
 mod many_holds;
 mod outages;
 mod processes;

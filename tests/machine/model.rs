@@ -573,6 +573,20 @@ impl Model {
         }
     }
 
+    /// Whether its leaving would free a lock for one that waits by notify and one that waits for its turn under the same
+    /// hold: neither is promised to be first.
+    pub(crate) fn begins_a_race(&self, id: CallId) -> bool {
+        self.calls[&id].entries.iter().any(|entry| {
+            let hold = &self.holds[entry.hold];
+            let key = &self.keys[hold.key];
+            let mut turns = self.turns.iter().filter(|((_, key), _)| *key == hold.key);
+            hold.entries == 1
+                && key.queue.is_empty()
+                && !key.others.is_empty()
+                && turns.any(|(_, turn)| !turn.queue.is_empty())
+        })
+    }
+
     fn end_hold(&mut self, id: HoldId, awaited: bool) {
         let hold = self.holds[id].clone();
         let newest = &mut self.clients[hold.client].newest[hold.key];

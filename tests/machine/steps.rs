@@ -172,9 +172,11 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
         match step {
             Step::Begin(id, spec) => !model.calls.contains_key(id) && may_begin(model, spec),
             Step::Abandon { client, .. } => !model.clients[*client].closed,
-            Step::Release(id) => is(id, inside) && !keeps_for_its_own(model, *id),
+            Step::Release(id) => {
+                is(id, inside) && !keeps_for_its_own(model, *id) && !model.begins_a_race(*id)
+            }
             Step::Extend(id) => is(id, inside),
-            Step::Drop(id) => is(id, alive),
+            Step::Drop(id) => is(id, alive) && !model.begins_a_race(*id),
             Step::ReleaseTo { release, dropped } => {
                 is(release, inside)
                     && would_get(model, *release, *dropped)

@@ -106,6 +106,8 @@ enum State {
     /// All have had their turn, or the server has another grant. It is known until its release is confirmed, for that is
     /// by its first token.
     Over,
+    /// It is released, and known while anybody waits: what is heard of it late counts no more.
+    Released,
     /// Time was up, as far as is known here, and those who were to come ask anew: where the server still has the grant, they
     /// share it again. It is known for the one that was inside.
     Late,
@@ -171,7 +173,7 @@ impl Block {
     }
 
     fn is_over(&self) -> bool {
-        matches!(self.state, State::Over | State::Late)
+        !matches!(self.state, State::Running | State::Kept)
     }
 }
 
@@ -220,6 +222,7 @@ impl Blocks {
         match block.state {
             State::Running | State::Kept => {}
             State::Over => return Passed::Over(first), // once more, for the release was not confirmed
+            State::Released => return Passed::Stale,
             State::Late => {
                 blocks.remove(name);
                 return Passed::Stale;
@@ -249,9 +252,14 @@ impl Blocks {
         (block.is_stretched(now) && block.has_next(name)).then_some(block.lease)
     }
 
-    /// Of the blocks of a link, those whose time is up while others are to come: the one inside has not noticed.
+    /// Of the blocks of a link, those whose time is up while others are to come: the one inside has not noticed. Those
+    /// that nobody asks about any more are forgotten.
     pub(super) fn late(&self, link: &Arc<Link>, now: Moment) -> Vec<LockName> {
         let mut blocks = lock(&self.0);
+        blocks.retain(|name, block| {
+            let known = block.state != State::Released || block.link.lines.are_at(name);
+            known || !Arc::ptr_eq(&block.link, link)
+        });
         let late = blocks.iter_mut().filter(|(name, block)| {
             let ours = Arc::ptr_eq(&block.link, link) && !block.is_over();
             ours && block.until <= now && block.has_next(name)
@@ -294,8 +302,15 @@ impl Blocks {
     /// Knows the block of this token no more, if it is over: its release is confirmed, or its lease has ended.
     pub(super) fn forget(&self, name: &LockName, token: FencingToken) {
         let mut blocks = lock(&self.0);
-        let over = |block: &Block| block.is_over() && block.tokens.contains(&token.get());
-        if blocks.get(name).is_some_and(over) {
+        let Some(block) = blocks
+            .get_mut(name)
+            .filter(|block| block.is_over() && block.tokens.contains(&token.get()))
+        else {
+            return;
+        };
+        if block.link.lines.are_at(name) {
+            block.state = State::Released;
+        } else {
             blocks.remove(name);
         }
     }

@@ -125,6 +125,11 @@ impl Lines {
         self.take(&args.names.lock, args.owner).is_some()
     }
 
+    /// Whether anybody waits for this lock.
+    pub(super) fn are_at(&self, name: &LockName) -> bool {
+        lock(&self.0).contains_key(name)
+    }
+
     /// Whether this caller still waits.
     pub(super) fn waits(&self, name: &LockName, owner: OwnerId) -> bool {
         let lines = lock(&self.0);

@@ -16,8 +16,5 @@ if tonumber(longer) < 1 then
   return 1 -- its time is over: released
 end
 redis.call('PEXPIRE', KEYS[1], longer) -- first, for it is allowed when the server is out of memory
--- Of a block the last one has left.
-local _, others = string.gsub(owners, ' ', '')
-local kept = string.format('%.0f|', token + others) .. longer .. '||' .. string.match(owners, '%x+$')
-redis.call('SET', KEYS[1], kept, 'PX', longer)
+redis.call('SET', KEYS[1], token .. '|' .. longer .. '||' .. owners, 'PX', longer)
 return 1 -- kept
