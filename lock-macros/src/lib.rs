@@ -106,7 +106,7 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// | strategy | a caller whose lock is not free | order | commands for each acquisition that waits |
 /// |---|---|---|---|
-/// | `handoff` | queues, and the release gives it the lock | first come, first served | 2, 3 if it holds for over 100 ms |
+/// | `handoff` | queues, and the release gives it the lock | first come, first served | 2 at most, far fewer where many of a process wait; one more if it holds for over 100 ms |
 /// | `notify` | is woken by a release for which nobody queues, one caller of each process, and tries again | none | about 3 for each process that waits |
 /// | `spin` | tries again and again, after 1 to 128 ms that double, less up to a half by chance | none | as many as it takes |
 ///

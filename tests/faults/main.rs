@@ -3,6 +3,7 @@
 //! ε is what a loaded machine may add to a time that is promised.
 
 mod block_losses;
+mod block_turns;
 mod blocks;
 mod calls;
 mod connect;
