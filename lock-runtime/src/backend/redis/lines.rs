@@ -294,7 +294,6 @@ impl Link {
                 Ok(()) => {}
                 Err(CallError::Broken(detail)) => {
                     server.note(detail);
-                    // They may leave meanwhile over another connection: not before this has no effect any more.
                     self.lines.put_back(&name, &group);
                 }
                 Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
@@ -375,6 +374,7 @@ impl Link {
             Ok(answer) => answer,
             Err(error) => {
                 if let CallError::Broken(_) = error {
+                    // They may leave over another connection, but not before this request has no effect any more.
                     until_closed(server, self, connection, first).await;
                 }
                 return Err(error);
