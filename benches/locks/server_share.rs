@@ -160,14 +160,15 @@ impl Pair {
             }
             Self::Ours { scripts, .. } => {
                 let queue = format!("{key}:queue");
-                let keys = [key, &queue, &turn.fence];
+                let claim = format!("{key}:claim");
+                let keys = [key, &queue, &turn.fence, &claim];
                 let tail = format!("{lease}|lock:inbox:{owner}|{owner}");
                 let floor = FIRST_TOKEN.to_string();
                 let [acquire, release] = scripts;
                 let args = [&tail, &lease, &floor, WAIT_MS, CLAIM_MS, "", ""];
                 let grant = format!("{}|", turn.token);
                 [
-                    evalsha(acquire, &keys, &args),
+                    evalsha(acquire, &keys[..3], &args),
                     evalsha(release, &keys, &[&grant, &floor, CLAIM_MS]),
                 ]
             }

@@ -176,7 +176,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         keep_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>>;
 
-    /// The same without being awaited, tried again until the lease ends by itself.
+    /// The same without being awaited, tried again until the lease ends by itself. On a backend that does not keep leases by
+    /// itself, one that was lost has no end: what the server still has of it is given back, and counts as no release.
     fn release_in_background(
         &self,
         name: &LockName,
@@ -237,11 +238,22 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Reads who holds the lock.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
+    /// Whether the server answers within this time. Then a command of which nothing is heard is one of many.
+    fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
+        let _ = within;
+        Box::pin(std::future::ready(true))
+    }
+
     /// From now on every attempt ends with [`BackendError::ShutDown`], also one that is waiting.
     fn refuse(&self);
 
-    /// Ends when everything that runs in the background has ended, and closes.
-    fn close(&self) -> BoxFuture<'_, ()>;
+    /// Ends when nothing is left of the attempts that were given up.
+    fn cleaned_up(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Closes when every release in the background has ended, or its lease has; at `until` at the latest.
+    fn close(&self, until: Moment) -> BoxFuture<'_, ()>;
 }
 
 #[cfg(test)]

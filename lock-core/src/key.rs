@@ -1,7 +1,7 @@
 //! What a lock is called, and how values become part of the name.
 
 use std::{
-    fmt::{self, Display, Write as _},
+    fmt::{self, Display},
     sync::Arc,
 };
 
@@ -46,7 +46,7 @@ pub enum KeyError {
     },
     /// The key is longer than [`MAX_KEY_BYTES`].
     TooLong {
-        /// Its length in bytes.
+        /// Its length in bytes, as far as it was printed: a value is not printed beyond the limit.
         bytes: usize,
     },
     /// The key has a control character.
@@ -77,7 +77,7 @@ impl Display for KeyError {
             ),
             Self::TooLong { bytes } => write!(
                 f,
-                "the key has {bytes} bytes, more than the {MAX_KEY_BYTES} allowed: use an identifier or a digest instead of the whole value"
+                "the key has at least {bytes} bytes, more than the {MAX_KEY_BYTES} allowed: use an identifier or a digest instead of the whole value"
             ),
             Self::ControlCharacter => f.write_str("the key has a control character: remove it"),
             Self::StrayBrace => f.write_str(
@@ -271,18 +271,23 @@ impl KeyBuilder {
         value: &T,
         escape: bool,
     ) -> Self {
+        // The first error stands: what comes after it is not printed.
+        if self.error.is_some() {
+            return self;
+        }
         let start = self.text.len();
-        let mut escaping = Escaping {
+        let mut bounded = Bounded {
             out: &mut self.text,
             escape,
         };
-        let written = value.write_part(&mut escaping);
-        if written.is_err() {
-            self.error
-                .get_or_insert(KeyError::Unprintable { placeholder });
+        let written = value.write_part(&mut bounded);
+        if self.text.len() > MAX_KEY_BYTES {
+            let bytes = self.text.len();
+            self.error = Some(KeyError::TooLong { bytes });
+        } else if written.is_err() {
+            self.error = Some(KeyError::Unprintable { placeholder });
         } else if self.text.len() == start {
-            self.error
-                .get_or_insert(KeyError::EmptyPart { placeholder });
+            self.error = Some(KeyError::EmptyPart { placeholder });
         }
         self
     }
@@ -305,30 +310,38 @@ impl Default for KeyBuilder {
     }
 }
 
-struct Escaping<'a> {
+/// Writes a value into a key, up to the limit of a key.
+struct Bounded<'a> {
     out: &'a mut String,
     escape: bool,
 }
 
-impl fmt::Write for Escaping<'_> {
+impl fmt::Write for Bounded<'_> {
+    /// Fails once the key is longer than a key may be: a `Display` that prints without end stops there.
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // A `Display` may print without end; a little more than the limit is enough to refuse it.
-        if self.out.len() > 4 * MAX_KEY_BYTES {
-            self.out.push('~');
-            return Ok(());
-        }
-        if !self.escape {
-            self.out.push_str(text);
-            return Ok(());
-        }
-        for byte in text.bytes() {
-            if is_unreserved(byte) {
-                self.out.push(char::from(byte));
+        for char in text.chars() {
+            if self.out.len() > MAX_KEY_BYTES {
+                return Err(fmt::Error);
+            }
+            if self.escape {
+                escape_char(char, self.out);
             } else {
-                write!(self.out, "%{byte:02X}")?;
+                self.out.push(char);
             }
         }
         Ok(())
+    }
+}
+
+fn escape_char(char: char, out: &mut String) {
+    const HEX: [u8; 16] = *b"0123456789ABCDEF";
+    for byte in char.encode_utf8(&mut [0; 4]).bytes() {
+        if is_unreserved(byte) {
+            out.push(byte.into());
+        } else {
+            let [high, low] = [byte >> 4, byte & 15].map(|digit| HEX[usize::from(digit)].into());
+            out.extend(['%', high, low]);
+        }
     }
 }
 
@@ -343,17 +356,14 @@ pub const fn is_unreserved(byte: u8) -> bool {
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    // Writing to a `String` cannot fail.
-    let _ = Escaping {
-        out: &mut out,
-        escape: true,
-    }
-    .write_str(text);
+    text.chars().for_each(|char| escape_char(char, &mut out));
     out
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     fn key(value: &str) -> Result<LockKey, KeyError> {
@@ -371,19 +381,40 @@ mod tests {
         assert_eq!(key.unwrap().as_str(), "{a}:a%3Ab%2Fc%25d%20%C3%A9|r:w");
     }
 
-    #[test]
-    fn a_value_that_prints_much_is_not_kept_whole() {
-        struct Much;
-        impl Display for Much {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                (0..10_000).try_for_each(|_| f.write_str(&"x".repeat(100)))
+    /// Prints without end, and counts how often it was let.
+    struct Endless(Cell<usize>);
+    impl Display for Endless {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            while self.0.get() < 1_000_000 {
+                self.0.set(self.0.get() + 1);
+                f.write_str("é:")?;
             }
+            Ok(())
         }
-        let refused = KeyBuilder::new().part("much", &Much).build();
-        let Err(KeyError::TooLong { bytes }) = refused else {
-            panic!("{refused:?}");
-        };
-        assert!((4 * MAX_KEY_BYTES..20_000).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn a_value_is_printed_to_the_limit_of_a_key() {
+        for raw in [true, false] {
+            let endless = Endless(Cell::new(0));
+            let key = KeyBuilder::new().text("k:");
+            let key = match raw {
+                true => key.raw("endless", &endless),
+                false => key.part("endless", &endless),
+            };
+            // Neither is a value that follows printed, nor does it hide what was wrong first.
+            let after = Endless(Cell::new(0));
+            let refused = key.text(":").part("after", &after).build();
+            let Err(KeyError::TooLong { bytes }) = refused else {
+                panic!("{refused:?}");
+            };
+            assert!(
+                bytes > MAX_KEY_BYTES && bytes < MAX_KEY_BYTES + 16,
+                "{bytes}"
+            );
+            assert!(endless.0.get() <= MAX_KEY_BYTES, "{:?}", endless.0);
+            assert_eq!(after.0.get(), 0);
+        }
     }
 
     #[test]

@@ -18,6 +18,13 @@ pub const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 /// only looks alive.
 pub const CLAIM: Duration = Duration::from_secs(2);
 
+/// How long an offer to a waiter stands that was queued so often before: each time it missed the offer that it then had.
+/// All offers to one that is polled too rarely cost the others little more than one claim.
+#[must_use]
+pub fn claim_after(missed: u32) -> Duration {
+    CLAIM / 10_u32.pow(missed.min(3))
+}
+
 /// A point on a backend's local clock, which must run while the machine is suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_core::options::{Defaults, LockOptions, OnLost, OptionsError, Release, Strategy};
 use proc_macro2::{Span, TokenStream};
 use syn::{
-    Expr, ExprPath, Ident, LitStr, Path,
+    Expr, Ident, LitStr, Path,
     ext::IdentExt as _,
     parse::{ParseStream, Parser as _},
     parse_quote,
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     pub(crate) hold_at_least: Option<Length>,
     pub(crate) on_busy: Option<OnBusy>,
     pub(crate) on_lost: Option<OnLost>,
-    pub(crate) map_err: Option<ExprPath>,
+    pub(crate) map_err: Option<Expr>,
     pub(crate) strategy: Option<Strategy>,
     pub(crate) release: Option<Release>,
     pub(crate) client: Option<Expr>,
@@ -162,7 +162,7 @@ impl Args {
     fn agree(&mut self, mistakes: &mut Mistakes) {
         let mut options = LockOptions {
             wait: self.wait.as_ref().and_then(Length::known),
-            // A path has a value that is not known here, but lies within the limits or is refused at run time.
+            // A value that is not known here lies within the limits, or is refused later.
             lease: self
                 .lease
                 .as_ref()
@@ -177,7 +177,7 @@ impl Args {
             release: None,
             // Against a lease whose value is not known here, it is checked at run time.
             hold_at_least: match &self.lease {
-                Some(Length::Path(_)) => None,
+                Some(Length::Value(_)) => None,
                 _ => self.hold_at_least.as_ref().and_then(Length::known),
             }
             .unwrap_or_default(),
@@ -303,7 +303,7 @@ mod tests {
             Some(Duration::from_secs(30))
         );
         assert_eq!(args.renew, Some(true));
-        assert!(matches!(args.max_hold, Some(Length::Path(_))));
+        assert!(matches!(args.max_hold, Some(Length::Value(_))));
         assert_eq!(args.on_lost, Some(OnLost::Continue));
         assert!(args.client.is_some());
         assert_eq!(
@@ -371,7 +371,8 @@ mod tests {
         refused(quote!(key = "a", on_busy = fallback), "needs a path");
         refused(quote!(key = "a", on_busy = retry), "on_busy = skip");
         refused(quote!(key = "a", map_err = "E::L"), "map_err = E::L");
-        refused(quote!(key = "a", map_err = |e| e), "the path of");
+        refused(quote!(key = "a", map_err = async |e| e), "or a closure");
+        refused(quote!(key = "a", map_err = wrap(1)), "or a closure");
         refused(quote!(key = "a", mode = permits(0)), "permits(1)");
         refused(quote!(key = "a", mode = permits()), "one number");
         refused(quote!(key = "a", mode = "read"), "without quotes");

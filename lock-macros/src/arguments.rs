@@ -3,8 +3,8 @@
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};
 use syn::{
-    Attribute, FnArg, Ident, Pat, PatIdent, Receiver, Signature, Type, ext::IdentExt as _,
-    visit::Visit,
+    Attribute, FieldPat, FnArg, Ident, Pat, PatIdent, Receiver, Signature, Type,
+    ext::IdentExt as _, parse_quote, visit::Visit, visit_mut::VisitMut,
 };
 
 use crate::mistakes::Mistakes;
@@ -51,7 +51,7 @@ impl Arguments {
             }
             argument.taken = true;
             let outer = &argument.outer;
-            *input.pat = syn::parse_quote!(#outer);
+            *input.pat = parse_quote!(#outer);
             input.attrs.retain(|attr| !is_lint(attr));
         }
         arguments
@@ -106,10 +106,7 @@ impl Arguments {
 
     /// The names that a key can begin a placeholder with, `self` aside.
     pub(crate) fn names(&self) -> Vec<String> {
-        let names = self
-            .typed
-            .iter()
-            .filter_map(|argument| argument.name.as_ref());
+        let names = self.typed.iter().flat_map(Argument::bound);
         let names = names.map(|name| name.unraw().to_string());
         names.filter(|name| !is_hidden_pattern(name)).collect()
     }
@@ -173,9 +170,45 @@ impl Arguments {
         let typed = self.typed.iter().map(|argument| argument.move_in(used));
         quote!(#receiver #(#typed)*)
     }
+
+    /// Binds the used names of patterns outside the body, where only the whole arguments have names.
+    ///
+    /// ```text
+    /// (Path((user, mut id)): Path<(u64, u64)>, Pair { left, .. }: Pair)
+    ///
+    /// let Path((_, id)) = &__arg0;    // <id>
+    /// ```
+    pub(crate) fn lend(&self, used: &[Ident]) -> TokenStream {
+        self.typed
+            .iter()
+            .map(|argument| argument.lend(used))
+            .collect()
+    }
 }
 
 impl Argument {
+    /// All names that the body finds for it.
+    pub(crate) fn bound(&self) -> impl Iterator<Item = &Ident> {
+        self.name.iter().chain(&self.parts)
+    }
+
+    /// Whether [`lend`](Arguments::lend) makes the names in the pattern references.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.taken
+    }
+
+    fn lend(&self, used: &[Ident]) -> TokenStream {
+        let plain = matches!(&self.pattern, Pat::Ident(pattern) if is_plain(pattern));
+        if !self.taken || plain || !self.bound().any(|name| used.contains(name)) {
+            return TokenStream::new();
+        }
+        let (outer, conditions) = (&self.outer, &self.conditions);
+        let mut pattern = self.pattern.clone();
+        Lent(used).visit_pat_mut(&mut pattern);
+        // The used names are all words of the options: one of them may be a method or a field there.
+        quote!(#(#conditions)* #[allow(unused_variables)] let #pattern = &#outer;)
+    }
+
     /// Whether the expansion has no name for the whole of it, because the signature stays as it is.
     fn is_bound_by_pattern(&self) -> bool {
         !self.taken && !matches!(&self.pattern, Pat::Ident(pattern) if is_plain(pattern))
@@ -204,10 +237,16 @@ impl Argument {
             }
             Pat::Wild(_) => quote!(#(#conditions)* let #outer = #outer;),
             // `ref mut` needs the `mut`.
-            pattern => quote! {
-                #(#conditions)* #[allow(unused_mut)] let mut #outer = #outer;
-                #(#conditions)* #(#lints)* let #pattern = #outer;
-            },
+            pattern => {
+                // The key or the client uses them, even if the body does not.
+                let used = self.bound().filter(|name| used.contains(name));
+                let used = used.map(|name| quote!(#(#conditions)* let _ = &#name;));
+                quote! {
+                    #(#conditions)* #[allow(unused_mut)] let mut #outer = #outer;
+                    #(#conditions)* #(#lints)* let #pattern = #outer;
+                    #(#used)*
+                }
+            }
         }
     }
 }
@@ -234,6 +273,39 @@ fn is_lint(attr: &Attribute) -> bool {
     ["allow", "expect", "warn", "deny", "forbid"]
         .iter()
         .any(|level| attr.path().is_ident(level))
+}
+
+/// Makes a pattern one that borrows, and binds these names only.
+///
+/// ```text
+/// Path((user, &mut ref id))  ⇒  Path((_, id))
+/// ```
+struct Lent<'a>(&'a [Ident]);
+
+impl VisitMut for Lent<'_> {
+    fn visit_pat_mut(&mut self, pattern: &mut Pat) {
+        syn::visit_mut::visit_pat_mut(self, pattern);
+        match pattern {
+            Pat::Reference(reference) => *pattern = (*reference.pat).clone(),
+            Pat::Ident(binding) if self.0.contains(&binding.ident) => {
+                binding.by_ref = None;
+                binding.mutability = None;
+            }
+            Pat::Ident(binding) => {
+                let inner = binding.subpat.take().map(|(_, inner)| *inner);
+                *pattern = inner.unwrap_or_else(|| parse_quote!(_));
+            }
+            _ => {}
+        }
+    }
+
+    /// `Pair { left }` ⇒ `Pair { left: _ }`
+    fn visit_field_pat_mut(&mut self, field: &mut FieldPat) {
+        syn::visit_mut::visit_field_pat_mut(self, field);
+        if !matches!(*field.pat, Pat::Ident(_)) {
+            field.colon_token.get_or_insert_default();
+        }
+    }
 }
 
 #[derive(Default)]

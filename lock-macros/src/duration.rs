@@ -1,17 +1,17 @@
-//! A duration as an option's value: a literal with a unit, or a path to a `const Duration`.
+//! A duration as an option's value: a literal with a unit, or an expression.
 
 use std::time::Duration;
 
-use proc_macro2::{Span, TokenStream};
-use quote::{ToTokens, quote, quote_spanned};
-use syn::{Expr, ExprLit, ExprPath, Ident, Lit, LitStr};
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens, quote_spanned};
+use syn::{Expr, ExprLit, ExprPath, Lit, LitStr, UnOp, spanned::Spanned as _};
 
 use crate::{mistakes::Mistakes, value};
 
 pub(crate) enum Length {
     Literal(Duration, LitStr),
-    /// Its value exists only when the user's crate is compiled.
-    Path(ExprPath),
+    /// Its value exists only when the user's crate is compiled, or runs.
+    Value(Expr),
 }
 
 impl Length {
@@ -19,7 +19,7 @@ impl Length {
     pub(crate) fn known(&self) -> Option<Duration> {
         match self {
             Self::Literal(duration, _) => Some(*duration),
-            Self::Path(_) => None,
+            Self::Value(_) => None,
         }
     }
 
@@ -27,56 +27,138 @@ impl Length {
     pub(crate) fn tokens(&self) -> &dyn ToTokens {
         match self {
             Self::Literal(_, literal) => literal,
-            Self::Path(path) => path,
+            Self::Value(value) => value,
         }
     }
 
     /// ```text
-    /// "5s"           ⇒  ::core::time::Duration::new(5u64, 0u32)
-    /// limits::WAIT   ⇒  limits::WAIT
+    /// "5s"                ⇒  ::core::time::Duration::new(5u64, 0u32)
+    /// limits::WAIT        ⇒  { const __CHECKED: ::core::time::Duration = ROOT::__private::v1::wait(limits::WAIT); __CHECKED }
+    /// Self::WAIT          ⇒  const { ROOT::__private::v1::wait(Self::WAIT) }
+    /// self.config.wait    ⇒  self.config.wait
     /// ```
-    pub(crate) fn expand(&self) -> TokenStream {
+    ///
+    /// `option` is the path of the constant function that checks one. An item cannot name a generic type, and what it
+    /// cannot name is checked only where the function is used.
+    pub(crate) fn expand(&self, option: &TokenStream) -> TokenStream {
+        let span = Span::mixed_site().located_at(self.tokens().span());
+        // What it refuses is reported where the option's value stands.
+        let option = option.clone().into_iter().map(|mut token| {
+            token.set_span(token.span().located_at(span));
+            token
+        });
+        let option: TokenStream = option.collect();
         match self {
-            Self::Literal(duration, literal) => {
+            Self::Literal(duration, _) => {
                 let (secs, nanos) = (duration.as_secs(), duration.subsec_nanos());
-                let span = Span::mixed_site().located_at(literal.span());
                 quote_spanned!(span=> ::core::time::Duration::new(#secs, #nanos))
             }
-            Self::Path(path) => quote!(#path),
+            Self::Value(Expr::Path(path)) if is_constant(path) => match is_of_a_type(path) {
+                true => quote_spanned!(span=> const { #option(#path) }),
+                false => quote_spanned! {span=> {
+                    const __CHECKED: ::core::time::Duration = #option(#path);
+                    __CHECKED
+                }},
+            },
+            Self::Value(value) => value.to_token_stream(),
         }
     }
 }
 
+/// Whether the path is written as that of a constant: `limits::WAIT`.
+fn is_constant(path: &ExprPath) -> bool {
+    let last = path.path.segments.last().map(|last| last.ident.to_string());
+    last.is_some_and(|name| name.contains(char::is_uppercase) && !name.contains(char::is_lowercase))
+}
+
+/// Whether the path is written as one of an associated constant: `Self::WAIT`.
+fn is_of_a_type(path: &ExprPath) -> bool {
+    let segments = &path.path.segments;
+    let owner = segments
+        .len()
+        .checked_sub(2)
+        .map(|owner| &segments[owner].ident);
+    path.qself.is_some()
+        || owner.is_some_and(|owner| owner.to_string().starts_with(char::is_uppercase))
+}
+
 pub(crate) fn read(name: &Ident, value: &Expr, mistakes: &mut Mistakes) -> Option<Length> {
     if let Some(literal) = value::text(value) {
-        return match lock_core::duration::parse(&literal.value()) {
+        let text = literal.value();
+        return match lock_core::duration::parse(&text) {
             Ok(duration) => Some(Length::Literal(duration, literal.clone())),
             Err(error) => {
-                mistakes.add(literal, error);
+                match meant(&text) {
+                    Some(meant) => mistakes.add(
+                        literal,
+                        format_args!("`\"{text}\"` is no duration: write `{name} = \"{meant}\"`"),
+                    ),
+                    None => mistakes.add(literal, error),
+                }
                 None
             }
         };
     }
     match value {
-        Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => {
-            let unit = if number.suffix().is_empty() { "s" } else { number.suffix() };
+        Expr::Lit(ExprLit {
+            lit: Lit::Int(number),
+            ..
+        }) => {
+            let unit = if number.suffix().is_empty() {
+                "s"
+            } else {
+                number.suffix()
+            };
             let digits = number.base10_digits();
             mistakes.add(
                 number,
-                format_args!("a duration is a text with a unit: write `{name} = \"{digits}{unit}\"`"),
+                format_args!(
+                    "a duration is a text with a unit: write `{name} = \"{digits}{unit}\"`"
+                ),
             );
+            None
         }
-        Expr::Path(path) => return Some(Length::Path(path.clone())),
-        other => mistakes.add(
-            other,
-            format_args!("this is no duration: write `{name} = \"5s\"`, or the path of a `const` of type `Duration`"),
-        ),
+        value if can_be_duration(value) => Some(Length::Value(value.clone())),
+        other => {
+            mistakes.add(
+                other,
+                format_args!("this is no duration: write `{name} = \"5s\"`, or an expression of type `Duration`"),
+            );
+            None
+        }
     }
-    None
+}
+
+/// Whether the form of an expression leaves its type open.
+fn can_be_duration(value: &Expr) -> bool {
+    match value {
+        Expr::Lit(_) | Expr::Range(_) | Expr::Closure(_) | Expr::Array(_) | Expr::Tuple(_) => false,
+        Expr::Reference(_) | Expr::Assign(_) | Expr::Infer(_) => false,
+        Expr::Unary(unary) => matches!(unary.op, UnOp::Deref(_)),
+        _ => true,
+    }
+}
+
+/// The duration that was meant by a number with another word for its unit.
+fn meant(text: &str) -> Option<String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit = match unit.trim().to_lowercase().as_str() {
+        "us" | "µs" | "μs" | "usec" | "usecs" | "micros" | "microsecond" | "microseconds" => "us",
+        "ms" | "msec" | "msecs" | "milli" | "millis" | "millisecond" | "milliseconds" => "ms",
+        "s" | "sec" | "secs" | "second" | "seconds" => "s",
+        "m" | "min" | "mins" | "minute" | "minutes" => "m",
+        "h" | "hr" | "hrs" | "hour" | "hours" => "h",
+        "d" | "day" | "days" => "d",
+        _ => return None,
+    };
+    let meant = format!("{number}{unit}");
+    lock_core::duration::parse(&meant).is_ok().then_some(meant)
 }
 
 #[cfg(test)]
 mod tests {
+    use quote::quote;
     use syn::parse_quote;
 
     use super::*;
@@ -84,36 +166,57 @@ mod tests {
     fn tried(value: &Expr) -> Result<String, Vec<String>> {
         let mut mistakes = Mistakes::default();
         match read(&parse_quote!(wait), value, &mut mistakes) {
-            Some(length) => Ok(length.expand().to_string()),
+            Some(length) => Ok(length.expand(&quote!(check)).to_string()),
             None => Err(mistakes.messages()),
         }
     }
 
     #[test]
-    fn literals_become_constants_and_paths_stay() {
+    fn literals_and_constants_are_checked_and_values_stay() {
         let constant = quote!(::core::time::Duration::new(1u64, 500000000u32)).to_string();
         assert_eq!(tried(&parse_quote!("1500ms")), Ok(constant));
-        assert_eq!(
-            tried(&parse_quote!(limits::WAIT)),
-            Ok(quote!(limits::WAIT).to_string())
-        );
+        for path in [quote!(WAIT), quote!(limits::WAIT_2), quote!(crate::WAIT)] {
+            let checked =
+                quote!({ const __CHECKED: ::core::time::Duration = check(#path); __CHECKED });
+            assert_eq!(tried(&parse_quote!(#path)), Ok(checked.to_string()));
+        }
+        for path in [
+            quote!(Self::WAIT),
+            quote!(<T as Limits>::WAIT),
+            quote!(limits::Limits::WAIT),
+        ] {
+            let checked = quote!(const { check(#path) });
+            assert_eq!(tried(&parse_quote!(#path)), Ok(checked.to_string()));
+        }
+        for value in [
+            quote!(wait),
+            quote!(self.config.wait),
+            quote!(self.config.wait()),
+            quote!(Duration::from_secs(5)),
+            quote!(*wait),
+            quote!(limits().await.wait),
+            quote!(WAIT * 2),
+        ] {
+            assert_eq!(tried(&parse_quote!(#value)), Ok(value.to_string()));
+        }
     }
 
     #[test]
     fn each_mistake_says_what_to_write() {
-        let cases: [(Expr, &str); 9] = [
+        let cases: [(Expr, &str); 13] = [
             (parse_quote!("5"), "needs a unit"),
             (parse_quote!(5), "write `wait = \"5s\"`"),
             (parse_quote!(250ms), "write `wait = \"250ms\"`"),
             (parse_quote!("-5s"), "a whole number and a unit"),
             (parse_quote!(-5), "no duration"),
-            (parse_quote!("5 s"), "one whole number and one unit"),
+            (parse_quote!("5 s"), "write `wait = \"5s\"`"),
+            (parse_quote!("5min"), "write `wait = \"5m\"`"),
+            (parse_quote!("5S"), "write `wait = \"5s\"`"),
+            (parse_quote!("90 Seconds"), "write `wait = \"90s\"`"),
+            (parse_quote!("2 weeks"), "one whole number and one unit"),
             (parse_quote!("99999999999999999999s"), "too long"),
             (parse_quote!("5s"x), "no duration"),
-            (
-                parse_quote!(Duration::from_secs(5)),
-                "`const` of type `Duration`",
-            ),
+            (parse_quote!(1..5), "an expression of type `Duration`"),
         ];
         for (value, says) in &cases {
             let messages = tried(value).expect_err(says);

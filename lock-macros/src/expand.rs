@@ -10,11 +10,10 @@ use syn::{Lifetime, Token, Type, ext::IdentExt as _, spanned::Spanned as _, visi
 
 use crate::{
     args::{Args, Keys},
-    arguments::Arguments,
-    duration::Length,
+    arguments::{Argument, Arguments},
     key::ResolvedKeys,
     mistakes::Mistakes,
-    shape::Body,
+    shape::{Body, is_called},
     signature::Function,
     value::OnBusy,
 };
@@ -26,6 +25,7 @@ pub(crate) fn expand(args: &Args, mut function: Function, mistakes: &mut Mistake
         Body::Boxed { .. } => Arguments::read(&function.sig),
     };
     check_guard(args, &arguments, mistakes);
+    check_main(args, &function, mistakes);
     let Some(key) = &args.key else {
         return TokenStream::new();
     };
@@ -61,17 +61,23 @@ fn check_guard(args: &Args, arguments: &Arguments, mistakes: &mut Mistakes) {
     let Some(guard) = &args.guard else {
         return;
     };
-    let bound = |argument: &crate::arguments::Argument| {
-        argument
-            .name
-            .iter()
-            .chain(&argument.parts)
-            .any(|name| name.unraw() == guard.unraw())
-    };
-    if arguments.typed.iter().any(bound) {
+    let mut bound = arguments.typed.iter().flat_map(Argument::bound);
+    if bound.any(|name| name.unraw() == guard.unraw()) {
         mistakes.add(
             guard,
             format_args!("`guard = {guard}` would hide the argument `{guard}`: write another name, as in `guard = hold`"),
+        );
+    }
+}
+
+/// Nothing runs before a `main` that could set a client.
+fn check_main(args: &Args, function: &Function, mistakes: &mut Mistakes) {
+    let name = &function.sig.ident;
+    let mut attrs = function.attrs.iter();
+    if name == "main" && attrs.any(|attr| is_called(attr, "main")) && args.client.is_none() {
+        mistakes.add(
+            name,
+            "no client is installed before `main` begins: write `client = …` with an expression for one, as in `client = locks().await`",
         );
     }
 }
@@ -111,31 +117,31 @@ impl Guarded<'_> {
         let mut names = key.used().into_iter().map(|name| name.to_string());
         let hidden = names.any(|name| name.starts_with('_'));
         let hidden = hidden.then(|| quote!(#[allow(clippy::used_underscore_binding)]));
-        let run = self.run(&self.arguments.move_in(&self.used(key)), body);
+        let mut used = key.used();
+        let rendered = lending(self.arguments.lend(&used), rendered);
+        used.extend(self.words());
+        if let Some(OnBusy::Fallback(_)) = self.args.on_busy {
+            used.extend(self.arguments.hand_over());
+        }
+        let run = self.run(&self.arguments.move_in(&used), body);
         let key = made("__key");
         braced(body.span(), quote!(#hidden let #key = #rendered; #run))
     }
 
-    /// The arguments that are used outside the body.
-    fn used(&self, key: &ResolvedKeys<'_>) -> Vec<Ident> {
+    /// All names in the options, arguments among them.
+    fn words(&self) -> Vec<Ident> {
         let Args {
             wait,
             lease,
             max_hold,
             hold_at_least,
             client,
-            on_busy,
             ..
         } = self.args;
-        if let Some(OnBusy::Fallback(_)) = on_busy {
-            return self.arguments.hand_over();
-        }
         let lengths = [wait, lease, max_hold, hold_at_least].into_iter().flatten();
         let lengths = lengths.map(|length| length.tokens().to_token_stream());
         let expressions = lengths.chain(client.iter().map(ToTokens::to_token_stream));
-        let mut used = key.used();
-        used.extend(expressions.flat_map(words));
-        used
+        expressions.flat_map(words).collect()
     }
 
     /// ```text
@@ -172,7 +178,8 @@ impl Guarded<'_> {
         let key = made("__key");
         let run = self.run(&TokenStream::new(), block);
         let at_output = Span::mixed_site().located_at(self.output.span());
-        let tail = quote_spanned!(at_output=> (async move { #run }));
+        let block = braced(self.output.span(), run);
+        let tail = quote_spanned!(at_output=> (async move #block));
         braced(place, quote!(let #key = #rendered; #before #pin #tail))
     }
 
@@ -190,7 +197,10 @@ impl Guarded<'_> {
     /// let __call = CALL;
     /// match __call.enter().await {
     ///     Ok(__inside) => __inside.run(async move { … }, FAILED).await,
-    ///     Err(__error) if ROOT::__private::v1::is_busy(&__error) => sold_out(self, id, req, __error).await,
+    ///     Err(__error) if ROOT::__private::v1::is_busy(&__error) => {
+    ///         let __fallback = sold_out;
+    ///         __fallback(self, id, req, __error).await
+    ///     }
     ///     Err(__error) => (FAILED)(__error),
     /// }
     /// ```
@@ -199,7 +209,8 @@ impl Guarded<'_> {
     /// braces are the user's own, with their spans and edition: what is half typed before them is reported once.
     fn run(&self, move_in: &TokenStream, body: &Group) -> TokenStream {
         let Self { args, output, .. } = self;
-        let (private, configured) = (private(args), call(args));
+        let private = private(args);
+        let configured = lending(self.arguments.lend(&self.words()), call(args));
         let call = made("__call");
         let guard = args.guard.as_ref().map(|guard| hold(args, guard));
         let fake_return = fake_return(output);
@@ -218,7 +229,11 @@ impl Guarded<'_> {
         let (inside, error) = (made("__inside"), made("__error"));
         let handed = self.arguments.hand_over();
         let at_path = Span::mixed_site().located_at(path.span());
-        let fallback = quote_spanned!(at_path=> #path(#(#handed,)* #error).await);
+        // Not called by its path: there rustc would advise `self.later`, and not a method `Self::later`.
+        let fallback = quote_spanned!(at_path=> {
+            let __fallback = #path;
+            __fallback(#(#handed,)* #error).await
+        });
         quote_spanned! {at_output=>
             let #call = #configured;
             match #call.enter().await {
@@ -247,12 +262,16 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
     let at_output = Span::mixed_site().located_at(output.span());
     let output = inferable(output);
     let failed = match &args.map_err {
-        Some(path) => {
-            let (map_err, error) = (made("__map_err"), made("__error"));
-            let at_path = Span::mixed_site().located_at(path.span());
-            let mapped = quote_spanned!(at_path=> #map_err(#error));
+        Some(function) => {
+            // Its error type is that of the function's value: what does not fit is its mistake.
+            let at_function = Span::mixed_site().located_at(function.span());
+            let mapped = quote_spanned!(at_function=> __map_err(__error));
+            let (map_err, error) = (
+                Ident::new("__map_err", at_function),
+                Ident::new("__error", at_function),
+            );
             quote_spanned! {at_output=> {
-                let #map_err: fn(#root::LockError) -> _ = #path;
+                let #map_err: fn(#root::LockError) -> _ = #function;
                 move |#error: #root::LockError| <#output as #root::MapErrResult<_>>::from_mapped(#mapped)
             }}
         }
@@ -301,23 +320,18 @@ fn call(args: &Args) -> TokenStream {
         Some(Keys::Several(_)) => quote!(several),
         _ => quote!(new),
     };
-    let wait = wait
-        .as_ref()
-        .map(Length::expand)
-        .map(|wait| quote!(.wait(#wait)));
-    let lease = lease
-        .as_ref()
-        .map(Length::expand)
-        .map(|lease| quote!(.lease(#lease)));
+    let lengths = [
+        ("wait", wait),
+        ("lease", lease),
+        ("max_hold", max_hold),
+        ("hold_at_least", hold_at_least),
+    ];
+    let lengths = lengths.into_iter().filter_map(|(name, length)| {
+        let option = made(name);
+        let length = length.as_ref()?.expand(&quote!(#private::#option));
+        Some(quote!(.#option(#length)))
+    });
     let renew = renew.map(|renew| quote!(.renew(#renew)));
-    let max_hold = max_hold
-        .as_ref()
-        .map(Length::expand)
-        .map(|max_hold| quote!(.max_hold(#max_hold)));
-    let hold_at_least = hold_at_least
-        .as_ref()
-        .map(Length::expand)
-        .map(|hold_at_least| quote!(.hold_at_least(#hold_at_least)));
     let on_lost = on_lost.map(|on_lost| match on_lost {
         OnLost::Cancel => quote!(.on_lost(#root::OnLost::Cancel)),
         OnLost::Continue => quote!(.on_lost(#root::OnLost::Continue)),
@@ -335,7 +349,7 @@ fn call(args: &Args) -> TokenStream {
         .map(|namespace| quote!(.namespace(#namespace)));
     let call = quote! {
         #private::Call::#new(#key)
-            #wait #lease #renew #max_hold #hold_at_least #on_lost #strategy #release #namespace
+            #(#lengths)* #renew #on_lost #strategy #release #namespace
     };
     let Some(client) = client else {
         return call;
@@ -345,7 +359,17 @@ fn call(args: &Args) -> TokenStream {
     quote!({ #borrowed #call.client(#named) })
 }
 
-/// All names in an expression, arguments among them.
+/// ```text
+/// { let Path(id) = &__arg0; KEY }
+/// ```
+fn lending(lent: TokenStream, value: TokenStream) -> TokenStream {
+    match lent.is_empty() {
+        true => value,
+        false => quote!({ #lent #value }),
+    }
+}
+
+/// All names in an expression.
 fn words(tokens: TokenStream) -> Vec<Ident> {
     let words = tokens.into_iter().flat_map(|token| match token {
         TokenTree::Ident(word) => vec![word],
@@ -425,8 +449,10 @@ fn made(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
+/// A block whose braces are of the call site: an attribute below this one may give their span to the names that it
+/// makes, as `#[instrument(err)]` does, and finds them again only there.
 fn braced(place: Span, stream: TokenStream) -> TokenStream {
     let mut group = Group::new(Delimiter::Brace, stream);
-    group.set_span(Span::mixed_site().located_at(place));
+    group.set_span(Span::call_site().located_at(place));
     TokenTree::Group(group).into_token_stream()
 }

@@ -27,6 +27,8 @@ pub(crate) enum Part<'a> {
 pub(crate) enum Source<'a> {
     Receiver(&'a Receiver),
     Argument(&'a Argument),
+    /// A name in the pattern of an argument.
+    Part(&'a Argument, &'a Ident),
 }
 
 /// All keys of a call, checked against the signature.
@@ -70,6 +72,17 @@ pub(crate) struct Resolved<'a> {
     literal: Span,
 }
 
+impl Source<'_> {
+    /// The argument's name where the key is rendered.
+    fn name(&self) -> Option<&Ident> {
+        match self {
+            Self::Receiver(_) => None,
+            Self::Argument(argument) => Some(&argument.outer),
+            Self::Part(_, name) => Some(name),
+        }
+    }
+}
+
 impl<'a> Resolved<'a> {
     /// Finds what the key names, and reports each placeholder that names nothing.
     fn read(key: &'a Key, arguments: &'a Arguments, mistakes: &mut Mistakes) -> Self {
@@ -100,13 +113,10 @@ impl<'a> Resolved<'a> {
     /// The arguments that the key uses.
     fn used(&self) -> Vec<Ident> {
         let sources = self.parts.iter().filter_map(|part| match part {
-            Part::Value {
-                source: Source::Argument(argument),
-                ..
-            } => Some(argument.outer.clone()),
-            _ => None,
+            Part::Value { source, .. } => source.name(),
+            Part::Text(_) => None,
         });
-        sources.collect()
+        sources.cloned().collect()
     }
 
     /// Renders the key. The values are borrowed, so the body can move them afterwards.
@@ -130,7 +140,7 @@ impl<'a> Resolved<'a> {
     }
 
     /// The name is the user's own, for its hygiene. It stands where its type does, so that "not a key part" points
-    /// there; for a field the literal is the place, for its type is written elsewhere.
+    /// there; for a field or a part of a pattern the literal is the place, because its type is written elsewhere.
     fn value(&self, placeholder: &Placeholder, source: &Source<'_>) -> TokenStream {
         let place = match source {
             Source::Argument(argument) if placeholder.fields.is_empty() => argument.ty.span(),
@@ -139,28 +149,36 @@ impl<'a> Resolved<'a> {
         let mut name = match source {
             Source::Receiver(receiver) => Ident::new("self", receiver.self_token.span()),
             Source::Argument(argument) => argument.outer.clone(),
+            Source::Part(_, name) => (*name).clone(),
         };
         name.set_span(name.span().located_at(place));
         let fields = placeholder.fields.iter().map(|field| self.member(field));
         let written = &placeholder.written;
         let generated = Span::mixed_site().located_at(place);
         let method = Ident::new(if placeholder.raw { "raw" } else { "part" }, generated);
+        // A part is a reference already.
+        if let Source::Part(argument, _) = source
+            && argument.is_lent()
+            && placeholder.fields.is_empty()
+        {
+            return quote_spanned!(generated=> .#method(#written, #name));
+        }
         quote_spanned!(generated=> .#method(#written, &#name #(.#fields)*))
     }
 
+    /// A field of the user's type. Its place is the macro's, or rustc would offer to write another field there, in place
+    /// of the literal.
     fn member(&self, field: &str) -> Member {
+        let place = Span::mixed_site().located_at(self.literal);
         match field.parse() {
-            Ok(index) => Member::Unnamed(Index {
-                index,
-                span: self.literal,
-            }),
+            Ok(index) => Member::Unnamed(Index { index, span: place }),
             Err(_) => {
                 // A keyword can only name a field as a raw identifier.
                 let plain = syn::parse_str::<Ident>(field).is_ok_and(|name| name == field);
                 let name = field.trim_start_matches("r#");
                 Member::Named(match plain && name == field {
-                    true => Ident::new(name, self.literal),
-                    false => Ident::new_raw(name, self.literal),
+                    true => Ident::new(name, place),
+                    false => Ident::new_raw(name, place),
                 })
             }
         }
@@ -192,7 +210,13 @@ fn source<'a>(
             .typed
             .iter()
             .find(|argument| argument.name.as_ref().is_some_and(is_named));
+        let mut parts = arguments.typed.iter().filter_map(|argument| {
+            let part = argument.parts.iter().find(|name| is_named(name));
+            part.map(|name| Source::Part(argument, name))
+        });
+        let part = parts.next();
         match named {
+            None if part.is_some() => return part,
             Some(argument) => {
                 if placeholder.fields.is_empty() && is_option(&argument.ty) {
                     mistakes.add(
@@ -205,18 +229,12 @@ fn source<'a>(
                 }
                 return Some(Source::Argument(argument));
             }
-            None if arguments
-                .typed
-                .iter()
-                .any(|argument| argument.parts.iter().any(is_named)) =>
-            {
+            None if arguments.has_hidden_patterns() => {
+                let head = &placeholder.head;
                 format!(
-                    "`<{written}>` names a part of a pattern, which is bound only inside the body: give the argument one name and write `<name.field>`"
+                    "`<{written}>` names no argument, and `#[async_trait]` binds the names in a pattern inside the body: give the argument one name, as in `{head}: Path<u64>`, and write `<{head}.0>`"
                 )
             }
-            None if arguments.has_hidden_patterns() => format!(
-                "`<{written}>` names no argument, and a part of a pattern is bound only inside the body: give the argument one name and write `<name.field>`"
-            ),
             None => unknown(placeholder, arguments),
         }
     };

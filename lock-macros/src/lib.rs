@@ -55,7 +55,7 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// | `on_busy = skip` | a call whose lock is busy returns `Ok(None)`, of a `Result<Option<T>, E>` | `error` |
 /// | `on_busy = fallback(path)` | it calls this `async fn` instead, with the same arguments, `self` first, and the `LockError` | `error` |
 /// | `on_lost = continue` | a body whose lease is lost runs on | `cancel`: it is dropped at its next `.await` |
-/// | `map_err = PayError::Lock` | a function that makes the error type of a `LockError` | `From<LockError>` |
+/// | `map_err = PayError::Lock` | a function that makes the error type of a `LockError`, by its path or as a closure that captures nothing | `From<LockError>` |
 /// | `client = self.locks` | an expression for the `LockClient` | the task's scoped client, else the installed one |
 /// | `namespace = "shop"` | sets keys of services apart | the client's |
 /// | `guard = hold` | a name under which the body finds its hold: `hold.token()`, `hold.remaining()`, `hold.lost()`; with `keys` one hold for each, `hold[0].token()` | |
@@ -64,8 +64,15 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// | `release = background` | the value returns when the release is on its way, one round trip earlier: see below | the client's, `confirmed` |
 /// | `mode = exclusive` | the default; no others are supported yet | |
 ///
-/// A duration is a whole number with a unit (`us`, `ms`, `s`, `m`, `h`, `d`) in quotes, or the path of a
-/// `const` of type `Duration`.
+/// A duration is a whole number with a unit (`us`, `ms`, `s`, `m`, `h`, `d`) in quotes, or an expression of type
+/// `Duration`: `limits::WAIT`, `self.config.wait`, an argument, a call. The expression is evaluated at each call, before
+/// the lock is asked for. A wait lasts 24 hours at most, a lease from 10 ms to 24 hours. A literal or a constant out of
+/// range does not compile (`Self::WAIT`, where the function is used); another value is `LockError::InvalidOptions` when the call
+/// runs. A path counts as a constant if its name is written in capitals.
+///
+/// A nested call that enters its own lock again extends the lease of the hold first, if that ends earlier. The later
+/// deadline stays when the nested call has left, because no lease is ever shortened; the renewal of a nested call ends
+/// with that call. So a call without a `lease` leaves up to 30 s to an enclosing call with `lease = "1s"`.
 ///
 /// # Keys
 ///
@@ -73,6 +80,7 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// |---|---|
 /// | `<arg>` | the argument's value, percent-escaped to `[A-Za-z0-9._~-]` |
 /// | `<arg.field.0>`, `<self.field>` | a field of it |
+/// | `<id>` for `Path(id): Path<u64>` | what a pattern binds |
 /// | `<arg:raw>` | the value as it prints |
 /// | `<<`, `>>` | a literal `<`, `>` |
 /// | `{…}` | itself: a Redis Cluster hash tag, as in `"{order:<id>}:pay"` |
@@ -85,7 +93,8 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// `keys` are sorted and freed of duplicates when the call runs, so that `transfer(1, 2)` and `transfer(2, 1)` take their
 /// locks in the same order and never wait for each other. All are taken in one step if all are free; else one after the
-/// other, within one `wait`: what is had is kept meanwhile, and a fixed lease begins when the last one is had.
+/// other, within one `wait`: what is had is kept meanwhile, and a fixed lease begins when the last one is had. If a lock is
+/// lost before the last one is had, the call starts over within its `wait`.
 /// `wait = "0s"` takes all or none. The loss of one lock ends the body.
 ///
 /// Nested calls keep the order too. Where a call with several keys encloses or is nested, a lock that stands before one
@@ -124,9 +133,15 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// On an `async fn`: a free one, a method with any receiver, a trait's default body; with generics, lifetimes, and
 /// patterns as arguments. On a method under `#[async_trait]`, and on any function that ends in
-/// `Box::pin(async move { … })`. Above `#[tokio::main]` and `#[tokio::test]`, where it needs a `client = …` of its own; `#[tracing::instrument]` may stand below, and
-/// then covers the waiting too, or above, and then covers the body alone. An extractor of axum's has one name in a key:
-/// `id: Path<u64>` and `<id.0>`.
+/// `Box::pin(async move { … })`, also if its return type is an alias. Above `#[tokio::main]` and `#[tokio::test]`, where
+/// it needs a `client = …` of its own.
+///
+/// `#[tracing::instrument]` with any of its options may stand below: its span covers the waiting too, and its `err` and
+/// `ret` tell of a lock that failed. Above, it covers the body alone.
+///
+/// Options name what a pattern binds: with `State(app): State<App>` and `Path((user, id)): Path<(u64, u64)>` the handler
+/// of an axum router can have `key = "order:<user>:<id>", client = app.locks`. A part stands there as a reference. Under
+/// `#[async_trait]` an argument needs one name, as in `id: Path<u64>` and `<id.0>`.
 ///
 /// # What becomes of the function
 ///

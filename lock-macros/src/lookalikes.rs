@@ -1,21 +1,26 @@
-//! Literal text that was meant as a placeholder: the forms of `format!` and of Spring's expression language. Taken
-//! literally, each would put all calls under one lock.
+//! Literal text that was meant as a placeholder: the forms of `format!`, of Spring's expression language, of SQL and of
+//! routers. Taken literally, each would put all calls under one lock.
 
 use lock_core::key::{KeyError, LockKey, LockName};
 use syn::ext::IdentExt as _;
 
 use crate::{
-    arguments::Arguments,
+    arguments::{Argument, Arguments},
     template::{Piece, is_name},
 };
 
 /// The first such piece, as the message about it.
 pub(crate) fn find(pieces: &[Piece], arguments: &Arguments) -> Option<String> {
     let names = Named::of(arguments);
-    pieces.iter().find_map(|piece| match piece {
-        Piece::Text(text) => braced(text, &names).or_else(|| hashed(text, &names)),
-        Piece::Placeholder(_) => None,
-    })
+    pieces
+        .iter()
+        .enumerate()
+        .find_map(|(index, piece)| match piece {
+            Piece::Text(text) => braced(text, &names)
+                .or_else(|| signed(text, index == 0, &names))
+                .or_else(|| enclosed(text, &names)),
+            Piece::Placeholder(_) => None,
+        })
 }
 
 /// All names that are bound by the arguments, `self` included.
@@ -23,10 +28,7 @@ struct Named(Vec<String>);
 
 impl Named {
     fn of(arguments: &Arguments) -> Self {
-        let bound = arguments
-            .typed
-            .iter()
-            .flat_map(|argument| argument.name.iter().chain(&argument.parts));
+        let bound = arguments.typed.iter().flat_map(Argument::bound);
         let mut names: Vec<String> = bound.map(|name| name.unraw().to_string()).collect();
         if arguments.receiver.is_some() {
             names.push("self".into());
@@ -75,17 +77,43 @@ fn braced(text: &str, names: &Named) -> Option<String> {
     None
 }
 
-/// `#id`
-fn hashed(text: &str, names: &Named) -> Option<String> {
-    text.split('#').skip(1).find_map(|after| {
-        let end = after.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'));
-        let path = after[..end.unwrap_or(after.len())].trim_end_matches('.');
-        names.has(path).then(|| {
+/// `#id`, `$id`, `%id`, and `:id` at the start of the key or of a path's segment: elsewhere the colon separates.
+fn signed(text: &str, begins_key: bool, names: &Named) -> Option<String> {
+    text.match_indices(['#', '$', '%', ':']).find_map(|(at, sign)| {
+        let path = leading_path(&text[at + 1..]);
+        let begins_segment = text[..at].ends_with('/') || (at == 0 && begins_key);
+        let is_separator = sign == ":" && !begins_segment;
+        (names.has(path) && !is_separator).then(|| {
             format!(
-                "`#{path}` is taken literally here: write `<{path}>` for the value of the argument"
+                "`{sign}{path}` is taken literally here: write `<{path}>` for the value of the argument"
             )
         })
     })
+}
+
+/// `[id]`, `(id)`, and `<<id>>`, which is the text `<id>` by now.
+fn enclosed(text: &str, names: &Named) -> Option<String> {
+    text.match_indices(['[', '(', '<']).find_map(|(at, open)| {
+        let (close, written) = match open {
+            "[" => (']', ["[", "]"]),
+            "(" => (')', ["(", ")"]),
+            _ => ('>', ["<<", ">>"]),
+        };
+        let path = leading_path(&text[at + 1..]);
+        let is_closed = text[at + 1 + path.len()..].starts_with(close);
+        (is_closed && names.has(path)).then(|| {
+            format!(
+                "`{}{path}{}` is taken literally here: write `<{path}>` for the value of the argument",
+                written[0], written[1]
+            )
+        })
+    })
+}
+
+/// The names and dots at the start of a text.
+fn leading_path(text: &str) -> &str {
+    let end = text.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'));
+    text[..end.unwrap_or(text.len())].trim_end_matches('.')
 }
 
 fn is_path(text: &str) -> bool {
@@ -139,6 +167,13 @@ mod tests {
             ("order:#{#id}", "write `<id>`"),
             ("order:${id}", "write `<id>`"),
             ("order:${order.id}", "write `<order.id>`"),
+            ("a:$id", "`$id` is taken literally here: write `<id>`"),
+            (":id", "write `<id>`"),
+            ("orders/:id/items", "write `<id>`"),
+            ("%id", "write `<id>`"),
+            ("order[id]", "`[id]` is taken literally here: write `<id>`"),
+            ("order(self.id)", "write `<self.id>`"),
+            ("<<id>>", "`<<id>>` is taken literally here: write `<id>`"),
         ] {
             let message = found(key).unwrap_or_default();
             assert!(message.contains(says), "{key}: {message}");
@@ -156,6 +191,17 @@ mod tests {
             "${<id>}",
             "a#c",
             "{id:x}",
+            "order:id",
+            "<id>:id",
+            "{order}:id",
+            "a:$ids",
+            "100%",
+            "[ids]",
+            "(id",
+            "id]",
+            "<<other>>",
+            "<<<id>>>",
+            "[<id>]",
         ] {
             assert_eq!(found(key), None, "{key}");
         }

@@ -2,8 +2,10 @@
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use syn::{
-    ReturnType, Signature, Token, Type,
+    Attribute, ReturnType, Signature, Token, Type,
     parse::{ParseStream, Parser as _},
+    parse_quote_spanned,
+    spanned::Spanned as _,
 };
 
 use crate::{
@@ -30,6 +32,7 @@ pub(crate) enum Body {
 
 /// Checks what a signature alone can say, and finds the body that runs asynchronously.
 pub(crate) fn asynchronous(
+    attrs: &[Attribute],
     sig: &Signature,
     body: Group,
     mistakes: &mut Mistakes,
@@ -66,6 +69,15 @@ pub(crate) fn asynchronous(
             };
             return Some((body, output));
         }
+        // An alias may hide a boxed future: the output is taken from the `Future` trait.
+        if matches!(ungrouped(returned), Type::Path(_))
+            && let Some(body) = tail(&body)
+        {
+            let place = Span::mixed_site().located_at(returned.span());
+            let output =
+                parse_quote_spanned!(place=> <#returned as ::core::future::Future>::Output);
+            return Some((body, output));
+        }
         if is_future(returned) {
             mistakes.add(
                 returned,
@@ -74,18 +86,31 @@ pub(crate) fn asynchronous(
             return None;
         }
     }
-    if sig.ident == "main" {
-        mistakes.add(
-            sig.fn_token,
-            "this `main` is not async: write `async fn main`, with `#[distributed_lock]` above `#[tokio::main]`",
-        );
+    let message = if attrs.iter().any(|attr| is_called(attr, "test")) {
+        "this test is not async: write `async fn`, with `#[distributed_lock]` above `#[tokio::test]`"
+    } else if sig.ident == "main" {
+        "this `main` is not async: write `async fn main`, with `#[distributed_lock]` above `#[tokio::main]`"
+    } else if names(body.stream(), "block_on") {
+        "this function is not async, and runs a runtime: write `async fn`, with `#[distributed_lock]` above `#[tokio::main]`"
     } else {
-        mistakes.add(
-            sig.fn_token,
-            "a function that is not async cannot wait for a lock: write `async fn`, or lock explicitly with `client.lock(\"…\").blocking_acquire()`",
-        );
-    }
+        "a function that is not async cannot wait for a lock: write `async fn`, or lock explicitly with `client.lock(\"…\").blocking_acquire()`"
+    };
+    mistakes.add(sig.fn_token, message);
     None
+}
+
+/// Whether the attribute's path ends so, as that of `#[tokio::test]` does.
+pub(crate) fn is_called(attr: &Attribute, name: &str) -> bool {
+    let last = attr.path().segments.last();
+    last.is_some_and(|segment| segment.ident == name)
+}
+
+fn names(tokens: TokenStream, word: &str) -> bool {
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Ident(name) => name == word,
+        TokenTree::Group(group) => names(group.stream(), word),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
 }
 
 /// The return type, if tokens do not already tell that it is no `Result`.

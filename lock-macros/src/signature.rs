@@ -11,7 +11,7 @@ use syn::{
 
 use crate::{
     mistakes::Mistakes,
-    shape::{Body, asynchronous},
+    shape::{Body, asynchronous, is_called},
 };
 
 /// A function that can be locked.
@@ -62,7 +62,10 @@ fn function(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<Function>
         sig,
         body,
     } = declared;
-    if let Some(twice) = attrs.iter().find(|attr| is_this_attribute(attr)) {
+    let mut these = attrs
+        .iter()
+        .filter(|attr| is_called(attr, "distributed_lock"));
+    if let Some(twice) = these.next() {
         mistakes.add(
             twice,
             "a second lock on one function: stacked locks can deadlock, so name both in one attribute, as in `keys = [\"a\", \"b:<id>\"]`",
@@ -83,7 +86,7 @@ fn function(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<Function>
         );
         return None;
     };
-    let (body, output) = asynchronous(&sig, body, mistakes)?;
+    let (body, output) = asynchronous(&attrs, &sig, body, mistakes)?;
     Some(Function {
         attrs,
         vis,
@@ -92,11 +95,6 @@ fn function(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<Function>
         body,
         output,
     })
-}
-
-fn is_this_attribute(attr: &Attribute) -> bool {
-    let last = attr.path().segments.last();
-    last.is_some_and(|segment| segment.ident == "distributed_lock")
 }
 
 /// Any function, with its body if it has one.
@@ -221,6 +219,11 @@ mod tests {
         for (item, says) in [
             ("fn f() -> R { body }", "blocking_acquire"),
             ("fn main() { body }", "above `#[tokio::main]`"),
+            ("#[test] fn f() -> R { body }", "above `#[tokio::test]`"),
+            (
+                "fn f() -> R { rt.block_on(body) }",
+                "above `#[tokio::main]`",
+            ),
             ("const fn f() -> R { body }", "`const fn`"),
             ("unsafe extern \"C\" fn f() -> R { body }", "without an ABI"),
             (

@@ -32,7 +32,7 @@ fn a_function_with_all_options() {
     expands(
         quote! {
             key = "order:<id>:<req.user.0:raw>", wait = "5s", lease = LEASE, renew = true, max_hold = "10m",
-            hold_at_least = MIN, on_lost = continue, client = state.locks, namespace = "shop", guard = hold,
+            hold_at_least = Limits::MIN, on_lost = continue, client = state.locks, namespace = "shop", guard = hold,
             crate = ::locks, mode = exclusive, strategy = handoff, release = background
         },
         quote! {
@@ -48,10 +48,10 @@ fn a_function_with_all_options() {
                     .text("order:").part("id", &id).text(":").raw("req.user.0:raw", &req.user.0).build();
                 let __call = { let __client = &(state.locks); ::locks::__private::v1::Call::new(__key)
                     .wait(::core::time::Duration::new(5u64, 0u32))
-                    .lease(LEASE)
-                    .renew(true)
+                    .lease({ const __CHECKED: ::core::time::Duration = ::locks::__private::v1::lease(LEASE); __CHECKED })
                     .max_hold(::core::time::Duration::new(600u64, 0u32))
-                    .hold_at_least(MIN)
+                    .hold_at_least(const { ::locks::__private::v1::hold_at_least(Limits::MIN) })
+                    .renew(true)
                     .on_lost(::locks::OnLost::Continue)
                     .strategy(::locks::Strategy::Handoff)
                     .release(::locks::Release::Background)
@@ -104,6 +104,38 @@ fn arguments_of_every_form() {
                     let ref c = __arg2;
                     #[cfg(unix)] #[expect(unused_variables)] let d = d;
                     let r#type = r#type;
+                    #fake '__body: { body }
+                }, #failed).await
+            }
+        },
+    );
+}
+
+#[test]
+fn parts_of_patterns_are_lent() {
+    let (fake, failed) = (fake(quote!(Result<(), E>)), failed(quote!(Result<(), E>)));
+    expands(
+        quote!(key = "<id>", client = app.locks),
+        quote! {
+            async fn f(State(app): State<App>, Path(Pair { user, mut id }): Path<Pair>) -> Result<(), E> { body }
+        },
+        quote! {
+            async fn f(__arg0: State<App>, __arg1: Path<Pair>) -> Result<(), E> {
+                let __key = {
+                    #[allow(unused_variables)] let Path(Pair { user: _, id }) = &__arg1;
+                    ::lock_runtime::__private::v1::key().part("id", id).build()
+                };
+                let __call = {
+                    #[allow(unused_variables)] let State(app) = &__arg0;
+                    { let __client = &(app.locks); ::lock_runtime::__private::v1::Call::new(__key).client(__client) }
+                };
+                __call.run(async move {
+                    #[allow(unused_mut)] let mut __arg0 = __arg0;
+                    let State(app) = __arg0;
+                    let _ = &app;
+                    #[allow(unused_mut)] let mut __arg1 = __arg1;
+                    let Path(Pair { user, mut id }) = __arg1;
+                    let _ = &id;
                     #fake '__body: { body }
                 }, #failed).await
             }
@@ -201,11 +233,13 @@ fn a_failure_becomes_what_the_options_say() {
         }}
     };
     let wrap = mapped(quote!(wrap));
+    let closure = quote!(|error| E::Lock(error));
     for (options, failed) in [
         (
             quote!(map_err = PayError::Lock),
             mapped(quote!(PayError::Lock)),
         ),
+        (quote!(map_err = #closure), mapped(closure)),
         (
             quote!(on_busy = skip),
             quote!(::lock_runtime::__private::v1::skip(
@@ -269,7 +303,7 @@ fn a_fallback_takes_the_arguments_that_the_body_did_not() {
                         #fake '__body: { body }
                     }, #failed).await,
                     ::core::result::Result::Err(__error) if ::lock_runtime::__private::v1::is_busy(&__error) =>
-                        Self::later(self, order, __arg1, __error).await,
+                        { let __fallback = Self::later; __fallback(self, order, __arg1, __error).await },
                     ::core::result::Result::Err(__error) => (#failed)(__error),
                 }
             }
@@ -297,7 +331,7 @@ fn a_fallback_of_a_method_under_async_trait() {
                             #fake '__body: { let __self = self; let id = id; inner }
                         }, #failed).await,
                         ::core::result::Result::Err(__error) if ::lock_runtime::__private::v1::is_busy(&__error) =>
-                            later(self, id, __error).await,
+                            { let __fallback = later; __fallback(self, id, __error).await },
                         ::core::result::Result::Err(__error) => (#failed)(__error),
                     }
                 })

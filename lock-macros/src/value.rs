@@ -111,9 +111,10 @@ fn path_like(literal: &LitStr, example: &str) -> String {
     }
 }
 
-pub(crate) fn map_err(value: &Expr, mistakes: &mut Mistakes) -> Option<ExprPath> {
+pub(crate) fn map_err(value: &Expr, mistakes: &mut Mistakes) -> Option<Expr> {
     match value {
-        Expr::Path(path) => return Some(path.clone()),
+        Expr::Path(_) => return Some(value.clone()),
+        Expr::Closure(closure) if closure.asyncness.is_none() => return Some(value.clone()),
         Expr::Lit(ExprLit {
             lit: Lit::Str(name),
             ..
@@ -126,7 +127,7 @@ pub(crate) fn map_err(value: &Expr, mistakes: &mut Mistakes) -> Option<ExprPath>
         ),
         _ => mistakes.add(
             value,
-            "`map_err` is the path of a function from `LockError` to the error type: write `map_err = PayError::Lock`",
+            "`map_err` is a function from `LockError` to the error type: write its path, as in `map_err = PayError::Lock`, or a closure, as in `map_err = |error| PayError::Lock(error)`",
         ),
     }
     None

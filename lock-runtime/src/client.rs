@@ -1,20 +1,13 @@
 //! A client: one set of locks, the defaults of its calls, and how code finds it.
 
-use std::{
-    fmt,
-    future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use lock_core::{
     backend::Backend,
     error::LockError,
     key::LockKey,
     layout::Layout,
+    lease::Moment,
     options::{Backoff, Defaults, LockOptions, Release, Strategy},
 };
 use once_cell::sync::OnceCell;
@@ -26,16 +19,25 @@ use crate::{
         redis::{RedisBackend, RedisConfig},
         redlock::{self, RedlockBackend, RedlockConfig},
     },
+    closing::{Closing, Renewals},
     connect::{self, ConnectError},
     engine,
     held::HeldHere,
     lock::Lock,
     renewal::Keeper,
     stats::{Counters, Stats},
+    wait,
 };
 
 /// The variable that [`LockClient::from_env`] reads.
 pub const URL_VARIABLE: &str = "LOCK_URL";
+
+/// How long shutting down waits for the end of what waits.
+const WAITING_PATIENCE: Duration = Duration::from_secs(2);
+/// How long it waits for a server that does not answer, while something is held.
+const HELD_PATIENCE: Duration = Duration::from_secs(10);
+/// How often it asks meanwhile whether the server answers, and how long that may take.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The URLs of the in-process backend; what follows names the locks of this process that clients share.
 const MEMORY_SCHEME: &str = "memory:";
@@ -57,7 +59,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) held: Arc<HeldHere>,
     pub(crate) keeper: Arc<Keeper>,
-    pub(crate) closed: AtomicBool,
+    pub(crate) closing: Closing,
 }
 
 impl fmt::Debug for Shared {
@@ -69,6 +71,9 @@ impl fmt::Debug for Shared {
 }
 
 /// Where locks live, and the defaults of the calls that use it. Cheap to clone; all clones are one client.
+///
+/// A client lives as long as one of its clones, one of its [`Lock`]s or a call. Leases are renewed no longer than that: keep
+/// the client for as long as its guards.
 ///
 /// Code finds its client in this order: the one an attribute names with `client = ..`, the one scoped to the task by
 /// [`scope`](Self::scope), the one installed for the process by [`install`](Self::install).
@@ -91,6 +96,7 @@ impl fmt::Debug for Shared {
 #[derive(Debug, Clone)]
 pub struct LockClient {
     shared: Arc<Shared>,
+    renewals: Arc<Renewals>,
     namespace: Option<Arc<str>>,
     defaults: Defaults,
 }
@@ -111,12 +117,15 @@ impl LockClient {
     /// # Redlock
     /// Not promised: any order or fairness, for nobody queues, and a late caller may be served before an early one;
     /// exclusion when the clock of a server jumps, or differs in speed from the client's by more than 1 % of the lease
-    /// and 2 ms, or when enough servers lose their state within one lease; and, as anywhere, that a paused process notices
+    /// and 2 ms, or when a majority of the servers loses its state within one lease; and, as anywhere, that a paused process notices
     /// the end of its lease before what it does next. Send the fencing token with what must not be written twice.
     ///
-    /// Locks live on while any majority of the servers does: any one of three may be down, any two of five. A server
-    /// that has come back without its state is not counted until it has run for the longest lease that this client has
-    /// asked for, or its default one: give all clients the same.
+    /// Locks live on while any majority of the servers does: any one of three may be down, any two of five. A hold that a
+    /// server missed is written there by the next renewal, or check of a fixed lease, so that another server may go.
+    ///
+    /// A server that has lost its state is known by the mark that it has lost with it, `lock:fence:whole`. It is counted
+    /// again after the longest lease in use, which clients note in the marks of all servers. Until both others of three
+    /// servers have told theirs, or three of the others of five, it is counted after a day at the earliest.
     ///
     /// # Errors
     /// [`ConnectError`] says what is wrong and what to do; a password is never part of it.
@@ -210,18 +219,69 @@ impl LockClient {
     /// Ends the client: new acquisitions and those that wait are refused with [`LockError::ShutDown`], then waits until
     /// every hold has ended and every release is confirmed. Bound it with a timeout if a body may hang.
     ///
+    /// A server that does not answer is not waited for without end: 2 s for what waits, and for what is held until its
+    /// lease has ended, 10 s at most. A body that still runs then runs on, and its lease is not renewed.
+    ///
     /// # Cancel safety
-    /// Dropped, the client stays closed; call it again to go on waiting.
+    /// Dropped, the client stays closed, and no lease is renewed from then on: what is held ends with its lease, unless it
+    /// is released before. Call it again to go on waiting.
     pub async fn shutdown(&self) {
-        self.shared.closed.store(true, Ordering::Release);
-        self.shared.backend.refuse();
-        self.shared.held.drained().await;
-        self.shared.backend.close().await;
+        let shared = &*self.shared;
+        let (backend, held) = (&shared.backend, &shared.held);
+        let _renewals = Renewals(shared.keeper.clone());
+        let begun = backend.now();
+        shared.closing.begin();
+        backend.refuse();
+        let nobody_waits = async {
+            held.nobody_enters().await;
+            backend.cleaned_up().await;
+        };
+        // A call that is not polled ends when it is.
+        wait::bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
+        let silent_since = tokio::select! {
+            biased;
+            () = held.drained() => backend.now(),
+            silent_since = self.held_in_vain() => silent_since,
+        };
+        backend.close(silent_since + HELD_PATIENCE).await;
         tracing::debug!("lock client shut down");
+    }
+
+    /// Ends when the server has not answered for as long as what is held is waited for. Returns when that began.
+    async fn held_in_vain(&self) -> Moment {
+        let Shared { backend, held, .. } = &*self.shared;
+        if backend.keeps_leases() {
+            return std::future::pending().await;
+        }
+        let mut silent_since: Option<Moment> = None;
+        loop {
+            let now = backend.now();
+            let mut within = ASK_AGAIN;
+            if let Some(silent_since) = silent_since {
+                let until = (silent_since + HELD_PATIENCE).min(now + held.longest_rest());
+                if until <= now {
+                    tracing::warn!(
+                        "the lock server does not answer, what is held ends with its lease"
+                    );
+                    return silent_since;
+                }
+                within = within.min(until.since(now));
+            }
+            if backend.is_answering(within).await {
+                silent_since = None;
+            } else {
+                silent_since.get_or_insert(now);
+            }
+            backend.sleep_until(now + within).await;
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    pub(crate) fn renewals(&self) -> &Arc<Renewals> {
+        &self.renewals
     }
 
     pub(crate) fn namespace(&self) -> Option<&str> {
@@ -295,7 +355,6 @@ impl Target {
         allow_eviction: bool,
         defaults: &Defaults,
         counters: &Arc<Counters>,
-        held: &Arc<HeldHere>,
     ) -> Result<Arc<dyn Backend>, ConnectError> {
         let patience = defaults.wait;
         let layout = defaults.layout;
@@ -312,8 +371,7 @@ impl Target {
                     patience,
                     lease: defaults.lease,
                 };
-                let backend =
-                    RedlockBackend::connect(config, counters.clone(), held.clone()).await?;
+                let backend = RedlockBackend::connect(config, counters.clone()).await?;
                 return Ok(Arc::new(backend));
             }
             Self::Redis(info) => *info,
@@ -331,7 +389,7 @@ impl Target {
             allow_eviction,
             patience,
         };
-        let backend = RedisBackend::connect(config, counters.clone(), held.clone()).await?;
+        let backend = RedisBackend::connect(config, counters.clone()).await?;
         Ok(Arc::new(backend))
     }
 }
@@ -483,15 +541,17 @@ impl LockClientBuilder {
         let held = Arc::new(HeldHere::default());
         let backend = target
             .ok_or(ConnectError::MissingUrl)?
-            .connect(allow_eviction, &defaults, &counters, &held)
+            .connect(allow_eviction, &defaults, &counters)
             .await?;
+        let keeper = Arc::new(Keeper::default());
         Ok(LockClient {
+            renewals: Arc::new(Renewals(keeper.clone())),
             shared: Arc::new(Shared {
                 backend,
                 counters,
                 held,
-                keeper: Arc::new(Keeper::default()),
-                closed: AtomicBool::new(false),
+                keeper,
+                closing: Closing::default(),
             }),
             namespace: namespace.map(Into::into),
             defaults,

@@ -1,15 +1,21 @@
 //! The two local clocks: one for servers that others share, one for the in-process backend.
 
 use std::{
+    collections::HashMap,
     future::Future,
+    panic::catch_unwind,
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
 use lock_core::{backend::BoxFuture, lease::Moment};
 use once_cell::sync::Lazy;
-use tokio::{runtime::Handle, time};
+use tokio::{
+    runtime::{self as tokio_runtime, Handle},
+    time,
+};
 
-use crate::engine;
+use crate::{engine, sync::lock};
 
 /// A clock that runs while the machine is suspended: a lease on a server runs on, too.
 pub(crate) mod boot {
@@ -47,13 +53,19 @@ pub(crate) mod boot {
 
 /// tokio's clock, which users' tests may pause and advance.
 pub(crate) mod runtime {
-    use super::{BoxFuture, Duration, Handle, Instant, Lazy, Moment, engine, time};
+    use super::{
+        BoxFuture, Duration, Handle, HashMap, Instant, Lazy, Moment, Mutex, catch_unwind, engine,
+        lock, time, tokio_runtime,
+    };
 
     // An hour before the first look, because a paused clock starts at its runtime's birth.
     static ORIGIN: Lazy<Instant> = Lazy::new(|| {
         let now = Instant::now();
         now.checked_sub(Duration::from_secs(3600)).unwrap_or(now)
     });
+
+    /// Whether the runtimes that have slept here have a timer.
+    static TIMERS: Lazy<Mutex<HashMap<tokio_runtime::Id, bool>>> = Lazy::new(Mutex::default);
 
     pub(crate) fn now() -> Moment {
         Moment::new(
@@ -63,13 +75,22 @@ pub(crate) mod runtime {
         )
     }
 
+    /// Timed by the runtime that calls, whose clock may be paused; by the engine's thread where that has no timer.
     pub(crate) fn sleep_until(deadline: Moment) -> BoxFuture<'static, ()> {
-        let _engine = Handle::try_current()
-            .is_err()
-            .then(|| engine::handle().enter());
+        let _engine = (!has_timer()).then(|| engine::handle().enter());
         match ORIGIN.checked_add(deadline.since_origin()) {
             Some(instant) => Box::pin(time::sleep_until(instant.into())),
             None => Box::pin(std::future::pending()),
         }
+    }
+
+    /// Whether the runtime that calls has a timer. tokio answers by a panic, so each runtime is asked once.
+    fn has_timer() -> bool {
+        let Ok(runtime) = Handle::try_current() else {
+            return false;
+        };
+        *lock(&TIMERS)
+            .entry(runtime.id())
+            .or_insert_with(|| catch_unwind(|| drop(time::sleep(Duration::ZERO))).is_ok())
     }
 }

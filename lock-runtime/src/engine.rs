@@ -7,7 +7,7 @@ use lock_core::backend::BoxFuture;
 use once_cell::sync::Lazy;
 use tokio::{
     runtime::{Builder, Handle},
-    task::JoinHandle,
+    task::{AbortHandle, JoinError, JoinHandle},
     time,
 };
 
@@ -15,6 +15,9 @@ use crate::sync::lock;
 
 /// What nobody waits for is looked at this often.
 const LEISURE: Duration = Duration::from_millis(5);
+
+/// What a caller has begun and left to the engine may take so much longer.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// What nobody waits for, and is still to be finished.
 static UNFINISHED: Mutex<Vec<BoxFuture<'static, ()>>> = Mutex::new(Vec::new());
@@ -46,6 +49,23 @@ where
     ENGINE.spawn(future)
 }
 
+/// Runs a future on the engine's thread, however its caller is polled, until the caller drops this one.
+pub(crate) async fn run<F>(future: F) -> Result<F::Output, JoinError>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    struct AbortOnDrop(AbortHandle);
+    impl Drop for AbortOnDrop {
+        fn drop(&mut self) {
+            self.0.abort();
+        }
+    }
+    let task = spawn(future);
+    let _abort = AbortOnDrop(task.abort_handle());
+    task.await
+}
+
 /// Finishes on the engine's thread what nobody waits for. Most of it is done when it is looked at, a moment later: to wake the
 /// thread for each would cost more than all the rest.
 pub(crate) fn finish(future: BoxFuture<'static, ()>) {
@@ -55,7 +75,8 @@ pub(crate) fn finish(future: BoxFuture<'static, ()>) {
         spawn(async {
             time::sleep(LEISURE).await;
             for future in std::mem::take(&mut *lock(&UNFINISHED)) {
-                spawn(future);
+                // Dropped, it goes on by the engine's own connections: nobody may drive the caller's.
+                spawn(time::timeout(PATIENCE, future));
             }
         });
     }

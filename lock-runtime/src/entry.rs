@@ -6,17 +6,18 @@ use futures_util::future::{join, join_all, select_all};
 use lock_core::{backend::BoxFuture, error::LockError, key::LockName, lease::Moment};
 
 use crate::{
-    hold::{Cover, EntryDuty, HoldState},
-    reentry::Frame,
+    hold::{Cover, EntryDuty, HoldState, ReleaseOutcome},
+    reentry::{Frame, Level, SeveralLocks},
+    turns::Turn,
 };
 
 /// One entered lock. Dropped, it is left in the background.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    // In the order in which they end: the demand for renewal, the entry itself, the frame with the turn among siblings.
+    // In the order in which they end: the demand for renewal, the entry itself, the level with the turn among siblings.
     cover: Option<Cover>,
     duty: EntryDuty,
-    frame: Arc<Frame>,
+    level: Level,
     /// Whether this entry began the hold.
     began: bool,
     /// Left before, the lock stays taken until then.
@@ -25,22 +26,23 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// The entry that began a hold.
-    pub(crate) fn began(duty: EntryDuty, frame: Arc<Frame>) -> Self {
+    pub(crate) fn began(duty: EntryDuty) -> Self {
         Self {
             cover: None,
             duty,
-            frame,
+            level: Level::default(),
             began: true,
             keep_until: None,
         }
     }
 
     /// One more entry into a hold.
-    pub(crate) fn again(duty: EntryDuty, frame: Arc<Frame>, cover: Option<Cover>) -> Self {
+    pub(crate) fn again(duty: EntryDuty, level: Level, cover: Option<Cover>) -> Self {
         Self {
             cover,
+            level,
             began: false,
-            ..Self::began(duty, frame)
+            ..Self::began(duty)
         }
     }
 
@@ -49,13 +51,40 @@ impl Entry {
     }
 
     /// What those nested in this entry see around them.
-    pub(crate) fn frame(&self) -> &Arc<Frame> {
-        &self.frame
+    pub(crate) fn frame(
+        &self,
+        outer: Option<Arc<Frame>>,
+        several: Option<Arc<SeveralLocks>>,
+    ) -> Arc<Frame> {
+        Frame::new(self.hold().clone(), self.level.clone(), outer, several)
     }
 
     /// Whether this entry began the hold.
     pub(crate) fn has_begun(&self) -> bool {
         self.began
+    }
+
+    /// Its body begins later. The lock, or the turn, passes on if the body has not begun by then, and an entry into a
+    /// hold of others does not keep it meanwhile.
+    pub(crate) fn wait_for_body(&mut self, until: Moment) {
+        if self.began {
+            self.hold().wait_for_body(until);
+            return;
+        }
+        if let Some(turn) = self.level.turn() {
+            turn.wait_for_body(until);
+        }
+        self.duty.step_out();
+    }
+
+    /// Its body begins in its turn, if it has to have one. False if the turn has passed on.
+    pub(crate) fn take_turn(&self) -> bool {
+        self.level.turn().is_none_or(Turn::begin_body)
+    }
+
+    /// Its body begins in a hold of others. False if that has ended.
+    pub(crate) fn step_in(&mut self) -> bool {
+        self.duty.step_in()
     }
 
     /// Whether it demands a renewal of its own.
@@ -69,13 +98,14 @@ impl Entry {
     }
 
     /// Leaves, and releases if nobody else is inside; later, if a body has returned that wants it so.
-    async fn leave(self, returned: bool) {
+    async fn leave(self, returned: bool) -> ReleaseOutcome {
         if let Some(until) = self.keep_until.filter(|_| returned) {
             self.hold().keep_until(until);
         }
         drop(self.cover);
-        self.duty.leave().await;
-        drop(self.frame);
+        let outcome = self.duty.leave().await;
+        drop(self.level);
+        outcome
     }
 }
 
@@ -125,6 +155,11 @@ impl Entered {
         names.filter_map(of).collect()
     }
 
+    /// What they are held for begins now.
+    pub(crate) fn begin_body(&self) {
+        self.entries().for_each(|entry| entry.hold().begin_body());
+    }
+
     fn entries(&self) -> impl Iterator<Item = &Entry> {
         std::iter::once(&self.innermost).chain(&self.others)
     }
@@ -134,9 +169,20 @@ impl Entered {
         self.innermost.hold()
     }
 
-    /// What those nested in the call see around them.
-    pub(crate) fn frame(&self) -> &Arc<Frame> {
-        self.innermost.frame()
+    /// What the body of a call with one lock sees around it.
+    pub(crate) fn frame(&self, outer: Option<Arc<Frame>>) -> Arc<Frame> {
+        self.innermost.frame(outer, None)
+    }
+
+    /// What a body sees around it that these locks are lent to, in the order in which they were entered.
+    pub(crate) fn lend(&self, outer: Option<Arc<Frame>>) -> Arc<Frame> {
+        let lend =
+            |outer, entry: &Entry| Frame::lent(entry.hold().clone(), entry.level.clone(), outer);
+        let outer = self
+            .others
+            .iter()
+            .fold(outer, |outer, entry| Some(lend(outer, entry)));
+        lend(outer, &self.innermost)
     }
 
     /// The loss of one of them, if there is one by now. Each is looked at, for a loss is logged when it is seen.
@@ -144,6 +190,12 @@ impl Entered {
         self.entries()
             .filter_map(|entry| entry.hold().not_lost().err())
             .reduce(|first, _| first)
+    }
+
+    /// Whether one of them is lost by now.
+    #[inline(never)]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.loss().is_some()
     }
 
     /// Ends when one of them is lost.
@@ -161,10 +213,13 @@ impl Entered {
         Box::pin(async move { drop(lost.await) })
     }
 
-    /// Leaves all of them at once. `returned` says whether a body has, and did not lose them.
-    pub(crate) async fn leave(self, returned: bool) {
+    /// Leaves all of them at once. `returned` says whether a body has, and did not lose them. What became of the one that was
+    /// entered last.
+    pub(crate) async fn leave(self, returned: bool) -> ReleaseOutcome {
         let others = self.others.into_iter().map(|entry| entry.leave(returned));
-        join(self.innermost.leave(returned), join_all(others)).await;
+        join(self.innermost.leave(returned), join_all(others))
+            .await
+            .0
     }
 }
 

@@ -3,18 +3,17 @@
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::Renewed,
     error::{LockError, LossReason},
     fencing::FencingToken,
     key::LockKey,
-    lease::MAX_LEASE,
+    lease::{MAX_LEASE, Moment},
     options::{OnLost, OptionsError},
 };
 
 use crate::{
     engine,
     entry::Entered,
-    hold::HoldState,
+    hold::{HoldState, ReleaseOutcome},
     reentry,
     run::{Inside, Slot},
     wait,
@@ -49,8 +48,8 @@ impl Hold {
         self.state.token
     }
 
-    /// What is left of the lease by the local deadline, zero once it is lost. A lease that the backend itself keeps
-    /// always has its whole time left.
+    /// What is left of the lease by the local deadline, zero once it is lost or the hold has ended. A lease that the
+    /// backend itself keeps always has its whole time left.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.state.remaining()
@@ -72,14 +71,25 @@ impl Hold {
 
     /// Adds `by` to what is left of the lease, in one round trip, and returns what is left then.
     ///
+    /// The new end is fixed by the call, not by its first poll. So two extensions that are called at the same time do not
+    /// add up: each of them counts from the end that it found.
+    ///
     /// # Errors
     /// [`LockError::Lost`] if the lease is lost, also if that is noticed just now, or the hold has ended; [`LockError::Unreachable`] or
     /// [`LockError::Refused`] if the server could not extend it, in which case the old deadline stands;
     /// [`LockError::InvalidOptions`] if the lease would become longer than a lease may be.
     ///
     /// # Cancel safety
-    /// Dropped, the server may have extended the lease or not; the local deadline stays the earlier one.
-    pub async fn extend(&self, by: Duration) -> Result<Duration, LockError> {
+    /// Dropped, the lease may be extended or not.
+    pub fn extend(
+        &self,
+        by: Duration,
+    ) -> impl Future<Output = Result<Duration, LockError>> + Send + use<'_> {
+        let until = self.state.lease_ends() + by;
+        self.extend_until(until)
+    }
+
+    async fn extend_until(&self, until: Moment) -> Result<Duration, LockError> {
         let state = &self.state;
         let lost = |reason| LockError::Lost {
             key: state.key.clone(),
@@ -90,33 +100,32 @@ impl Hold {
         if state.has_ended() {
             return Err(lost(LossReason::NotHeld));
         }
-        let lease = self.remaining().saturating_add(by);
+        let backend = state.backend();
+        let started = backend.now();
+        let lease = until.since(started);
         if lease > MAX_LEASE {
             return Err(OptionsError::LeaseTooLong.into());
         }
-        let Some(deadline) = state.deadline() else {
-            // Kept until the release, and so for long enough.
+        if backend.keeps_leases() {
+            state.promise(until);
             return Ok(lease);
-        };
-        let backend = state.backend();
-        let started = backend.now();
-        let renewed = wait::bounded(
-            backend,
-            deadline,
-            backend.renew(&state.name, state.token, lease),
-        );
-        match renewed.await {
-            Some(Ok(Renewed::Until(until))) => {
-                state.extend_deadline(until);
-                Ok(self.remaining())
+        }
+        let mut renewing = pin!(state.clone().renew(lease));
+        loop {
+            let deadline = state.deadline().unwrap_or(until);
+            match wait::bounded(backend, deadline, renewing.as_mut()).await {
+                Some(Ok(Ok(_))) => return Ok(self.remaining()),
+                Some(Ok(Err(reason))) => return Err(lost(reason)),
+                Some(Err(error)) => {
+                    let waited = backend.now().since(started);
+                    return Err(LockError::from_backend(error, &state.key, waited));
+                }
+                // The scheduler may have moved the deadline on meanwhile.
+                None => state.not_lost()?,
             }
-            Some(Ok(Renewed::NotHeld)) => Err(lost(state.lose(LossReason::NotHeld))),
-            Some(Err(error)) => Err(LockError::from_backend(
-                error,
-                &state.key,
-                backend.now().since(started),
-            )),
-            None => Err(lost(state.lose(LossReason::Expired))),
+            if state.has_ended() {
+                return Err(lost(LossReason::NotHeld));
+            }
         }
     }
 }
@@ -205,6 +214,7 @@ pub struct LockGuard {
 
 impl LockGuard {
     pub(crate) fn new(entered: Entered) -> Self {
+        entered.begin_body();
         Self {
             hold: Hold {
                 state: entered.hold().clone(),
@@ -216,33 +226,54 @@ impl LockGuard {
     /// Runs `body` inside the hold: calls nested in it re-enter the key, and at a loss it is dropped at its next
     /// `.await`.
     ///
+    /// The body is inside the calls that enclose the first poll of `run` too. It is not inside those that enclosed the
+    /// acquisition, so a guard that is moved to another task lends its own lock alone. Two runs of one guard may be
+    /// polled at the same time; the calls of its key that are nested in them take turns.
+    ///
     /// # Errors
     /// [`LockError::Lost`] if the lease was lost before the body had ended.
     ///
     /// # Cancel safety
     /// Dropping the call drops the body; the guard goes on holding.
     pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, LockError> {
+        let mut inside = Inside::new(self.entered.lend(reentry::enclosing()));
         let mut body = pin!(Slot::new(body));
-        let mut inside = Inside::default();
         std::future::poll_fn(|cx| {
             inside.poll(&self.entered, OnLost::Cancel, &mut body.as_mut(), cx)
         })
-        .await?;
-        Ok(body.take_output())
+        .await;
+        inside.result(&self.entered).map(|()| body.take_output())
     }
 
-    /// Releases the lock and waits until the server has confirmed that, a second at most; after it, and if the call is
-    /// dropped, the release goes on in the background.
-    pub async fn release(self) {
-        self.entered.leave(true).await;
+    /// Releases the lock, waits until the server has confirmed that, a second at most, and says what became of the lock:
+    /// above all, whether the lease had been lost before.
+    ///
+    /// # Cancel safety
+    /// If the call is dropped, and after that second, the release goes on in the background.
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, ReleaseOutcome};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::connect("memory:").await?;
+    /// let guard = client.lock("report").acquire().await?;
+    /// if let ReleaseOutcome::Lost(reason) = guard.release().await {
+    ///     println!("others may have been inside meanwhile: {reason:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn release(self) -> ReleaseOutcome {
+        self.entered.leave(true).await
     }
 
     /// [`release`](Self::release) for code outside async.
     ///
     /// # Panics
     /// In an async context, where it would block the runtime.
-    pub fn blocking_release(self) {
-        engine::handle().block_on(self.release());
+    pub fn blocking_release(self) -> ReleaseOutcome {
+        engine::handle().block_on(self.release())
     }
 }
 

@@ -2,31 +2,32 @@
 
 use std::{
     collections::HashMap,
-    pin::pin,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
 };
 
 use lock_core::key::LockName;
-use tokio::sync::Notify;
 
-use crate::{hold::HoldState, sync::lock};
+use crate::{
+    hold::HoldState,
+    latch::{Latch, UnderWay},
+    sync::lock,
+};
 
 /// What this process holds, so that a caller can be told that it waits for its own process, and so that nobody asks a
 /// server whether this very process has released.
 #[derive(Debug, Default)]
 pub(crate) struct HeldHere {
     newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
-    /// How many holds have not been released, lost ones included, and how many calls are on their way in.
-    holds: AtomicUsize,
-    none_left: Notify,
+    /// The holds that have not been released, lost ones included.
+    holds: Latch,
+    /// The calls on their way in.
+    entering: Arc<Latch>,
 }
 
 impl HeldHere {
     pub(crate) fn add(&self, hold: &Arc<HoldState>) {
-        self.holds.fetch_add(1, Ordering::AcqRel);
+        self.holds.add();
         lock(&self.newest).insert(hold.name.clone(), Arc::downgrade(hold));
     }
 
@@ -41,46 +42,35 @@ impl HeldHere {
                 newest.remove(&hold.name);
             }
         }
-        self.one_less();
-    }
-
-    fn one_less(&self) {
-        if self.holds.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.none_left.notify_waiters();
-        }
+        self.holds.remove();
     }
 
     /// A call on its way in: it becomes a hold, or nothing, before the answer is dropped.
-    pub(crate) fn entering(self: &Arc<Self>) -> Entering {
-        self.holds.fetch_add(1, Ordering::AcqRel);
-        Entering(self.clone())
+    pub(crate) fn entering(&self) -> UnderWay {
+        self.entering.begin()
     }
 
     /// Whether this process holds the lock, as far as it knows.
     pub(crate) fn contains(&self, name: &LockName) -> bool {
         let newest = lock(&self.newest).get(name).and_then(Weak::upgrade);
-        newest.is_some_and(|hold| hold.loss().is_none())
+        newest.is_some_and(|hold| hold.is_valid())
     }
 
-    /// Ends when nothing is held, and nobody on the way in.
+    /// What is left of the lease that ends last; zero if all are lost.
+    pub(crate) fn longest_rest(&self) -> Duration {
+        let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
+        let holds = holds.iter().filter_map(Weak::upgrade);
+        let rests = holds.map(|hold| hold.remaining());
+        rests.max().unwrap_or_default()
+    }
+
+    /// Ends when nobody is on the way in.
+    pub(crate) async fn nobody_enters(&self) {
+        self.entering.ended().await;
+    }
+
+    /// Ends when nothing is held.
     pub(crate) async fn drained(&self) {
-        loop {
-            let mut none_left = pin!(self.none_left.notified());
-            none_left.as_mut().enable();
-            if self.holds.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            none_left.await;
-        }
-    }
-}
-
-/// Counts a call on its way in.
-#[derive(Debug)]
-pub(crate) struct Entering(Arc<HeldHere>);
-
-impl Drop for Entering {
-    fn drop(&mut self) {
-        self.0.one_less();
+        self.holds.ended().await;
     }
 }

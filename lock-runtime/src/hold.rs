@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use lock_core::{
     backend::{Backend, BackendError, Released, Renewed},
     error::{LockError, LossReason},
@@ -23,10 +24,12 @@ use tokio::sync::Notify;
 
 use crate::{
     client::Shared,
-    clock,
-    plan::{self, Plan},
+    clock, engine,
+    lease::{Applied, Lease, Request, Requested},
+    plan::{self, Plan, Step},
     stats::{Counters, count},
     sync::lock,
+    turns::Turns,
 };
 
 /// How long a caller waits for its release to be confirmed before that goes on in the background.
@@ -116,23 +119,21 @@ pub(crate) struct HoldState {
     pub(crate) token: FencingToken,
     pub(crate) terms: LeaseTerms,
     pub(crate) kept_at: KeptAt,
-    /// When the lease began: with the grant, or with a body that had to wait for other locks too.
-    begun: AtomicMoment,
     /// Released before, the lock stays taken until then; none if it is free at once.
     keep_until: AtomicMoment,
     shared: Arc<Shared>,
-    /// The local deadline, which only moves on; none while the backend itself keeps the lease.
-    deadline: AtomicMoment,
+    lease: Mutex<Lease>,
     lost: OnceLock<LossReason>,
+    /// The lease is lost, or ends earlier than it did.
     lost_now: Notify,
     /// Whether somebody was warned that a fixed lease runs out.
     warned: AtomicBool,
-    /// Whether the lease stands for a claim only, until it is confirmed.
-    claim: AtomicBool,
+    /// Until when it is held for a body that has not begun; none once it has.
+    unused_until: AtomicMoment,
     /// How many entered calls are inside; the last one out releases.
     entries: AtomicUsize,
-    /// The renewals that those inside ask for.
-    plans: Mutex<Vec<Plan>>,
+    /// The turns of the calls nested in the entry that began the hold.
+    pub(crate) turns: Turns,
 }
 
 impl fmt::Debug for HoldState {
@@ -161,22 +162,93 @@ impl HoldState {
             token: grant.token,
             terms,
             kept_at: KeptAt::new(),
-            begun: AtomicMoment::new(Some(entered)),
             keep_until: AtomicMoment::new(Some(Moment::new(Duration::ZERO))),
             shared,
-            deadline: AtomicMoment::new(grant.valid_until),
+            lease: Mutex::new(Lease::granted(terms, &grant, entered)),
             lost: OnceLock::new(),
             lost_now: Notify::new(),
             warned: AtomicBool::new(false),
-            claim: AtomicBool::new(grant.validity + Duration::from_millis(1) < terms.time),
+            unused_until: AtomicMoment::new(None),
             entries: AtomicUsize::new(1),
-            plans: Mutex::new(Plan::of(terms, entered).into_iter().collect()),
+            turns: Turns::default(),
         });
         hold.shared.held.add(&hold);
         if !hold.backend().keeps_leases() {
             hold.shared.keeper.keep(&hold);
         }
-        EntryDuty { hold: Some(hold) }
+        EntryDuty::new(hold)
+    }
+
+    /// Its body begins later than it: it is given back if the body has not begun by then, because nobody may poll the call
+    /// that holds it. The call acquires again when it is polled.
+    pub(crate) fn wait_for_body(self: &Arc<Self>, until: Moment) {
+        if self.is_given_up() {
+            return;
+        }
+        self.unused_until.set(Some(until));
+        if self.backend().keeps_leases() {
+            // No keeper watches it: the grant ends by itself, as that of a fixed lease does.
+            self.keep(|_| {});
+        } else {
+            self.shared.keeper.look_at(self, until);
+        }
+    }
+
+    /// Its body begins, unless it has been given back.
+    pub(crate) fn begin_body(&self) {
+        let before = self
+            .unused_until
+            .0
+            .swap(AtomicMoment::NONE, Ordering::AcqRel);
+        let stands = match before {
+            AtomicMoment::NONE => true,
+            Self::GIVEN_UP => {
+                self.unused_until.0.store(before, Ordering::Release);
+                false
+            }
+            // In process, the backend decides.
+            _ => self.keep(|_| {}),
+        };
+        if !stands {
+            self.forget_lease();
+        }
+    }
+
+    const GIVEN_UP: u64 = 0;
+
+    fn is_given_up(&self) -> bool {
+        self.unused_until.0.load(Ordering::Acquire) == Self::GIVEN_UP
+    }
+
+    /// When to look whether the body has begun.
+    pub(crate) fn unused_until(&self) -> Option<Moment> {
+        self.unused_until.get().filter(|_| !self.is_given_up())
+    }
+
+    /// Gives it back if its body has not begun in time. One step decides that or the beginning.
+    pub(crate) fn give_up_unused(&self, now: Moment) -> bool {
+        let Some(until) = self.unused_until().filter(|until| *until <= now) else {
+            return false;
+        };
+        let (until, order) = (AtomicMoment::nanos(until), Ordering::AcqRel);
+        let given_up = self
+            .unused_until
+            .0
+            .compare_exchange(until, Self::GIVEN_UP, order, Ordering::Acquire)
+            .is_ok();
+        if given_up {
+            tracing::debug!(key = %self.key, token = %self.token, "the call that holds it is not polled, giving it back");
+            self.forget_lease();
+            self.backend()
+                .release_in_background(&self.name, self.token, None, self.deadline());
+        }
+        given_up
+    }
+
+    /// Marks the lease as not held. No body has started on it, so this does not count as a loss.
+    fn forget_lease(&self) {
+        self.lost.get_or_init(|| LossReason::NotHeld);
+        self.lost_now.notify_waiters();
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -191,46 +263,137 @@ impl HoldState {
         &self.shared.counters
     }
 
+    /// The local deadline; none while the backend itself keeps the lease.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        self.deadline.get()
-    }
-
-    pub(crate) fn extend_deadline(&self, until: Moment) {
-        self.deadline
-            .0
-            .fetch_max(AtomicMoment::nanos(until), Ordering::AcqRel);
+        lock(&self.lease).deadline()
     }
 
     pub(crate) fn is_claim(&self) -> bool {
-        self.claim.load(Ordering::Acquire)
+        lock(&self.lease).is_claim()
     }
 
-    pub(crate) fn confirm_claim(&self) {
-        self.claim.store(false, Ordering::Release);
+    fn begun(&self) -> Moment {
+        lock(&self.lease).begun()
     }
 
-    pub(crate) fn begun(&self) -> Moment {
-        self.begun.get().expect("a hold has begun")
+    /// Whether a body may start on what was confirmed, without another word of the backend.
+    pub(crate) fn is_fresh(&self) -> bool {
+        // A backend that keeps leases by itself has nothing to confirm.
+        self.backend().keeps_leases() || lock(&self.lease).is_fresh(self.backend().now())
     }
 
-    /// The body begins only now, and with it a fixed lease: it ends then, however long the lock was kept for the body.
-    pub(crate) async fn begin_anew(self: Arc<Self>) -> Result<(), BackendError> {
-        let begun = AtomicMoment::nanos(self.backend().now());
-        self.begun.0.store(begun, Ordering::Release);
-        let restarted = self
-            .backend()
-            .restart(&self.name, self.token, self.terms.time);
-        match restarted.await? {
-            Renewed::Until(until) => {
-                let until = AtomicMoment::nanos(until);
-                self.deadline.0.store(until, Ordering::Release);
-                self.confirm_claim();
-            }
-            Renewed::NotHeld => {
-                self.lose(LossReason::NotHeld);
-            }
+    /// The end that an extension is added to.
+    pub(crate) fn lease_ends(&self) -> Moment {
+        lock(&self.lease).ends(self.backend().now())
+    }
+
+    /// What is due for the lease.
+    pub(crate) fn step(&self, now: Moment) -> Step {
+        lock(&self.lease).step(now)
+    }
+
+    /// A request to the backend that is sent at `now`.
+    pub(crate) fn request(&self, request: Request, now: Moment) -> Requested {
+        lock(&self.lease).request(request, now)
+    }
+
+    /// Applies an answer of the backend: the only way in which a lease is renewed. An answer that is read after the
+    /// local deadline revives nothing, whether or not anybody has noticed the loss before.
+    pub(crate) fn apply(
+        &self,
+        requested: Requested,
+        answer: Renewed,
+    ) -> Result<Applied, LossReason> {
+        let until = match answer {
+            Renewed::Until(until) => until,
+            // Released meanwhile is no loss.
+            Renewed::NotHeld if self.has_ended() => return Err(LossReason::NotHeld),
+            Renewed::NotHeld => return Err(self.lose(LossReason::NotHeld)),
+        };
+        if let Some(reason) = self.loss() {
+            return Err(reason);
         }
-        Ok(())
+        let applied = lock(&self.lease).apply(requested, until, self.backend().now());
+        match applied {
+            Applied::Late => Err(self.lose(LossReason::Expired)),
+            applied => Ok(applied),
+        }
+    }
+
+    /// Asks the backend, and applies its answer. The engine does both, so that a caller that is polled late finds what the
+    /// answer has changed.
+    async fn ask(
+        self: &Arc<Self>,
+        request: Request,
+    ) -> Result<Result<Applied, LossReason>, BackendError> {
+        let hold = self.clone();
+        let asking = async move {
+            let requested = hold.request(request, hold.backend().now());
+            let (name, token) = (&hold.name, hold.token);
+            let answer = match request {
+                Request::Check => hold.backend().check(name, token),
+                Request::Renew(lease) => hold.backend().renew(name, token, lease),
+                Request::Restart => hold.backend().restart(name, token, hold.terms.time),
+            };
+            Ok(hold.apply(requested, answer.await?))
+        };
+        if self.backend().keeps_leases() {
+            // In process, the answer is there at once.
+            return asking.await;
+        }
+        let asked = engine::run(asking).await;
+        asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
+    }
+
+    /// Extends the lease to this, from now.
+    pub(crate) async fn renew(
+        self: Arc<Self>,
+        lease: Duration,
+    ) -> Result<Result<Applied, LossReason>, BackendError> {
+        self.ask(Request::Renew(lease)).await
+    }
+
+    /// Confirms the whole lease before a body starts on it. What it finds shows in the lease.
+    pub(crate) async fn confirm(self: Arc<Self>) -> Result<(), BackendError> {
+        self.ask(Request::Renew(self.terms.time)).await.map(drop)
+    }
+
+    /// Ends a fixed lease its whole time from now, because its body begins only now, however long the lock was held
+    /// before. What it finds shows in the lease.
+    pub(crate) async fn restart(self: Arc<Self>) -> Result<(), BackendError> {
+        self.ask(Request::Restart).await.map(drop)
+    }
+
+    /// Promises the lease until then, and as long as those inside ask for renewal, on a backend that keeps it by itself.
+    pub(crate) fn promise(&self, until: Moment) {
+        self.keep(|lease| lease.promise(until));
+    }
+
+    /// Changes what a backend that keeps leases by itself is told, and tells it. False if the lease is over.
+    fn keep(&self, change: impl FnOnce(&mut Lease)) -> bool {
+        let mut lease = lock(&self.lease);
+        let now = self.backend().now();
+        change(&mut lease);
+        if !self.backend().keeps_leases() {
+            return true;
+        }
+        if lease.is_over(now) {
+            return false;
+        }
+        let ends = [lease.kept_until(), self.unused_until()];
+        let until = ends.into_iter().flatten().min();
+        if until == lease.deadline() {
+            return true;
+        }
+        let time = until.map_or(Duration::MAX, |until| until.since(now));
+        let kept = self.backend().restart(&self.name, self.token, time);
+        // In process, the answer is there at once. A lock that was released has no lease.
+        let is_kept = matches!(kept.now_or_never(), Some(Ok(Renewed::Until(_))));
+        if is_kept {
+            lease.keep(until);
+            self.lost_now.notify_waiters();
+        }
+        is_kept
     }
 
     /// An entry that leaves wants the lock to stay taken until then.
@@ -249,33 +412,55 @@ impl HoldState {
 
     /// The loss as the error of a call inside, if the lease is lost by now.
     pub(crate) fn not_lost(&self) -> Result<(), LockError> {
-        match self.loss() {
-            None => Ok(()),
-            Some(reason) => Err(LockError::Lost {
-                key: self.key.clone(),
-                token: self.token,
-                reason,
-            }),
+        self.loss()
+            .map_or(Ok(()), |reason| Err(self.lost_by(reason)))
+    }
+
+    /// The error of a call that is not inside, because the hold has ended.
+    pub(crate) fn not_held(&self) -> LockError {
+        self.lost_by(LossReason::NotHeld)
+    }
+
+    fn lost_by(&self, reason: LossReason) -> LockError {
+        LockError::Lost {
+            key: self.key.clone(),
+            token: self.token,
+            reason,
         }
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        match (self.loss(), self.deadline()) {
-            (Some(_), _) => Duration::ZERO,
-            (None, Some(until)) => until.since(self.backend().now()),
-            (None, None) => self.terms.time,
+        if self.has_ended() || self.loss().is_some() {
+            return Duration::ZERO;
+        }
+        match self.deadline() {
+            Some(until) => until.since(self.backend().now()),
+            None => self.terms.time,
         }
     }
 
-    /// Whether the lease is lost by now, and how.
+    /// Whether the lease is lost by now, and how. One that ends after everybody has left is not lost.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         if let Some(reason) = self.lost.get() {
             return Some(*reason);
         }
-        let passed = self
-            .deadline()
-            .is_some_and(|until| self.backend().now() >= until);
-        passed.then(|| self.lose(LossReason::Expired))
+        (self.has_passed() && !self.has_ended()).then(|| {
+            if self.give_up_unused(self.backend().now()) {
+                LossReason::NotHeld
+            } else {
+                self.lose(LossReason::Expired)
+            }
+        })
+    }
+
+    fn has_passed(&self) -> bool {
+        self.deadline()
+            .is_some_and(|until| self.backend().now() >= until)
+    }
+
+    /// Whether the lease stands, as far as this process knows, also while it is given back.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.lost.get().is_none() && !self.has_passed()
     }
 
     /// Marks the lease as lost. The first reason stands, is logged and counted.
@@ -293,7 +478,7 @@ impl HoldState {
         reason
     }
 
-    /// Ends when the lease is lost.
+    /// Ends when the lease is lost; never, once everybody has left.
     pub(crate) async fn wait_for_loss(&self) -> LossReason {
         loop {
             let mut told = pin!(self.lost_now.notified());
@@ -301,7 +486,7 @@ impl HoldState {
             if let Some(reason) = self.loss() {
                 return reason;
             }
-            match self.deadline() {
+            match self.deadline().filter(|_| !self.has_ended()) {
                 Some(until) => tokio::select! {
                     () = told => {}
                     () = self.backend().sleep_until(until) => {}
@@ -340,51 +525,48 @@ impl HoldState {
 
     /// One more entry, unless the hold has ended already.
     pub(crate) fn enter_again(self: &Arc<Self>) -> Option<EntryDuty> {
+        self.count_in().then(|| EntryDuty::new(self.clone()))
+    }
+
+    fn count_in(&self) -> bool {
         self.entries
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |entries| {
                 (entries > 0).then_some(entries + 1)
             })
             .is_ok()
-            .then(|| EntryDuty {
-                hold: Some(self.clone()),
-            })
     }
 
     /// How the hold is renewed, `None` if its lease is fixed. The most demanding of those inside decides.
     pub(crate) fn plan(&self) -> Option<Plan> {
-        plan::most_demanding(&lock(&self.plans))
+        lock(&self.lease).plan()
     }
 
     /// Makes the lease last as long as a nested entry asks for: one round trip, or none if a renewal covers it
-    /// already.
+    /// already. The longer deadline stays when the entry has left.
     pub(crate) async fn cover(
         self: Arc<Self>,
         terms: LeaseTerms,
     ) -> Result<Option<Cover>, BackendError> {
-        let Some(until) = self.deadline() else {
-            return Ok(None);
-        };
         let now = self.backend().now();
         let wanted = Plan::of(terms, now);
-        let keeps_leases = self.backend().keeps_leases();
-        if let Some(lease) = plan::extension(self.plan(), until, terms, keeps_leases, now) {
-            match self.backend().renew(&self.name, self.token, lease).await? {
-                Renewed::Until(until) => self.extend_deadline(until),
-                Renewed::NotHeld => {
-                    self.lose(LossReason::NotHeld);
-                }
+        if self.backend().keeps_leases() {
+            self.keep(|lease| {
+                lease.promise(now + terms.time);
+                wanted.into_iter().for_each(|plan| lease.add(plan));
+            });
+        } else {
+            let deadline = self.deadline().unwrap_or(now);
+            if let Some(lease) = plan::extension(self.plan(), deadline, terms, now)
+                && self.ask(Request::Renew(lease)).await?.is_err()
+            {
+                return Ok(None); // lost
             }
-        }
-        Ok(wanted.map(|plan| {
-            lock(&self.plans).push(plan);
-            if !keeps_leases {
+            if let Some(plan) = wanted {
+                lock(&self.lease).add(plan);
                 self.shared.keeper.hurry(&self, plan.lease);
             }
-            Cover {
-                hold: self.clone(),
-                plan,
-            }
-        }))
+        }
+        Ok(wanted.map(|plan| Cover { hold: self, plan }))
     }
 }
 
@@ -397,11 +579,23 @@ pub(crate) struct Cover {
 
 impl Drop for Cover {
     fn drop(&mut self) {
-        let mut plans = lock(&self.hold.plans);
-        if let Some(index) = plans.iter().position(|plan| *plan == self.plan) {
-            plans.swap_remove(index);
-        }
+        let now = self.hold.backend().now();
+        self.hold.keep(|lease| lease.remove(self.plan, now));
     }
+}
+
+/// What became of a lock when its guard was released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReleaseOutcome {
+    /// The lock was held until now, and is free, or kept as long as `hold_at_least` says.
+    Released,
+    /// An enclosing call of this key, or a task that was taken along, is still inside: the last one out releases.
+    StillHeld,
+    /// The server has not confirmed the release yet: it goes on in the background until the lease ends.
+    InBackground,
+    /// The lease was lost before: somebody else may have been inside meanwhile.
+    Lost(LossReason),
 }
 
 /// One entry's duty to leave. Dropped, it leaves in the background.
@@ -409,9 +603,31 @@ impl Drop for Cover {
 pub(crate) struct EntryDuty {
     /// `None` once it has left.
     hold: Option<Arc<HoldState>>,
+    /// Whether it is counted among those inside.
+    inside: bool,
 }
 
 impl EntryDuty {
+    fn new(hold: Arc<HoldState>) -> Self {
+        Self {
+            hold: Some(hold),
+            inside: true,
+        }
+    }
+
+    /// Steps out until its body begins: it does not keep the hold meanwhile.
+    pub(crate) fn step_out(&mut self) {
+        if std::mem::take(&mut self.inside) {
+            drop(self.hold.clone().map(Self::new));
+        }
+    }
+
+    /// Steps in again. False if the hold has ended meanwhile.
+    pub(crate) fn step_in(&mut self) -> bool {
+        self.inside = self.inside || self.hold().count_in();
+        self.inside
+    }
+
     pub(crate) fn hold(&self) -> &Arc<HoldState> {
         self.hold
             .as_ref()
@@ -419,41 +635,47 @@ impl EntryDuty {
     }
 
     /// Leaves; the last one out releases, and waits for the confirmation, a second at most.
-    pub(crate) async fn leave(mut self) {
-        let Some(releasing) = self.go() else { return };
-        if releasing.hold.loss().is_some() {
+    pub(crate) async fn leave(mut self) -> ReleaseOutcome {
+        let hold = self.hold().clone();
+        let Some(releasing) = self.go() else {
+            return hold
+                .loss()
+                .map_or(ReleaseOutcome::StillHeld, ReleaseOutcome::Lost);
+        };
+        if let Some(reason) = hold.loss() {
             // The lease is over; what is left of it on the server is given back behind the caller's back.
-            return;
+            return ReleaseOutcome::Lost(reason);
         }
-        let answer = {
-            let hold = &releasing.hold;
-            let keep_until = hold.kept_until();
-            let mut release = pin!(hold.backend().release(&hold.name, hold.token, keep_until));
-            // In process the answer is there at once: no timer, and no thread of the engine's.
-            match std::future::poll_fn(|cx| Poll::Ready(release.as_mut().poll(cx))).await {
-                Poll::Ready(answer) => Some(answer),
-                Poll::Pending => {
-                    let patience = clock::boot::now() + RELEASE_PATIENCE;
-                    clock::boot::timeout_at(patience, release).await
-                }
+        let keep_until = hold.kept_until();
+        let mut release = pin!(hold.backend().release(&hold.name, hold.token, keep_until));
+        // In process the answer is there at once: no timer, and no thread of the engine's.
+        let answer = match std::future::poll_fn(|cx| Poll::Ready(release.as_mut().poll(cx))).await {
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => {
+                let patience = clock::boot::now() + RELEASE_PATIENCE;
+                hold.shared.keeper.watch_release(&releasing, patience);
+                clock::boot::timeout_at(patience, release).await
             }
         };
-        if let Some(Ok(released)) = answer {
-            releasing.confirm(released);
+        match answer {
+            Some(Ok(released)) => releasing.confirm(released),
+            _ => ReleaseOutcome::InBackground,
         }
     }
 
     /// Counts this entry out. The last one has to release.
-    fn go(&mut self) -> Option<Releasing> {
-        let hold = self.hold.take()?;
+    fn go(&mut self) -> Option<Arc<Releasing>> {
+        let hold = self.hold.take().filter(|_| self.inside)?;
+        // What has passed by now is lost; what passes after the last one has left is not.
+        hold.loss();
         if hold.entries.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
         }
         hold.shared.keeper.forget(&hold);
-        Some(Releasing {
+        Some(Arc::new(Releasing {
             hold,
-            confirmed: false,
-        })
+            settled: AtomicBool::new(false),
+        }))
     }
 }
 
@@ -463,41 +685,56 @@ impl Drop for EntryDuty {
     }
 }
 
-/// A release under way. Dropped before it was confirmed, it goes on in the background.
-struct Releasing {
+/// A release under way. Dropped before it was confirmed, it goes on in the background; so it does where its caller is not
+/// polled.
+#[derive(Debug)]
+pub(crate) struct Releasing {
     hold: Arc<HoldState>,
-    confirmed: bool,
+    settled: AtomicBool,
 }
 
 impl Releasing {
-    fn confirm(mut self, released: Released) {
-        self.confirmed = true;
+    fn confirm(&self, released: Released) -> ReleaseOutcome {
+        if self.settled.swap(true, Ordering::AcqRel) {
+            return ReleaseOutcome::InBackground;
+        }
         let hold = &self.hold;
-        match released {
+        let outcome = match released {
             Released::Released => {
                 count(&hold.counters().released);
                 tracing::debug!(key = %hold.key, token = %hold.token, "released");
+                ReleaseOutcome::Released
             }
-            Released::NotHeld => {
-                hold.lose(LossReason::NotHeld);
-            }
+            Released::NotHeld => ReleaseOutcome::Lost(hold.lose(LossReason::NotHeld)),
+        };
+        hold.shared.held.remove(hold);
+        outcome
+    }
+
+    /// Goes on in the background, unless it was confirmed.
+    pub(crate) fn go_on_behind(&self) {
+        if self.settled.swap(true, Ordering::AcqRel) {
+            return;
         }
+        let hold = &self.hold;
+        if !hold.is_given_up() {
+            tracing::debug!(key = %hold.key, token = %hold.token, "releasing in the background");
+            // A loss is counted already: what becomes of the rest of it is no release.
+            let lease_ends = hold.deadline().filter(|_| hold.lost.get().is_none());
+            hold.backend().release_in_background(
+                &hold.name,
+                hold.token,
+                hold.kept_until(),
+                lease_ends,
+            );
+        }
+        // Only now: shutting down waits for the release too, or for its going on in the background.
+        hold.shared.held.remove(hold);
     }
 }
 
 impl Drop for Releasing {
     fn drop(&mut self) {
-        if !self.confirmed {
-            let hold = &self.hold;
-            tracing::debug!(key = %hold.key, token = %hold.token, "releasing in the background");
-            hold.backend().release_in_background(
-                &hold.name,
-                hold.token,
-                hold.kept_until(),
-                hold.deadline(),
-            );
-        }
-        // Only now: shutting down waits for the release too, or for its going on in the background.
-        self.hold.shared.held.remove(&self.hold);
+        self.go_on_behind();
     }
 }

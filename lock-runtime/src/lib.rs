@@ -45,12 +45,15 @@
 mod backend;
 mod client;
 mod clock;
+mod closing;
 mod connect;
 mod engine;
 mod entry;
 mod guard;
 mod held;
 mod hold;
+mod latch;
+mod lease;
 mod lock;
 mod locks;
 mod plan;
@@ -60,6 +63,7 @@ mod run;
 mod several;
 mod stats;
 mod sync;
+mod turns;
 mod wait;
 
 #[doc(hidden)]
@@ -69,6 +73,7 @@ pub mod __private;
 pub use client::{AlreadyInstalled, LockClient, LockClientBuilder, URL_VARIABLE};
 pub use connect::ConnectError;
 pub use guard::{Hold, Holds, LockGuard};
+pub use hold::ReleaseOutcome;
 pub use lock::Lock;
 pub use lock_core::{
     backend::{Holder, Status},

@@ -90,6 +90,9 @@ impl Lock {
     }
 
     /// The lease time. It is fixed, unless [`renew`](Self::renew) is set too; 10 ms to 24 h.
+    ///
+    /// Nested in a call that holds the lock, the call extends that hold's lease first, if it ends earlier. The later
+    /// deadline stays when the nested call has left, because no lease is ever shortened. Its renewal ends with it.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = Some(lease);
         self
@@ -152,6 +155,7 @@ impl Lock {
         let terms = self.options.complete(self.client.defaults())?;
         Ok(Wanted {
             shared: self.client.shared().clone(),
+            renewals: self.client.renewals().clone(),
             key,
             name,
             terms,
@@ -165,9 +169,33 @@ impl Lock {
     /// the server did not grant, [`LockError::WrongLayout`] if it has something else under that name,
     /// [`LockError::InvalidKey`] and [`LockError::InvalidOptions`] before anything is sent, [`LockError::Lost`] inside a
     /// hold of this key that was lost.
-    pub async fn acquire(&self) -> Result<LockGuard, LockError> {
-        let wanted = self.wanted()?;
-        Ok(LockGuard::new(wait::enter(&wanted).await?))
+    ///
+    /// # Cancel safety
+    /// Dropping the call gives up the place in the queue. It borrows nothing, so it may be a branch of a `select!`:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use lock_runtime::LockClient;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::connect("memory:").await?;
+    /// tokio::select! {
+    ///     guard = client.lock("report").acquire() => { guard?.release().await; }
+    ///     () = tokio::time::sleep(Duration::from_secs(1)) => println!("another time"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acquire(&self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
+        let wanted = self.wanted();
+        async move {
+            let wanted = wanted?;
+            let enclosing = reentry::enclosing();
+            let entered = wait::enter(&wanted, enclosing.as_ref()).await?;
+            Ok(LockGuard::new(entered))
+        }
     }
 
     /// Takes the lock if it is free and nobody waits for it, in one attempt: [`acquire`](Self::acquire) with a `wait`
@@ -175,11 +203,12 @@ impl Lock {
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(&self) -> Result<LockGuard, LockError> {
-        self.clone().wait(Duration::ZERO).acquire().await
+    pub fn try_acquire(&self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
+        self.clone().wait(Duration::ZERO).acquire()
     }
 
-    /// Runs `body` under the lock: acquires, runs, releases. The body is not polled before the grant.
+    /// Runs `body` under the lock: acquires, runs, releases. The body is not polled before the grant. Its value is the value of
+    /// the call, whatever becomes of the release: one that fails is logged and counted.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.

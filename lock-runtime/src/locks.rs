@@ -1,9 +1,12 @@
 //! What one call asks for: a lock, or several.
 
+use std::sync::Arc;
+
 use lock_core::{backend::BoxFuture, error::LockError};
 
 use crate::{
     entry::Entered,
+    reentry::{self, Frame},
     run::Ends,
     several,
     wait::{self, Wanted},
@@ -27,14 +30,21 @@ impl Locks {
         first.map_or_else(Ends::default, |wanted| Ends {
             on_lost: wanted.terms.on_lost,
             release: wanted.terms.release,
+            _renewals: Some(wanted.renewals.clone()),
         })
     }
 
-    /// Enters all of them.
-    pub(crate) fn enter(self) -> BoxFuture<'static, Result<Entered, LockError>> {
+    /// Enters all of them, and makes the frame of a body inside. The call that encloses the first poll encloses the
+    /// body.
+    pub(crate) fn enter(self) -> BoxFuture<'static, Result<(Entered, Arc<Frame>), LockError>> {
         // Boxed here: what one lock needs is smaller.
         match self {
-            Self::One(wanted) => Box::pin(async move { wait::enter(&wanted).await }),
+            Self::One(wanted) => Box::pin(async move {
+                let outer = reentry::enclosing();
+                let entered = wait::enter(&wanted, outer.as_ref()).await?;
+                let frame = entered.frame(outer);
+                Ok((entered, frame))
+            }),
             Self::Several(wanted) => Box::pin(several::enter(wanted)),
         }
     }

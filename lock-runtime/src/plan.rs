@@ -51,16 +51,14 @@ pub(crate) fn most_demanding(plans: &[Plan]) -> Option<Plan> {
 }
 
 /// How far a nested entry's lease has to be extended at once, from now, if what is planned and the local deadline
-/// do not cover it. A backend that keeps leases by itself is told the whole time, for nobody will renew.
+/// do not cover it.
 pub(crate) fn extension(
     planned: Option<Plan>,
     deadline: Moment,
     terms: LeaseTerms,
-    keeps_leases: bool,
     now: Moment,
 ) -> Option<Duration> {
-    let wanted = Plan::of(terms, now);
-    let end = wanted.unwrap_or(Plan {
+    let end = Plan::of(terms, now).unwrap_or(Plan {
         lease: terms.time,
         until: Some(now + terms.time),
     });
@@ -68,14 +66,7 @@ pub(crate) fn extension(
         Some(planned) => planned.covers(&end),
         None => deadline >= now + terms.time,
     };
-    let whole = |plan: Plan| {
-        plan.until
-            .map_or(Duration::MAX, |until| until.since(now) + plan.lease)
-    };
-    (!covered).then(|| match wanted {
-        Some(plan) if keeps_leases => whole(plan),
-        _ => terms.time,
-    })
+    (!covered).then_some(terms.time)
 }
 
 /// What is due for a hold.
@@ -98,8 +89,14 @@ pub(crate) fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Mom
 }
 
 /// When a hold is due for the first time: a claim soon.
-pub(crate) fn first_due(lease: Duration, deadline: Moment, claim: bool, now: Moment) -> Moment {
-    let due = next_due(lease, deadline, now);
+pub(crate) fn first_due(
+    lease: Duration,
+    deadline: Moment,
+    renews: bool,
+    claim: bool,
+    now: Moment,
+) -> Moment {
+    let due = next_due(lease, deadline, renews || claim, now);
     if claim {
         due.min(now + CONFIRM_AFTER)
     } else {
@@ -107,13 +104,15 @@ pub(crate) fn first_due(lease: Duration, deadline: Moment, claim: bool, now: Mom
     }
 }
 
-/// When a hold is due again: each third of its lease, and at its deadline.
-pub(crate) fn next_due(lease: Duration, deadline: Moment, now: Moment) -> Moment {
+/// When a hold is due again: each third of its lease. With less than that left, a renewal is due when half of the rest
+/// has passed; a lease that nobody renews is due at its deadline, where it is found to be lost.
+pub(crate) fn next_due(lease: Duration, deadline: Moment, renews: bool, now: Moment) -> Moment {
     let third = lease / 3;
     let due = now + third;
-    // Close to the deadline each look counts, and has to be later than the one before.
     if due < deadline {
         together(due, third / STEPS)
+    } else if renews {
+        now + deadline.since(now) / 2
     } else {
         deadline
     }
@@ -189,8 +188,7 @@ mod tests {
 
     #[test]
     fn a_renewed_hold_covers_what_it_outlasts() {
-        let extended =
-            |planned, terms| extension(Some(planned), at(0), terms, false, at(0)).is_some();
+        let extended = |planned, terms| extension(Some(planned), at(0), terms, at(0)).is_some();
         let endless = plan(30, None);
         assert!(!extended(endless, fixed(30)));
         assert!(!extended(endless, renewed(30, None)));
@@ -208,19 +206,11 @@ mod tests {
 
     #[test]
     fn a_fixed_hold_covers_what_its_deadline_outlasts() {
-        let extended = |deadline, terms| extension(None, at(deadline), terms, false, at(10));
+        let extended = |deadline, terms| extension(None, at(deadline), terms, at(10));
         assert_eq!(extended(40, fixed(30)), None);
         assert_eq!(extended(39, fixed(30)), Some(30 * SECOND));
         assert_eq!(extended(39, renewed(30, None)), Some(30 * SECOND));
         assert_eq!(extended(40, renewed(30, None)), None);
-    }
-
-    #[test]
-    fn a_backend_that_keeps_leases_is_told_the_whole_time() {
-        let extended = |terms| extension(None, at(0), terms, true, at(10));
-        assert_eq!(extended(fixed(30)), Some(30 * SECOND));
-        assert_eq!(extended(renewed(30, None)), Some(Duration::MAX));
-        assert_eq!(extended(renewed(30, Some(60))), Some(90 * SECOND));
     }
 
     #[test]
@@ -243,18 +233,27 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_is_due_each_third_and_at_its_deadline() {
-        let due = next_due(30 * SECOND, at(40), at(1));
-        assert!(due <= at(11) && due > at(11) - 10 * SECOND / 32, "{due:?}");
-        assert_eq!(next_due(30 * SECOND, at(30), at(25)), at(30));
-        assert_eq!(next_due(30 * SECOND, at(11), at(1)), at(11));
+    fn a_hold_is_due_each_third() {
+        for renews in [true, false] {
+            let due = next_due(30 * SECOND, at(40), renews, at(1));
+            assert!(due <= at(11) && due > at(11) - 10 * SECOND / 32, "{due:?}");
+        }
+    }
+
+    #[test]
+    fn a_renewal_is_due_before_the_deadline_and_a_loss_at_it() {
+        assert_eq!(next_due(30 * SECOND, at(31), true, at(25)), at(28));
+        assert_eq!(next_due(30 * SECOND, at(11), true, at(1)), at(6));
+        assert_eq!(next_due(30 * SECOND, at(11), true, at(20)), at(20));
+        assert_eq!(next_due(30 * SECOND, at(30), false, at(25)), at(30));
+        assert_eq!(next_due(30 * SECOND, at(11), false, at(1)), at(11));
     }
 
     #[test]
     fn holds_come_due_together() {
         let due_at = |millis: u64, lease| {
             let now = at(100) + Duration::from_millis(millis);
-            next_due(lease, now + lease, now)
+            next_due(lease, now + lease, true, now)
         };
         let moments = |lease: Duration| {
             let millis = u64::try_from((lease / 3).as_millis()).unwrap();
@@ -270,17 +269,20 @@ mod tests {
         // A lease so short that nothing is left to share is due in its time.
         let now = at(1);
         assert_eq!(
-            next_due(Duration::from_nanos(9), at(2), now),
+            next_due(Duration::from_nanos(9), at(2), true, now),
             now + Duration::from_nanos(3)
         );
     }
 
     #[test]
     fn a_claim_is_due_soon() {
-        let due = |deadline, claim| first_due(30 * SECOND, deadline, claim, at(5));
-        assert_eq!(due(at(30), false), next_due(30 * SECOND, at(30), at(5)));
+        let due = |deadline, claim| first_due(30 * SECOND, deadline, false, claim, at(5));
+        assert_eq!(
+            due(at(30), false),
+            next_due(30 * SECOND, at(30), false, at(5))
+        );
         assert_eq!(due(at(30), true), at(5) + Duration::from_millis(100));
         let soon = at(5) + Duration::from_millis(50);
-        assert_eq!(due(soon, true), soon);
+        assert_eq!(due(soon, true), at(5) + Duration::from_millis(25));
     }
 }

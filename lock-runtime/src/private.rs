@@ -6,6 +6,7 @@ pub mod v1 {
         fmt,
         future::Future,
         pin::Pin,
+        sync::Arc,
         task::{Context, Poll, ready},
         time::Duration,
     };
@@ -13,7 +14,8 @@ pub mod v1 {
     use lock_core::{
         error::LockError,
         key::{KeyBuilder, KeyError, LockKey},
-        options::{LockOptions, OnLost, Release, Strategy},
+        lease::{MAX_LEASE, MIN_LEASE},
+        options::{LockOptions, MAX_WAIT, OnLost, Release, Strategy},
     };
     use pin_project_lite::pin_project;
 
@@ -23,6 +25,7 @@ pub mod v1 {
         guard::{Hold, Holds},
         lock::Lock,
         locks::Locks,
+        reentry::Frame,
         run::{Ends, Passage, Slot},
     };
 
@@ -48,6 +51,48 @@ pub mod v1 {
     #[must_use]
     pub fn holds() -> Holds {
         Holds::current().expect("an annotated body runs inside its holds")
+    }
+
+    /// A constant `wait`, checked when the crate that writes it is compiled.
+    ///
+    /// # Panics
+    /// If it is too long; so below, with the limits of each option.
+    #[must_use]
+    #[track_caller]
+    pub const fn wait(wait: Duration) -> Duration {
+        assert!(
+            wait.as_nanos() <= MAX_WAIT.as_nanos(),
+            "#[distributed_lock] a wait is at most 24 hours: write \"24h\" or less"
+        );
+        wait
+    }
+
+    /// A constant `lease`.
+    #[must_use]
+    #[track_caller]
+    pub const fn lease(lease: Duration) -> Duration {
+        assert!(
+            lease.as_nanos() >= MIN_LEASE.as_nanos() && lease.as_nanos() <= MAX_LEASE.as_nanos(),
+            "#[distributed_lock] a lease is at least 10 ms and at most 24 hours: choose another one"
+        );
+        lease
+    }
+
+    /// A constant `max_hold`, which may have any length.
+    #[must_use]
+    pub const fn max_hold(max_hold: Duration) -> Duration {
+        max_hold
+    }
+
+    /// A constant `hold_at_least`.
+    #[must_use]
+    #[track_caller]
+    pub const fn hold_at_least(hold_at_least: Duration) -> Duration {
+        assert!(
+            hold_at_least.as_nanos() <= MAX_LEASE.as_nanos(),
+            "#[distributed_lock] `hold_at_least` keeps the rest of a lease, which is at most 24 hours: choose a shorter one"
+        );
+        hold_at_least
     }
 
     /// A lock that is busy is no failure: the function returns `Ok(None)`.
@@ -168,8 +213,12 @@ pub mod v1 {
         pub async fn enter(self) -> Result<Inside, LockError> {
             let locks = self.locks()?;
             let ends = locks.ends();
-            let entered = locks.enter().await?;
-            Ok(Inside { entered, ends })
+            let (entered, frame) = locks.enter().await?;
+            Ok(Inside {
+                entered,
+                frame,
+                ends,
+            })
         }
 
         fn locks(self) -> Result<Locks, LockError> {
@@ -196,6 +245,7 @@ pub mod v1 {
     #[must_use]
     pub struct Inside {
         entered: Entered,
+        frame: Arc<Frame>,
         ends: Ends,
     }
 
@@ -208,7 +258,7 @@ pub mod v1 {
         {
             Called {
                 body: Slot::new(body),
-                passage: Passage::from_inside(self.entered, self.ends),
+                passage: Passage::from_inside(self.entered, self.frame, self.ends),
                 failed: Some(failed),
             }
         }
@@ -242,7 +292,8 @@ pub mod v1 {
         fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
             let this = self.project();
             let mut body = this.body;
-            Poll::Ready(match ready!(this.passage.poll(&mut body, cx)) {
+            ready!(this.passage.poll(&mut body, cx));
+            Poll::Ready(match this.passage.result() {
                 Ok(()) => body.take_output(),
                 Err(error) => {
                     let failed = this.failed.take();

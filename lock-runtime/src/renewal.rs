@@ -3,7 +3,7 @@
 //! stops none.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
@@ -13,14 +13,16 @@ use std::{
 
 use lock_core::{
     backend::{BackendError, Renewed, ToRenew},
-    error::LossReason,
     lease::Moment,
 };
 use tokio::sync::Notify;
 
 use crate::{
-    clock, engine,
-    hold::HoldState,
+    clock,
+    closing::Closing,
+    engine,
+    hold::{HoldState, Releasing},
+    lease::{Applied, Requested},
     plan::{self, Step},
     stats::count,
     sync::lock,
@@ -35,6 +37,27 @@ pub(crate) struct Keeper {
     schedule: Mutex<Schedule>,
     earlier: Arc<Notify>,
     started: AtomicBool,
+    ending: Closing,
+    releases: Mutex<Releases>,
+}
+
+/// Releases that wait for their answers.
+#[derive(Debug, Default)]
+struct Releases {
+    /// When each goes on without its caller, in this order.
+    unconfirmed: VecDeque<(Moment, Weak<Releasing>)>,
+    /// When the keeper will wake for them by itself.
+    armed: Option<Moment>,
+}
+
+impl Releases {
+    /// Drops the oldest ones as far as they are confirmed, as most are long before their time.
+    fn skip_confirmed(&mut self) {
+        let confirmed = |(_, releasing): &(_, Weak<Releasing>)| releasing.strong_count() == 0;
+        while self.unconfirmed.front().is_some_and(confirmed) {
+            self.unconfirmed.pop_front();
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +116,8 @@ impl Keeper {
             return;
         };
         let now = clock::boot::now();
-        let due = plan::first_due(hold.terms.time, deadline, hold.is_claim(), now);
+        let (renews, claim) = (hold.plan().is_some(), hold.is_claim());
+        let due = plan::first_due(hold.terms.time, deadline, renews, claim, now);
         self.insert(hold, due);
         if !self.started.swap(true, Ordering::AcqRel) {
             engine::spawn(keep_all(Arc::downgrade(self), self.earlier.clone()));
@@ -112,9 +136,58 @@ impl Keeper {
         }
     }
 
+    /// Looks at a hold then, or before.
+    pub(crate) fn look_at(&self, hold: &Arc<HoldState>, due: Moment) {
+        let mut schedule = lock(&self.schedule);
+        if hold.kept_at.due().is_some_and(|planned| due < planned) && schedule.remove(hold) {
+            drop(schedule);
+            self.insert(hold, due);
+        }
+    }
+
+    /// A release whose caller has not read its answer by then goes on in the background.
+    pub(crate) fn watch_release(&self, releasing: &Arc<Releasing>, until: Moment) {
+        let mut releases = lock(&self.releases);
+        releases.skip_confirmed();
+        releases
+            .unconfirmed
+            .push_back((until, Arc::downgrade(releasing)));
+        if releases.armed.is_none_or(|armed| until < armed) {
+            releases.armed = Some(until);
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Lets the releases go on whose callers have not read their answers, and says when to look again: not before the
+    /// keeper would wake by itself, so that a release does not wake it for nothing.
+    fn finish_releases(&self, now: Moment) -> Option<Moment> {
+        let mut late = Vec::new();
+        let next = {
+            let mut releases = lock(&self.releases);
+            if releases.armed.is_none_or(|armed| now < armed) {
+                return releases.armed;
+            }
+            loop {
+                releases.skip_confirmed();
+                match releases.unconfirmed.front() {
+                    Some((until, _)) if *until <= now => {}
+                    _ => break,
+                }
+                let first = releases.unconfirmed.pop_front();
+                late.extend(first.and_then(|(_, releasing)| releasing.upgrade()));
+            }
+            releases.armed = releases.unconfirmed.front().map(|(until, _)| *until);
+            releases.armed
+        };
+        late.iter().for_each(|releasing| releasing.go_on_behind());
+        next
+    }
+
     fn insert(&self, hold: &Arc<HoldState>, due: Moment) {
         let mut schedule = lock(&self.schedule);
-        if !hold.kept_at.is_kept() {
+        // Under the lock: who sets it meanwhile finds no entry, and leaves it to this.
+        let due = hold.unused_until().map_or(due, |until| due.min(until));
+        if !hold.kept_at.is_kept() || self.ending.has_begun() {
             return;
         }
         schedule.insert(hold, due);
@@ -131,11 +204,23 @@ impl Keeper {
         schedule.remove(hold);
     }
 
+    /// Renews and checks nothing from now on: the client has ended.
+    pub(crate) fn end(&self) {
+        let mut schedule = lock(&self.schedule);
+        self.ending.begin();
+        for hold in std::mem::take(&mut schedule.due).into_values().flatten() {
+            hold.kept_at.take();
+        }
+    }
+
     /// Takes all holds that are due, and says when the next one is.
     fn take_due(&self, now: Moment) -> (Vec<Arc<HoldState>>, Option<Moment>) {
         let mut schedule = lock(&self.schedule);
         let taken = schedule.take_due(now);
-        schedule.armed = schedule.due.keys().next().copied();
+        // A hold that has left does not put the waking off: the next one would wake the keeper for nothing.
+        if schedule.armed.is_none_or(|armed| armed <= now) {
+            schedule.armed = schedule.due.keys().next().copied();
+        }
         (taken, schedule.armed)
     }
 
@@ -143,30 +228,23 @@ impl Keeper {
     fn settle(&self, asked: &Asked, answer: Result<Renewed, BackendError>, now: Moment) -> bool {
         let hold = &asked.hold;
         match answer {
-            // An answer that comes after the deadline revives nothing.
-            Ok(Renewed::Until(_)) if hold.loss().is_some() => {}
-            Ok(Renewed::Until(until)) => {
-                // What was asked for before the lease began anew is not its.
-                if let Step::Renew(lease) = asked.step
-                    && hold.begun() == asked.begun
-                {
-                    hold.extend_deadline(until);
-                    hold.confirm_claim();
+            Ok(answer) => {
+                // Lost or released, it is renewed no longer.
+                let Ok(applied) = hold.apply(asked.requested, answer) else {
+                    return true;
+                };
+                if applied == Applied::Renewed {
                     count(&hold.counters().renewed);
-                    tracing::debug!(key = %hold.key, token = %hold.token, ?lease, "lease renewed");
+                    tracing::debug!(key = %hold.key, token = %hold.token, step = ?asked.step, "lease renewed");
                 }
                 let lease = hold.plan().map_or(hold.terms.time, |plan| plan.lease);
-                let deadline = hold.deadline().unwrap_or(until);
-                self.insert(hold, plan::next_due(lease, deadline, now));
+                let renews = hold.step(now) != Step::Check;
+                if let Some(deadline) = hold.deadline() {
+                    self.insert(hold, plan::next_due(lease, deadline, renews, now));
+                }
                 // A nested entry may have come meanwhile, and found the hold nowhere in the schedule.
                 if let Some(plan) = hold.plan().filter(|plan| plan.lease < lease) {
                     self.hurry(hold, plan.lease);
-                }
-            }
-            Ok(Renewed::NotHeld) => {
-                // Released meanwhile is no loss.
-                if hold.kept_at.is_kept() {
-                    hold.lose(LossReason::NotHeld);
                 }
             }
             Err(error) => {
@@ -192,7 +270,9 @@ async fn keep_all(keeper: Weak<Keeper>, earlier: Arc<Notify>) {
             let Some(keeper) = keeper.upgrade() else {
                 return;
             };
-            let (due, next) = keeper.take_due(clock::boot::now());
+            let now = clock::boot::now();
+            let (due, next) = keeper.take_due(now);
+            let next = next.into_iter().chain(keeper.finish_releases(now)).min();
             let together = due
                 .first()
                 .map_or(1, |hold| hold.backend().renews_together());
@@ -218,16 +298,19 @@ async fn keep_all(keeper: Weak<Keeper>, earlier: Arc<Notify>) {
 #[derive(Debug)]
 struct Asked {
     hold: Arc<HoldState>,
-    begun: Moment,
     step: Step,
+    requested: Requested,
 }
 
 impl Asked {
     fn of(hold: Arc<HoldState>, now: Moment) -> Self {
-        let begun = hold.begun();
-        let lease_ends = begun + hold.terms.time;
-        let step = plan::step(hold.plan(), hold.is_claim(), lease_ends, now);
-        Self { hold, begun, step }
+        let step = hold.step(now);
+        let requested = hold.request(step.into(), now);
+        Self {
+            hold,
+            step,
+            requested,
+        }
     }
 
     fn to_renew(&self) -> ToRenew<'_> {
@@ -244,7 +327,7 @@ impl Asked {
 
 /// Whether there is anything to do for a hold. A deadline that has passed is seen here.
 fn is_tended(hold: &HoldState) -> bool {
-    hold.kept_at.is_kept() && hold.loss().is_none()
+    hold.kept_at.is_kept() && hold.loss().is_none() && !hold.give_up_unused(clock::boot::now())
 }
 
 /// When the first of those that are still tended is lost; `None` if none is.
@@ -263,7 +346,7 @@ async fn tend(keeper: Arc<Keeper>, mut holds: Vec<Arc<HoldState>>) {
             .filter(|hold| is_tended(hold))
             .map(|hold| Asked::of(hold, now))
             .collect();
-        let Some(answers) = answers(&asked).await else {
+        let Some(answers) = answers(&keeper, &asked).await else {
             return;
         };
         for (asked, answer) in asked.into_iter().zip(answers) {
@@ -278,16 +361,21 @@ async fn tend(keeper: Arc<Keeper>, mut holds: Vec<Arc<HoldState>>) {
     }
 }
 
-/// What the backend answers for these holds; `None` if meanwhile all of them were lost or released. The request of one
-/// that is lost goes on for the others.
-async fn answers(asked: &[Asked]) -> Option<Vec<Result<Renewed, BackendError>>> {
+/// What the backend answers for these holds; `None` if meanwhile all of them were lost or released, or the client has
+/// ended. If one hold is lost in the meantime, the request continues for the others.
+async fn answers(keeper: &Keeper, asked: &[Asked]) -> Option<Vec<Result<Renewed, BackendError>>> {
     let backend = asked.first()?.hold.backend();
     let grants: Vec<_> = asked.iter().map(Asked::to_renew).collect();
     let mut answers = backend.renew_all(&grants);
     loop {
         let deadline = first_deadline(asked.iter().map(|asked| &asked.hold))?;
-        if let Some(answers) = clock::boot::timeout_at(deadline, &mut answers).await {
-            return Some(answers);
+        let answered = tokio::select! {
+            biased;
+            () = keeper.ending.begun() => return None,
+            answered = clock::boot::timeout_at(deadline, &mut answers) => answered,
+        };
+        if answered.is_some() {
+            return answered;
         }
     }
 }

@@ -6,9 +6,11 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, Waker, ready},
 };
 
+use futures_util::FutureExt;
 use lock_core::{
     backend::BoxFuture,
     error::LockError,
@@ -16,14 +18,20 @@ use lock_core::{
 };
 use pin_project_lite::pin_project;
 
-use crate::{engine, entry::Entered, locks::Locks, reentry};
+use crate::{
+    closing::Renewals,
+    engine,
+    entry::Entered,
+    locks::Locks,
+    reentry::{self, Frame},
+};
 
 /// A body of any type.
 pub(crate) trait Body {
-    /// Polls it, and keeps what it returns.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    /// Polls it inside the frame, and keeps what it returns.
+    fn poll(&mut self, frame: &Arc<Frame>, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Drops it, with all that it owns.
+    /// Drops it inside its frame, with all that it owns.
     fn end(&mut self);
 }
 
@@ -33,6 +41,14 @@ pin_project! {
         #[pin]
         body: Option<F>,
         output: Option<F::Output>,
+        // Set while a body is there that has begun.
+        frame: Option<Arc<Frame>>,
+    }
+
+    impl<F: Future> PinnedDrop for Slot<F> {
+        fn drop(this: Pin<&mut Self>) {
+            this.end();
+        }
     }
 }
 
@@ -41,7 +57,14 @@ impl<F: Future> Slot<F> {
         Self {
             body: Some(body),
             output: None,
+            frame: None,
         }
+    }
+
+    fn end(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        let _scope = this.frame.take().map(|frame| reentry::enter(Some(frame)));
+        this.body.set(None);
     }
 
     pub(crate) fn take_output(self: Pin<&mut Self>) -> F::Output {
@@ -51,75 +74,115 @@ impl<F: Future> Slot<F> {
 }
 
 impl<F: Future> Body for Pin<&mut Slot<F>> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, frame: &Arc<Frame>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.as_mut().project();
         let body = this.body.as_pin_mut();
         let body = body.expect("a body is there until it has ended");
+        let frame = this.frame.get_or_insert_with(|| frame.clone());
+        let _scope = reentry::enter(Some(frame.clone()));
         *this.output = Some(ready!(body.poll(cx)));
         Poll::Ready(())
     }
 
     fn end(&mut self) {
-        self.as_mut().project().body.set(None);
+        self.as_mut().end();
     }
 }
 
 /// How a body under its locks ends.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Ends {
     /// What becomes of it at a loss.
     pub(crate) on_lost: OnLost,
     /// Whether its value waits for the release.
     pub(crate) release: Release,
+    /// The call's client lives until then.
+    pub(crate) _renewals: Option<Arc<Renewals>>,
 }
 
 /// What a body inside its locks needs from poll to poll.
-#[derive(Default)]
+///
+/// Bodies nest: what stands on the stack while one is polled is small, and the rest is in functions of its own.
 pub(crate) struct Inside {
+    frame: Arc<Frame>,
     /// Whether the body was polled.
     begun: bool,
+    /// Whether a loss has ended the body.
+    lost: bool,
     /// Word of a lease's loss, made when the body first has to wait.
     watch: Option<BoxFuture<'static, ()>>,
 }
 
 impl Inside {
-    /// Polls a body inside its locks, the deadlines checked before.
+    /// Of a body that has not begun, and will see this frame around it.
+    pub(crate) fn new(frame: Arc<Frame>) -> Self {
+        Self {
+            frame,
+            begun: false,
+            lost: false,
+            watch: None,
+        }
+    }
+
+    /// Polls a body inside its locks, the deadlines checked before. Ends with the body, or with a loss.
     pub(crate) fn poll(
         &mut self,
         entered: &Entered,
         on_lost: OnLost,
         body: &mut dyn Body,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), LockError>> {
+    ) -> Poll<()> {
         // A body may run on without its locks, but none begins without them.
-        if (on_lost == OnLost::Cancel || !self.begun)
-            && let Some(lost) = entered.loss()
-        {
-            return Poll::Ready(Err(lost));
+        if !self.begun {
+            entered.begin_body();
+        }
+        if (on_lost == OnLost::Cancel || !self.begun) && self.is_lost(entered) {
+            return Poll::Ready(());
         }
         self.begun = true;
-        let frame = entered.frame().clone();
-        if reentry::inside(Some(frame), || body.poll(cx)).is_ready() {
-            // The result is the body's, whatever became of the lease; a loss is logged and counted.
-            entered.loss();
-            return Poll::Ready(Ok(()));
+        match body.poll(&self.frame, cx) {
+            Poll::Ready(()) => {
+                entered.is_lost();
+                Poll::Ready(())
+            }
+            Poll::Pending => self.poll_watch(entered, on_lost, cx),
         }
+    }
+
+    /// Without an error the body has returned: the result is the body's, whatever became of the lease.
+    #[inline(never)]
+    pub(crate) fn result(&self, entered: &Entered) -> Result<(), LockError> {
+        let lost = self.lost.then(|| entered.loss());
+        lost.flatten().map_or(Ok(()), Err)
+    }
+
+    fn is_lost(&mut self, entered: &Entered) -> bool {
+        self.lost = entered.is_lost();
+        self.lost
+    }
+
+    #[inline(never)]
+    fn poll_watch(&mut self, entered: &Entered, on_lost: OnLost, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let watch = self.watch.get_or_insert_with(|| entered.watch());
             ready!(watch.as_mut().poll(cx));
-            self.watch = match (on_lost, entered.loss()) {
-                (OnLost::Cancel, Some(lost)) => return Poll::Ready(Err(lost)),
-                (OnLost::Cancel, None) => None,
-                (OnLost::Continue, _) => Some(Box::pin(std::future::pending())),
+            self.watch = match on_lost {
+                OnLost::Cancel if self.is_lost(entered) => return Poll::Ready(()),
+                OnLost::Cancel => None,
+                OnLost::Continue => {
+                    entered.is_lost();
+                    Some(Box::pin(std::future::pending()))
+                }
             };
         }
     }
 }
 
 enum Stage {
-    Entering(BoxFuture<'static, Result<Entered, LockError>>),
+    Entering(BoxFuture<'static, Result<(Entered, Arc<Frame>), LockError>>),
     Inside { entered: Entered, inside: Inside },
     Leaving(BoxFuture<'static, ()>, Result<(), LockError>),
+    Left(Result<(), LockError>),
     Ended,
 }
 
@@ -145,62 +208,88 @@ impl Passage {
     }
 
     /// Is inside already.
-    pub(crate) fn from_inside(entered: Entered, ends: Ends) -> Self {
+    pub(crate) fn from_inside(entered: Entered, frame: Arc<Frame>, ends: Ends) -> Self {
         Self {
             stage: Stage::Inside {
                 entered,
-                inside: Inside::default(),
+                inside: Inside::new(frame),
             },
             ends,
         }
     }
 
-    /// Ends when the locks are left, or were not entered; without an error the body has returned.
-    pub(crate) fn poll(
-        &mut self,
-        body: &mut dyn Body,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), LockError>> {
+    /// Ends when the locks are left, or were not entered. What is beside the body has functions of its own, see
+    /// [`Inside`].
+    pub(crate) fn poll(&mut self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match &mut self.stage {
-                Stage::Entering(entering) => match ready!(entering.as_mut().poll(cx)) {
-                    Ok(entered) => {
-                        self.stage = Stage::Inside {
-                            entered,
-                            inside: Inside::default(),
-                        };
-                    }
-                    Err(error) => {
-                        body.end();
-                        self.stage = Stage::Ended;
-                        return Poll::Ready(Err(error));
-                    }
-                },
+                Stage::Entering(_) => ready!(self.poll_entering(body, cx)),
                 Stage::Inside { entered, inside } => {
-                    let result = ready!(inside.poll(entered, self.ends.on_lost, body, cx));
+                    ready!(inside.poll(entered, self.ends.on_lost, body, cx));
                     // The key is released only after the body is gone.
                     body.end();
-                    if let Stage::Inside { entered, .. } =
-                        std::mem::replace(&mut self.stage, Stage::Ended)
-                    {
-                        let leaving = Box::pin(entered.leave(result.is_ok()));
-                        if self.ends.release == Release::Background {
-                            leave_behind(leaving);
-                            return Poll::Ready(result);
-                        }
-                        self.stage = Stage::Leaving(leaving, result);
-                    }
+                    self.leave();
                 }
                 Stage::Leaving(leaving, _) => {
                     ready!(leaving.as_mut().poll(cx));
-                    if let Stage::Leaving(_, result) =
-                        std::mem::replace(&mut self.stage, Stage::Ended)
-                    {
-                        return Poll::Ready(result);
-                    }
+                    self.end_leaving();
                 }
+                Stage::Left(_) => return Poll::Ready(()),
                 Stage::Ended => panic!("a finished call is not polled again"),
             }
+        }
+    }
+
+    /// What has come of it, once it has ended; without an error the body has returned.
+    #[inline(never)]
+    pub(crate) fn result(&mut self) -> Result<(), LockError> {
+        match self.take_stage() {
+            Stage::Left(result) => result,
+            _ => panic!("a call has a result when it has left"),
+        }
+    }
+
+    fn take_stage(&mut self) -> Stage {
+        std::mem::replace(&mut self.stage, Stage::Ended)
+    }
+
+    #[inline(never)]
+    fn poll_entering(&mut self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
+        if let Stage::Entering(entering) = &mut self.stage {
+            self.stage = match ready!(entering.as_mut().poll(cx)) {
+                Ok((entered, frame)) => Stage::Inside {
+                    entered,
+                    inside: Inside::new(frame),
+                },
+                Err(error) => {
+                    body.end();
+                    Stage::Left(Err(error))
+                }
+            };
+        }
+        Poll::Ready(())
+    }
+
+    #[inline(never)]
+    fn leave(&mut self) {
+        if let Stage::Inside { entered, inside } = self.take_stage() {
+            let result = inside.result(&entered);
+            drop(inside);
+            let leaving = Box::pin(entered.leave(result.is_ok()).map(drop));
+            self.stage = match self.ends.release {
+                Release::Background => {
+                    leave_behind(leaving);
+                    Stage::Left(result)
+                }
+                Release::Confirmed => Stage::Leaving(leaving, result),
+            };
+        }
+    }
+
+    #[inline(never)]
+    fn end_leaving(&mut self) {
+        if let Stage::Leaving(_, result) = self.take_stage() {
+            self.stage = Stage::Left(result);
         }
     }
 }
@@ -250,7 +339,7 @@ impl<F: Future> Future for Run<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let mut body = this.body;
-        ready!(this.passage.poll(&mut body, cx))?;
-        Poll::Ready(Ok(body.take_output()))
+        ready!(this.passage.poll(&mut body, cx));
+        Poll::Ready(this.passage.result().map(|()| body.take_output()))
     }
 }

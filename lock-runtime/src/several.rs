@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use lock_core::{
     backend::{BackendError, Together},
     error::LockError,
-    lease::{LeaseTerms, MIN_RENEWED_LEASE, Renewal},
+    lease::{CLAIM, LeaseTerms, MIN_RENEWED_LEASE, Renewal},
 };
 
 use crate::{
@@ -19,25 +19,32 @@ use crate::{
 /// Enters all of these locks of one client, within the `wait` that they share.
 ///
 /// They are taken in one step if all are free, else one after the other: those that are had already are kept while
-/// the next one is waited for, and their leases begin anew with the body.
+/// the next one is waited for, and their leases restart with the body. If one of them is lost meanwhile, the call starts
+/// over while its `wait` lasts.
 ///
 /// # Panics
 /// Without any.
-pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<Entered, LockError> {
+pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<(Entered, Arc<Frame>), LockError> {
     let mut in_order = wanted.clone();
     in_order.sort_by(|a, b| a.name.cmp(&b.name));
     in_order.dedup_by(|a, b| a.name == b.name);
     let shared = in_order[0].shared.clone();
     let at_least = in_order[0].terms.hold_at_least;
-    let mut way = Way {
-        budget: Budget::of(&in_order[0]),
-        entries: Vec::with_capacity(in_order.len()),
-        earlier: 0,
-        innermost: reentry::enclosing(),
-        call: Arc::default(),
-    };
+    let budget = Budget::of(&in_order[0]);
+    let enclosing = reentry::enclosing();
     let entering = pin!(async {
-        if let Err(error) = way.enter(&in_order).await {
+        loop {
+            let mut way = Way::new(budget, enclosing.clone());
+            let Err(error) = way.enter(&in_order).await else {
+                let entered = Entered::several(way.entries).for_at_least(at_least);
+                let names = wanted.iter().map(|wanted| &wanted.name);
+                way.call.show(entered.named(names));
+                let frame = way.innermost.expect("a call enters one lock at least");
+                return Ok((entered, frame));
+            };
+            // The body has not started: if an earlier lock was lost in the meantime, the call starts over, or is `Busy`
+            // once its `wait` is over.
+            let lost = way.lost_before_the_body(&error, &in_order);
             // Where the server answers, nothing is left to the background, unless it takes long.
             let answers = !matches!(error, LockError::Unreachable { .. });
             if answers && !way.entries.is_empty() {
@@ -45,12 +52,12 @@ pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<Entered, LockError> {
                 let leaving = Entered::several(way.entries).leave(false);
                 wait::bounded(&shared.backend, until, leaving).await;
             }
-            return Err(error);
+            match lost {
+                Some(_) if budget.waits_until() > shared.backend.now() => {}
+                Some(lost) => return Err(wait::busy_outside(lost, budget)),
+                None => return Err(error),
+            }
         }
-        let entered = Entered::several(way.entries).for_at_least(at_least);
-        let names = wanted.iter().map(|wanted| &wanted.name);
-        way.call.show(entered.named(names));
-        Ok(entered)
     });
     wait::counted(&shared, entering).await
 }
@@ -67,6 +74,34 @@ struct Way {
 }
 
 impl Way {
+    fn new(budget: Budget, enclosing: Option<Arc<Frame>>) -> Self {
+        Self {
+            budget,
+            entries: Vec::new(),
+            earlier: 0,
+            innermost: enclosing,
+            call: Arc::default(),
+        }
+    }
+
+    /// Which of its own holds the call has lost, if that is why it failed. The loss of an enclosing call's hold is
+    /// another matter while somebody is inside that.
+    fn lost_before_the_body<'a>(
+        &self,
+        error: &LockError,
+        wanted: &'a [Wanted],
+    ) -> Option<&'a Wanted> {
+        let LockError::Lost { key, token, .. } = error else {
+            return None;
+        };
+        let own = self.entries.iter();
+        let mut own = own.filter(|entry| entry.has_begun() || entry.hold().has_ended());
+        let hold = own
+            .find(|entry| entry.hold().key == *key && entry.hold().token == *token)?
+            .hold();
+        wanted.iter().find(|wanted| wanted.name == hold.name)
+    }
+
     async fn enter(&mut self, wanted: &[Wanted]) -> Result<(), LockError> {
         let mut rest = wanted;
         while !rest.is_empty() {
@@ -92,8 +127,12 @@ impl Way {
         enclosing.is_some_and(|frame| frame.find(&wanted.shared, &wanted.name).is_some())
     }
 
-    fn push(&mut self, entry: Entry) {
-        self.innermost = Some(entry.frame().clone());
+    fn push(&mut self, mut entry: Entry) {
+        // Nobody may come back while the others are waited for.
+        let until = self.budget.waits_until().max(entry.hold().backend().now());
+        entry.wait_for_body(until + CLAIM);
+        let outer = self.innermost.take();
+        self.innermost = Some(entry.frame(outer, Some(self.call.clone())));
         self.entries.push(entry);
     }
 
@@ -107,9 +146,7 @@ impl Way {
             done = step => done?,
             () = entry::loss_of_one(&self.entries) => return Err(self.loss()),
         };
-        self.entries
-            .iter()
-            .try_for_each(|entry| entry.hold().not_lost())?;
+        self.not_lost()?;
         Ok(done)
     }
 
@@ -136,12 +173,12 @@ impl Way {
         let requests = wanted.iter().map(|wanted| wanted.request(wait));
         let taking = backend.acquire_together(requests.collect());
         let taken = self.unless_lost(async {
-            match wait::bounded(&backend, until, taking).await {
+            match wait::unless_closing(&first.shared, until, taking).await? {
                 Some(Ok(taken)) => Ok(Some(taken)),
                 // One by one, it turns out whose fault that is.
                 Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),
                 Some(Err(error)) => Err(wait::failed(first, budget, error)),
-                None => Err(wait::unreachable(first, budget)),
+                None => Err(wait::too_late(first, budget).await),
             }
         });
         let grants = match taken.await? {
@@ -153,7 +190,7 @@ impl Way {
         };
         self.earlier = self.entries.len();
         for (wanted, grant) in wanted.iter().zip(grants) {
-            let entry = wait::begin(wanted, grant, self.innermost.take(), Some(&self.call));
+            let entry = wait::begin(wanted, grant);
             self.push(entry);
         }
         Ok(true)
@@ -180,7 +217,7 @@ impl Way {
             Ok::<_, LockError>(())
         });
         try_join_all(covers).await?;
-        let entering = wait::enter_one(wanted, &budget, self.innermost.clone(), Some(&self.call));
+        let entering = wait::enter_one(wanted, &budget, self.innermost.as_ref(), true);
         let entry = self.unless_lost(entering).await?;
         self.earlier = self.entries.len();
         self.push(entry);
@@ -197,7 +234,7 @@ impl Way {
             if entry.has_begun() && wanted.terms.lease.renewal == Renewal::Fixed {
                 // What was added meanwhile is not the body's.
                 entry.set_cover(None);
-                wait::answered(wanted, budget, until, hold.begin_anew()).await
+                wait::answered(wanted, budget, until, hold.restart()).await
             } else {
                 let covering = hold.cover(wanted.terms.lease);
                 let cover = wait::answered(wanted, budget, until, covering).await?;
@@ -206,8 +243,33 @@ impl Way {
             }
         });
         try_join_all(begins).await?;
-        self.entries
-            .iter()
-            .try_for_each(|entry| entry.hold().not_lost())
+        loop {
+            self.not_lost()?;
+            let mut confirms = Vec::new();
+            for (entry, wanted) in self.entries.iter().zip(wanted) {
+                if entry.has_begun() && !entry.hold().is_fresh() {
+                    confirms.push(wait::confirm(wanted, budget, entry));
+                }
+            }
+            if confirms.is_empty() {
+                break;
+            }
+            try_join_all(confirms).await?;
+        }
+        for (entry, wanted) in self.entries.iter_mut().zip(wanted) {
+            if !entry.take_turn() {
+                // It was kept for longer than the call waits.
+                return Err(wait::busy_with_sibling(wanted, budget));
+            }
+            if !entry.step_in() {
+                return Err(entry.hold().not_held());
+            }
+        }
+        Ok(())
+    }
+
+    fn not_lost(&self) -> Result<(), LockError> {
+        let mut entries = self.entries.iter();
+        entries.try_for_each(|entry| entry.hold().not_lost())
     }
 }

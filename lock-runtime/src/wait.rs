@@ -3,17 +3,17 @@
 use std::{
     future::Future,
     pin::{Pin, pin},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use futures_util::FutureExt;
 use lock_core::{
-    backend::{Answer, Backend, BackendError, BoxFuture, Leaving, Request},
+    backend::{Answer, Attempt, Backend, BackendError, BoxFuture, Leaving, Request},
     error::{BusyWith, LockError},
     key::{LockKey, LockName},
-    lease::{Grant, Moment},
+    lease::{CLAIM, Grant, Moment},
     options::{Strategy, Terms},
     owner::OwnerId,
 };
@@ -22,9 +22,10 @@ use uuid::Uuid;
 
 use crate::{
     client::Shared,
+    closing::Renewals,
     entry::{Entered, Entry},
     hold::{Cover, HoldState},
-    reentry::{self, Frame, SeveralLocks},
+    reentry::Frame,
     stats::count,
 };
 
@@ -37,6 +38,7 @@ pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) renewals: Arc<Renewals>,
     pub(crate) key: LockKey,
     pub(crate) name: LockName,
     pub(crate) terms: Terms,
@@ -96,25 +98,28 @@ impl Budget {
     }
 }
 
-/// Enters. The enclosing call is looked up here, at the first poll.
-pub(crate) async fn enter(wanted: &Wanted) -> Result<Entered, LockError> {
+/// Enters from inside `enclosing`.
+pub(crate) async fn enter(
+    wanted: &Wanted,
+    enclosing: Option<&Arc<Frame>>,
+) -> Result<Entered, LockError> {
     let entering = pin!(async {
         let budget = Budget::of(wanted);
-        let entry = enter_one(wanted, &budget, reentry::enclosing(), None).await?;
+        let entry = enter_one(wanted, &budget, enclosing, false).await?;
         Ok(Entered::one(entry).for_at_least(wanted.terms.hold_at_least))
     });
     counted(&wanted.shared, entering).await
 }
 
 /// Runs what enters, unless the client is shut down, and counts what comes of it.
-pub(crate) async fn counted(
+pub(crate) async fn counted<T>(
     shared: &Arc<Shared>,
     // Pinned: a future that is given away whole is kept twice.
-    entering: Pin<&mut impl Future<Output = Result<Entered, LockError>>>,
-) -> Result<Entered, LockError> {
+    entering: Pin<&mut impl Future<Output = Result<T, LockError>>>,
+) -> Result<T, LockError> {
     // Counted before the look: shutting down either sees this call, or is seen by it.
     let _entering = shared.held.entering();
-    let entered = if shared.closed.load(Ordering::Acquire) {
+    let entered = if shared.closing.has_begun() {
         Err(LockError::ShutDown)
     } else {
         entering.await
@@ -135,14 +140,14 @@ pub(crate) async fn counted(
 pub(crate) async fn enter_one(
     wanted: &Wanted,
     budget: &Budget,
-    enclosing: Option<Arc<Frame>>,
-    several: Option<&Arc<SeveralLocks>>,
+    enclosing: Option<&Arc<Frame>>,
+    is_one_of_several: bool,
 ) -> Result<Entry, LockError> {
     let out_of_order =
-        |frame: &Arc<Frame>| frame.is_out_of_order(&wanted.shared, &wanted.name, several.is_some());
+        |frame: &Arc<Frame>| frame.is_out_of_order(&wanted.shared, &wanted.name, is_one_of_several);
     let once = !budget.waits();
-    let out_of_order = !once && enclosing.as_ref().is_some_and(out_of_order);
-    let entered = enter_now(wanted, budget, once || out_of_order, enclosing, several).await;
+    let out_of_order = !once && enclosing.is_some_and(out_of_order);
+    let entered = enter_now(wanted, budget, once || out_of_order, enclosing).await;
     match entered {
         Err(LockError::Busy { key, waited, .. }) if out_of_order => Err(LockError::Busy {
             key,
@@ -157,38 +162,87 @@ async fn enter_now(
     wanted: &Wanted,
     budget: &Budget,
     once: bool,
-    enclosing: Option<Arc<Frame>>,
-    several: Option<&Arc<SeveralLocks>>,
+    enclosing: Option<&Arc<Frame>>,
 ) -> Result<Entry, LockError> {
-    let inside = enclosing
-        .as_ref()
-        .and_then(|frame| frame.find(&wanted.shared, &wanted.name));
+    let inside = enclosing.and_then(|frame| frame.find(&wanted.shared, &wanted.name));
     if let Some(frame) = inside {
         let waits_until = if once {
             wanted.now()
         } else {
             budget.waits_until()
         };
-        let turn = frame.turn().acquire_owned();
-        let Some(turn) = bounded(&wanted.shared.backend, waits_until, turn).await else {
-            return Err(busy(wanted, *budget, BusyWith::Sibling));
-        };
-        let turn = turn.expect("a frame's semaphore is never closed");
-        let (hold, outer) = (&frame.hold, enclosing.clone());
-        // If that hold has ended, the lock is acquired like any other.
-        if let Some(duty) = hold.enter_again() {
+        let hold = &frame.hold;
+        let turn = frame.turns().next(&wanted.shared.backend);
+        loop {
+            // A shutdown waits for what runs inside a hold.
+            let come = bounded(&wanted.shared.backend, waits_until, turn.come()).await;
+            if come.is_none() {
+                return Err(busy_with_sibling(wanted, *budget));
+            }
+            // If that hold has ended, the lock is acquired like any other.
+            if hold.has_ended() {
+                break;
+            }
             // Boxed: who waits for others does not need it.
-            let cover = Box::pin(enter_again(wanted, budget, hold)).await?;
-            let frame = Frame::new(hold.clone(), outer, Some(turn), several.cloned());
-            return Ok(Entry::again(duty, frame, cover));
+            let cover = Box::pin(cover(wanted, budget, hold)).await?;
+            // Only now: nobody may come back for the answer.
+            if !turn.begin_body() {
+                continue;
+            }
+            let Some(duty) = hold.enter_again() else {
+                break;
+            };
+            count(&wanted.shared.counters.reentered);
+            tracing::debug!(key = %wanted.key, token = %hold.token, "entered again");
+            return Ok(Entry::again(duty, frame.level().inner(turn), cover));
         }
     }
-    let grant = acquire(wanted, budget, once).await?;
-    Ok(begin(wanted, grant, enclosing, several))
+    loop {
+        let grant = acquire(wanted, budget, once).await?;
+        let entry = begin(wanted, grant);
+        // Boxed: few need it.
+        if is_fresh(&entry) || Box::pin(confirm(wanted, *budget, &entry)).await? {
+            return Ok(entry);
+        }
+        // Nobody was inside. What is left of the grant is given back, and the call goes on waiting.
+        if once {
+            return Err(busy_outside(wanted, *budget));
+        }
+    }
 }
 
-/// Enters a hold of an enclosing call, whose lease shall last long enough.
-async fn enter_again(
+/// Whether the body of an entry may start on what was confirmed of its lease.
+fn is_fresh(entry: &Entry) -> bool {
+    entry.hold().is_fresh() && entry.hold().loss().is_none()
+}
+
+/// Confirms the lease of an entry whose grant, or whose last confirmation, is read late, before its body starts. False if
+/// the lease is lost. A caller may be late again when the answer has come, and asks again then.
+pub(crate) async fn confirm(
+    wanted: &Wanted,
+    budget: Budget,
+    entry: &Entry,
+) -> Result<bool, LockError> {
+    let hold = entry.hold();
+    while hold.loss().is_none() {
+        if hold.is_fresh() {
+            return Ok(true);
+        }
+        // Nobody may come back for the answer.
+        hold.wait_for_body(wanted.now() + CLAIM);
+        let until = budget.grace(wanted.now());
+        let confirming = answered(wanted, budget, until, hold.clone().confirm());
+        tokio::select! {
+            biased;
+            confirmed = confirming => confirmed?,
+            _ = hold.wait_for_loss() => {}
+        }
+    }
+    Ok(false)
+}
+
+/// Makes the lease of an enclosing call's hold last long enough for one more entry.
+async fn cover(
     wanted: &Wanted,
     budget: &Budget,
     hold: &Arc<HoldState>,
@@ -203,33 +257,24 @@ async fn enter_again(
     )
     .await?;
     hold.not_lost()?;
-    count(&wanted.shared.counters.reentered);
-    tracing::debug!(key = %wanted.key, token = %hold.token, "entered again");
     Ok(cover)
 }
 
 /// A hold begins with its grant.
-pub(crate) fn begin(
-    wanted: &Wanted,
-    grant: Grant,
-    enclosing: Option<Arc<Frame>>,
-    several: Option<&Arc<SeveralLocks>>,
-) -> Entry {
+pub(crate) fn begin(wanted: &Wanted, grant: Grant) -> Entry {
     let shared = &wanted.shared;
     count(&shared.counters.acquired);
     if grant.queued {
         count(&shared.counters.waited);
     }
     tracing::debug!(key = %wanted.key, token = %grant.token, queued = grant.queued, "acquired");
-    let duty = HoldState::begin(
+    Entry::began(HoldState::begin(
         shared.clone(),
         wanted.key.clone(),
         wanted.name.clone(),
         wanted.terms.lease,
         grant,
-    );
-    let frame = Frame::new(duty.hold().clone(), enclosing, None, several.cloned());
-    Entry::began(duty, frame)
+    ))
 }
 
 /// What the backend answers to a renewal, until then.
@@ -264,55 +309,85 @@ async fn acquire(wanted: &Wanted, budget: &Budget, once: bool) -> Result<Grant, 
         return Box::pin(spin(wanted, budget)).await;
     }
     let mut attempt = backend.attempt(wanted.request(wait));
-    match bounded(backend, until, attempt.enter()).await {
-        Some(Ok(Answer::Granted(grant))) => return Ok(grant),
-        Some(Ok(Answer::Busy)) => return Err(busy_outside(wanted, *budget)),
-        Some(Err(error)) => return Err(failed(wanted, *budget, error)),
-        // One attempt stands in no queue. Dropped, it gives back what it may have got.
-        None if once => return Err(unreachable(wanted, *budget)),
-        None => {}
-    }
-    // Leaving the queue decides. Without an answer the attempt, dropped, goes on leaving behind our back.
-    match bounded(backend, backend.now() + LEAVE_PATIENCE, attempt.leave()).await {
-        Some(Ok(Leaving::Granted(grant))) => Ok(grant),
-        Some(Ok(Leaving::Left)) => Err(busy_outside(wanted, *budget)),
+    match unless_closing(&wanted.shared, until, attempt.enter()).await? {
+        Some(Ok(Answer::Granted(grant))) => Ok(grant),
+        Some(Ok(Answer::Busy)) => Err(busy_outside(wanted, *budget)),
         Some(Err(error)) => Err(failed(wanted, *budget, error)),
-        None => Err(unreachable(wanted, *budget)),
+        None if once => {
+            // One attempt stands in no queue. Dropped, it gives back what it may have got.
+            drop(attempt);
+            Err(too_late(wanted, *budget).await)
+        }
+        // Boxed: the end of a wait is rare, or long after its beginning.
+        None => Box::pin(leave(wanted, budget, attempt)).await,
     }
 }
 
-/// Tries, sleeps, and tries again.
-async fn spin(wanted: &Wanted, budget: &Budget) -> Result<Grant, LockError> {
+/// Leaves the queue, which decides. Without an answer the attempt, dropped, goes on leaving in the background.
+async fn leave(
+    wanted: &Wanted,
+    budget: &Budget,
+    mut attempt: Box<dyn Attempt>,
+) -> Result<Grant, LockError> {
     let backend = &wanted.shared.backend;
+    let left = {
+        let patience = backend.now() + LEAVE_PATIENCE;
+        let late = async {
+            backend.sleep_until(patience - LEAVE_PATIENCE / 2).await;
+            let late = too_late(wanted, *budget).await;
+            backend.sleep_until(patience).await;
+            late
+        };
+        tokio::select! {
+            biased;
+            left = attempt.leave() => left,
+            late = late => return Err(late),
+        }
+    };
+    match left {
+        Ok(Leaving::Granted(grant)) => Ok(grant),
+        Ok(Leaving::Left) => Err(busy_outside(wanted, *budget)),
+        Err(error) => Err(failed(wanted, *budget, error)),
+    }
+}
+
+/// Why there is no answer: the server answers others, and too many are before this caller; or it answers nobody.
+pub(crate) async fn too_late(wanted: &Wanted, budget: Budget) -> LockError {
+    let backend = &wanted.shared.backend;
+    if backend.is_answering(LEAVE_PATIENCE / 2).await {
+        busy_outside(wanted, budget)
+    } else {
+        unreachable(wanted, budget)
+    }
+}
+
+/// Tries, sleeps, and tries again, at the end of the wait once more.
+async fn spin(wanted: &Wanted, budget: &Budget) -> Result<Grant, LockError> {
+    let (shared, backend) = (&wanted.shared, &wanted.shared.backend);
     let deadline = budget.waits_until();
     let mut failed_tries = 0;
-    let mut answers = false;
     loop {
         let began = backend.now();
-        let until = deadline.min(began + TRY_PATIENCE);
+        let until = (began + TRY_PATIENCE).min(began.max(deadline) + LEAVE_PATIENCE / 2);
         let mut attempt = backend.attempt(wanted.request(Duration::ZERO));
-        answers = match bounded(backend, until, attempt.enter()).await {
+        let tried = unless_closing(shared, until, attempt.enter()).await?;
+        drop(attempt);
+        let is_last = backend.now() >= deadline;
+        match tried {
             Some(Ok(Answer::Granted(grant))) => {
                 let queued = failed_tries > 0;
                 return Ok(Grant { queued, ..grant });
             }
-            Some(Ok(Answer::Busy)) => true,
-            Some(Err(BackendError::Unreachable(_))) => false,
-            // One that the deadline cut short says nothing.
-            None => answers && backend.now().since(began) < LEAVE_PATIENCE,
+            Some(Ok(Answer::Busy)) if is_last => return Err(busy_outside(wanted, *budget)),
+            None if is_last => return Err(too_late(wanted, *budget).await),
+            Some(Ok(Answer::Busy)) | None => {}
+            Some(Err(BackendError::Unreachable(_))) if !is_last => {}
             Some(Err(error)) => return Err(failed(wanted, *budget, error)),
-        };
+        }
         failed_tries += 1;
         let chance = Uuid::new_v4().as_fields().0;
         let next = backend.now() + wanted.terms.backoff.pause(failed_tries, chance);
-        backend.sleep_until(next.min(deadline)).await;
-        if next >= deadline {
-            return Err(if answers {
-                busy_outside(wanted, *budget)
-            } else {
-                unreachable(wanted, *budget)
-            });
-        }
+        unless_closing(shared, next.min(deadline), std::future::pending::<()>()).await?;
     }
 }
 
@@ -326,6 +401,10 @@ fn busy(wanted: &Wanted, budget: Budget, with: BusyWith) -> LockError {
         waited: wanted.now().since(budget.started),
         with,
     }
+}
+
+pub(crate) fn busy_with_sibling(wanted: &Wanted, budget: Budget) -> LockError {
+    busy(wanted, budget, BusyWith::Sibling)
 }
 
 pub(crate) fn busy_outside(wanted: &Wanted, budget: Budget) -> LockError {
@@ -354,16 +433,35 @@ pub(crate) fn bounded<F: Future>(
 ) -> Bounded<'_, F> {
     Bounded {
         backend,
+        until_closing: None,
         deadline,
         future,
         timer: None,
     }
 }
 
+/// The same for a call on its way in: the client's shutdown ends it with an error, even if its future is ready.
+pub(crate) fn unless_closing<F: Future>(
+    shared: &Arc<Shared>,
+    deadline: Moment,
+    future: F,
+) -> impl Future<Output = Result<Option<F::Output>, LockError>> {
+    let bounded = Bounded {
+        until_closing: Some(shared),
+        ..bounded(&shared.backend, deadline, future)
+    };
+    bounded.map(|output| match output {
+        None if shared.closing.has_begun() => Err(LockError::ShutDown),
+        output => Ok(output),
+    })
+}
+
 pin_project! {
     /// The future of [`bounded`].
     pub(crate) struct Bounded<'a, F> {
         backend: &'a Arc<dyn Backend>,
+        // The client whose shutdown ends it.
+        until_closing: Option<&'a Arc<Shared>>,
         deadline: Moment,
         #[pin]
         future: F,
@@ -376,13 +474,28 @@ impl<F: Future> Future for Bounded<'_, F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
+        if this
+            .until_closing
+            .is_some_and(|shared| shared.closing.has_begun())
+        {
+            return Poll::Ready(None);
+        }
         if let Poll::Ready(output) = this.future.poll(cx) {
             return Poll::Ready(Some(output));
         }
-        let (backend, deadline) = (&**this.backend, *this.deadline);
-        let timer = this
-            .timer
-            .get_or_insert_with(|| backend.sleep_until(deadline));
+        let timer = this.timer.get_or_insert_with(|| {
+            let deadline = this.backend.sleep_until(*this.deadline);
+            let Some(shared) = this.until_closing.cloned() else {
+                return deadline;
+            };
+            Box::pin(async move {
+                tokio::select! {
+                    biased;
+                    () = deadline => {}
+                    () = shared.closing.begun() => {}
+                }
+            })
+        });
         timer.as_mut().poll(cx).map(|()| None)
     }
 }

@@ -176,7 +176,8 @@ async fn row_08_dropped_at_random_instants() {
             "only {dropped} were dropped"
         );
         until(async || left(&server).await.is_empty()).await;
-        seen.within("nothing is left", Duration::ZERO, start.elapsed());
+        // At once, and a claim later at the latest: the callers alone keep a machine busy, and leave hundreds of clean-ups.
+        seen.within("nothing is left", 2 * SECOND, start.elapsed());
     })
     .await;
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockClient, LockError};
 use support::{clock::Clocks, process::Worker, server::RedisServer};
-use tokio::{runtime::Builder, time::sleep};
+use tokio::{io::AsyncBufReadExt, runtime::Builder, time::sleep};
 
 use crate::scene::{
     MS, NAMESPACE, SECOND, client, grant, left, row, token_of, until, until_waiting, worker,
@@ -28,6 +28,9 @@ async fn worker_process() {
         crowd(&client).await;
         return client.shutdown().await;
     }
+    if variable("WORKER_TASK") == "queue" {
+        return queue(&client).await;
+    }
     println!("\nready");
     let ended = lock
         .run(async {
@@ -50,6 +53,20 @@ async fn worker_process() {
         Err(error) => println!("\nfailed {error}"),
     }
     client.shutdown().await;
+}
+
+/// One more caller queues for each line that comes in, and says when it enters.
+async fn queue(client: &LockClient) {
+    let mut orders = tokio::io::BufReader::new(tokio::io::stdin()).lines();
+    let mut callers = 0;
+    while let Ok(Some(_)) = orders.next_line().await {
+        let (lock, number) = (client.lock("k").wait(60 * SECOND), callers);
+        tokio::spawn(async move {
+            let enter = async { println!("\nentered {number}") };
+            lock.run(enter).await.unwrap();
+        });
+        callers += 1;
+    }
 }
 
 /// Callers of one worker process, in the order in which they ask.

@@ -1,9 +1,13 @@
 //! Rows 29 to 31, and what else can happen to a quorum: nodes that are down, come back empty, answer late or have
 //! another time.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    pin::Pin,
+    task::{Context, Waker},
+    time::{Duration, Instant, SystemTime},
+};
 
-use lock_runtime::{LockClient, LockError};
+use lock_runtime::{Lock, LockClient, LockError, LockGuard, distributed_lock};
 use support::{
     history::History,
     quorum::{Quorum, url_through},
@@ -15,6 +19,8 @@ use crate::scene::{MS, NAME, NAMESPACE, SECOND, epsilon, left, row, token_of, un
 
 /// How long one of these nodes may take to answer for a lease of 30 s.
 const NODE_PATIENCE: Duration = Duration::from_millis(500);
+/// How long a lock stays granted to a caller that is not polled.
+const CLAIM: Duration = Duration::from_secs(2);
 /// The longest pause between two rounds.
 const BACKOFF: Duration = Duration::from_millis(128);
 
@@ -43,6 +49,9 @@ async fn until_empty(server: &RedisServer) {
 async fn is_held_on(server: &RedisServer) -> bool {
     crate::scene::grant(server).await.is_some()
 }
+
+/// What another caller has on one node.
+const OTHERS_GRANT: &str = "1|60000||00000000000000000000000000000001";
 
 /// Contends for `k` with so many tasks for each client, and checks that they exclude each other.
 async fn contend(clients: &[LockClient], tasks: usize, turns: usize) {
@@ -92,6 +101,26 @@ async fn row_29_two_of_five_down() {
             guard.release().await;
         }
         seen.within("the slowest acquisition", NODE_PATIENCE, slowest);
+        // Somebody else has one of the three: who gets the other two gives them back at once, but for one round of four.
+        let mut third = quorum.servers[2].connection().await;
+        let mut part = redis::cmd("SET");
+        part.arg(NAME).arg(OTHERS_GRANT);
+        let _: () = part.query_async(&mut third).await.unwrap();
+        let before_it = after.stats().commands;
+        let refused = after.lock("k").wait(3 * SECOND).acquire().await;
+        assert!(matches!(refused, Err(LockError::Busy { .. })));
+        // Three nodes are asked, and two leave.
+        let rounds = (after.stats().commands - before_it) / 5;
+        println!("{rounds} rounds");
+        assert!(
+            rounds >= 11,
+            "{rounds} rounds: each has waited for those that are down"
+        );
+        let _: () = redis::cmd("DEL")
+            .arg(NAME)
+            .query_async(&mut third)
+            .await
+            .unwrap();
         contend(&[before, after], 4, 5).await;
         quorum.servers[4].continue_process();
         for server in &quorum.servers[1..] {
@@ -222,31 +251,202 @@ async fn row_31_node_returns_empty() {
     .await;
 }
 
-/// Row 31: nodes that have never given a token count where all of them are there; where one is missing it may be the
-/// only one that remembers.
+/// Row 31: nodes that have never been used count where all of them are there; where one is missing it may be the only one
+/// that remembers.
 #[tokio::test]
 async fn row_31_a_beginning_needs_all_nodes() {
     row(31, async |_| {
         let mut quorum = Quorum::start(3).await;
-        let beginning = client(&quorum.url(), 30 * SECOND).await;
         quorum.servers[0].kill();
-        let uncertain = client(&quorum.url(), 30 * SECOND).await;
-        let refused = uncertain.lock("k").try_acquire().await;
+        let client = client(&quorum.url(), SECOND).await;
+        let refused = client.lock("k").wait(2 * SECOND).acquire().await;
         let Err(LockError::Unreachable { detail, .. }) = refused else {
             panic!("{refused:?}");
         };
         assert!(detail.contains("started without its state"), "{detail}");
-        let patient = client(&quorum.url(), SECOND).await;
-        let lock = patient.lock("k").wait(10 * SECOND);
+        // With the third there, none of them remembers a lease.
+        quorum.servers[0].restart().await;
+        let lock = client.lock("k").wait(10 * SECOND);
         lock.acquire().await.unwrap().release().await;
-        beginning
-            .lock("k")
-            .wait(SECOND)
-            .run(async {})
-            .await
-            .unwrap();
+
+        let beginning = Quorum::start(3).await;
+        let client = self::client(&beginning.url(), 30 * SECOND).await;
+        // Far less than the longest lease, for which a node that lost its state is not counted.
+        let lock = client.lock("k").wait(5 * SECOND);
+        lock.acquire().await.unwrap().release().await;
     })
     .await;
+}
+
+/// A hold on two of three nodes: the third was silent when it was granted, and answers again.
+async fn held_on_two(quorum: &Quorum, lock: Lock) -> LockGuard {
+    quorum.servers[2].stop_process();
+    let guard = lock.acquire().await.unwrap();
+    // The request that the third node still has comes too late.
+    sleep(1200 * MS).await;
+    quorum.servers[2].continue_process();
+    assert!(is_held_on(&quorum.servers[0]).await && is_held_on(&quorum.servers[1]).await);
+    guard
+}
+
+/// The lock is not to be had before the hold's lease has ended.
+async fn excluded_until_the_end(clients: &[LockClient], guard: &LockGuard, lease: Duration) {
+    while guard.loss().is_none() {
+        for client in clients {
+            let entered = client.lock("k").lease(lease).try_acquire().await;
+            assert!(
+                entered.is_err() || guard.loss().is_some(),
+                "{entered:?} entered beside a hold that has {:?} left",
+                guard.remaining()
+            );
+        }
+        sleep(20 * MS).await;
+    }
+}
+
+/// Row 31: a node comes back empty while another client, whose leases are short, uses the quorum. The node
+/// is not counted until the longest lease in use has ended, whichever client has it. Neither the locks of the other
+/// client nor a client that connects later shorten that time.
+#[tokio::test]
+async fn row_31_another_clients_lock_ends_no_quarantine() {
+    row(31, async |_| {
+        const LEASE: Duration = Duration::from_secs(5);
+        let mut quorum = Quorum::start(3).await.in_use().await;
+        let url = quorum.url();
+        let (holder, short) = (client(&url, SECOND).await, client(&url, SECOND).await);
+        for client in [&holder, &short] {
+            client.lock("warm").run(async {}).await.unwrap();
+        }
+        let guard = held_on_two(&quorum, holder.lock("k").lease(LEASE)).await;
+        quorum.servers[1].restart().await;
+        sleep(1200 * MS).await;
+        let lock = short.lock("other").wait(SECOND);
+        lock.run(async {}).await.unwrap();
+        let late = client(&url, SECOND).await;
+        excluded_until_the_end(&[short, late], &guard, SECOND).await;
+    })
+    .await;
+}
+
+/// Row 31: a living node is flushed. It grants nothing before what it forgot has ended.
+#[tokio::test]
+async fn row_31_a_flushed_node_is_not_counted() {
+    row(31, async |_| {
+        const LEASE: Duration = Duration::from_secs(5);
+        let quorum = Quorum::start(3).await.in_use().await;
+        let holder = client(&quorum.url(), SECOND).await;
+        let other = client(&quorum.url(), SECOND).await;
+        let guard = held_on_two(&quorum, holder.lock("k").lease(LEASE)).await;
+        let mut flushed = quorum.servers[1].connection().await;
+        redis::cmd("FLUSHALL")
+            .exec_async(&mut flushed)
+            .await
+            .unwrap();
+        excluded_until_the_end(&[other], &guard, LEASE).await;
+    })
+    .await;
+}
+
+/// A node that comes back with its state is counted at once.
+#[tokio::test]
+async fn a_node_that_kept_its_state_is_counted_at_once() {
+    let mut quorum = Quorum::start(2).await;
+    let kept = RedisServer::builder().aof_always().start().await;
+    quorum.servers.push(kept);
+    let holder = client(&quorum.url(), 30 * SECOND).await;
+    holder.lock("k").run(async {}).await.unwrap();
+    quorum.servers[2].restart().await;
+    quorum.servers[0].kill();
+    let lock = holder.lock("k").wait(2 * SECOND);
+    lock.run(async {}).await.unwrap();
+}
+
+/// A renewed hold is on two of three nodes, for the third was silent when it was granted, or has lost its state since. It
+/// comes to the third, so that another one may go.
+#[tokio::test]
+async fn a_hold_returns_to_a_node_that_missed_it() {
+    for restarted in [false, true] {
+        let mut quorum = Quorum::start(3).await.in_use().await;
+        let client = client(&quorum.url(), 2 * SECOND).await;
+        client.lock("warm").run(async {}).await.unwrap();
+        let guard = if restarted {
+            let guard = client.lock("k").acquire().await.unwrap();
+            quorum.servers[2].restart().await;
+            guard
+        } else {
+            held_on_two(&quorum, client.lock("k")).await
+        };
+        until(async || is_held_on(&quorum.servers[2]).await).await;
+        let back = crate::scene::grant(&quorum.servers[2]).await.unwrap();
+        assert_eq!(token_of(&back), guard.token().get());
+        quorum.servers[1].kill();
+        sleep(3 * SECOND).await;
+        assert_eq!(guard.loss(), None, "restarted: {restarted}");
+        guard.release().await;
+        until_empty(&quorum.servers[0]).await;
+        until_empty(&quorum.servers[2]).await;
+    }
+}
+
+#[distributed_lock(keys = ["k", "j"], wait = "60s", lease = "20s")]
+async fn both() -> Result<(), LockError> {
+    Ok(())
+}
+
+/// A waiter whose round has a majority, and which is not polled any more, gives it back within a claim. Polled again, it
+/// asks again.
+#[tokio::test]
+async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
+    let quorum = Quorum::start(3).await;
+    let (waiter, other) = (warm(&quorum.url()).await, warm(&quorum.url()).await);
+    for several in [false, true] {
+        let lock = waiter.lock("k").wait(60 * SECOND);
+        let mut waiting: Pin<Box<dyn Future<Output = ()> + Send>> = if several {
+            let waiting = waiter.scope(both());
+            Box::pin(async move { waiting.await.unwrap() })
+        } else {
+            Box::pin(async move { lock.run(async {}).await.unwrap() })
+        };
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        until(async || is_held_on(&quorum.servers[0]).await).await;
+        let asked = Instant::now();
+        let guard = other.lock("k").wait(30 * SECOND).acquire().await.unwrap();
+        let took = asked.elapsed();
+        println!("entered after {took:?} beside a waiter that is not polled");
+        assert!(took < CLAIM + BACKOFF + epsilon(), "{took:?}");
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        guard.release().await;
+        waiting.await;
+        for server in &quorum.servers {
+            until_empty(server).await;
+        }
+    }
+}
+
+/// A node takes requests and says nothing until the leases of all of them have ended: nothing is left there then.
+#[tokio::test]
+async fn nothing_is_left_on_a_node_that_was_silent() {
+    let quorum = Quorum::start(3).await;
+    let proxies = quorum.proxies().await;
+    let client = client(&url_through(&proxies), 2 * SECOND).await;
+    client.lock("warm").run(async {}).await.unwrap();
+    quorum.servers[2].stop_process();
+    let ends = Instant::now() + 7 * SECOND;
+    while Instant::now() < ends {
+        client.lock("k").wait(SECOND).run(async {}).await.unwrap();
+        sleep(20 * MS).await;
+    }
+    quorum.servers[2].continue_process();
+    // All that it had been sent has been carried out.
+    let mut asked = quorum.servers[2].connection().await;
+    let () = redis::cmd("PING").query_async(&mut asked).await.unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..50 {
+        seen.extend(left(&quorum.servers[2]).await);
+        sleep(2 * MS).await;
+    }
+    assert_eq!(seen, [] as [String; 0]);
 }
 
 /// The clock of one node is an hour ahead of the others': leases are times and not moments, so nobody gets in by it.

@@ -178,11 +178,14 @@ async fn row_13_half_open_socket() {
         let lock = behind.lock("k").lease(1500 * MS).renew(true);
         let lost = lock
             .run(async {
+                // Connected again at once, it would be renewed for ever.
+                proxy.refuse(true);
                 proxy.half_open();
                 std::future::pending::<()>().await;
             })
             .await;
         let took = started.elapsed();
+        proxy.refuse(false);
         assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
         seen.within("lost after the grant", 1500 * MS, took);
         let started = Instant::now();
@@ -199,6 +202,35 @@ async fn row_13_half_open_socket() {
             4 * SECOND,
             started.elapsed(),
         );
+    })
+    .await;
+}
+
+/// Row 13: a half-open socket. Callers that have just asked ask again over a new connection, although the engine's own is
+/// half open, too, and cannot close theirs.
+#[tokio::test]
+async fn row_13_callers_ask_again() {
+    row(13, async |seen| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let (holder, behind) = (client(&server.url()).await, client(&proxy.url()).await);
+        let guard = holder.lock("k").acquire().await.unwrap();
+        let wait = || {
+            let lock = behind.lock("k").wait(30 * SECOND);
+            tokio::spawn(async move { lock.run(async {}).await })
+        };
+        let mut waiting = vec![wait()];
+        until_waiting(&holder, 1).await;
+        let connections = proxy.connections();
+        proxy.half_open();
+        waiting.extend([wait(), wait()]);
+        until(async || proxy.connections() > connections).await;
+        guard.release().await;
+        let released = Instant::now();
+        for waiting in waiting {
+            waiting.await.unwrap().unwrap();
+        }
+        seen.within("all entered", 4 * SECOND, released.elapsed());
     })
     .await;
 }

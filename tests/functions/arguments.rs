@@ -1,6 +1,8 @@
 //! What the arguments of a function may be.
 
-use lock_runtime::distributed_lock;
+use std::pin::Pin;
+
+use lock_runtime::{LockClient, distributed_lock};
 use support::guarded::{guarded, stay};
 
 use crate::Locked;
@@ -91,6 +93,96 @@ async fn patterns_are_taken_apart_in_the_body() {
         patterns((1, 2), pair, [4, 5, 6], 7, (8, 9), "b".into()).await
     })
     .await;
+}
+
+/// One that has only one variant can be taken apart too.
+enum Only {
+    One(String),
+}
+
+struct Wrapped<T>(T);
+
+#[distributed_lock(
+    key = "<a>:<left>:<c>:<d>/<e>:<f>:<h>:<i>:<text>:<by_reference>:<pair.right>:<all.0>:<type>"
+)]
+#[expect(clippy::too_many_arguments)]
+async fn parts_of_patterns(
+    (a, mut b): (u64, u64),
+    Pair { left, right: c }: Pair,
+    [d, .., e]: [u64; 3],
+    ref f: u64,
+    whole @ (h, _): (u64, u64),
+    &(i, ref j): &(u64, String),
+    Only::One(mut text): Only,
+    (by_reference, _): &(u64, String),
+    (Wrapped(pair), all @ (_, r#type)): (Wrapped<Pair>, (u64, u64)),
+) -> Locked<String> {
+    b += a + c + d + e + f + h + whole.1 + i + by_reference + pair.right + all.0;
+    stay().await;
+    text.push_str(&format!("{left}{b}{j}"));
+    Ok(text)
+}
+
+#[tokio::test]
+async fn a_key_names_the_parts_of_patterns() {
+    let pair = |left: &str, right| Pair {
+        left: left.into(),
+        right,
+    };
+    guarded(
+        "1:a:3:4/6:7:8:10:b:11:12:13:14",
+        Ok("ba86c".into()),
+        async || {
+            parts_of_patterns(
+                (1, 2),
+                pair("a", 3),
+                [4, 5, 6],
+                7,
+                (8, 9),
+                &(10, "c".into()),
+                Only::One("b".into()),
+                &(11, String::new()),
+                (Wrapped(pair("", 12)), (13, 14)),
+            )
+            .await
+        },
+    )
+    .await;
+}
+
+#[distributed_lock(key = "<id>", client = locks)]
+async fn only_in_the_options(
+    Wrapped(locks): Wrapped<LockClient>,
+    #[cfg(test)] (id, _): (u64, u64),
+) -> Locked<()> {
+    stay().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_client_is_a_part_of_a_pattern() {
+    let locks = || Wrapped(LockClient::current().unwrap());
+    guarded("1", Ok(()), async || {
+        only_in_the_options(locks(), (1, 2)).await
+    })
+    .await;
+    guarded("1", Ok("ab".into()), async || {
+        boxed(locks(), (1, "a".into())).await
+    })
+    .await;
+}
+
+/// A boxed future's patterns are bound before its key is made.
+#[distributed_lock(key = "<id>", client = locks)]
+fn boxed(
+    Wrapped(locks): Wrapped<LockClient>,
+    (id, mut text): (u64, String),
+) -> Pin<Box<dyn Future<Output = Locked<String>> + Send>> {
+    Box::pin(async move {
+        stay().await;
+        text.push('b');
+        Ok(text)
+    })
 }
 
 #[distributed_lock(

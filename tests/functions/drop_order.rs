@@ -3,7 +3,6 @@
 // What nobody uses is what this is about.
 #![allow(dead_code, unused_assignments, unused_mut, unused_variables)]
 #![allow(clippy::toplevel_ref_arg)]
-#![expect(clippy::unused_async, reason = "a fallback is async, whatever it does")]
 
 use std::{
     cell::{Cell, RefCell},

@@ -1,4 +1,5 @@
-//! Handlers of an axum router. The path is named by its field: `id: Path<u64>` and `<id.0>`.
+//! Handlers of an axum router. Keys and clients name what extractors are taken apart into: `Path(id): Path<u64>` and
+//! `<id>`, or `id: Path<u64>` and `<id.0>`.
 
 use axum::{
     Router,
@@ -54,6 +55,16 @@ async fn cancel(
     Ok((StatusCode::ACCEPTED, format!("{}{user}{id}", shop.name)))
 }
 
+#[distributed_lock(key = "order:<id>:<item>", client = shop.locks)]
+async fn refund(
+    State(shop): State<Shop>,
+    Path((id, mut item)): Path<(u64, u64)>,
+) -> Result<String, ApiError> {
+    item += 1;
+    stay().await;
+    Ok(format!("{}: {item} of {id} refunded", shop.name))
+}
+
 #[distributed_lock(key = "order:<id.0>", wait = "0s", client = shop.locks)]
 async fn ship(shop: State<Shop>, id: Path<u64>) -> Result<String, ApiError> {
     stay().await;
@@ -64,6 +75,7 @@ fn router() -> Router {
     Router::new()
         .route("/orders/{id}/pay", post(pay))
         .route("/users/{user}/orders/{id}/cancel", post(cancel))
+        .route("/orders/{id}/items/{item}/refund", post(refund))
         .route("/orders/{id}/ship", get(ship))
         .with_state(Shop {
             name: "shop",
@@ -88,6 +100,11 @@ async fn two_requests_for_one_order_exclude_each_other() {
     })
     .await;
     let cancelled = (StatusCode::ACCEPTED, "shopa b7".to_owned());
+    let refunded = (StatusCode::OK, "shop: 9 of 7 refunded".to_owned());
+    guarded("order:7:8", refunded, async || {
+        request("POST", "/orders/7/items/8/refund", "").await
+    })
+    .await;
     guarded("a%20b/7", cancelled, async || {
         request("POST", "/users/a%20b/orders/7/cancel", "").await
     })

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unused_async, reason = "a fallback is async, whatever it does")]
 
-use std::{fmt, fmt::Display, rc::Rc, sync::Arc};
+use std::{fmt, fmt::Display, rc::Rc, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use lock_runtime::{LockClient, LockError, distributed_lock};
@@ -248,6 +248,11 @@ async fn mapped(id: u64, fails: bool) -> Paid<impl Iterator<Item = u64>> {
     Ok(0..id)
 }
 
+#[distributed_lock(key = "<id>", map_err = |error| PayError::Lock(format!("closed: {error}")), wait = "0s")]
+async fn mapped_by_a_closure(id: u64) -> Paid<u64> {
+    Ok(id)
+}
+
 fn into<E: From<String>>(error: LockError) -> E {
     error.to_string().into()
 }
@@ -269,6 +274,9 @@ async fn a_mapped_error() {
     .await;
     let busy = while_busy("2", mapped_generically::<String>(2)).await;
     assert!(busy.unwrap_err().contains("is busy"));
+    assert_eq!(while_busy("1", mapped_by_a_closure(2)).await, Ok(2));
+    let busy = while_busy("2", mapped_by_a_closure(2)).await;
+    assert!(matches!(busy, Err(PayError::Lock(text)) if text.starts_with("closed: ")));
 }
 
 mod alias {
@@ -300,4 +308,120 @@ async fn a_skipped_call() {
     assert_eq!(while_busy("2", skipped_and_mapped(1)).await, Ok(Some(1)));
     assert_eq!(while_busy("1", skipped_by_alias(1)).await, Ok(None));
     assert_eq!(while_busy("2", skipped_by_alias(1)).await, Ok(Some(1)));
+}
+
+mod limits {
+    use std::time::Duration;
+
+    pub(super) const WAIT: Duration = Duration::ZERO;
+    pub(super) static LEASE: Duration = Duration::from_secs(1);
+}
+
+#[derive(Clone, Copy)]
+struct Config {
+    wait: Duration,
+    lease: Duration,
+}
+
+impl Config {
+    fn lease(&self) -> Duration {
+        self.lease
+    }
+}
+
+const NOW: Config = Config {
+    wait: Duration::ZERO,
+    lease: Duration::from_secs(1),
+};
+
+struct Configured<T> {
+    config: Config,
+    value: T,
+}
+
+#[async_trait]
+trait Timed {
+    const WAIT: Duration;
+
+    async fn boxed(&self, id: u64, lease: Duration) -> Locked<u64>;
+}
+
+#[async_trait]
+impl<T: Sync> Timed for Configured<T> {
+    const WAIT: Duration = Duration::ZERO;
+
+    #[distributed_lock(key = "<id>", wait = self.config.wait, lease = lease)]
+    async fn boxed(&self, id: u64, lease: Duration) -> Locked<u64> {
+        assert_eq!(lease, NOW.lease);
+        Ok(id)
+    }
+}
+
+impl<T: Sync> Configured<T> {
+    #[distributed_lock(key = "<id>", wait = self.config.wait, lease = self.config.lease())]
+    async fn fields(&mut self, id: u64) -> Locked<&mut T> {
+        Ok(&mut self.value)
+    }
+
+    #[distributed_lock(key = "<id>", wait = <Self as Timed>::WAIT, lease = limits::LEASE, guard = hold)]
+    async fn constants(&self, id: u64) -> Locked<bool> {
+        Ok(hold.remaining() <= limits::LEASE)
+    }
+}
+
+#[distributed_lock(key = "<id>", wait = wait, lease = *lease, hold_at_least = min(wait, *lease))]
+async fn arguments(id: u64, wait: Duration, Config { lease, .. }: Config) -> Locked<u64> {
+    Ok(id)
+}
+
+fn min(one: Duration, other: Duration) -> Duration {
+    one.min(other)
+}
+
+#[distributed_lock(key = "<id>", wait = config().await?.wait, lease = limits::WAIT + Duration::from_secs(1))]
+async fn calls(id: u64) -> Locked<u64> {
+    Ok(id)
+}
+
+async fn config() -> Locked<Config> {
+    Ok(NOW)
+}
+
+#[tokio::test]
+async fn durations_from_values() {
+    let busy = |result: &Result<(), LockError>| matches!(result, Err(LockError::Busy { .. }));
+    let configured = || Configured {
+        config: NOW,
+        value: 5,
+    };
+    let call = async |id| configured().fields(id).await.map(|value| *value = id);
+    assert_eq!(while_busy("1", call(2)).await, Ok(()));
+    assert!(busy(&while_busy("2", call(2)).await));
+    let call = async |id| {
+        let short = configured().constants(id).await?;
+        assert!(short);
+        Ok(())
+    };
+    assert_eq!(while_busy("1", call(2)).await, Ok(()));
+    assert!(busy(&while_busy("2", call(2)).await));
+    let call = async |id| configured().boxed(id, NOW.lease).await.map(drop);
+    assert_eq!(while_busy("1", call(2)).await, Ok(()));
+    assert!(busy(&while_busy("2", call(2)).await));
+    let call = async |id| arguments(id, NOW.wait, NOW).await.map(drop);
+    assert_eq!(while_busy("1", call(2)).await, Ok(()));
+    assert!(busy(&while_busy("2", call(2)).await));
+    let call = async |id| calls(id).await.map(drop);
+    assert_eq!(while_busy("1", call(2)).await, Ok(()));
+    assert!(busy(&while_busy("2", call(2)).await));
+}
+
+/// What only exists at run time is refused there, before the lock is asked for.
+#[tokio::test]
+async fn a_value_out_of_range_is_an_error() {
+    let day_and_a_bit = Duration::from_secs(25 * 60 * 60);
+    let refused = while_busy("1", arguments(1, day_and_a_bit, NOW)).await;
+    assert!(
+        matches!(refused, Err(LockError::InvalidOptions(_))),
+        "{refused:?}"
+    );
 }

@@ -92,3 +92,33 @@ async fn a_method_over_a_tree() {
     let tree = Node(vec![Node(vec![leaf()]), leaf()]);
     guarded("tree", Ok(4), async || tree.size().await).await;
 }
+
+/// Where the stack ends. A local of an `async fn` may be in its future instead.
+#[inline(never)]
+fn end_of_stack() -> usize {
+    let here = 0_u8;
+    std::ptr::from_ref(&here).addr()
+}
+
+#[distributed_lock(key = "deep:<id>")]
+async fn deep(id: u64, depth: usize, stack: &mut Vec<usize>) -> Locked<()> {
+    stack.push(end_of_stack());
+    match depth.checked_sub(1) {
+        Some(depth) => Box::pin(deep(id, depth, stack)).await,
+        None => Ok(()),
+    }
+}
+
+/// A thousand levels fit on the 2 MiB of a worker. Without optimization the compiler keeps each temporary in a place of
+/// its own, also those of the function itself.
+#[tokio::test]
+async fn a_level_takes_little_of_the_stack() {
+    const LEVELS: usize = 50;
+    let most = if cfg!(debug_assertions) { 4_000 } else { 2_000 };
+    let client = LockClient::connect("memory:").await.unwrap();
+    let mut levels = Vec::new();
+    client.scope(deep(7, LEVELS, &mut levels)).await.unwrap();
+    let each = levels[0].abs_diff(levels[LEVELS]) / LEVELS;
+    println!("{each} B");
+    assert!(each <= most, "{each} B");
+}

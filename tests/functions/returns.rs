@@ -1,6 +1,6 @@
 //! What a function may return.
 
-use std::{fmt, num::ParseIntError};
+use std::{fmt, num::ParseIntError, pin::Pin};
 
 use lock_runtime::{LockError, distributed_lock};
 use support::guarded::{guarded, stay};
@@ -243,4 +243,22 @@ async fn results_of_results_and_of_nothing() {
     })
     .await;
     guarded("never", Err(LockError::ShutDown), never_ok).await;
+}
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = Locked<T>> + Send + 'a>>;
+
+#[distributed_lock(key = "<id>")]
+fn aliased_future(id: u64, text: &str) -> Boxed<'_, &str> {
+    Box::pin(async move {
+        stay().await;
+        Ok(&text[id as usize..])
+    })
+}
+
+#[tokio::test]
+async fn an_alias_of_a_boxed_future() {
+    guarded("1", Ok("b".to_owned()), async || {
+        aliased_future(1, "ab").await.map(str::to_owned)
+    })
+    .await;
 }

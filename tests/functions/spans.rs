@@ -1,6 +1,7 @@
-//! `#[tracing::instrument]` above and below the attribute: what the span covers.
+//! `#[tracing::instrument]` above and below the attribute: what the span covers, and what its events tell.
 
 use std::{
+    fmt,
     pin::pin,
     sync::{
         Arc, Mutex,
@@ -9,12 +10,12 @@ use std::{
 };
 
 use async_trait::async_trait;
-use lock_runtime::{LockClient, distributed_lock};
+use lock_runtime::{LockClient, LockError, distributed_lock};
 use support::{
     guarded::{Probe, guarded, stay},
     until,
 };
-use tracing::{Metadata, Subscriber, instrument, span};
+use tracing::{Event, Id, Metadata, Subscriber, field, instrument, span};
 
 use crate::Locked;
 
@@ -116,4 +117,160 @@ async fn a_span_covers_the_waiting_if_it_stands_below() {
     guarded("7", Ok("7a".into()), async || below(7, "a".into()).await).await;
     guarded("7", Ok(7), async || Shop.above(7).await).await;
     guarded("7", Ok(7), async || Shop.below(7).await).await;
+}
+
+/// The error of a body, or of its lock.
+#[derive(Debug)]
+enum Failed {
+    Body,
+    Lock,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?} failed")
+    }
+}
+
+impl From<LockError> for Failed {
+    fn from(_: LockError) -> Self {
+        Self::Lock
+    }
+}
+
+async fn body(id: u64) -> Result<u64, Failed> {
+    tokio::task::yield_now().await;
+    if id == 0 { Err(Failed::Body) } else { Ok(id) }
+}
+
+/// Keeps the events of `#[instrument]`.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Told {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with(module_path!()) || metadata.target() == "shop"
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut told = event.metadata().level().to_string();
+        event.record(&mut |field: &field::Field, value: &dyn fmt::Debug| {
+            told.push_str(&format!(" {field}={value:?}"));
+        });
+        self.0.lock().unwrap().push(told);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// The events of one call.
+async fn told<T>(call: impl Future<Output = Result<T, Failed>>) -> Vec<String> {
+    let told = Told::default();
+    let _default = tracing::subscriber::set_default(told.clone());
+    let _ = call.await;
+    std::mem::take(&mut *told.0.lock().unwrap())
+}
+
+/// One function and one method under `#[async_trait]`, each with the attribute above `instrument` and below it.
+/// The events are those of a value and of an error.
+macro_rules! matrix {
+    ($id:ident: $($case:ident $options:tt => $value:expr, $error:expr;)*) => {
+        $(mod $case {
+            use super::*;
+
+            #[instrument $options]
+            #[distributed_lock(key = "k", wait = "0s")]
+            async fn above($id: u64) -> Result<u64, Failed> {
+                body($id).await
+            }
+
+            #[distributed_lock(key = "k", wait = "0s")]
+            #[instrument $options]
+            async fn below($id: u64) -> Result<u64, Failed> {
+                body($id).await
+            }
+
+            #[derive(Debug)]
+            struct Shop;
+
+            #[async_trait]
+            trait Pays {
+                async fn above(&self, $id: u64) -> Result<u64, Failed>;
+                async fn below(&self, $id: u64) -> Result<u64, Failed>;
+            }
+
+            #[async_trait]
+            impl Pays for Shop {
+                #[instrument $options]
+                #[distributed_lock(key = "k", wait = "0s")]
+                async fn above(&self, $id: u64) -> Result<u64, Failed> {
+                    body($id).await
+                }
+
+                #[distributed_lock(key = "k", wait = "0s")]
+                #[instrument $options]
+                async fn below(&self, $id: u64) -> Result<u64, Failed> {
+                    body($id).await
+                }
+            }
+
+            pub(super) async fn check() {
+                let (value, error): (Vec<&str>, Vec<&str>) = ($value.into(), $error.into());
+                let client = LockClient::connect("memory:").await.unwrap();
+                client.scope(async {
+                    assert_eq!(told(above(1)).await, value);
+                    assert_eq!(told(below(1)).await, value);
+                    assert_eq!(told(Shop.above(1)).await, value);
+                    assert_eq!(told(Shop.below(1)).await, value);
+                    assert_eq!(told(above(0)).await, error);
+                    assert_eq!(told(below(0)).await, error);
+                    assert_eq!(told(Shop.above(0)).await, error);
+                    assert_eq!(told(Shop.below(0)).await, error);
+                }).await;
+                // Below the lock, `instrument` tells of the lock's failures too.
+                let _held = client.lock("k").acquire().await.unwrap();
+                let busy: Vec<_> = error.iter().map(|told| told.replace("Body", "Lock")).collect();
+                client.scope(async {
+                    assert_eq!(told(above(1)).await, Vec::<String>::new());
+                    assert_eq!(told(below(1)).await, busy);
+                    assert_eq!(told(Shop.above(1)).await, Vec::<String>::new());
+                    assert_eq!(told(Shop.below(1)).await, busy);
+                }).await;
+            }
+        })*
+
+        #[tokio::test]
+        async fn every_option_of_instrument_in_both_orders() {
+            $($case::check().await;)*
+        }
+    };
+}
+
+matrix! { id:
+    plain() => [], [];
+    named(name = "pay", level = "debug", target = "shop") => [], [];
+    skipped(skip(id)) => [], [];
+    skipped_all(skip_all) => [], [];
+    with_fields(fields(id, double = id * 2, text = %id, empty = field::Empty)) => [], [];
+    with_parent(parent = None) => [], [];
+    with_cause(follows_from = [Id::from_u64(1)]) => [], [];
+    error(err) => [], ["ERROR error=Body failed"];
+    error_by_debug(err(Debug)) => [], ["ERROR error=Body"];
+    error_at_level(err(level = "warn", Display)) => [], ["WARN error=Body failed"];
+    value(ret) => ["INFO return=Ok(1)"], ["INFO return=Err(Body)"];
+    value_at_level(ret(level = "debug")) => ["DEBUG return=Ok(1)"], ["DEBUG return=Err(Body)"];
+    both(err, ret) => ["INFO return=1"], ["ERROR error=Body failed"];
+    both_with_forms(ret(Display), err(Debug)) => ["INFO return=1"], ["ERROR error=Body"];
+    all(
+        name = "pay", parent = None, follows_from = [Id::from_u64(1)], target = "shop", level = "trace", skip_all,
+        fields(id = id + 1), err(level = "info"), ret(level = "warn")
+    ) => ["WARN return=1"], ["INFO error=Body failed"];
 }

@@ -7,6 +7,8 @@
 mod call;
 #[cfg(test)]
 mod found;
+#[cfg(test)]
+mod late;
 mod model;
 mod steps;
 mod system;

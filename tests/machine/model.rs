@@ -21,6 +21,8 @@ pub(crate) const SHORT_WAIT: u64 = 37;
 pub(crate) const SHORT_LEASE: u64 = 54;
 pub(crate) const SHORT_KEEP: u64 = 44;
 pub(crate) const EXTENSION: u64 = 58;
+/// What a renewed lease is extended to.
+const RENEWED_LEASE: u64 = 30_000;
 /// As long as no case lasts.
 pub(crate) const LONG: u64 = 3_600_000;
 /// How much later than for its holder a lease ends for others, in process.
@@ -55,6 +57,16 @@ pub(crate) enum Lease {
     Short,
     /// Fixed.
     Long,
+}
+
+impl Lease {
+    fn time(self) -> u64 {
+        match self {
+            Self::Renewed => RENEWED_LEASE,
+            Self::Short => SHORT_LEASE,
+            Self::Long => LONG,
+        }
+    }
 }
 
 /// By which form of the API a caller comes.
@@ -205,9 +217,9 @@ pub(crate) struct Hold {
     pub(crate) client: usize,
     /// How many are inside.
     pub(crate) entries: usize,
-    /// Its local deadline; none while it is kept.
-    until: Option<u64>,
-    renewed: bool,
+    lease: Lease,
+    /// Its local deadline, unless one of those inside asks for renewal.
+    promised: u64,
     pub(crate) keep_until: u64,
     /// Whether the server has it.
     pub(crate) stands: bool,
@@ -248,6 +260,9 @@ pub(crate) struct Counts {
     pub(crate) lost: u64,
     /// Releases in the background that find nothing: they may be counted as carried out before.
     pub(crate) unsure: u64,
+    /// Second locks of calls: their holders may end in the same instant as the first one's, before or after the call comes to
+    /// them.
+    pub(crate) tied: u64,
     /// Calls that were dropped: who comes while one is being forgotten queues behind it, though the lock is free.
     pub(crate) dropped: u64,
 }
@@ -315,9 +330,10 @@ impl Model {
         }
     }
 
-    /// The calls around one, the innermost first.
+    /// The calls around one, the innermost first. What runs in a guard is inside the guard's own lock, and not inside the
+    /// calls in which the guard was acquired: the system runs guards outside all of them.
     fn around(&self, id: CallId) -> impl Iterator<Item = CallId> {
-        std::iter::successors(self.calls[&id].spec.under, |id| self.calls[id].spec.under)
+        around(&self.calls, id)
     }
 
     fn call(&mut self, id: CallId) -> &mut Call {
@@ -432,21 +448,16 @@ impl Model {
             return self.acquire(id, key, once, ooo);
         }
         let spec = self.calls[&id].spec.clone();
-        let covered = self.holds[hold].renewed || self.has_renewal(hold);
+        let covered = self.holds[hold].lease == Lease::Renewed || self.has_renewal(hold);
         if !covered && !self.holds[hold].stands && !self.holds[hold].known_lost {
             self.lose(hold);
         }
         if self.holds[hold].known_lost {
             return self.fail(id, Outcome::Lost);
         }
-        let until = self.now
-            + match spec.lease {
-                Lease::Renewed => u64::MAX / 2,
-                Lease::Short => SHORT_LEASE,
-                Lease::Long => LONG,
-            };
+        let until = self.now + spec.lease.time();
         let state = &mut self.holds[hold];
-        state.until = state.until.map(|old| old.max(until));
+        state.promised = state.promised.max(until);
         state.entries += 1;
         self.counts(spec.client).reentered += 1;
         let at = self.now;
@@ -461,6 +472,18 @@ impl Model {
                 && call.spec.lease == Lease::Renewed
                 && call.entries.iter().any(|entry| entry.hold == hold)
         })
+    }
+
+    /// The local deadline; none while the lease is kept.
+    fn until(&self, hold: HoldId) -> Option<u64> {
+        let asks = |call: &Call| {
+            call.is_alive()
+                && call.spec.lease == Lease::Renewed
+                && call.entries.iter().any(|entry| entry.hold == hold)
+        };
+        let state = &self.holds[hold];
+        let is_kept = state.lease == Lease::Renewed || self.calls.values().any(asks);
+        (!is_kept).then_some(state.promised)
     }
 
     fn acquire(&mut self, id: CallId, key: usize, once: bool, out_of_order: bool) {
@@ -496,6 +519,8 @@ impl Model {
 
     fn arrive(&mut self) {
         while let Some(id) = self.arriving.pop() {
+            let client = self.calls[&id].spec.client;
+            self.counts(client).tied += 1;
             self.enter(id);
         }
     }
@@ -503,17 +528,12 @@ impl Model {
     fn give(&mut self, id: CallId, key: usize, waited: bool) {
         let spec = self.calls[&id].spec.clone();
         let hold = self.holds.len();
-        let until = match spec.lease {
-            Lease::Renewed => None,
-            Lease::Short => Some(self.now + SHORT_LEASE),
-            Lease::Long => Some(self.now + LONG),
-        };
         self.holds.push(Hold {
             key,
             client: spec.client,
             entries: 1,
-            until,
-            renewed: spec.lease == Lease::Renewed,
+            lease: spec.lease,
+            promised: self.now + spec.lease.time(),
             keep_until: 0,
             stands: true,
             known_lost: false,
@@ -565,6 +585,10 @@ impl Model {
             let hold = &mut self.holds[entry.hold];
             if returned && call.spec.at_least {
                 hold.keep_until = hold.keep_until.max(entry.at + keep);
+            }
+            if call.spec.lease == Lease::Renewed {
+                // Its last renewal.
+                hold.promised = hold.promised.max(self.now + RENEWED_LEASE);
             }
             hold.entries -= 1;
             if hold.entries == 0 {
@@ -669,6 +693,7 @@ impl Model {
     /// Extends the lease of a call's first hold.
     pub(crate) fn extend(&mut self, id: CallId) {
         let entry = self.calls[&id].entries[0];
+        let until = self.until(entry.hold);
         let hold = &mut self.holds[entry.hold];
         if hold.known_lost {
             return;
@@ -676,17 +701,10 @@ impl Model {
         if !hold.stands {
             self.lose(entry.hold);
             self.settle();
-        } else if self.rules.own_clock
-            && let Some(until) = hold.until
-            && until < LONG * 10
-        {
-            hold.until = Some(until + EXTENSION);
+        } else if self.rules.own_clock {
+            let ends = until.unwrap_or(hold.promised.max(self.now + hold.lease.time()));
+            hold.promised = ends + EXTENSION;
         }
-    }
-
-    /// Whether a lease has become as long as none may be asked for.
-    pub(crate) fn is_endless(&self, id: HoldId) -> bool {
-        self.holds[id].until.is_some_and(|until| until > LONG * 10)
     }
 
     pub(crate) fn shut_down(&mut self, client: usize) {
@@ -767,17 +785,17 @@ impl Model {
 
     /// When a lock is free by itself.
     fn ends(&self, held: Held) -> Option<u64> {
-        let until = self.holds[held.hold].until;
+        let until = self.until(held.hold);
         held.kept_until.or(until.map(|until| until + MARGIN))
     }
 
     fn next_event(&self) -> Option<u64> {
         let waits = self.calls.values().filter(|call| call.is_waiting());
         let waits = waits.map(|call| call.deadline);
-        let losses = self.holds.iter().filter(|hold| hold.entries > 0);
+        let losses = self.holds.iter().enumerate();
         let losses = losses
-            .filter(|hold| !hold.known_lost)
-            .filter_map(|hold| hold.until);
+            .filter(|(_, hold)| hold.entries > 0 && !hold.known_lost)
+            .filter_map(|(id, _)| self.until(id));
         let ends = self.keys.iter().filter_map(|key| key.held);
         let ends = ends.filter_map(|held| self.ends(held));
         waits.chain(losses).chain(ends).min()
@@ -796,7 +814,7 @@ impl Model {
         }
         for hold in 0..self.holds.len() {
             let state = &self.holds[hold];
-            let over = state.until.is_some_and(|until| until <= self.now);
+            let over = self.until(hold).is_some_and(|until| until <= self.now);
             if state.entries > 0 && !state.known_lost && over {
                 self.lose(hold);
             }
@@ -843,7 +861,9 @@ impl Model {
     /// A turn lasts as long as the call that has it, or anything nested in that.
     fn settle_turns(&mut self) {
         while let Some((around, key)) = self.turns.iter().find_map(|(at, turn)| {
-            let over = turn.owner.is_none_or(|owner| !self.is_going_on(owner));
+            let over = turn
+                .owner
+                .is_none_or(|owner| !is_going_on(&self.calls, owner, at.1));
             (over && !turn.queue.is_empty()).then_some(*at)
         }) {
             let turn = self.turns.get_mut(&(around, key)).expect("just found");
@@ -851,26 +871,30 @@ impl Model {
             let next = turn.owner.expect("somebody waits for it");
             self.take_turn(next, around, key, false, false);
         }
-        for turn in self.turns.values_mut() {
+        for ((_, key), turn) in &mut self.turns {
             let owner = turn.owner;
             let calls = &self.calls;
-            if owner.is_some_and(|owner| !is_going_on(calls, owner)) {
+            if owner.is_some_and(|owner| !is_going_on(calls, owner, *key)) {
                 turn.owner = None;
             }
         }
     }
-
-    fn is_going_on(&self, id: CallId) -> bool {
-        is_going_on(&self.calls, id)
-    }
 }
 
-/// Whether a call is alive, or one that is nested in it.
-fn is_going_on(calls: &BTreeMap<CallId, Call>, id: CallId) -> bool {
+fn around(calls: &BTreeMap<CallId, Call>, id: CallId) -> impl Iterator<Item = CallId> {
+    std::iter::successors(calls[&id].spec.under, |id| {
+        let call = &calls[id].spec;
+        call.under.filter(|_| call.form == Form::Body)
+    })
+}
+
+/// Whether a call that has a turn at this lock is alive, or one that is nested in it. A guard of another lock that is held is
+/// inside no call around it.
+fn is_going_on(calls: &BTreeMap<CallId, Call>, id: CallId, key: usize) -> bool {
     calls[&id].is_alive()
         || calls.iter().any(|(other, call)| {
-            call.is_alive()
-                && std::iter::successors(Some(*other), |other| calls[other].spec.under)
-                    .any(|around| around == id)
+            let is_held_guard = call.spec.form == Form::Guard && call.is_inside();
+            let is_outside = is_held_guard && !call.spec.keys.contains(&key);
+            call.is_alive() && !is_outside && around(calls, *other).any(|around| around == id)
         })
 }

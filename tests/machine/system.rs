@@ -254,7 +254,6 @@ impl System {
         let answer = hold.extend(Duration::from_millis(EXTENSION)).await;
         let right = match &answer {
             Err(LockError::Lost { .. }) => model.holds[state].known_lost,
-            Err(LockError::InvalidOptions(_)) => model.is_endless(state),
             Ok(_) => !model.holds[state].known_lost,
             Err(_) => false,
         };
@@ -542,7 +541,7 @@ impl System {
                 };
         // A push may come before the answer that says that the caller queues.
         let waited = if model.rules.own_clock {
-            counts.waited..=counts.waited
+            counts.waited..=counts.waited + counts.tied
         } else {
             0..=counts.waited + counts.dropped
         };

@@ -3,7 +3,7 @@
 use crate::{
     broken::Broken,
     protocol::Protocol,
-    server::{Acquired, Token},
+    server::{Acquired, Found, Token},
     state::{Behind, By, CallerId, Claim, End, Hold, Phase, Script, State, Tick},
 };
 
@@ -25,7 +25,12 @@ impl Protocol {
 
     /// `RedisAttempt::request`
     pub(crate) fn ask(&self, state: &mut State, id: CallerId) {
-        state.caller(id).phase = Phase::Asking;
+        let now = self.clock_of(state, id);
+        let caller = state.caller(id);
+        caller.phase = Phase::Asking;
+        if self.scenario.terms.is_slow(id) {
+            state.caller(id).asked = now;
+        }
         if self.scenario.terms.wait(id) > 0
             && (self.comes_back(state, id) || self.has_company(state, id))
         {
@@ -73,42 +78,50 @@ impl Protocol {
             first: token,
             validity,
             until: self.deadline(state, id, sent, validity),
-            queued: true,
             by,
         }
     }
 
     pub(crate) fn acquired(&self, state: &mut State, id: CallerId, sent: Tick, acquired: Acquired) {
-        let lease = self.scenario.terms.lease(id);
-        let process = self.process_of(id);
         if state.caller(id).phase != Phase::Asking {
             return; // nobody awaits it any more
         }
+        let late = acquired == Acquired::Late; // noticed where the replies are read
+        if self.scenario.terms.is_slow(id) && !late {
+            state.caller(id).phase = Phase::Answered {
+                reply: acquired,
+                sent,
+            };
+        } else {
+            self.read(state, id, sent, acquired);
+        }
+    }
+
+    /// It waits for its turn, or has been told of it already.
+    pub(crate) fn queued(&self, state: &mut State, id: CallerId) {
+        let caller = state.caller(id);
+        caller.phase = Phase::Queued;
+        if let Some((first, token)) = caller.early.take() {
+            caller.phase = Phase::Offered { first, token };
+            self.poll_if_prompt(state, id);
+        }
+    }
+
+    /// The caller's future reads the reply to its request.
+    pub(crate) fn read(&self, state: &mut State, id: CallerId, sent: Tick, acquired: Acquired) {
+        let lease = self.scenario.terms.lease(id);
+        let process = self.process_of(id);
         let claim = match acquired {
-            Acquired::Taken(token) => Claim {
-                queued: false,
-                ..self.held(state, id, sent, token, lease, By::Reply)
-            },
-            Acquired::Held(found) if found.owners.len() > 1 => {
-                // Of a block: it is its turn now, or it waits for that.
-                let caller = state.caller(id);
-                caller.phase = Phase::Queued;
-                if let Some(early) = caller.early.take() {
-                    self.granted(state, id, early);
-                }
+            Acquired::Taken(token) => self.held(state, id, sent, token, lease, By::Reply),
+            Acquired::Held(found) => {
+                // It is its turn now, or it waits for that.
+                self.queued(state, id);
                 self.take_up(state, process, sent, found, By::Resend);
                 return;
             }
-            Acquired::Held(found) => {
-                self.held(state, id, sent, found.token, found.left, By::Resend)
-            }
             Acquired::Queued(place) => {
-                let caller = state.caller(id);
-                caller.place = Some(place);
-                caller.phase = Phase::Queued;
-                if let Some(early) = caller.early.take() {
-                    self.granted(state, id, early);
-                }
+                state.caller(id).place = Some(place);
+                self.queued(state, id);
                 return;
             }
             Acquired::Busy => {
@@ -121,25 +134,36 @@ impl Protocol {
             }
         };
         let lost = self.supersede(state, process, claim.first);
-        self.granted(state, id, claim);
+        self.enter(state, id, claim);
         if let Some(lost) = lost {
             self.queue_again(state, process, lost);
         }
     }
 
-    /// `RedisAttempt::confirm`
-    pub(crate) fn granted(&self, state: &mut State, id: CallerId, claim: Claim) {
-        let left = claim.until - self.clock_of(state, id);
-        if !claim.queued || 3 * left >= 2 * claim.validity {
-            self.enter(state, id, claim);
+    /// Whether a slow caller has left a reply unread, or its request unanswered, for a claim.
+    pub(crate) fn is_unread(&self, state: &State, id: CallerId) -> bool {
+        let caller = &state.callers[usize::from(id)];
+        let unread = matches!(caller.phase, Phase::Asking | Phase::Answered { .. });
+        unread
+            && !caller.joins
+            && caller.carried.is_some()
+            && self.scenario.terms.is_slow(id)
+            && !self.is(Broken::DirectGrantStands)
+            && !self.is(Broken::AnswerSeats)
+            && self.clock_of(state, id) >= caller.asked + self.scenario.terms.claim
+    }
+
+    /// The engine gives up what the reply may have granted: one step against the caller's reading of it.
+    pub(crate) fn revoke(&self, state: &mut State, id: CallerId) {
+        state.observed.revoked = true;
+        let caller = state.caller(id);
+        caller.early = None;
+        if !self.is(Broken::RevokedEnters) {
+            caller.phase = Phase::Revoked;
         } else {
-            state.caller(id).phase = Phase::Confirming(claim);
-            self.send(
-                state,
-                id,
-                Script::Renew(claim.first, self.scenario.terms.lease(id)),
-            );
+            caller.asked = Tick::MAX / 2; // not again
         }
+        self.clean_up(state, id);
     }
 
     /// The link's own request was answered, or its connection is gone.
@@ -152,7 +176,7 @@ impl Protocol {
             return;
         }
         match caller.phase {
-            Phase::Settling(claim) => self.enter(state, id, claim),
+            Phase::Offered { .. } => self.poll_if_prompt(state, id),
             Phase::Leaving { .. } => self.send_leave(state, id),
             _ => {}
         }
@@ -163,7 +187,12 @@ impl Protocol {
         let caller = &state.callers[usize::from(id)];
         matches!(
             caller.phase,
-            Phase::Asking | Phase::Queued | Phase::Confirming(_) | Phase::Settling(_)
+            Phase::Asking
+                | Phase::Answered { .. }
+                | Phase::Revoked
+                | Phase::Queued
+                | Phase::Offered { .. }
+                | Phase::Confirming { .. }
         ) && self.clock_of(state, id) >= caller.wait_until
     }
 
@@ -171,9 +200,17 @@ impl Protocol {
     pub(crate) fn stop_waiting(&self, state: &mut State, id: CallerId) {
         let since = self.clock_of(state, id);
         let once = self.scenario.terms.wait(id) == 0;
-        let turn = state.caller(id).turn();
         let caller = state.caller(id);
-        if once || caller.carried.is_none() {
+        if let Some(turn) = caller.turn() {
+            // Its last poll enters, if it may.
+            self.poll(state, id);
+            if state.caller(id).turn() == Some(turn) {
+                self.cancel(state, id);
+                state.caller(id).phase = Phase::Ended(End::Busy);
+            }
+        } else if caller.phase == Phase::Revoked {
+            caller.phase = Phase::Ended(End::Busy);
+        } else if once || caller.carried.is_none() {
             caller.phase = Phase::Ended(End::Unreachable);
             self.clean_up(state, id);
         } else {
@@ -182,8 +219,30 @@ impl Protocol {
                 self.send_leave(state, id);
             }
         }
-        if let Some(turn) = turn {
-            self.give_up_turn(state, id, turn);
+    }
+
+    /// What leaving has found: a grant is a cohort's, and if it is its own turn it enters.
+    pub(crate) fn left(&self, state: &mut State, id: CallerId, sent: Tick, found: Option<Found>) {
+        if let Some(found) = found {
+            state.caller(id).phase = Phase::Queued;
+            self.take_up(state, self.process_of(id), sent, found, By::Leave);
+            if state.caller(id).turn().is_some() {
+                self.poll(state, id);
+            }
+        }
+        let turn = state.caller(id).turn();
+        match state.caller(id).phase {
+            Phase::Inside(_) | Phase::Ended(_) => {}
+            _ if turn.is_some() => {
+                self.cancel(state, id);
+                state.caller(id).phase = Phase::Ended(End::Busy);
+            }
+            _ => {
+                state.caller(id).phase = Phase::Ended(End::Busy);
+                if found.is_some() {
+                    self.clean_up(state, id);
+                }
+            }
         }
     }
 
@@ -202,8 +261,11 @@ impl Protocol {
             }
             _ => {
                 let turn = state.caller(id).turn();
+                let revoked = state.caller(id).phase == Phase::Revoked;
                 state.caller(id).phase = Phase::Ended(End::Cancelled);
-                self.clean_up(state, id);
+                if !revoked {
+                    self.clean_up(state, id);
+                }
                 if let Some(turn) = turn {
                     self.give_up_turn(state, id, turn);
                 }
@@ -218,7 +280,7 @@ impl Protocol {
             return;
         }
         if self.is(Broken::LastWaiterReleases)
-            && let Some(block) = state.processes[self.process_of(id)].block
+            && let Some(block) = state.processes[self.process_of(id)].cohort
             && !block.owners.iter().any(|id| state.caller(id).is_waiting())
         {
             self.let_go(state, self.process_of(id), block.first);

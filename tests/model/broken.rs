@@ -77,6 +77,22 @@ pub(crate) enum Broken {
     MembersShareAToken,
     /// A member that is given its turn enters while the request that names it is still under way.
     EntersBesideItsRequest,
+    /// A caller renews its turn by itself, and what the server answers lets it in when it is polled, whatever has become
+    /// of its turn; nobody passes its turn on. So it was before cohorts had offers.
+    AnswerSeats,
+    /// A caller that was told of its turn enters, also when the offer has been passed on.
+    EntersWithoutOffer,
+    /// An offer that nobody takes stands for as long as it is renewed.
+    OfferStands,
+    /// A renewal that is answered after the local deadline extends the hold.
+    AnswerRevives,
+    /// A grant whose owner has not read its reply, and that a reply to others describes, is offered to that owner, also when
+    /// it is inside.
+    UnreadGrantOffered,
+    /// A grant in a reply that nobody reads stands for its lease.
+    DirectGrantStands,
+    /// The engine gives up a reply, and its caller reads it nevertheless.
+    RevokedEnters,
     /// A look asks for any of the waiters.
     LookAsksForAnybody,
     /// A counter that was lost starts again at one.

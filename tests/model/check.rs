@@ -139,11 +139,11 @@ fn summary(state: &State) -> String {
         line.push(',');
     }
     for (id, process) in state.processes.iter().enumerate() {
-        if let Some(block) = process.block {
+        if let Some(cohort) = process.cohort {
             let _ = write!(
                 line,
-                " process {id} hands on {} until {},",
-                block.first, block.until
+                " process {id} hands on {} until {}: {:?},",
+                cohort.first, cohort.until, cohort.turn
             );
         }
     }

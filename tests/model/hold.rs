@@ -2,6 +2,7 @@
 
 use crate::{
     broken::Broken,
+    cohort::Passed,
     protocol::Protocol,
     server::Token,
     state::{Behind, By, CallerId, Claim, End, Hold, Phase, Script, State, Tick},
@@ -24,10 +25,6 @@ impl Protocol {
 
     /// `RedisAttempt::settle`, `HoldState::begin`, and the first poll of the body
     pub(crate) fn enter(&self, state: &mut State, id: CallerId, claim: Claim) {
-        if state.caller(id).resending {
-            state.caller(id).phase = Phase::Settling(claim);
-            return;
-        }
         let now = self.clock_of(state, id);
         let hold = Hold {
             token: claim.token,
@@ -91,42 +88,39 @@ impl Protocol {
         sent: Tick,
         (first, lease, left): (Token, Tick, Option<Tick>),
     ) {
-        let process = self.process_of(id);
+        let now = self.clock_of(state, id);
         let until = left.map(|left| self.deadline(state, id, sent, left));
-        if let Some(until) = until {
-            self.block_renewed(state, process, first, until);
-        }
-        match &mut state.caller(id).phase {
-            Phase::Confirming(claim) if claim.first == first => {
-                let claim = *claim;
-                match until {
-                    Some(until) => self.enter(
-                        state,
-                        id,
-                        Claim {
-                            until,
-                            validity: lease,
-                            ..claim
-                        },
-                    ),
-                    None => self.ask(state, id),
-                }
+        if let Phase::Confirming {
+            first: of, answer, ..
+        } = &mut state.caller(id).phase
+        {
+            if *of == first {
+                *answer = Some(until.unwrap_or(now));
+                self.poll_if_prompt(state, id);
             }
+            return;
+        }
+        let counts = self.confirm(state, id, first, until);
+        match &mut state.caller(id).phase {
+            Phase::Offered { first: of, .. } if *of == first => self.poll_if_prompt(state, id),
             Phase::Inside(hold) if hold.first == first && hold.tending => {
                 hold.tending = false;
+                let stands = counts || hold.by == By::Reply;
+                // An answer that arrives after the local deadline does not extend the hold.
+                let in_time = now < hold.until || self.is(Broken::AnswerRevives);
                 match until {
-                    Some(until) if lease > 0 => {
-                        hold.until = hold.until.max(until);
-                        hold.claim = false;
+                    Some(until) if stands && in_time || self.is(Broken::AnswerRevives) => {
+                        if lease > 0 {
+                            hold.until = hold.until.max(until);
+                            hold.claim = false;
+                        }
                     }
+                    Some(_) if in_time => self.lose(state, id),
                     Some(_) => {}
                     None => self.lose(state, id),
                 }
             }
             _ => {}
-        }
-        if until.is_none() {
-            self.lose_block(state, process, first);
         }
     }
 
@@ -142,7 +136,7 @@ impl Protocol {
         let since = self.clock_of(state, id);
         if let Phase::Inside(Hold { first, until, .. }) = state.caller(id).phase {
             state.caller(id).phase = Phase::Ended(End::Left);
-            if self.pass(state, self.process_of(id), first, By::Pass) {
+            if self.pass(state, id, first) == Passed::On {
                 return;
             }
             state.caller(id).phase = Phase::Releasing {
@@ -165,7 +159,7 @@ impl Protocol {
     ) {
         let until = lease_ends.max(self.clock_of(state, id) + self.scenario.terms.claim);
         state.caller(id).phase = Phase::Ended(end);
-        if self.pass(state, self.process_of(id), first, By::Pass) {
+        if self.pass(state, id, first) == Passed::On {
             return;
         }
         state.caller(id).behind = Some(Behind::Release { first, until });

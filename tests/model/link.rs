@@ -5,8 +5,7 @@ use crate::{
     protocol::Protocol,
     server::{Found, Grant, Push, micros},
     state::{
-        Behind, By, CallerId, Claim, End, Event, Phase, ProcessId, Reply, Request, Script, State,
-        Tick,
+        Behind, By, CallerId, End, Event, Phase, ProcessId, Reply, Request, Script, State, Tick,
     },
 };
 
@@ -53,22 +52,8 @@ impl Protocol {
                 } else {
                     self.deadline(state, owner, stamp, validity)
                 };
-                if owners.len() > 1 {
-                    self.take_up_block(state, process, token, owners, until, By::Push);
-                    return;
-                }
-                self.deliver(
-                    state,
-                    owner,
-                    Claim {
-                        token,
-                        first: token,
-                        validity,
-                        until,
-                        queued: true,
-                        by: By::Push,
-                    },
-                );
+                let told = (until, validity);
+                self.take_up_cohort(state, process, token, owners, told, By::Push);
             }
             Event::Reply {
                 caller,
@@ -87,27 +72,10 @@ impl Protocol {
             Reply::Acquired(acquired) => self.acquired(state, id, sent, acquired),
             Reply::Joined(joined) => self.joined(state, process, sent, joined),
             Reply::Left(found) => {
-                if let Some(found) = found.filter(|found| found.owners.len() > 1) {
-                    // Its turn is another's, or nobody's.
+                if let Phase::Leaving { .. } = state.caller(id).phase {
+                    self.left(state, id, sent, found);
+                } else if let Some(found) = found {
                     self.take_up(state, process, sent, found, By::Leave);
-                    if let Phase::Leaving { .. } = state.caller(id).phase {
-                        state.caller(id).phase = Phase::Ended(End::Busy);
-                    }
-                } else if let Phase::Leaving { .. } = state.caller(id).phase {
-                    match found {
-                        Some(Found { token, left, .. }) => {
-                            let claim = self.held(state, id, sent, token, left, By::Leave);
-                            self.enter(
-                                state,
-                                id,
-                                Claim {
-                                    queued: false,
-                                    ..claim
-                                },
-                            );
-                        }
-                        None => state.caller(id).phase = Phase::Ended(End::Busy),
-                    }
                 }
             }
             Reply::Abandoned(found) => {
@@ -126,6 +94,7 @@ impl Protocol {
             Reply::Released(token) => {
                 let letting_go = &mut state.processes[process].letting_go;
                 letting_go.retain(|(first, _)| *first != token);
+                self.forget_cohort(state, process, token);
                 let caller = state.caller(id);
                 match caller.phase {
                     Phase::Releasing { first, .. } if first == token => {
@@ -142,28 +111,6 @@ impl Protocol {
                 self.renewed(state, id, sent, (first, lease, left));
             }
             Reply::Looked(found, lost) => self.looked(state, id, sent, found, lost),
-        }
-    }
-
-    /// `Link::deliver`
-    pub(crate) fn deliver(&self, state: &mut State, id: CallerId, claim: Claim) {
-        let beside = self.is(Broken::EntersBesideItsRequest);
-        let lost = self.supersede(state, self.process_of(id), claim.first);
-        let caller = state.caller(id);
-        let is_newer =
-            |older: Claim| older.token < claim.token && !self.is(Broken::OlderGrantStands);
-        match caller.phase {
-            Phase::Asking if beside => self.granted(state, id, claim),
-            Phase::Asking if caller.early.is_none_or(is_newer) => caller.early = Some(claim),
-            Phase::Queued => self.granted(state, id, claim),
-            // The server has lost the grant that it has its turn of.
-            Phase::Confirming(older) | Phase::Settling(older) if is_newer(older) => {
-                self.granted(state, id, claim);
-            }
-            _ => {} // an owner that has gone meanwhile gives the grant back by itself
-        }
-        if let Some(lost) = lost {
-            self.queue_again(state, self.process_of(id), lost);
         }
     }
 
@@ -307,19 +254,23 @@ impl Protocol {
             match state.caller(id).phase {
                 // Else with the group.
                 Phase::Asking if alone => self.send_acquire(state, id),
-                Phase::Confirming(claim) => {
-                    self.send(
-                        state,
-                        id,
-                        Script::Renew(claim.first, self.scenario.terms.lease(id)),
-                    );
+                Phase::Confirming {
+                    first,
+                    answer: None,
+                    ..
+                } => {
+                    let lease = self.scenario.terms.lease(id);
+                    self.send(state, id, Script::Renew(first, lease));
                 }
                 Phase::Leaving { .. } => self.send_leave(state, id),
                 Phase::Releasing { first, .. } => self.send(state, id, Script::Release(first)),
                 Phase::Idle
                 | Phase::Asking
+                | Phase::Answered { .. }
+                | Phase::Revoked
                 | Phase::Queued
-                | Phase::Settling(_)
+                | Phase::Offered { .. }
+                | Phase::Confirming { .. }
                 | Phase::Inside(_)
                 | Phase::Ended(_) => {}
             }
@@ -334,6 +285,14 @@ impl Protocol {
                 self.send_from_home(state, id, Script::Release(token));
                 return;
             }
+        }
+        if let Reply::Renewed(first, ..) = reply
+            && let Some(cohort) = &mut state.processes[self.process_of(id)].cohort
+            && cohort.first == first
+            && cohort.holder() == Some(id)
+        {
+            cohort.renewing = false;
+            self.renew_offer(state, self.process_of(id));
         }
         let caller = state.caller(id);
         match (reply, &mut caller.phase, caller.behind) {
@@ -373,7 +332,7 @@ impl Protocol {
         self.break_main(state, process);
         let this = &mut state.processes[process];
         this.alive = false;
-        this.block = None;
+        this.cohort = None;
         this.letting_go.clear();
         this.home.events.clear();
         let unread = std::mem::take(&mut this.home.requests);

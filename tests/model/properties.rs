@@ -3,15 +3,17 @@
 use stateright::{Expectation, Property};
 
 use crate::{
+    broken::Broken,
     protocol::Protocol,
     scenario::Scenario,
+    server::Acquired,
     state::{By, Caller, CallerId, End, Hold, Phase, State},
 };
 
 pub(crate) const EXCLUSION: &str = "two bodies never run on valid leases";
 pub(crate) const TOKENS: &str = "tokens rise";
 pub(crate) const ORDER: &str = "nobody who waits is overtaken";
-pub(crate) const BEGUN: &str = "tokens rise as bodies begin";
+pub(crate) const BEGUN: &str = "whenever a body begins, its token is the highest";
 pub(crate) const CRASH: &str = "a crash frees the lock within the lease of who was inside";
 pub(crate) const TOLD: &str = "no owner holds the key told neither way";
 pub(crate) const LEFT: &str = "nobody who has left stays in the queue";
@@ -19,6 +21,7 @@ pub(crate) const FORGOTTEN: &str = "no waiter is forgotten beside a free lock";
 pub(crate) const BOUNDED: &str = "a wait is bounded";
 pub(crate) const HEARD: &str = "nobody is given the lock who cannot hear of it";
 pub(crate) const CLAIM: &str = "a push that nobody answers stands for a claim";
+pub(crate) const TAKEN: &str = "a turn that is not taken passes on when its claim time ends";
 pub(crate) const OVER: &str = "in the end nothing is left";
 
 pub(crate) type Condition = fn(&Protocol, &State) -> bool;
@@ -32,6 +35,7 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
     let mut promises: Vec<Promise> = vec![
         (BOUNDED, wait_is_bounded),
         (CLAIM, claim_ends),
+        (TAKEN, turns_are_taken),
         (HEARD, |_, state| !state.observed.unheard),
         (CRASH, |_, state| !state.observed.outlived),
     ];
@@ -114,15 +118,22 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     {
         return true;
     }
+    // Which is bounded: `TAKEN`.
+    let is_offered = process.cohort.is_some_and(|cohort| {
+        let to = cohort.offered_since().and(cohort.holder());
+        let to = to.map(|id| &state.callers[usize::from(id)]);
+        let may_take = to.is_some_and(|to| to.waits() || to.behind.is_some());
+        cohort.first == grant.token && may_take
+    });
+    if is_offered {
+        return true;
+    }
     let is_known = process
-        .block
-        .is_some_and(|block| block.first == grant.token);
+        .cohort
+        .is_some_and(|cohort| cohort.first == grant.token && cohort.holder().is_some());
     grant.owners.iter().any(|id| {
         let caller = &state.callers[usize::from(id)];
-        let has_turn = caller
-            .turn()
-            .is_some_and(|claim| claim.first == grant.token)
-            || caller.first() == Some(grant.token);
+        let has_turn = caller.turn() == Some(grant.token) || caller.first() == Some(grant.token);
         let may_hear = caller.behind.is_some() || caller.waits();
         has_turn || !is_known && may_hear
     })
@@ -148,13 +159,46 @@ fn wait_is_bounded(protocol: &Protocol, state: &State) -> bool {
         .zip(&state.callers)
         .all(|(id, caller): (CallerId, _)| {
             let now = state.local(terms.process_of(id));
-            !caller.waits() || now <= caller.began + terms.wait(id).max(1) + 1 + late.cast_signed()
+            !caller.waits()
+                || terms.is_slow(id)
+                || now <= caller.began + terms.wait(id).max(1) + 1 + late.cast_signed()
         })
 }
 
 fn claim_ends(_: &Protocol, state: &State) -> bool {
     let claim = state.server.grant.and_then(|grant| grant.claimed_until);
     claim.is_none_or(|until| state.server.clock < until)
+}
+
+/// A probe after the claim, and what was late.
+fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
+    if protocol.is(Broken::AnswerSeats) {
+        return true; // was not promised
+    }
+    let (terms, faults) = (&protocol.scenario.terms, &protocol.scenario.faults);
+    let late = (faults.late - state.faults.late + faults.state_losses - state.faults.state_losses
+        + faults.restarts
+        - state.faults.restarts)
+        .cast_signed();
+    let offers = (0..).zip(&state.processes).all(|(id, process)| {
+        let now = state.local(id);
+        let since = process.cohort.and_then(|cohort| cohort.offered_since());
+        !process.alive || since.is_none_or(|since| now <= since + terms.claim + 1 + late)
+    });
+    let replies = (0..)
+        .zip(&state.callers)
+        .all(|(id, caller): (CallerId, _)| {
+            let now = protocol.clock_of(state, id);
+            let unread = matches!(
+                caller.phase,
+                Phase::Answered {
+                    reply: Acquired::Taken(_),
+                    ..
+                }
+            );
+            !unread || now <= caller.asked.saturating_add(terms.claim + 1 + late)
+        });
+    offers && replies
 }
 
 /// Whether somebody alive waits for a lock that nobody holds, or is neither queued nor inside.
@@ -199,10 +243,12 @@ pub(crate) const CRASH_INSIDE: Reached = ("a crash while holding", |_, state| {
 });
 pub(crate) const SKIPPED: Reached = ("a dead waiter skipped", |_, state| state.observed.skipped);
 pub(crate) const CONFIRMED: Reached = ("a claim confirmed before the body starts", |_, state| {
-    state
-        .callers
-        .iter()
-        .any(|caller| matches!(caller.phase, Phase::Confirming(_)))
+    state.callers.iter().any(|caller| {
+        matches!(
+            caller.phase,
+            Phase::Confirming { .. } | Phase::Offered { .. }
+        )
+    })
 });
 pub(crate) const LOST: Reached = ("a holder told of its loss", |_, state| {
     ended(state, End::Lost)
@@ -225,6 +271,20 @@ pub(crate) const PASSED: Reached = ("a turn passed on in memory", |_, state| {
 });
 pub(crate) const PASSED_OVER: Reached = ("a member skipped in memory", |_, state| {
     state.observed.passed_over
+});
+pub(crate) const MISSED: Reached = ("an offer that nobody takes, passed on", |_, state| {
+    state.observed.missed
+});
+pub(crate) const CAME_BACK: Reached = (
+    "one that had missed its turn, inside as another owner",
+    |protocol, state| {
+        (0..).zip(&state.callers).any(|(id, caller)| {
+            protocol.scenario.terms.is_next_owner(id) && matches!(caller.phase, Phase::Inside(_))
+        })
+    },
+);
+pub(crate) const REVOKED: Reached = ("a reply that nobody reads, given up", |_, state| {
+    state.observed.revoked
 });
 pub(crate) const LOST_BLOCK: Reached = ("members of a lost block that queue again", |_, state| {
     state.observed.lost_block

@@ -40,6 +40,16 @@ pub(crate) enum Action {
     StopWaiting(CallerId),
     LosePatience(CallerId),
     Tend(CallerId),
+    /// A slow caller's future is polled.
+    Poll(CallerId),
+    /// The engine gives up a reply that a slow caller has not read.
+    Revoke(CallerId),
+    /// The engine passes on an offer that nobody takes.
+    PassOn(ProcessId),
+    /// The engine renews an offer that stands.
+    RenewOffer(ProcessId),
+    /// The local deadline of a grant has passed, and its members to come queue again.
+    Suspend(ProcessId),
     /// The local deadline has passed.
     Lose(CallerId),
     /// The heartbeat, on behalf of one that waits.
@@ -125,6 +135,7 @@ impl Protocol {
         state.callers[index].phase == Phase::Idle
             && state.now <= START + self.scenario.terms.begin_within
             && state.processes[self.scenario.terms.process_of(id)].alive
+            && !self.scenario.terms.is_next_owner(id)
             // Whoever begins first is called the first.
             && (index == 0 || state.callers[index - 1].phase != Phase::Idle)
     }
@@ -145,10 +156,22 @@ impl Protocol {
                 actions.push(Action::Reconnect(id));
             }
             actions.extend(self.awaited(state, id).into_iter().map(Action::Look));
+            if process.alive && self.is_offer_overdue(state, id) {
+                actions.push(Action::PassOn(id));
+            } else if process.alive && self.is_offer_short(state, id) {
+                actions.push(Action::RenewOffer(id));
+            }
+            if process.alive && self.is_cohort_late(state, id) {
+                actions.push(Action::Suspend(id));
+            }
         }
         for (id, caller) in (0..).zip(&state.callers) {
-            if self.waited_enough(state, id) {
+            let slow = self.scenario.terms.is_slow(id);
+            if !slow && self.waited_enough(state, id) {
                 actions.push(Action::StopWaiting(id));
+            }
+            if self.is_unread(state, id) {
+                actions.push(Action::Revoke(id));
             }
             if self.is_impatient(state, id) {
                 actions.push(Action::LosePatience(id));
@@ -158,7 +181,7 @@ impl Protocol {
             }
             if let Phase::Inside(hold) = caller.phase {
                 let now = state.local(self.scenario.terms.process_of(id));
-                if now >= hold.until {
+                if now >= hold.until && !slow {
                     actions.push(Action::Lose(id));
                 } else if now >= hold.since + self.scenario.terms.body {
                     actions.push(Action::Finish(id));
@@ -172,6 +195,18 @@ impl Protocol {
         for (id, caller) in (0..).zip(&state.callers) {
             if self.may_begin(state, id) {
                 actions.push(Action::Begin(id));
+            }
+            if self.scenario.terms.is_slow(id) {
+                if self.may_poll(state, id) {
+                    actions.push(Action::Poll(id));
+                }
+                if self.waited_enough(state, id) {
+                    actions.push(Action::StopWaiting(id));
+                }
+                let now = self.clock_of(state, id);
+                if matches!(caller.phase, Phase::Inside(hold) if now >= hold.until) {
+                    actions.push(Action::Lose(id));
+                }
             }
             if let Phase::Inside(hold) = caller.phase {
                 let now = state.local(self.scenario.terms.process_of(id));
@@ -312,7 +347,10 @@ impl Protocol {
 
     pub(crate) fn is_over(&self, state: &State) -> bool {
         let ended = (0..).zip(&state.callers).all(|(id, caller)| {
-            caller.has_ended() || (caller.phase == Phase::Idle && !self.may_begin(state, id))
+            // Who is never polled again ends never.
+            let forgotten = self.scenario.terms.is_slow(id) && caller.waits();
+            let never = caller.phase == Phase::Idle && !self.may_begin(state, id);
+            caller.has_ended() || never || forgotten && caller.behind.is_none()
         });
         ended && state.server.grant.is_none() && state.server.queue.is_empty()
     }
@@ -342,7 +380,7 @@ impl Model for Protocol {
                 requests: Vec::new(),
                 events: Vec::new(),
             },
-            block: None,
+            cohort: None,
             letting_go: Vec::new(),
             looked: false,
             looking: false,
@@ -351,6 +389,7 @@ impl Model for Protocol {
             phase: Phase::Idle,
             wait_until: 0,
             began: 0,
+            asked: 0,
             place: None,
             joined: None,
             early: None,
@@ -405,6 +444,11 @@ impl Model for Protocol {
             Action::StopWaiting(id) => self.stop_waiting(&mut state, id),
             Action::LosePatience(id) => self.lose_patience(&mut state, id),
             Action::Tend(id) => self.tend(&mut state, id),
+            Action::Poll(id) => self.poll(&mut state, id),
+            Action::Revoke(id) => self.revoke(&mut state, id),
+            Action::PassOn(process) => self.pass_on(&mut state, process),
+            Action::RenewOffer(process) => self.renew_offer(&mut state, process),
+            Action::Suspend(process) => self.suspend(&mut state, process),
             Action::Lose(id) => self.lose(&mut state, id),
             Action::Look(id) => self.look(&mut state, id),
             Action::Reconnect(process) => self.reconnect(&mut state, process),
@@ -478,6 +522,7 @@ fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
     if let Phase::Ended(_) = caller.phase {
         caller.wait_until = 0;
         caller.began = 0;
+        caller.asked = 0;
         caller.place = None;
         caller.early = None;
         caller.joins = false;

@@ -34,6 +34,10 @@ pub(crate) struct Terms {
     pub(crate) wait: Tick,
     /// These make one attempt only.
     pub(crate) once: Vec<CallerId>,
+    /// The futures of these are polled at any time, or never again.
+    pub(crate) slow: Vec<CallerId>,
+    /// One that misses its turn goes on as this owner, with its place.
+    pub(crate) next_owners: Vec<(CallerId, CallerId)>,
     /// Callers begin within this time.
     pub(crate) begin_within: Tick,
     /// No body runs longer.
@@ -118,6 +122,21 @@ impl Terms {
     pub(crate) fn lease(&self, caller: CallerId) -> Tick {
         let own = self.leases.iter().find(|(id, _)| *id == caller);
         own.map_or(self.lease, |(_, lease)| *lease)
+    }
+
+    pub(crate) fn is_slow(&self, caller: CallerId) -> bool {
+        self.slow.contains(&caller)
+    }
+
+    pub(crate) fn next_owner(&self, caller: CallerId) -> Option<CallerId> {
+        let mut owners = self.next_owners.iter();
+        owners
+            .find(|(before, _)| *before == caller)
+            .map(|(_, next)| *next)
+    }
+
+    pub(crate) fn is_next_owner(&self, caller: CallerId) -> bool {
+        self.next_owners.iter().any(|(_, next)| *next == caller)
     }
 
     pub(crate) fn longest_lease(&self) -> Tick {

@@ -21,6 +21,8 @@ fn two_processes() -> Terms {
         drift: 0,
         wait: 5,
         once: Vec::new(),
+        slow: Vec::new(),
+        next_owners: Vec::new(),
         begin_within: 1,
         body: 3,
         may_kill: true,
@@ -82,8 +84,12 @@ fn one_thing_goes_wrong_and_all_is_late() {
     });
 }
 
+/// Half a minute in a debug build, so not by default.
 #[test]
 fn two_things_go_wrong() {
+    if std::env::var_os("MODEL_DEEPER").is_none() {
+        return;
+    }
     check::holds(Scenario {
         faults: any(2),
         reaches: vec![
@@ -120,8 +126,12 @@ fn callers_of_one_process() {
     });
 }
 
+/// Half a minute and more, so not by default.
 #[test]
 fn three_processes() {
+    if std::env::var_os("MODEL_DEEPER").is_none() {
+        return;
+    }
     check::holds(Scenario {
         faults: any(1),
         reaches: vec![
@@ -178,11 +188,9 @@ fn renewed_leases() {
     check::holds(Scenario {
         faults: Faults {
             late: 1,
-            crashes: 1,
-            any: 1,
             ..Faults::default()
         },
-        reaches: vec![HANDOFF, CRASH_INSIDE, REFRESHED, LOST],
+        reaches: vec![HANDOFF, REFRESHED, LOST],
         ..Scenario::of(
             "renewed",
             Terms {

@@ -45,6 +45,10 @@ pub(crate) struct Observed {
     pub(crate) skipped: bool,
     /// A member of a block that had left was passed over.
     pub(crate) passed_over: bool,
+    /// An offer was passed on that nobody took.
+    pub(crate) missed: bool,
+    /// A reply that nobody read was given up.
+    pub(crate) revoked: bool,
     /// A block was lost, and members of it queued again.
     pub(crate) lost_block: bool,
     /// A block was released of which nobody waited any more when it was heard of.
@@ -63,8 +67,8 @@ pub(crate) struct Process {
     /// What the server still knows of a connection that is no more: a subscriber, and requests not read yet.
     pub(crate) old: Option<Vec<Request>>,
     pub(crate) home: Home,
-    /// The block that it hands on between its callers.
-    pub(crate) block: Option<Block>,
+    /// The newest grant that its callers share, and whose turn it is.
+    pub(crate) cohort: Option<Cohort>,
     /// Releases of blocks in the background, and when they are given up.
     pub(crate) letting_go: Vec<(Token, Tick)>,
     /// Whether the heartbeat of this tick has happened, and whether it still waits for its answer.
@@ -72,16 +76,57 @@ pub(crate) struct Process {
     pub(crate) looking: bool,
 }
 
-/// A grant of several owners, as their process knows it.
+/// A grant of one or several owners, as their process knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Block {
+pub(crate) struct Cohort {
     /// Its name, and the token of its first owner.
     pub(crate) first: Token,
     pub(crate) owners: Few<CallerId>,
     /// How many of them have been tried.
     pub(crate) tried: u8,
+    pub(crate) turn: Turn,
     /// Until when it is known to be held.
     pub(crate) until: Tick,
+    /// How long that was at the newest confirmation.
+    pub(crate) confirmed: Tick,
+    /// Whether the engine has asked the server to renew an offer.
+    pub(crate) renewing: bool,
+    pub(crate) by: By,
+}
+
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Turn {
+    /// Taken up just now.
+    Nobody,
+    /// The owner may enter, and has not yet.
+    Offered {
+        to: CallerId,
+        since: Tick,
+    },
+    Inside(CallerId),
+    /// The local deadline has passed, and those to come queue again. Known for the one that had the turn.
+    Suspended(CallerId),
+    /// All have had their turns: what is told of it late counts no longer.
+    Over,
+}
+
+impl Cohort {
+    /// The one that has the turn.
+    pub(crate) fn holder(&self) -> Option<CallerId> {
+        match self.turn {
+            Turn::Offered { to, .. } => Some(to),
+            Turn::Inside(id) => Some(id),
+            Turn::Nobody | Turn::Suspended(_) | Turn::Over => None,
+        }
+    }
+
+    pub(crate) fn offered_since(&self) -> Option<Tick> {
+        match self.turn {
+            Turn::Offered { since, .. } => Some(since),
+            _ => None,
+        }
+    }
 }
 
 /// The connection that carries the callers' commands. Both directions keep their order.
@@ -170,11 +215,13 @@ pub(crate) struct Caller {
     pub(crate) wait_until: Tick,
     /// When it began, for the properties.
     pub(crate) began: Tick,
+    /// When its request was sent, where the engine may give it up.
+    pub(crate) asked: Tick,
     pub(crate) place: Option<Place>,
     /// As which it joined the queue, for the properties.
     pub(crate) joined: Option<u8>,
-    /// A grant that came before the reply that says that the caller is queued.
-    pub(crate) early: Option<Claim>,
+    /// An offer that came before the reply that says that the caller is queued: its grant, and its own token.
+    pub(crate) early: Option<(Token, Token)>,
     /// Goes with the next group's request.
     pub(crate) joins: bool,
     /// Whether the link has sent the request again, and not been answered: until then the gate is held (`Args::gate`),
@@ -194,7 +241,6 @@ pub(crate) struct Claim {
     pub(crate) validity: Tick,
     /// The local deadline.
     pub(crate) until: Tick,
-    pub(crate) queued: bool,
     pub(crate) by: By,
 }
 
@@ -216,12 +262,26 @@ pub(crate) enum Phase {
     Idle,
     /// Its request is under way, or will be with the next connection.
     Asking,
-    /// Waits for its grant.
+    /// The reply has come, and its future was not polled since.
+    Answered {
+        reply: Acquired,
+        sent: Tick,
+    },
+    /// The engine has given up what the reply may have granted, and its future was not polled since.
+    Revoked,
+    /// Waits for its turn.
     Queued,
-    /// Has a grant that is too old to start on, and renews it first.
-    Confirming(Claim),
-    /// Has a grant, and waits for the gate.
-    Settling(Claim),
+    /// Was told of its turn, and has not entered: it is polled late, or waits for the gate or for the engine's renewal.
+    Offered {
+        first: Token,
+        token: Token,
+    },
+    /// Renews its turn by itself (`Broken::AnswerSeats`), with what the server has answered.
+    Confirming {
+        first: Token,
+        token: Token,
+        answer: Option<Tick>,
+    },
     /// Its body runs.
     Inside(Hold),
     /// Its `wait` is over; leaving the queue decides.
@@ -258,10 +318,14 @@ pub(crate) struct Hold {
 pub(crate) enum End {
     Left,
     Lost,
+    /// It goes on as another owner.
+    Missed,
     Busy,
     Unreachable,
     Cancelled,
-    Crashed { inside: bool },
+    Crashed {
+        inside: bool,
+    },
 }
 
 /// What goes on behind the caller's back.
@@ -305,9 +369,11 @@ impl Caller {
         matches!(
             self.phase,
             Phase::Asking
+                | Phase::Answered { .. }
+                | Phase::Revoked
                 | Phase::Queued
-                | Phase::Confirming(_)
-                | Phase::Settling(_)
+                | Phase::Offered { .. }
+                | Phase::Confirming { .. }
                 | Phase::Leaving { .. }
         )
     }
@@ -315,17 +381,17 @@ impl Caller {
     /// Whether it is to be given its turn: it has had none, and has not left.
     pub(crate) fn is_waiting(&self) -> bool {
         match self.phase {
-            Phase::Asking => self.early.is_none(),
+            Phase::Asking | Phase::Answered { .. } => self.early.is_none(),
             Phase::Queued => true,
             _ => false,
         }
     }
 
-    /// The grant that it has its turn of, and is not inside with yet.
-    pub(crate) fn turn(&self) -> Option<Claim> {
+    /// The name of the grant that it has its turn of, and is not inside with yet.
+    pub(crate) fn turn(&self) -> Option<Token> {
         match self.phase {
-            Phase::Asking => self.early,
-            Phase::Confirming(claim) | Phase::Settling(claim) => Some(claim),
+            Phase::Asking | Phase::Answered { .. } => self.early.map(|(first, _)| first),
+            Phase::Offered { first, .. } | Phase::Confirming { first, .. } => Some(first),
             _ => None,
         }
     }

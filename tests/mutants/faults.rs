@@ -79,7 +79,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a retry does not know its own grant",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/scripts/acquire.lua",
-            from: "if string.find(held, owner, 1, true) then",
+            from: "if held and string.find(held, owner, 1, true) then",
             to: "if false then",
         }],
     },
@@ -93,12 +93,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         changes: &[
             Change {
                 file: "lock-runtime/src/backend/redis/connection.rs",
-                from: "            Some(whom) => kill(&mut redis.clone(), whom).await,\n            None => Ok(()),",
-                to: "            Some(whom) if whom.id == i64::MAX.to_string() => kill(&mut redis.clone(), whom).await,\n            _ => Ok(()),",
+                from: "            closing(previous),\n",
+                to: "            closing(previous.filter(|_| false)),\n",
             },
             Change {
-                file: "lock-runtime/src/backend/redis/attempt.rs",
-                from: "            if home.may_kill {\n                home.kill(&connection.identity).await.ok()?;\n            }\n",
+                file: "lock-runtime/src/backend/redis/cleanup.rs",
+                from: "            if home.may_kill && !answered {\n                home.kill(&connection.identity).await.ok()?;\n            }\n",
                 to: "",
             },
         ],
@@ -135,6 +135,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Faults,
+        caught_by: &["row_13_callers_ask_again"],
+        what: "a command outlives its connection",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/connection.rs",
+            from: "() = health.until_broken() => Err(",
+            to: "() = std::future::pending::<()>() => Err(",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
         caught_by: &["row_13"],
         what: "silence is endured",
         changes: &[Change {
@@ -148,9 +158,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: &["row_14", "row_23_key_deleted", "row_32_clock_forward"],
         what: "a renewal that finds the key gone says nothing",
         changes: &[Change {
-            file: "lock-runtime/src/renewal.rs",
-            from: "                if hold.kept_at.is_kept() {\n                    hold.lose(LossReason::NotHeld);\n                }",
-            to: "                let _ = LossReason::NotHeld;",
+            file: "lock-runtime/src/hold.rs",
+            from: "Renewed::NotHeld => return Err(self.lose(LossReason::NotHeld)),",
+            to: "Renewed::NotHeld => return Err(LossReason::NotHeld),",
         }],
     },
     Mutant {
@@ -159,8 +169,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a renewal that has no answer at once is a loss",
         changes: &[Change {
             file: "lock-runtime/src/renewal.rs",
-            from: "        if let Some(answers) = clock::boot::timeout_at(deadline, &mut answers).await {\n            return Some(answers);\n        }",
-            to: "        let soon = deadline.min(clock::boot::now() + RETRY_AFTER);\n        if let Some(answers) = clock::boot::timeout_at(soon, &mut answers).await {\n            return Some(answers);\n        }\n        asked.iter().for_each(|asked| drop(asked.hold.lose(LossReason::Expired)));",
+            from: "            answered = clock::boot::timeout_at(deadline, &mut answers) => answered,\n        };\n        if answered.is_some() {\n            return answered;\n        }",
+            to: "            answered = clock::boot::timeout_at(deadline.min(clock::boot::now() + RETRY_AFTER), &mut answers) => answered,\n        };\n        if answered.is_some() {\n            return answered;\n        }\n        asked.iter().for_each(|asked| drop(asked.hold.lose(LossReason::Expired)));",
         }],
     },
     Mutant {
@@ -188,9 +198,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: &["row_19_push_lost"],
         what: "a look finds no grants",
         changes: &[Change {
-            file: "lock-runtime/src/backend/redis/link.rs",
-            from: "                    grant => self.found(server, awaited, grant, sent),",
-            to: "                    grant => drop((grant, sent)),",
+            file: "lock-runtime/src/backend/redis/scripts/look.lua",
+            from: "      found[#found + 1] = { 'held', number, held, left }",
+            to: "      held = held",
         }],
     },
     Mutant {
@@ -199,9 +209,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a new connection finds nobody waiting",
         changes: &[
             Change {
-                file: "lock-runtime/src/backend/redis/link.rs",
-                from: "                    grant => self.found(server, awaited, grant, sent),",
-                to: "                    grant => drop((grant, sent)),",
+                file: "lock-runtime/src/backend/redis/scripts/look.lua",
+                from: "      found[#found + 1] = { 'held', number, held, left }",
+                to: "      held = held",
             },
             Change {
                 file: "lock-runtime/src/backend/redis/link.rs",
@@ -278,7 +288,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a queue that is lost is not missed",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/scripts/look.lua",
-            from: "    found[#found + 1] = i / 2 --",
+            from: "    found[#found + 1] = { 'gone', number } --",
             to: "    --",
         }],
     },
@@ -344,6 +354,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Faults,
+        caught_by: &["row_29_two_of_five_down"],
+        what: "a vote that is lost waits for the nodes that are down",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redlock/attempt.rs",
+            from: "haste == Haste::Hasty && heard",
+            to: "haste == Haste::Patient && heard",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
         caught_by: &["row_30"],
         what: "two of five are a majority",
         changes: &[Change {
@@ -354,12 +374,66 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Faults,
-        caught_by: &["row_31_node_returns_empty", "row_31_a_beginning"],
+        caught_by: &[
+            "row_31_node_returns_empty",
+            "row_31_another_clients_lock",
+            "row_31_a_flushed_node",
+        ],
         what: "a node is counted, whatever it has forgotten",
         changes: &[Change {
-            file: "lock-runtime/src/backend/redis/node.rs",
-            from: "        let until = memory.lost_at? + longest_lease;",
-            to: "        let until = memory.lost_at? + longest_lease * 0;",
+            file: "lock-runtime/src/backend/redis/scripts/quorum/take.lua",
+            from: "if not whole(KEYS[3], ARGV[2]) then",
+            to: "if false then",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_31_another_clients_lock"],
+        what: "a node is counted after the longest lease that one client knows of",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redlock/mod.rs",
+            from: "            .fold(self.longest_lease(), Duration::max);",
+            to: "            .fold(self.longest_lease(), |own, _| own);",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_31_a_beginning"],
+        what: "a node is counted, however few others have told their marks",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redlock/mod.rs",
+            from: "        let known = told.len() >= enough || all_answer;",
+            to: "        let known = told.len() < enough || all_answer;",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["redlock::a_hold_returns"],
+        what: "a node that missed a hold never gets it",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/quorum/rejoin.lua",
+            from: "if redis.call('EXISTS', KEYS[1]) == 1 then",
+            to: "if true then",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["redlock::a_waiter_that_is_not_polled"],
+        what: "what a round has got waits for its caller for ever",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redlock/attempt.rs",
+            from: "            clock::sleep_until(claim_ends).await;",
+            to: "            clock::sleep_until(claim_ends + CLAIM * 20).await;",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["redlock::nothing_is_left_on_a_node"],
+        what: "a request to a node is carried out, however late",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/quorum/take.lua",
+            from: "if now > tonumber(ARGV[4]) then",
+            to: "if false then",
         }],
     },
     Mutant {
@@ -376,11 +450,18 @@ pub(super) const MUTANTS: &[Mutant] = &[
         suite: Suite::Faults,
         caught_by: &["row_34"],
         what: "two siblings have a turn at once",
-        changes: &[Change {
-            file: "lock-runtime/src/reentry.rs",
-            from: "Semaphore::new(1)",
-            to: "Semaphore::new(2)",
-        }],
+        changes: &[
+            Change {
+                file: "lock-runtime/src/turns.rs",
+                from: "        if current.ticket == ticket {\n",
+                to: "        if current.ticket <= ticket {\n",
+            },
+            Change {
+                file: "lock-runtime/src/turns.rs",
+                from: "current.filter(|current| current.ticket == ticket)",
+                to: "current.filter(|current| current.ticket <= ticket)",
+            },
+        ],
     },
     Mutant {
         suite: Suite::Faults,
@@ -416,13 +497,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         changes: &[
             Change {
                 file: "lock-runtime/src/backend/redis/link.rs",
-                from: "Standing::pushed(grant, push.after)",
-                to: "Standing::pushed(grant, clock::now())",
+                from: "GrantSnapshot::pushed(grant, push.after)",
+                to: "GrantSnapshot::pushed(grant, clock::now())",
             },
             Change {
-                file: "lock-runtime/src/backend/redis/attempt.rs",
-                from: "        if left >= confirmed * 2 / 3 {",
-                to: "        if left >= Duration::ZERO {",
+                file: "lock-runtime/src/backend/redis/cohort/mod.rs",
+                from: "        if left.is_zero() || left < self.confirmed * 2 / 3 {",
+                to: "        if left > self.confirmed {",
             },
         ],
     },
@@ -502,8 +583,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a renewal counts from its answer",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/renew.rs",
-            from: "Renewed::Until(answered.sent + less_drift(Duration::from_millis(left)))",
-            to: "Renewed::Until(clock::now() + less_drift(Duration::from_millis(left)))",
+            from: "Some(answered.sent + less_drift(Duration::from_millis(left)))",
+            to: "Some(crate::clock::boot::now() + less_drift(Duration::from_millis(left)))",
         }],
     },
     Mutant {
@@ -541,9 +622,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: &["row_39"],
         what: "a block waits for a member that has gone",
         changes: &[Change {
-            file: "lock-runtime/src/backend/redis/block.rs",
-            from: "            if self.link.lines.tell(name, owner, Ok(turn)) {\n                self.inside = (token, owner);\n                return true;\n            }",
-            to: "            self.link.lines.tell(name, owner, Ok(turn));\n            self.inside = (token, owner);\n            return true;",
+            file: "lock-runtime/src/backend/redis/cohorts.rs",
+            from: "            if self.link.lines.tell(name, turn.owner, Ok(turn.token)) {",
+            to: "            self.link.lines.tell(name, turn.owner, Ok(turn.token));
+            if self.cohort.lease() > Duration::ZERO {",
         }],
     },
     Mutant {
@@ -571,9 +653,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: &["row_42_grant_of_a_block_deleted"],
         what: "the others of a block that is lost are not told",
         changes: &[Change {
-            file: "lock-runtime/src/backend/redis/block.rs",
-            from: "        if let Some(link) = self.blocks.lose(name, first) {\n            link.requeue(self, Some(name));\n        }",
-            to: "        let _ = self.blocks.lose(name, first);",
+            file: "lock-runtime/src/backend/redis/cohorts.rs",
+            from: "        if let Some(link) = self.cohorts.lose(name, first) {\n            link.requeue(self, Some(name));\n        }",
+            to: "        let _ = self.cohorts.lose(name, first);",
         }],
     },
     Mutant {
@@ -604,8 +686,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: &["row_43"],
         what: "the members of a block share one token",
         changes: &[Change {
-            file: "lock-runtime/src/backend/redis/block.rs",
-            from: "let token = self.tokens.end - 1 - self.next.len() as u64;",
+            file: "lock-runtime/src/backend/redis/cohort/mod.rs",
+            from: "let token = self.tokens.end - 1 - self.to_come.len() as u64;",
             to: "let token = self.tokens.start;",
         }],
     },
@@ -615,8 +697,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a member of a block renews by its own token",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/renew.rs",
-            from: "                Known::Inside(first) => FencingToken::new(*first),",
-            to: "                Known::Inside(_) => one.token,",
+            from: "                Known::Turn(first) => FencingToken::new(*first),",
+            to: "                Known::Turn(_) => one.token,",
         }],
     },
     Mutant {
@@ -625,14 +707,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a block goes on when its lease has ended",
         changes: &[
             Change {
-                file: "lock-runtime/src/backend/redis/block.rs",
-                from: "        if self.until <= now {\n            return false;\n        }\n",
-                to: "",
+                file: "lock-runtime/src/backend/redis/cohort/mod.rs",
+                from: "        if self.is_over() || self.until <= now {\n            return None;",
+                to: "        if self.is_over() {\n            return None;",
             },
             Change {
-                file: "lock-runtime/src/backend/redis/attempt.rs",
-                from: "        if left >= confirmed * 2 / 3 {",
-                to: "        if left >= Duration::ZERO {",
+                file: "lock-runtime/src/backend/redis/cohort/mod.rs",
+                from: "        if left.is_zero() || left < self.confirmed * 2 / 3 {",
+                to: "        if left > self.confirmed {",
             },
         ],
     },
@@ -641,7 +723,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: &["row_45"],
         what: "what a nested entry has asked for stands for those who come after",
         changes: &[Change {
-            file: "lock-runtime/src/backend/redis/block.rs",
+            file: "lock-runtime/src/backend/redis/cohort/mod.rs",
             from: "        self.until > now + self.lease",
             to: "        self.until > now + self.lease * 1000",
         }],
@@ -651,9 +733,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: &["row_46"],
         what: "a member with others behind it keeps nothing",
         changes: &[Change {
-            file: "lock-runtime/src/backend/redis/block.rs",
-            from: "(inside && block.has_next(name)).then_some(block.lease)",
-            to: "(inside && block.has_next(name) && block.kept).then_some(block.lease)",
+            file: "lock-runtime/src/backend/redis/cohorts.rs",
+            from: "            others.then(|| entry.cohort.lease())",
+            to: "            others.then(|| entry.cohort.lease()).filter(|_| false)",
         }],
     },
     Mutant {
@@ -691,6 +773,210 @@ pub(super) const MUTANTS: &[Mutant] = &[
             file: "lock-runtime/src/backend/redis/lines.rs",
             from: "const TOGETHER_AT_MOST: usize = 64;",
             to: "const TOGETHER_AT_MOST: usize = 1;",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_52_waiting", "row_52_holding"],
+        what: "shutting down waits for a silent server without end",
+        changes: &[
+            Change {
+                file: "lock-runtime/src/client.rs",
+                from: "begun + WAITING_PATIENCE, nobody_waits",
+                to: "begun + 10 * HELD_PATIENCE, nobody_waits",
+            },
+            Change {
+                file: "lock-runtime/src/client.rs",
+                from: "                if until <= now {",
+                to: "                if until <= now && false {",
+            },
+        ],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_52_the_server_comes_back"],
+        what: "a server that was silent once is never waited for again",
+        changes: &[Change {
+            file: "lock-runtime/src/client.rs",
+            from: "                silent_since = None;",
+            to: "                let _ = &silent_since;",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_52_a_shutdown"],
+        what: "renewals outlive their client",
+        changes: &[Change {
+            file: "lock-runtime/src/closing.rs",
+            from: "        self.0.end();",
+            to: "        let _ = &self.0;",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_53_restarted_tcp", "row_53_restarted_unix"],
+        what: "a connection is closed by its ID, whatever run of the server had it",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/connection.rs",
+            from: "                (run == previous.run).then_some(previous.id)",
+            to: "                run.map(|_| previous.id)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["a_grant_that_is_read_late_is_confirmed_before_the_body_starts"],
+        what: "a body starts on whatever is left of its lease",
+        changes: &[Change {
+            file: "lock-runtime/src/wait.rs",
+            from: "    entry.hold().is_fresh() && entry.hold().loss().is_none()\n",
+            to: "    entry.hold().loss().is_none()\n",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &[
+            "a_grant_that_is_read_after_its_end_is_acquired_again",
+            "a_try_whose_grant_is_read_after_its_end_is_busy",
+        ],
+        what: "a lease that has ended before its body is entered all the same",
+        changes: &[Change {
+            file: "lock-runtime/src/wait.rs",
+            from: "    Ok(false)\n",
+            to: "    Ok(true)\n",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &[
+            "several_grants_that_are_read_late_are_confirmed_or_acquired_again",
+            "what_was_restarted_late_is_confirmed_or_acquired_again",
+        ],
+        what: "a body under several locks starts on whatever is left of their leases",
+        changes: &[Change {
+            file: "lock-runtime/src/several.rs",
+            from: "if entry.has_begun() && !entry.hold().is_fresh() {",
+            to: "if entry.has_begun() && entry.hold().loss().is_some() {",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_49_polled_late", "row_50"],
+        what: "an answer seats the member that asked for it, whoever has the turn",
+        changes: &[
+            Change {
+                file: "lock-runtime/src/backend/redis/cohort/mod.rs",
+                from: "        if self.turn.token != token || !self.is_offered() {",
+                to: "        if !self.contains(token) {",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/renew.rs",
+                from: "                    if self.cohorts.confirm(one.name, one.token, answer) {",
+                to: "                    if self.cohorts.confirm(one.name, one.token, answer) || !restart {",
+            },
+        ],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_51_forgotten", "row_51_the_other_branch"],
+        what: "an offer stands for as long as the lease",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/cohort/mod.rs",
+            from: "self.lease.min(claim_after(missed))",
+            to: "self.lease.max(claim_after(missed))",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &[
+            "row_51_an_answer_is_never_read",
+            "row_49_an_answer_is_read_late",
+        ],
+        what: "an answer may be read at any time",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/link.rs",
+            from: "                revoke(&server, &link, now);\n",
+            to: "",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_54"],
+        what: "looks are not paced",
+        changes: &[
+            Change {
+                file: "lock-runtime/src/backend/redis/link.rs",
+                from: "                let period = HEARTBEAT.max(LOOK_SHARE.saturating_mul(locks));",
+                to: "                let period = HEARTBEAT.min(LOOK_SHARE.saturating_mul(locks));",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/link.rs",
+                from: "                    wake = now + LOOK_SHARE * LOOK_AT_MOST as u32;\n",
+                to: "                    wake = now;\n",
+            },
+        ],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_55"],
+        what: "nobody looks at the end of a lease",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/link.rs",
+            from: "        let at = at.min(clock::now() + HEARTBEAT);",
+            to: "        let _ = at;\n        let at = clock::now() + HEARTBEAT;",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_56"],
+        what: "each waiter of a stopped process is granted the lock in its turn",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/scripts/hand_on.lua",
+            from: "    if inbox ~= speaks then",
+            to: "    if inbox == nil then",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_57"],
+        what: "a script goes through all entries that are dead",
+        changes: &[
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/hand_on.lua",
+                from: "local ENTRIES_AT_MOST = 2000",
+                to: "local ENTRIES_AT_MOST = 2000000",
+            },
+            Change {
+                file: "lock-runtime/src/backend/redis/scripts/hand_on.lua",
+                from: "  if places[1] then\n    redis.call('ZREM', queue, unpack(places))\n  end",
+                to: "  for _, place in ipairs(places) do\n    redis.call('ZREM', queue, place)\n  end",
+            },
+        ],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_51_a_release_is_never_polled"],
+        what: "what a release takes beyond one step is its caller's",
+        changes: &[
+            Change {
+                file: "lock-runtime/src/backend/redis/cohorts.rs",
+                from: "        if !retained && self.cohorts.stretched(name, token.get(), now).is_none() {\n            return self.release_turn(name, token, keep_until).await;\n        }\n",
+                to: "        if !retained && self.cohorts.stretched(name, token.get(), now).is_none() {\n            return self.release_turn(name, token, keep_until).await;\n        }\n        if now > Moment::new(Duration::ZERO) {\n            return self.release_in_steps(name, token, keep_until).await;\n        }\n",
+            },
+            Change {
+                file: "lock-runtime/src/renewal.rs",
+                from: "        late.iter().for_each(|releasing| releasing.go_on_behind());\n",
+                to: "",
+            },
+        ],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_51_no_body_begins"],
+        what: "a lock is held for a body that never begins",
+        changes: &[Change {
+            file: "lock-runtime/src/hold.rs",
+            from: "        self.unused_until.set(Some(until));\n",
+            to: "        self.unused_until.set(Some(until + Duration::from_secs(3600)));\n",
         }],
     },
 ];

@@ -105,8 +105,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "every release is waited for",
         changes: &[Change {
             file: "lock-runtime/src/run.rs",
-            from: "                        if self.ends.release == Release::Background {",
-            to: "                        if false && self.ends.release == Release::Background {",
+            from: "self.stage = match self.ends.release {",
+            to: "self.stage = match Release::Confirmed {",
         }],
     },
     Mutant {
@@ -118,8 +118,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "no release is waited for",
         changes: &[Change {
             file: "lock-runtime/src/run.rs",
-            from: "                        if self.ends.release == Release::Background {",
-            to: "                        if true || self.ends.release == Release::Background {",
+            from: "self.stage = match self.ends.release {",
+            to: "self.stage = match Release::Background {",
         }],
     },
     Mutant {
@@ -142,14 +142,106 @@ pub(super) const MUTANTS: &[Mutant] = &[
         changes: &[
             Change {
                 file: "lock-runtime/src/hold.rs",
-                from: "        hold.shared.keeper.forget(&hold);\n        Some(Releasing {",
-                to: "        hold.shared.keeper.forget(&hold);\n        hold.shared.held.remove(&hold);\n        Some(Releasing {",
+                from: "        hold.shared.keeper.forget(&hold);\n        Some(Arc::new(Releasing {",
+                to: "        hold.shared.keeper.forget(&hold);\n        hold.shared.held.remove(&hold);\n        Some(Arc::new(Releasing {",
             },
             Change {
                 file: "lock-runtime/src/hold.rs",
-                from: "        self.hold.shared.held.remove(&self.hold);\n",
+                from: "        }\n        hold.shared.held.remove(hold);\n    }\n\n    /// Goes on",
+                to: "        }\n    }\n\n    /// Goes on",
+            },
+            Change {
+                file: "lock-runtime/src/hold.rs",
+                from: "        // Only now: shutting down waits for the release too, or for its going on in the background.\n        hold.shared.held.remove(hold);\n",
                 to: "",
             },
         ],
+    },
+    Mutant {
+        suite: Suite::Options,
+        caught_by: &["strategy::a_waiter_that_is_not_polled_keeps_no_turn"],
+        what: "a turn is its caller's, whether it takes it or not",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/notify.rs",
+            from: "            Turn::Offered(_, since) if now.since(since) >= OFFER_PATIENCE => self.open(),\n            Turn::Trying(_, since) if now.since(since) >= CLAIM => self.open(),\n",
+            to: "            Turn::Offered(_, since) if since > now => self.open(),\n",
+        }],
+    },
+    Mutant {
+        suite: Suite::Options,
+        caught_by: &["strategy::a_lock_that_is_free_when_the_wait_ends_is_entered"],
+        what: "the end of a wait does not look",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/notify.rs",
+            from: "            Ok(match attempt.enter().await? {\n",
+            to: "            Ok(match Answer::Busy {\n",
+        }],
+    },
+    Mutant {
+        suite: Suite::Options,
+        caught_by: &["extend::extensions_called_together_do_not_add_up"],
+        what: "an extension counts from its first poll",
+        changes: &[Change {
+            file: "lock-runtime/src/guard.rs",
+            from: "        self.extend_until(until)\n",
+            to: "        let _ = until;\n        async move { self.extend_until(self.state.lease_ends() + by).await }\n",
+        }],
+    },
+    Mutant {
+        suite: Suite::Options,
+        caught_by: &["extend::what_was_handed_on_is_extended_from_the_end_of_its_lease"],
+        what: "an extension counts from the end of the claim",
+        changes: &[Change {
+            file: "lock-runtime/src/lease.rs",
+            from: "Some(deadline) if self.claim => deadline.max(self.begun + self.time),",
+            to: "Some(deadline) if self.claim => deadline,",
+        }],
+    },
+    Mutant {
+        suite: Suite::Options,
+        caught_by: &["extend::an_extension_lasts_as_long_as_the_lease_is_renewed"],
+        what: "an extension ends at the deadline that it found",
+        changes: &[
+            Change {
+                file: "lock-runtime/src/guard.rs",
+                from: "                None => state.not_lost()?,\n",
+                to: "                None => return Err(lost(LossReason::Expired)),\n",
+            },
+            Change {
+                file: "lock-runtime/src/hold.rs",
+                from: "        let asked = engine::run(asking).await;\n        asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))\n",
+                to: "        asking.await\n",
+            },
+        ],
+    },
+    Mutant {
+        suite: Suite::Options,
+        caught_by: &["hold_at_least::thousands_of_kept_locks"],
+        what: "each release looks at all that is kept",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/memory.rs",
+            from: "        kept.push(Reverse((until, name.clone())));\n",
+            to: "        kept.push(Reverse((until, name.clone())));\n        locks.values_mut().for_each(|slot| slot.settle(fence));\n",
+        }],
+    },
+    Mutant {
+        suite: Suite::Options,
+        caught_by: &["keys::what_is_lost_while_another_one_is_waited_for_is_taken_again"],
+        what: "what is lost before the body is not taken again",
+        changes: &[Change {
+            file: "lock-runtime/src/several.rs",
+            from: "Some(_) if budget.waits_until() > shared.backend.now() => {}",
+            to: "Some(_) if budget.waits_until() == shared.backend.now() => {}",
+        }],
+    },
+    Mutant {
+        suite: Suite::Options,
+        caught_by: &["runtimes::in_process"],
+        what: "every runtime is taken to have a timer",
+        changes: &[Change {
+            file: "lock-runtime/src/clock.rs",
+            from: "catch_unwind(|| drop(time::sleep(Duration::ZERO))).is_ok()",
+            to: "catch_unwind(|| drop(Duration::ZERO)).is_ok()",
+        }],
     },
 ];

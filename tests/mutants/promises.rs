@@ -6,6 +6,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         suite: Suite::Promises,
         caught_by: &["p01_"],
+        what: "a caller that misses its offers is offered a claim each time",
+        changes: &[Change {
+            file: "lock-core/src/lease.rs",
+            from: "    CLAIM / 10_u32.pow(missed.min(3))",
+            to: "    CLAIM / 10_u32.pow(missed.min(0))",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p01_"],
         what: "a lost counter starts again at one",
         changes: &[
             Change {
@@ -58,8 +68,18 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a wait lasts twice as long",
         changes: &[Change {
             file: "lock-runtime/src/wait.rs",
-            from: "    match bounded(backend, until, attempt.enter()).await {\n        Some(Ok(Answer::Granted(grant))) => return Ok(grant),",
-            to: "    match bounded(backend, until + wait, attempt.enter()).await {\n        Some(Ok(Answer::Granted(grant))) => return Ok(grant),",
+            from: "    match unless_closing(&wanted.shared, until, attempt.enter()).await? {\n        Some(Ok(Answer::Granted(grant))) => Ok(grant),",
+            to: "    match unless_closing(&wanted.shared, until + wait, attempt.enter()).await? {\n        Some(Ok(Answer::Granted(grant))) => Ok(grant),",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p03_"],
+        what: "who is too late takes its server for unreachable",
+        changes: &[Change {
+            file: "lock-runtime/src/wait.rs",
+            from: "    if backend.is_answering(LEAVE_PATIENCE / 2).await {",
+            to: "    if backend.is_answering(LEAVE_PATIENCE / 2).await && false {",
         }],
     },
     Mutant {
@@ -77,9 +97,19 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: &["p05_"],
         what: "a renewal that finds the key gone says nothing",
         changes: &[Change {
-            file: "lock-runtime/src/renewal.rs",
-            from: "                if hold.kept_at.is_kept() {\n                    hold.lose(LossReason::NotHeld);\n                }",
-            to: "                let _ = LossReason::NotHeld;",
+            file: "lock-runtime/src/hold.rs",
+            from: "Renewed::NotHeld => return Err(self.lose(LossReason::NotHeld)),",
+            to: "Renewed::NotHeld => return Err(LossReason::NotHeld),",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p05_"],
+        what: "the renewal that a nested call asks for never ends",
+        changes: &[Change {
+            file: "lock-runtime/src/lease.rs",
+            from: "            self.plans.swap_remove(index);\n",
+            to: "            let _ = index;\n",
         }],
     },
     Mutant {
@@ -94,13 +124,50 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Promises,
+        caught_by: &["p01_"],
+        what: "a place of which a caller reads too late is forgotten",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/request.rs",
+            from: "                self.learn_place(place);\n                Reply::Queued {",
+            to: "                Reply::Queued {",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p01_"],
+        what: "a caller that has missed an offer is offered a claim again",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/attempt.rs",
+            from: "                        self.offer = None;\n                        self.missed += 1;\n",
+            to: "                        self.offer = None;\n",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p06_"],
+        what: "renewals outlive their client",
+        changes: &[Change {
+            file: "lock-runtime/src/closing.rs",
+            from: "        self.0.end();",
+            to: "        let _ = &self.0;",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
         caught_by: &["p07_"],
         what: "two siblings have a turn at once",
-        changes: &[Change {
-            file: "lock-runtime/src/reentry.rs",
-            from: "Semaphore::new(1)",
-            to: "Semaphore::new(2)",
-        }],
+        changes: &[
+            Change {
+                file: "lock-runtime/src/turns.rs",
+                from: "        if current.ticket == ticket {\n",
+                to: "        if current.ticket <= ticket {\n",
+            },
+            Change {
+                file: "lock-runtime/src/turns.rs",
+                from: "current.filter(|current| current.ticket == ticket)",
+                to: "current.filter(|current| current.ticket <= ticket)",
+            },
+        ],
     },
     Mutant {
         suite: Suite::Promises,
@@ -108,8 +175,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a loss replaces the value of a body that has completed",
         changes: &[Change {
             file: "lock-runtime/src/run.rs",
-            from: "            entered.loss();\n            return Poll::Ready(Ok(()));",
-            to: "            return Poll::Ready(match (entered.loss(), on_lost) {\n                (Some(lost), OnLost::Cancel) => Err(lost),\n                _ => Ok(()),\n            });",
+            from: "            Poll::Ready(()) => {\n                entered.is_lost();",
+            to: "            Poll::Ready(()) => {\n                let _ = on_lost == OnLost::Cancel && self.is_lost(entered);",
         }],
     },
     Mutant {
@@ -144,12 +211,132 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Promises,
+        caught_by: &["p11_"],
+        what: "a value is printed to its end, however long it is",
+        changes: &[Change {
+            file: "lock-core/src/key.rs",
+            from: "                return Err(fmt::Error);",
+            to: "                return Ok(());",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
         caught_by: &["p12_"],
         what: "every hold that had waited is confirmed at once",
         changes: &[Change {
             file: "lock-runtime/src/plan.rs",
             from: "const CONFIRM_AFTER: Duration = Duration::from_millis(100);",
             to: "const CONFIRM_AFTER: Duration = Duration::from_millis(0);",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p07_"],
+        what: "a task that a body drives is inside",
+        changes: &[Change {
+            file: "lock-runtime/src/reentry.rs",
+            from: "around.task == here",
+            to: "around.task == here || here == task::try_id()",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p07_"],
+        what: "a guard hides the calls around it",
+        changes: &[Change {
+            file: "lock-runtime/src/guard.rs",
+            from: "self.entered.lend(reentry::enclosing())",
+            to: "self.entered.lend(None)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p07_"],
+        what: "a guard takes its own turns below a call that has entered through it",
+        changes: &[Change {
+            file: "lock-runtime/src/reentry.rs",
+            from: "enclosing.depth() > level.depth()",
+            to: "enclosing.depth() > level.depth() + 1_000",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p05_"],
+        what: "a hold that was released is lost when its lease would have ended",
+        changes: &[Change {
+            file: "lock-runtime/src/hold.rs",
+            from: "(self.has_passed() && !self.has_ended())",
+            to: "self.has_passed()",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p05_", "p06_"],
+        what: "a body is dropped outside its hold",
+        changes: &[Change {
+            file: "lock-runtime/src/run.rs",
+            from: "this.frame.take().map(|frame| reentry::enter(Some(frame)))",
+            to: "this.frame.take().map(drop)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p01_polled_late"],
+        what: "a grant is offered to an owner that has not read its own answer",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/link.rs",
+            from: "        if !self.unanswered.has(&grant.owners) {",
+            to: "        if !grant.owners.is_empty() {",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p01_"],
+        what: "in process, a lock is held for a body that never begins",
+        changes: &[Change {
+            file: "lock-runtime/src/hold.rs",
+            from: "let ends = [lease.kept_until(), self.unused_until()];",
+            to: "let ends = [lease.kept_until(), None];",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p01_"],
+        what: "in process, only the first of those who wait looks after the others",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/memory.rs",
+            from: "            let soon = clock::now() + CLAIM;\n",
+            to: "            let soon = clock::now() + CLAIM * 1800;\n",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p07_"],
+        what: "a turn that is not taken is kept",
+        changes: &[Change {
+            file: "lock-runtime/src/turns.rs",
+            from: "                ticket: waiter.ticket,\n                until: Some(now + waiter.claim),\n",
+            to: "                ticket: waiter.ticket,\n                until: None,\n",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p07_"],
+        what: "a turn is taken for good before its body begins",
+        changes: &[Change {
+            file: "lock-runtime/src/turns.rs",
+            from: "            current.until = Some(now + CLAIM);\n",
+            to: "            current.until = None;\n",
+        }],
+    },
+    Mutant {
+        suite: Suite::Promises,
+        caught_by: &["p07_"],
+        what: "a hold is kept for an entry whose body has not begun",
+        changes: &[Change {
+            file: "lock-runtime/src/entry.rs",
+            from: "        self.duty.step_out();\n",
+            to: "",
         }],
     },
 ];

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Changes every decision of lock-core and of the engine's plan, one after the other, and lists the changes that their own
+# Changes every decision of lock-core and of the engine's plan and lease, one after the other, and lists the changes that their own
 # unit tests do not notice: sh tests/mutants/pure.sh
 #
 # Needs cargo-mutants (`cargo install cargo-mutants`). Five minutes; run again, it goes on with what was missed.
@@ -11,4 +11,4 @@ if ! cargo mutants --version >/dev/null 2>&1; then
 fi
 cargo mutants --iterate --timeout 60 --output target/mutants/core --package lock-core &&
     cargo mutants --iterate --timeout 60 --output target/mutants/plan --package lock-runtime \
-        --file lock-runtime/src/plan.rs -- --lib
+        --file lock-runtime/src/plan.rs --file lock-runtime/src/lease.rs -- --lib

@@ -51,9 +51,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 to: "    lease + Duration::from_secs(60)",
             },
             Change {
-                file: "lock-runtime/src/renewal.rs",
-                from: "                if hold.kept_at.is_kept() {\n                    hold.lose(LossReason::NotHeld);\n                }",
-                to: "                let _ = LossReason::NotHeld;",
+                file: "lock-runtime/src/hold.rs",
+                from: "Renewed::NotHeld => return Err(self.lose(LossReason::NotHeld)),",
+                to: "Renewed::NotHeld => return Err(LossReason::NotHeld),",
             },
         ],
     },

@@ -1,8 +1,12 @@
 //! `hold_at_least`: the value returns at once, the lock stays taken until its time is over.
 
-use std::time::Duration;
+use std::{
+    future::Future,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
-use lock_runtime::{LockClient, LockError, OptionsError, distributed_lock};
+use lock_runtime::{Hold, LockClient, LockError, OptionsError, distributed_lock};
 use support::{epsilon, server::RedisServer};
 use tokio::{sync::Notify, time::Instant};
 
@@ -85,6 +89,64 @@ async fn those_who_wait_already_enter_at_the_end_in_order() {
         );
     })
     .await;
+}
+
+/// A neighbour asks for its turn to be confirmed, and is not polled when the answer comes. It enters after the one that had
+/// its turn meanwhile, and not within that one's least time.
+#[tokio::test]
+async fn a_neighbour_that_is_polled_late_waits_for_the_end() {
+    const LEAST: Duration = Duration::from_millis(400);
+    let store = Store::redis().await;
+    let (client, other) = (store.client().await, store.client().await);
+    let guard = hold(&other, "job").await;
+    let entered = std::sync::Mutex::new(Vec::new());
+    let lock = client.lock("job").lease(10 * SECOND).hold_at_least(LEAST);
+    let mut calls: Vec<_> = (0..3)
+        .map(|_| {
+            let inside = async {
+                let token = Hold::current().unwrap().token();
+                entered.lock().unwrap().push((Instant::now(), token));
+            };
+            Some(Box::pin(lock.clone().wait(60 * SECOND).run(inside)))
+        })
+        .collect();
+    let mut poll = |number: usize| {
+        let mut cx = Context::from_waker(Waker::noop());
+        if let Some(call) = &mut calls[number]
+            && let Poll::Ready(done) = call.as_mut().poll(&mut cx)
+        {
+            done.unwrap();
+            calls[number] = None;
+        }
+        calls.iter().all(Option::is_none)
+    };
+    for number in 0..3 {
+        while other.lock("job").status().await.unwrap().waiters <= number {
+            poll(number);
+            tokio::time::sleep(MS).await;
+        }
+    }
+    guard.release().await;
+    // More than a third of its claim is over: it has to be confirmed.
+    tokio::time::sleep(SECOND).await;
+    poll(0);
+    for _ in 0..250 {
+        tokio::time::sleep(10 * MS).await;
+        poll(1);
+        if !entered.lock().unwrap().is_empty() {
+            break;
+        }
+    }
+    while !(0..3).map(&mut poll).fold(false, |_, all_done| all_done) {
+        tokio::time::sleep(10 * MS).await;
+    }
+    drop(calls);
+    let entered = entered.into_inner().unwrap();
+    for pair in entered.windows(2) {
+        let gap = pair[1].0 - pair[0].0;
+        assert!(gap >= LEAST - 20 * MS, "{gap:?} after the one before");
+        assert!(pair[1].1 > pair[0].1, "{entered:?}");
+    }
 }
 
 #[tokio::test]
@@ -271,4 +333,26 @@ async fn longer_than_the_lease_is_refused_before_anything_is_sent() {
         ))
     );
     hold(&client, "job").await.release().await;
+}
+
+/// What is kept by name adds nothing to the cost of a release.
+#[tokio::test]
+async fn thousands_of_kept_locks_cost_no_more_each_than_the_first() {
+    const MANY: usize = 1000;
+    let client = Store::memory().client().await;
+    let keep = async |from: usize| {
+        let start = Instant::now();
+        for number in from..from + MANY {
+            let lock = client.lock(format!("job:{number}"));
+            let lock = lock.hold_at_least(3600 * SECOND);
+            lock.run(async {}).await.unwrap();
+        }
+        start.elapsed()
+    };
+    let first = keep(0).await;
+    for batch in 1..15 {
+        keep(batch * MANY).await;
+    }
+    let last = keep(15 * MANY).await;
+    assert!(last < 3 * first + 100 * MS, "{first:?}, then {last:?}");
 }

@@ -391,31 +391,70 @@ async fn siblings_take_turns_in_the_same_order() {
 }
 
 #[distributed_lock(keys = ["a", "b"], wait = "20s", lease = "1s", renew = true, on_lost = continue)]
-async fn runs_on(ran: &AtomicBool) -> Result<(), LockError> {
+async fn patient(ran: &AtomicBool) -> Result<(), LockError> {
     ran.store(true, Ordering::SeqCst);
     Ok(())
 }
 
+#[distributed_lock(keys = ["a", "b"], wait = "2s", lease = "1s", renew = true, on_lost = continue)]
+async fn less_patient(ran: &AtomicBool) -> Result<(), LockError> {
+    ran.store(true, Ordering::SeqCst);
+    Ok(())
+}
+
+async fn delete_a(store: &Store) {
+    let mut redis = support::server::shared_server().await.connection().await;
+    let deleted: u8 = redis::cmd("DEL")
+        .arg(store.name("a"))
+        .query_async(&mut redis)
+        .await
+        .unwrap();
+    assert_eq!(deleted, 1);
+}
+
+/// The call is not inside while it waits, so it is not told of a loss.
 #[tokio::test]
-async fn no_body_begins_after_a_loss_and_nobody_waits_on() {
+async fn what_is_lost_while_another_one_is_waited_for_is_taken_again() {
     let store = Store::redis().await;
     let (client, other) = (store.client().await, store.client().await);
     let guard = hold(&other, "b").await;
     let ran = AtomicBool::new(false);
-    let (ended, ()) = tokio::join!(client.scope(runs_on(&ran)), async {
+    let (ended, ()) = tokio::join!(client.scope(patient(&ran)), async {
         until_waiting(&other, "b", 1).await;
-        let mut redis = support::server::shared_server().await.connection().await;
-        let name = store.name("a");
-        redis::cmd("DEL")
-            .arg(name)
-            .exec_async(&mut redis)
-            .await
-            .unwrap();
-        until_waiting(&other, "b", 0).await;
+        delete_a(&store).await;
+        until(async || held(&other, &["a"]).await == ["a"]).await;
+        assert!(
+            !ran.load(Ordering::SeqCst),
+            "the body runs without its locks"
+        );
+        guard.release().await;
     });
-    assert!(matches!(ended, Err(LockError::Lost { key, .. }) if key.as_str() == "a"));
+    ended.unwrap();
+    assert!(ran.into_inner());
+    assert_eq!(store.keys().await, [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn what_is_lost_while_another_one_is_waited_for_and_not_free_again_is_busy() {
+    let store = Store::redis().await;
+    let (client, other) = (store.client().await, store.client().await);
+    let guard = hold(&other, "b").await;
+    let ran = AtomicBool::new(false);
+    let (ended, taken) = tokio::join!(client.scope(less_patient(&ran)), async {
+        until_waiting(&other, "b", 1).await;
+        delete_a(&store).await;
+        hold(&other, "a").await
+    });
+    match ended {
+        Err(LockError::Busy { key, with, waited }) => {
+            assert_eq!((key.as_str(), with), ("a", BusyWith::AnotherProcess));
+            assert!(waited < 2 * SECOND + epsilon(), "{waited:?}");
+        }
+        other => panic!("{other:?}"),
+    }
     assert!(!ran.into_inner());
     guard.release().await;
+    taken.release().await;
     assert_eq!(store.keys().await, [] as [String; 0]);
 }
 

@@ -82,6 +82,12 @@ impl Jvm {
             .await
     }
 
+    /// How long the lease still is, in ms; below zero without one.
+    async fn left(&mut self) -> i64 {
+        let lock = self.lock.clone();
+        self.ask("PTTL", &[&lock]).await
+    }
+
     /// The hash.
     async fn stored(&mut self) -> HashMap<String, u32> {
         let lock = self.lock.clone();
@@ -130,7 +136,7 @@ async fn a_hold_of_ours_looks_like_one_of_redissons() {
     let mut jvm = Jvm::at(&store, "k").await;
     let guard = client.lock("k").lease(20 * SECOND).acquire().await.unwrap();
     let stored = jvm.stored().await;
-    let [(owner, 1)] = stored.iter().collect::<Vec<_>>()[..] else {
+    let [(owner, 20_000)] = stored.iter().collect::<Vec<_>>()[..] else {
         panic!("{stored:?}");
     };
     let (uuid, number) = owner.split_once(':').unwrap();
@@ -143,6 +149,41 @@ async fn a_hold_of_ours_looks_like_one_of_redissons() {
     assert_eq!(jvm.stored().await.len(), 1);
     guard.release().await;
     assert_eq!(store.keys().await, [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try() {
+    let store = Store::redisson().await;
+    let client = store.client().await;
+    let mut jvm = Jvm::at(&store, "k").await;
+    let lock = jvm.lock.clone();
+    for change in [&["PEXPIRE", &lock, "3600000"][..], &["PERSIST", &lock]] {
+        let lock = client.lock("k").lease(2 * SECOND).renew(true);
+        let guard = lock.acquire().await.unwrap();
+        let _: i64 = jvm.ask(change[0], &change[1..]).await;
+        // By a renewal of its own.
+        until(async || (0..=2000).contains(&Jvm::at(&store, "k").await.left().await)).await;
+        assert!(guard.remaining() <= 2 * SECOND, "{:?}", guard.remaining());
+        guard.release().await;
+        // By others, for the holder is gone.
+        let lock = client.lock("k").lease(2 * SECOND).renew(false);
+        let guard = lock.acquire().await.unwrap();
+        let _: i64 = jvm.ask(change[0], &change[1..]).await;
+        let busy = client.lock("k").try_acquire().await;
+        assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+        let left = jvm.left().await;
+        assert!((1..=2000).contains(&left), "{left}");
+        drop(guard);
+        until(async || store.keys().await.is_empty()).await;
+    }
+    // A lease that an extension made longer stays.
+    let guard = client.lock("k").lease(2 * SECOND).acquire().await.unwrap();
+    guard.extend(10 * SECOND).await.unwrap();
+    let busy = client.lock("k").try_acquire().await;
+    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    let left = jvm.left().await;
+    assert!((8_000..=12_000).contains(&left), "{left}");
+    guard.release().await;
 }
 
 #[tokio::test]
@@ -571,7 +612,7 @@ async fn a_user_with_few_rights_can_share_locks() {
         .acquire()
         .await
         .unwrap();
-    let (next, ()) = tokio::join!(lock.acquire(), guard.release());
+    let (next, _) = tokio::join!(lock.acquire(), guard.release());
     next.unwrap().release().await;
     client.shutdown().await;
     let mut taken = redis::cmd("ACL");

@@ -1,11 +1,13 @@
 //! The options of a call that are no promise by themselves, on every backend.
 
+mod extend;
 mod hold_at_least;
 mod keys;
 mod layout;
 mod map_err;
 mod on_busy;
 mod release;
+mod runtimes;
 mod strategy;
 
 use support::stores;

@@ -215,7 +215,10 @@ async fn others_find_it_taken_for_a_round_trip_at_most() {
             let returned = Instant::now();
             loop {
                 match other.lock("k").try_acquire().await {
-                    Ok(guard) => break guard.release().await,
+                    Ok(guard) => {
+                        guard.release().await;
+                        break;
+                    }
                     Err(LockError::Busy { .. }) => {}
                     Err(error) => panic!("{error}"),
                 }

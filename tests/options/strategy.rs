@@ -309,3 +309,72 @@ async fn one_process_sends_what_its_strategy_needs() {
     let (spin, _) = cost(Strategy::Spin, 50, 5 * MS).await;
     assert!(spin > 4.0, "{spin}");
 }
+
+/// A lease ends without a word, between the tries of one that waits: the end of the wait is the last try.
+#[tokio::test]
+async fn a_lock_that_is_free_when_the_wait_ends_is_entered() {
+    on_every_store(|store| async move {
+        let other = store.client().await;
+        let strategies = store.strategies().iter();
+        for &strategy in strategies.filter(|strategy| **strategy != Strategy::Handoff) {
+            for lease in [60 * MS, 100 * MS] {
+                let start = Instant::now();
+                let guard = other.lock("k").lease(lease).acquire().await.unwrap();
+                std::mem::forget(guard);
+                let pause = Backoff {
+                    first: SECOND,
+                    most: SECOND,
+                };
+                let waiting = store.builder().backoff(pause).connect().await.unwrap();
+                let lock = waiting.lock("k").strategy(strategy);
+                let wait = (lease + 50 * MS).saturating_sub(start.elapsed());
+                let entered = lock.wait(wait).acquire().await;
+                assert!(entered.is_ok(), "{strategy:?}: {entered:?}");
+                entered.unwrap().release().await;
+            }
+        }
+    })
+    .await;
+}
+
+/// One caller of a process waits in a stream that nobody polls: the others of its process enter all the same.
+#[tokio::test]
+async fn a_waiter_that_is_not_polled_keeps_no_turn() {
+    const OTHERS: usize = 3;
+    for store in [Store::redis().await, Store::redisson().await] {
+        eprintln!("on {store:?}");
+        let (client, holder) = (store.client().await, store.client().await);
+        // Not polled from its first try on, from its wait on, and again for a release.
+        for polled in [1, 2, 30] {
+            let guard = hold(&holder, "k").await;
+            let lock = client
+                .lock("k")
+                .strategy(Strategy::Notify)
+                .wait(20 * SECOND);
+            let mut parked = Box::pin(lock.acquire());
+            for _ in 0..polled {
+                let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+                assert!(parked.as_mut().poll(&mut cx).is_pending());
+                sleep(10 * MS).await;
+            }
+            let mut others = JoinSet::new();
+            for _ in 0..OTHERS {
+                let lock = lock.clone();
+                others.spawn(async move { lock.acquire().await.unwrap().release().await });
+            }
+            sleep(100 * MS).await;
+            let released = Instant::now();
+            guard.release().await;
+            while let Some(entered) = others.join_next().await {
+                entered.unwrap();
+            }
+            // The claim time (2 s), and one interval between two looks (200 ms).
+            let took = released.elapsed();
+            assert!(
+                took < 2200 * MS + epsilon(),
+                "polled {polled} times: {took:?}"
+            );
+            parked.await.unwrap().release().await;
+        }
+    }
+}

@@ -1,17 +1,21 @@
 //! The contract, promise by promise, on every backend where it applies. Each module is named after its promise, and
 //! has a mutant of its own in `tests/mutants` that turns it red and leaves the others green.
 
+mod chance;
 mod p01_exclusion;
+mod p01_polled_late;
 mod p02_order;
 mod p03_bounded_waiting;
 mod p04_crash;
 mod p05_told_of_loss;
 mod p06_cancel;
+mod p07_programs;
 mod p07_reentry;
 mod p08_result;
 mod p09_early_exits;
 mod p10_never_unlocked;
 mod p11_keys;
 mod p12_cost;
+mod witness;
 
 use support::stores;

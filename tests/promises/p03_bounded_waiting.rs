@@ -1,7 +1,8 @@
 //! `wait` bounds the acquisition, end to end.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use lock_runtime::{BusyWith, LockClient, LockError};
 use support::proxy::FaultProxy;
 use support::server::{RedisServer, shared_server};
@@ -55,12 +56,15 @@ async fn one_attempt_neither_queues_nor_overtakes() {
         assert_eq!(client.lock("k").status().await.unwrap().waiters, 1);
         // The try comes while the lock changes hands: the waiter is first all the same.
         let lock = other.lock("k");
-        let ((), tried) = tokio::join!(guard.release(), lock.try_acquire());
+        let (_, tried) = tokio::join!(guard.release(), lock.try_acquire());
         assert!(matches!(tried, Err(LockError::Busy { .. })));
         waiting.await.unwrap().unwrap().release().await;
     })
     .await;
 }
+
+/// A silent server may cost so much more: the caller tries to leave the queue.
+const LEAVING: Duration = Duration::from_millis(200);
 
 /// The server takes the request and never says a word.
 #[tokio::test]
@@ -78,7 +82,7 @@ async fn a_silent_server_is_unreachable_within_wait() {
             "{refused}"
         );
         assert!(
-            took >= wait && took < wait + support::epsilon(),
+            took >= wait && took < wait + LEAVING + support::epsilon(),
             "{took:?} of {wait:?}"
         );
     }
@@ -106,4 +110,30 @@ async fn a_wait_spans_a_reconnect() {
     });
     server.restart().await;
     entering.await.unwrap().unwrap().release().await;
+}
+
+/// Far more callers than their process can ask for in time: the server answers, and they are late.
+#[tokio::test]
+async fn a_crowd_is_late_and_its_server_is_not_unreachable() {
+    const CALLERS: usize = 10_000;
+    const KEYS: usize = 50;
+    let store = Store::redis().await;
+    let (holder, client) = (store.client().await, store.client().await);
+    hold(&client, "before").await.release().await;
+    let mut guards = Vec::new();
+    for key in 0..KEYS {
+        guards.push(hold(&holder, &key.to_string()).await);
+    }
+    for wait in [Duration::ZERO, 100 * MS] {
+        let calls = (0..CALLERS).map(|caller| {
+            let lock = client.lock((caller % KEYS).to_string()).wait(wait);
+            async move { lock.acquire().await.map(drop) }
+        });
+        for refused in join_all(calls).await {
+            assert!(
+                matches!(refused, Err(LockError::Busy { .. })),
+                "{refused:?}"
+            );
+        }
+    }
 }

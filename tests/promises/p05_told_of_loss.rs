@@ -5,14 +5,18 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use lock_runtime::{LockError, LossReason, OnLost};
+use futures_util::{FutureExt, future::BoxFuture};
+use lock_runtime::{Hold, LockError, LossReason, OnLost};
 use support::server::shared_server;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use crate::stores::{MS, SECOND, Store, on_every_store};
+use crate::{
+    stores::{MS, SECOND, Store, on_every_store},
+    witness::Seen,
+};
 
 struct SetOnDrop(Arc<AtomicBool>);
 
@@ -209,6 +213,96 @@ async fn a_renewed_lease_outlives_its_time_and_max_hold_ends_it() {
             "{:?}",
             started.elapsed()
         );
+    })
+    .await;
+}
+
+/// A nested call's renewal ends with that call: its last deadline stays, and is not renewed.
+#[tokio::test]
+async fn a_fixed_lease_is_fixed_again_when_a_renewed_call_in_it_has_left() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let nested = client.lock("k").lease(SECOND).renew(true);
+        let body = async {
+            nested.run(sleep(400 * MS)).await.unwrap();
+            let left = Instant::now();
+            let hold = lock_runtime::Hold::current().unwrap();
+            let lost = tokio::time::timeout(5 * SECOND, hold.lost()).await;
+            (lost, left.elapsed())
+        };
+        let lock = client.lock("k").lease(300 * MS).on_lost(OnLost::Continue);
+        let (lost, lasted) = lock.run(body).await.unwrap();
+        assert_eq!(lost, Ok(LossReason::Expired));
+        assert!(
+            lasted > 600 * MS && lasted < SECOND + support::epsilon(),
+            "{lasted:?}"
+        );
+        // A guard that nobody watches, too.
+        let guard = client.lock("k").lease(300 * MS).acquire().await.unwrap();
+        guard.run(nested.run(async {})).await.unwrap().unwrap();
+        let next = client.lock("k").wait(5 * SECOND).acquire().await;
+        next.unwrap().release().await;
+        assert_eq!(guard.loss(), Some(LossReason::Expired));
+    })
+    .await;
+}
+
+/// What is left of a hold after its release is not lost, however long ago its lease would have ended.
+#[tokio::test]
+async fn a_hold_that_was_released_is_never_lost() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let lock = client.lock("k").lease(150 * MS);
+        let mut lost = None;
+        let body = async {
+            let hold = Hold::current().unwrap();
+            let own = hold.clone();
+            let mut watch: BoxFuture<'static, LossReason> =
+                Box::pin(async move { own.lost().await });
+            assert!(watch.as_mut().now_or_never().is_none());
+            lost = Some(watch);
+            hold
+        };
+        let hold = lock.run(body).await.unwrap();
+        assert_eq!(hold.remaining(), Duration::ZERO);
+        let begun_inside = lost.unwrap();
+        let either = futures_util::future::select(begun_inside, Box::pin(hold.lost()));
+        assert!(timeout(300 * MS, either).await.is_err());
+        assert_eq!((hold.loss(), hold.remaining()), (None, Duration::ZERO));
+        assert_eq!((client.stats().lost, client.stats().released), (0, 1));
+    })
+    .await;
+}
+
+/// A guard that is given back too late was lost, though nobody has asked.
+#[tokio::test]
+async fn a_hold_that_is_released_after_its_lease_was_lost() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let guard = client.lock("k").lease(50 * MS).acquire().await.unwrap();
+        let hold = (*guard).clone();
+        sleep(60 * MS).await;
+        guard.release().await;
+        assert_eq!(hold.loss(), Some(LossReason::Expired));
+        assert_eq!(hold.lost().await, LossReason::Expired);
+        assert_eq!(client.stats().lost, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_lost_body_owned_is_dropped_inside_its_hold() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let seen = Seen::default();
+        let body = async {
+            let _witness = seen.witness();
+            std::future::pending::<()>().await;
+        };
+        let lost = client.lock("k").lease(50 * MS).run(body).await;
+        assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+        let hold = seen.hold();
+        assert_eq!(hold.loss(), Some(LossReason::Expired));
     })
     .await;
 }

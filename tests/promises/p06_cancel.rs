@@ -1,11 +1,19 @@
 //! Nothing leaks when a call is dropped. `tests/drops.rs` counts hundreds of drops in each state.
 
-use std::time::Duration;
+use std::{
+    future::Future,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
 
-use lock_runtime::LockError;
+use lock_runtime::{FencingToken, Hold, InCurrentHold, LockClient, LockError};
+use tokio::time::timeout;
 
-use crate::stores::{
-    MS, SECOND, hold, on_every_store, on_stores_with_a_queue, until_free, until_waiting,
+use crate::{
+    stores::{
+        MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until_free, until_waiting,
+    },
+    witness::Seen,
 };
 
 #[tokio::test]
@@ -131,6 +139,137 @@ async fn shutting_down_drains() {
         drop(guard);
         down.await.unwrap();
         hold(&other, "k").await.release().await;
+    })
+    .await;
+}
+
+/// The places whose leases are renewed.
+async fn on_stores_that_renew<Fut: Future<Output = ()>>(test: impl Fn(Store) -> Fut) {
+    for store in [
+        Store::redis().await,
+        Store::redlock().await,
+        Store::redisson().await,
+    ] {
+        eprintln!("on {store:?}");
+        test(store).await;
+    }
+}
+
+/// What a waiter may still have to wait for when nobody renews any more.
+const LEASE: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_shutdown_that_is_dropped_ends_all_renewals() {
+    on_stores_that_renew(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let lock = client.lock("k").lease(LEASE).renew(true);
+        let guard = lock.acquire().await.unwrap();
+        let down = tokio::time::timeout(2 * LEASE, client.shutdown()).await;
+        assert!(down.is_err(), "what is held is waited for");
+        assert_eq!(guard.loss(), None, "and renewed meanwhile");
+        let dropped = Instant::now();
+        let next = other.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+        let took = dropped.elapsed();
+        assert!(took < LEASE + 200 * MS + support::epsilon(), "{took:?}");
+        assert!(guard.loss().is_some());
+        next.release().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_guard_that_is_forgotten_is_renewed_no_longer_than_its_client_lives() {
+    on_stores_that_renew(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let lock = client.lock("k").lease(LEASE).renew(true);
+        std::mem::forget(lock.acquire().await.unwrap());
+        tokio::time::sleep(2 * LEASE).await;
+        assert!(other.lock("k").try_acquire().await.is_err());
+        drop((client, lock));
+        let dropped = Instant::now();
+        let next = other.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+        let took = dropped.elapsed();
+        assert!(took < LEASE + 200 * MS + support::epsilon(), "{took:?}");
+        next.release().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_keeps_its_client() {
+    on_stores_that_renew(|store| async move {
+        let client = store.client().await;
+        let call = client.lock("k").lease(LEASE).renew(true);
+        let call = call.run(tokio::time::sleep(2 * LEASE));
+        drop(client);
+        call.await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_dropped_body_owned_is_dropped_inside_its_hold() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let body = |seen: &Seen| {
+            let witness = seen.witness();
+            async move {
+                let _witness = witness;
+                std::future::pending::<()>().await;
+            }
+        };
+        let (call, in_guard, taken_along) = (Seen::default(), Seen::default(), Seen::default());
+        assert!(
+            timeout(50 * MS, client.lock("k").run(body(&call)))
+                .await
+                .is_err()
+        );
+        assert_eq!(call.hold().key().as_str(), "k");
+        until_free(&client, "k").await;
+        let guard = hold(&client, "k").await;
+        assert!(timeout(50 * MS, guard.run(body(&in_guard))).await.is_err());
+        assert_eq!(in_guard.hold().token(), guard.token());
+        let (token, task) = guard
+            .run(async {
+                let task = tokio::spawn(body(&taken_along).in_current_hold());
+                tokio::task::yield_now().await;
+                (Hold::current().unwrap().token(), task)
+            })
+            .await
+            .unwrap();
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+        assert_eq!(taken_along.hold().token(), token);
+        guard.release().await;
+        until_free(&client, "k").await;
+    })
+    .await;
+}
+
+/// The hold lasts until the last of what the body owned is dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_destructor_enters_the_lock_of_its_dropped_body_again() {
+    struct Entering(LockClient, Arc<OnceLock<Result<FencingToken, LockError>>>);
+    impl Drop for Entering {
+        fn drop(&mut self) {
+            let lock = self.0.lock("k").wait(SECOND);
+            let entered = tokio::task::block_in_place(|| lock.blocking_acquire());
+            self.1.set(entered.map(|guard| guard.token())).unwrap();
+        }
+    }
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let entered = Arc::new(OnceLock::new());
+        let token = Arc::new(OnceLock::new());
+        let (entering, outer) = (Entering(client.clone(), entered.clone()), token.clone());
+        let call = client.lock("k").run(async move {
+            let _entering = entering;
+            outer.set(Hold::current().unwrap().token()).unwrap();
+            std::future::pending::<()>().await;
+        });
+        assert!(timeout(50 * MS, call).await.is_err());
+        assert_eq!(entered.get().unwrap().as_ref(), Ok(token.get().unwrap()));
+        until_free(&client, "k").await;
     })
     .await;
 }

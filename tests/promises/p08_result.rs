@@ -1,6 +1,6 @@
 //! The body's result is the body's, whatever becomes of the lease and the release.
 
-use lock_runtime::{LockError, distributed_lock};
+use lock_runtime::{LockError, LossReason, ReleaseOutcome, distributed_lock};
 use support::server::RedisServer;
 
 use crate::stores::{MS, SECOND, Store, on_every_store};
@@ -66,4 +66,52 @@ async fn a_failed_release_does_not_replace_the_value() {
     let stats = crate::stores::until(async || client.stats().release_failed == 1);
     stats.await;
     assert_eq!(client.stats().released, 0);
+}
+
+/// A guard's release says what became of the lock, and a loss is counted once, as a loss alone.
+#[tokio::test]
+async fn a_release_says_what_became_of_the_lock() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let guard = client.lock("k").acquire().await.unwrap();
+        let nested = guard.run(async { client.lock("k").acquire().await });
+        let nested = nested.await.unwrap().unwrap();
+        assert_eq!(guard.release().await, ReleaseOutcome::StillHeld);
+        assert_eq!(nested.release().await, ReleaseOutcome::Released);
+
+        let released = client.stats().released;
+        let lost = client.lock("k").lease(100 * MS).acquire().await.unwrap();
+        let dropped = client.lock("j").lease(100 * MS).acquire().await.unwrap();
+        let extended = client.lock("i").lease(100 * MS).acquire().await.unwrap();
+        tokio::time::sleep(150 * MS).await;
+        let expired = LossReason::Expired;
+        assert_eq!(lost.release().await, ReleaseOutcome::Lost(expired));
+        drop(dropped);
+        assert!(extended.extend(SECOND).await.is_err());
+        drop(extended);
+        client.shutdown().await;
+        let stats = client.stats();
+        let counted = (stats.lost, stats.released, stats.release_failed);
+        assert_eq!(counted, (3, released, 0));
+    })
+    .await;
+}
+
+/// Nobody answers: the release goes on behind, and a guard that was lost has no release that fails.
+#[tokio::test]
+async fn a_release_without_an_answer_goes_on_in_the_background() {
+    let server = RedisServer::start().await;
+    let client = Store::on(&server.url()).client().await;
+    let held = client.lock("k").acquire().await.unwrap();
+    let lost = client.lock("j").lease(500 * MS).acquire().await.unwrap();
+    server.stop_process();
+    tokio::time::sleep(600 * MS).await;
+    let expired = LossReason::Expired;
+    assert_eq!(lost.release().await, ReleaseOutcome::Lost(expired));
+    assert_eq!(held.release().await, ReleaseOutcome::InBackground);
+    // As long as the lost one is tried to be given back.
+    tokio::time::sleep(3 * SECOND).await;
+    let stats = client.stats();
+    assert_eq!((stats.lost, stats.release_failed), (1, 0));
+    server.continue_process();
 }

@@ -1,8 +1,8 @@
 //! Keys cannot be confused: no two argument lists of one template give one lock.
 
-use std::{collections::HashMap, fmt::Display, future::Future};
+use std::{cell::Cell, collections::HashMap, fmt, fmt::Display, future::Future};
 
-use lock_runtime::{Hold, LockClient, LockError, distributed_lock};
+use lock_runtime::{Hold, KeyError, LockClient, LockError, distributed_lock};
 use proptest::prelude::*;
 
 use crate::stores::on_every_store;
@@ -53,6 +53,35 @@ fn values_that_contain_separators_do_not_collide() {
     }
     assert_eq!(rendered(colon("1", "x-y_z.~")).unwrap(), "a:1:x-y_z.~");
     assert_eq!(rendered(colon("a:b", "c")).unwrap(), "a:a%3Ab:c");
+}
+
+/// Prints a million letters, and counts those that were taken.
+struct Endless<'a>(&'a Cell<usize>);
+
+impl Display for Endless<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        while self.0.get() < 1_000_000 {
+            self.0.set(self.0.get() + 1);
+            f.write_str("x")?;
+        }
+        Ok(())
+    }
+}
+
+#[distributed_lock(key = "a:<x>:<y>")]
+async fn printed(x: Endless<'_>, y: Endless<'_>) -> Result<String, LockError> {
+    Ok("the body has run".to_owned())
+}
+
+#[test]
+fn a_value_that_prints_without_end_is_stopped_at_the_limit_of_a_key() {
+    let (first, second) = (Cell::new(0), Cell::new(0));
+    let refused = rendered(printed(Endless(&first), Endless(&second)));
+    let Err(LockError::InvalidKey(KeyError::TooLong { .. })) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(first.get() <= 1024, "{first:?}");
+    assert_eq!(second.get(), 0);
 }
 
 proptest! {

@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::plan::{BUFFERED, BUFFERED_FROM, Poller};
+
 /// One visit to a lock's inside, on a clock that all processes share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Visit {
     pub(crate) key: u32,
     pub(crate) token: u64,
+    pub(crate) poller: Poller,
     /// In ns, before the call; 0 if it did not queue.
     pub(crate) asked: u64,
     /// In ns, after the grant.
@@ -21,11 +24,13 @@ impl Visit {
         let Self {
             key,
             token,
+            poller,
             asked,
             entered,
             ended,
         } = self;
-        format!("v {key} {token} {asked} {entered} {ended}")
+        let poller = poller.number();
+        format!("v {key} {token} {poller} {asked} {entered} {ended}")
     }
 
     pub(crate) fn read(line: &str) -> Option<Self> {
@@ -35,12 +40,16 @@ impl Visit {
         Some(Self {
             key,
             token: next()?,
+            poller: Poller::read(next()?)?,
             asked: next()?,
             entered: next()?,
             ended: next()?,
         })
     }
 }
+
+/// What is printed of a key that stands without an entry, in ns: more than a claim and a probe.
+const REMARKABLE: u64 = 2_500_000_000;
 
 /// What is known of one key.
 #[derive(Debug, Default)]
@@ -50,6 +59,33 @@ struct Track {
     newest: Option<Visit>,
     /// When the latest asked of those who queued and have been inside.
     latest_asked: u64,
+    /// From when to when nobody was inside, where that was longer than anything found so far.
+    gaps: Vec<(u64, u64)>,
+}
+
+impl Track {
+    /// Notes how long the key stood without an entry before this visit. Whoever enters promptly has waited through the
+    /// earlier gaps as well, behind others.
+    fn stands(&mut self, visit: &Visit, longest: &mut u64) {
+        let since = self.newest.map_or(visit.entered, |last| last.ended);
+        if visit.entered.saturating_sub(since) > *longest {
+            self.gaps.push((since, visit.entered));
+        }
+        if visit.asked > 0 {
+            for (since, until) in &self.gaps {
+                let stood = until.saturating_sub(visit.asked.max(*since));
+                if stood > *longest {
+                    *longest = stood;
+                    if stood > REMARKABLE {
+                        eprintln!("{} ms without an entry before {visit:?}", stood / 1_000_000);
+                    }
+                }
+            }
+            // Nobody waits longer than a minute.
+            self.gaps
+                .retain(|(_, until)| until + 60_000_000_000 > visit.entered);
+        }
+    }
 }
 
 /// What was found.
@@ -68,6 +104,12 @@ pub(crate) struct Found {
     /// By how much the one asked later, in ns, that was inside before another one who queued: what a request is under way,
     /// if the queue is in order.
     pub(crate) overtaken: u64,
+    /// For how long, in ns, nobody was inside while a prompt poller waited.
+    pub(crate) stood: u64,
+    /// The same of keys that buffers of futures want, several of which may miss their turns.
+    pub(crate) stood_buffered: u64,
+    /// When the first overlap or fallen token was, in ns.
+    pub(crate) first_fault: Option<u64>,
 }
 
 /// All visits.
@@ -75,6 +117,7 @@ pub(crate) struct Found {
 pub(crate) struct Ledger {
     tracks: HashMap<u32, Track>,
     found: Found,
+    by_poller: BTreeMap<Poller, u64>,
     /// Where an operator deletes keys, from this one on.
     deleted_from: u32,
 }
@@ -84,6 +127,7 @@ impl Ledger {
         Self {
             tracks: HashMap::new(),
             found: Found::default(),
+            by_poller: BTreeMap::new(),
             deleted_from,
         }
     }
@@ -91,6 +135,7 @@ impl Ledger {
     /// Notes a visit, in whatever order they come in.
     pub(crate) fn add(&mut self, visit: Visit) {
         self.found.visits += 1;
+        *self.by_poller.entry(visit.poller).or_default() += 1;
         let track = self.tracks.entry(visit.key).or_default();
         let newest = track.newest.map_or(0, |newest| newest.token);
         if visit.token == newest || track.pending.insert(visit.token, visit).is_some() {
@@ -99,6 +144,7 @@ impl Ledger {
         } else if visit.token < newest {
             // Reported later than anything can be under way.
             self.found.fallen += 1;
+            self.found.first_fault.get_or_insert(visit.entered);
             track.pending.remove(&visit.token);
             eprintln!("token fell: {visit:?} after {:?}", track.newest);
         }
@@ -118,12 +164,21 @@ impl Ledger {
                         self.found.allowed += 1;
                     } else if visit.entered < last.entered {
                         self.found.fallen += 1;
+                        self.found.first_fault.get_or_insert(visit.entered);
                         eprintln!("token fell: {last:?} came after {visit:?}");
                     } else {
                         self.found.overlaps += 1;
+                        self.found.first_fault.get_or_insert(visit.entered);
                         eprintln!("overlap: {visit:?} while {last:?}");
                     }
                 }
+                let buffered = (BUFFERED_FROM..BUFFERED_FROM + BUFFERED).contains(&visit.key);
+                let stood = if buffered {
+                    &mut self.found.stood_buffered
+                } else {
+                    &mut self.found.stood
+                };
+                track.stands(&visit, stood);
                 track.newest = Some(visit);
                 if visit.asked > 0 {
                     let overtaken = track.latest_asked.saturating_sub(visit.asked);
@@ -137,6 +192,11 @@ impl Ledger {
     pub(crate) fn found(&self) -> Found {
         self.found
     }
+
+    /// How many visits each kind of poller made.
+    pub(crate) fn by_poller(&self) -> &BTreeMap<Poller, u64> {
+        &self.by_poller
+    }
 }
 
 #[cfg(test)]
@@ -149,6 +209,7 @@ mod tests {
             ledger.add(Visit {
                 key,
                 token,
+                poller: Poller::Prompt,
                 asked: 0,
                 entered,
                 ended,
@@ -190,6 +251,7 @@ mod tests {
         let visit = |token, entered, ended| Visit {
             key: 1,
             token,
+            poller: Poller::Prompt,
             asked: 0,
             entered,
             ended,
@@ -213,6 +275,7 @@ mod tests {
                 ledger.add(Visit {
                     key: 1,
                     token: place,
+                    poller: Poller::Prompt,
                     asked,
                     entered: 1000 * place,
                     ended: 1000 * place + 1,
@@ -228,16 +291,41 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_stands_is_found() {
+        let stood = |visits: &[(u64, u64, u64)]| {
+            let mut ledger = Ledger::new(100);
+            for (token, &(asked, entered, ended)) in (1..).zip(visits) {
+                ledger.add(Visit {
+                    key: 1,
+                    token,
+                    poller: Poller::Prompt,
+                    asked,
+                    entered,
+                    ended,
+                });
+            }
+            ledger.settle(u64::MAX);
+            ledger.found().stood
+        };
+        assert_eq!(stood(&[(0, 10, 20), (15, 50, 60)]), 30);
+        assert_eq!(stood(&[(0, 10, 20), (45, 50, 60)]), 5, "asked later");
+        assert_eq!(stood(&[(0, 10, 20), (0, 50, 60)]), 0, "nobody waited");
+        let behind = [(0, 10, 20), (0, 50, 60), (30, 61, 70)];
+        assert_eq!(stood(&behind), 20, "behind one that polled late");
+    }
+
+    #[test]
     fn a_visit_reads_back_as_it_was_written() {
         let visit = Visit {
             key: 7,
             token: u64::MAX,
+            poller: Poller::Forgotten,
             asked: 3,
             entered: 1,
             ended: 2,
         };
         assert_eq!(Visit::read(&visit.line()), Some(visit));
         assert_eq!(Visit::read("test soak ... ok"), None);
-        assert_eq!(Visit::read("v 1 2 3 4"), None);
+        assert_eq!(Visit::read("v 1 2 0 3 4"), None);
     }
 }

@@ -5,12 +5,20 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use lock_runtime::LockError;
+
 pub(crate) const NAMESPACE: &str = "soak";
 
 /// Keys by how many callers want them.
 pub(crate) const HOT: u32 = 4;
 pub(crate) const WARM: u32 = 32;
 pub(crate) const COLD: u32 = 10_000;
+/// Keys of slow pollers, so many of each process: a key has one slow poller at a time, which pauses for up to three claims.
+pub(crate) const SLOW_FROM: u32 = 20_000;
+pub(crate) const SLOW: u32 = 4;
+/// Keys that whole buffers of futures want, whose consumer pauses for more than half a claim.
+pub(crate) const BUFFERED_FROM: u32 = 30_000;
+pub(crate) const BUFFERED: u32 = 4;
 /// From here on keys are deleted by an operator now and then.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
 
@@ -19,6 +27,40 @@ pub(crate) fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let (seconds, nanos) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
     seconds * 1_000_000_000 + nanos
+}
+
+/// How a caller polls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Poller {
+    /// Whenever it is woken.
+    Prompt,
+    /// In a `buffer_unordered` stream whose consumer works a while on each item.
+    Buffered,
+    /// In a `select!` loop that works between two polls, and may want the same lock there.
+    Selected,
+    /// At random intervals.
+    ByHand,
+    /// A few times, and then not for a while, or never again.
+    Forgotten,
+}
+
+impl Poller {
+    const ALL: [Self; 5] = [
+        Self::Prompt,
+        Self::Buffered,
+        Self::Selected,
+        Self::ByHand,
+        Self::Forgotten,
+    ];
+
+    /// As a worker writes it.
+    pub(crate) fn number(self) -> u64 {
+        self as u64
+    }
+
+    pub(crate) fn read(number: u64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
 }
 
 macro_rules! outcomes {
@@ -53,6 +95,27 @@ outcomes!(
     cancelled,
     panicked
 );
+
+impl Outcomes {
+    pub(crate) fn count(outcome: &AtomicU64) {
+        outcome.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What became of a call that has ended; `may_be_busy`: one attempt, or one that may miss its turns.
+    pub(crate) fn of(&self, result: &Result<(), LockError>, may_be_busy: bool) -> &AtomicU64 {
+        match result {
+            Ok(()) => &self.completed,
+            Err(LockError::Busy { .. }) if may_be_busy => &self.busy,
+            Err(LockError::Busy { .. }) => &self.waited_in_vain,
+            Err(LockError::Lost { .. }) => &self.lost,
+            Err(LockError::Unreachable { .. }) => &self.unreachable,
+            Err(error) => {
+                eprintln!("{error}");
+                &self.refused
+            }
+        }
+    }
+}
 
 /// Reads such a line.
 pub(crate) fn read_outcomes(line: &str) -> Option<BTreeMap<String, u64>> {

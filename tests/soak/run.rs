@@ -5,6 +5,7 @@ mod dice;
 mod host;
 mod ledger;
 mod plan;
+mod slow;
 mod worker;
 
 use std::{process::ExitCode, time::Duration};
@@ -13,7 +14,8 @@ const USAGE: &str = "\
 cargo run --release --example soak -- [--minutes N | --seconds N | --acquisitions N] [--faults] [--processes N] [--tasks N] [--seed N] [--write]
 
 Processes of their own lock hot, warm and cold keys in all ways: by the attribute and by hand, once and twice, several keys,
-by each strategy, with releases that are confirmed and such in the background, with bodies that panic, outlast their lease or are dropped at any instant. With --faults connections are
+by each strategy, with releases that are confirmed and such in the background, with bodies that panic, outlast their lease or are dropped at any instant.
+A third of all acquisitions is of slow pollers: buffered streams, select! loops, futures polled by hand, and forgotten ones. With --faults connections are
 cut, half open, slow and lossy, processes and the server are killed, stopped and continued, scripts are flushed and keys
 deleted, each of these as often as any other. Ends with 0 only if no two holds of a key overlapped while their leases were
 valid, tokens rose, every call was told its end, and no key was left on the server.
@@ -94,16 +96,19 @@ fn main() -> ExitCode {
         .enable_all()
         .build()
         .expect("a runtime can be built");
-    if let [what, url, tasks, seed, how] = args.as_slice()
+    if let [what, url, place, processes, tasks, seed, how] = args.as_slice()
         && what == "worker"
     {
-        let number = |text: &str| text.parse().expect("the host writes numbers");
-        runtime.block_on(worker::work(
-            url,
-            number(tasks),
-            number(seed),
-            how == "faults",
-        ));
+        let number = |text: &str| text.parse::<u64>().expect("the host writes numbers");
+        let small = |text| u32::try_from(number(text)).expect("the host writes numbers");
+        let orders = worker::Orders {
+            place: small(place),
+            processes: small(processes),
+            tasks: number(tasks),
+            seed: number(seed),
+            faults: how == "faults",
+        };
+        runtime.block_on(worker::work(url, orders));
         return ExitCode::SUCCESS;
     }
     if args.iter().any(|arg| arg == "--help") {

@@ -5,35 +5,68 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use futures_util::FutureExt;
 use lock_runtime::{Hold, LockClient, LockError, Release, Strategy, distributed_lock};
-use tokio::time::sleep;
+use tokio::{sync::watch, time::sleep};
 
 use crate::{
     dice::Dice,
     ledger::Visit,
-    plan::{COLD, DELETED_FROM, HOT, NAMESPACE, Outcomes, WARM, now},
+    plan::{
+        BUFFERED, BUFFERED_FROM, COLD, DELETED_FROM, HOT, NAMESPACE, Outcomes, Poller, SLOW,
+        SLOW_FROM, WARM, now,
+    },
+    slow::Pace,
 };
 
 const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// How many tasks want the keys on which slow pollers pause for long, and are prompt themselves.
+const WITNESSES: u64 = 6;
+/// How many visits the prompt and the slow pollers of a process may be away from two to one.
+const BALANCE: i64 = 64;
 
 /// What a task needs.
 #[derive(Clone)]
-struct Task {
-    client: LockClient,
+pub(crate) struct Task {
+    pub(crate) client: LockClient,
     out: Arc<Mutex<Vec<u8>>>,
-    outcomes: Arc<Outcomes>,
-    slow: bool,
+    pub(crate) outcomes: Arc<Outcomes>,
+    pub(crate) poller: Poller,
+    /// How many processes there are, of which each has slow pollers with keys of their own.
+    processes: u32,
+    /// How many visits slow pollers have made, twice, less those of prompt ones.
+    balance: Arc<AtomicI64>,
+    pub(crate) stop: watch::Receiver<bool>,
+    /// Whether bodies take a while.
+    lingers: bool,
+}
+
+/// What the host tells a worker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Orders {
+    /// Which of the processes it is.
+    pub(crate) place: u32,
+    pub(crate) processes: u32,
+    pub(crate) tasks: u64,
+    pub(crate) seed: u64,
+    pub(crate) faults: bool,
 }
 
 /// Runs until the host says stop.
-pub(crate) async fn work(url: &str, tasks: u64, seed: u64, faults: bool) {
+pub(crate) async fn work(url: &str, orders: Orders) {
+    let Orders {
+        place,
+        processes,
+        tasks,
+        seed,
+        faults,
+    } = orders;
     // The bodies that panic do so on purpose.
     std::panic::set_hook(Box::new(|panic| {
         if panic.payload().downcast_ref::<&str>() != Some(&PANIC) {
@@ -50,28 +83,54 @@ pub(crate) async fn work(url: &str, tasks: u64, seed: u64, faults: bool) {
             Err(error) => eprintln!("{error}"),
         }
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    std::thread::spawn({
-        let stop = stop.clone();
-        move || {
-            // A line, or the end of the host.
-            let _ = std::io::stdin().lock().read_line(&mut String::new());
-            stop.store(true, Ordering::Release);
-        }
+    let (stopping, stop) = watch::channel(false);
+    std::thread::spawn(move || {
+        // A line, or the end of the host.
+        let _ = std::io::stdin().lock().read_line(&mut String::new());
+        stopping.send_replace(true);
     });
     let task = Task {
         client: client.clone(),
         out: Arc::default(),
         outcomes: Arc::default(),
-        slow: faults,
+        poller: Poller::Prompt,
+        processes,
+        balance: Arc::default(),
+        stop,
+        lingers: faults,
     };
     let mut running = tokio::task::JoinSet::new();
     for number in 0..tasks {
-        let (task, stop) = (task.clone(), stop.clone());
+        let task = task.clone();
         let mut dice = Dice::new(seed ^ (number << 32));
         running.spawn(async move {
-            while !stop.load(Ordering::Acquire) {
+            while !task.is_stopped() {
+                task.is_its_turn().await;
                 task.clone().step(&mut dice).await;
+            }
+        });
+    }
+    for number in 0..WITNESSES {
+        let task = task.clone();
+        let mut dice = Dice::new(seed ^ ((tasks + number) << 32));
+        running.spawn(async move {
+            while !task.is_stopped() {
+                task.witness(&mut dice).await;
+            }
+        });
+    }
+    // As many that pause for a few ms as there are prompt ones, and those that pause for long.
+    let slow = u32::try_from(2 * tasks).unwrap_or(u32::MAX) + SLOW + 1;
+    for number in 0..slow {
+        let task = task.as_poller(Poller::Forgotten);
+        let mut dice = Dice::new(seed ^ (u64::from(number) << 48));
+        running.spawn(async move {
+            let pace = Pace::of(number, place);
+            while !task.is_stopped() {
+                if let Pace::Brief = pace {
+                    task.is_its_turn().await;
+                }
+                task.poll_slowly(pace, &mut dice).await;
             }
         });
     }
@@ -113,6 +172,7 @@ impl Inside {
             visit: Visit {
                 key,
                 token: hold.token().get(),
+                poller: task.poller,
                 asked,
                 entered,
                 ended: 0,
@@ -143,8 +203,7 @@ impl Drop for Inside {
             ended: ended.max(self.visit.entered),
             ..self.visit
         };
-        let mut out = self.task.out.lock().expect("nobody panics here");
-        let _ = writeln!(out, "{}", visit.line());
+        self.task.note(visit);
     }
 }
 
@@ -177,29 +236,66 @@ async fn both(task: &Task, a: u32, b: u32, awaits: u32) -> Result<(), LockError>
         let visit = Visit {
             key,
             token: hold.token().get(),
+            poller: task.poller,
             asked: 0,
             entered,
             ended: if stands { now() } else { entered },
         };
-        let mut out = task.out.lock().expect("nobody panics here");
-        let _ = writeln!(out, "{}", visit.line());
+        task.note(visit);
     }
     Ok(())
 }
 
 impl Task {
-    /// Some time inside; longer where an operator may delete the key meanwhile.
+    fn is_stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Keeps a third of all visits slow pollers': whoever is ahead pauses.
+    async fn is_its_turn(&self) {
+        loop {
+            let balance = self.balance.load(Ordering::Relaxed);
+            let ahead = match self.poller {
+                Poller::Prompt => -balance,
+                _ => balance,
+            };
+            if ahead <= BALANCE || self.is_stopped() {
+                return;
+            }
+            sleep(MS).await;
+        }
+    }
+
+    fn note(&self, visit: Visit) {
+        let weight = match self.poller {
+            Poller::Prompt => -1,
+            _ => 2,
+        };
+        self.balance.fetch_add(weight, Ordering::Relaxed);
+        let mut out = self.out.lock().expect("nobody panics here");
+        let _ = writeln!(out, "{}", visit.line());
+    }
+
+    /// Some time inside; longer where an operator may delete the key meanwhile, and where slow pollers are to be seen.
     async fn pause(&self, key: u32) {
-        if key >= DELETED_FROM {
+        if key >= SLOW_FROM {
             sleep(20 * MS).await;
-        } else if self.slow {
+        } else if self.lingers {
             sleep(MS).await;
         } else {
             tokio::task::yield_now().await;
         }
     }
 
-    async fn body(&self, key: u32, awaits: u32, asked: u64) {
+    /// The same task, as one that polls in this way.
+    pub(crate) fn as_poller(&self, poller: Poller) -> Self {
+        Self {
+            poller,
+            ..self.clone()
+        }
+    }
+
+    pub(crate) async fn body(&self, key: u32, awaits: u32, asked: u64) {
         let Some(inside) = Inside::begin(self, key, asked) else {
             return;
         };
@@ -208,6 +304,23 @@ impl Task {
             self.pause(key).await;
         }
         inside.look();
+    }
+
+    /// One prompt call on a key on which slow pollers pause for long.
+    async fn witness(&self, dice: &mut Dice) {
+        let key = match dice.below(2) {
+            0 => BUFFERED_FROM + u32::try_from(dice.below(BUFFERED.into())).unwrap_or(0),
+            _ => {
+                let all = self.processes * SLOW;
+                SLOW_FROM + u32::try_from(dice.below(all.into())).unwrap_or(0)
+            }
+        };
+        let awaits = 1 + u32::try_from(dice.below(2)).unwrap_or(0);
+        Outcomes::count(&self.outcomes.begun);
+        let lock = self.client.lock(key.to_string()).wait(60 * SECOND);
+        let result = lock.run(self.body(key, awaits, now())).await;
+        Outcomes::count(self.outcomes.of(&result, false));
+        sleep(10 * MS).await;
     }
 
     /// One call, and what became of it.
@@ -221,7 +334,7 @@ impl Task {
         let lock = self.client.lock(key.to_string()).wait(20 * SECOND);
         let lock = lock.release(release);
         let outcomes = self.outcomes.clone();
-        outcomes.begun.fetch_add(1, Ordering::Relaxed);
+        Outcomes::count(&outcomes.begun);
         let (asked, mut tries) = (now(), false);
         let call = async {
             match dice.below(100) {
@@ -295,25 +408,17 @@ impl Task {
         let outcome = match AssertUnwindSafe(call).catch_unwind().await {
             Err(_) => &outcomes.panicked,
             Ok(None) => &outcomes.cancelled,
-            Ok(Some(Ok(()))) => &outcomes.completed,
-            Ok(Some(Err(LockError::Busy { .. }))) if tries => &outcomes.busy,
-            Ok(Some(Err(LockError::Busy { .. }))) => &outcomes.waited_in_vain,
-            Ok(Some(Err(LockError::Lost { .. }))) => &outcomes.lost,
-            Ok(Some(Err(LockError::Unreachable { .. }))) => &outcomes.unreachable,
-            Ok(Some(Err(error))) => {
-                eprintln!("{error}");
-                &outcomes.refused
-            }
+            Ok(Some(result)) => outcomes.of(&result, tries),
         };
-        outcome.fetch_add(1, Ordering::Relaxed);
+        Outcomes::count(outcome);
     }
 
     /// A key: a few that all want, some, and many that are nearly always free.
-    fn key(&self, dice: &mut Dice) -> u32 {
+    pub(crate) fn key(&self, dice: &mut Dice) -> u32 {
         let (from, count) = match dice.below(10) {
             0 => (0, HOT),
             1..4 => (HOT, WARM),
-            4 if self.slow => (DELETED_FROM, WARM),
+            4 if self.lingers => (DELETED_FROM, WARM),
             _ => (HOT + WARM, COLD),
         };
         from + u32::try_from(dice.below(count.into())).unwrap_or(0)

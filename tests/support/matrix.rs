@@ -254,6 +254,51 @@ pub const ROWS: &[Row] = &[
         "1,000 callers in 4 processes queue at once, in groups",
         "one at a time, in the order of the queue, a tenth of a command each",
     ),
+    row_of(
+        49,
+        "a waiter is polled late, at any of its awaits, up to two claims, alone and in a cohort",
+        "one at a time, with rising tokens; it queues again at its place, the others wait a claim and a look at most",
+    ),
+    row_of(
+        50,
+        "replies stall once for 1.5 to 3 s, around a grant, a confirmation, a renewal, a release",
+        "one at a time, with rising tokens",
+    ),
+    row_of(
+        51,
+        "the future of a waiter, or of one that was granted the lock in a reply, is never polled again",
+        "the others enter after a claim and a look, whatever the lease",
+    ),
+    row_of(
+        52,
+        "the server is gone when a process shuts down that holds and waits",
+        "every call ends; shut down within 2 s of what waits, and for what is held when its lease has ended, 10 s at most",
+    ),
+    row_of(
+        53,
+        "the server restarts and counts its connections anew, over TCP and a unix socket",
+        "no stranger's connection is closed",
+    ),
+    row_of(
+        54,
+        "a process waits for 6,000 keys over a line of 100 ms",
+        "one connection, at most a look at 100 keys each 15 ms",
+    ),
+    row_of(
+        55,
+        "a lease ends without a release",
+        "the next one enters within 50 ms",
+    ),
+    row_of(
+        56,
+        "a stopped process with five waiters between those of others",
+        "the others wait one claim in all; its waiters come back to their places",
+    ),
+    row_of(
+        57,
+        "500,000 entries of a queue are dead, by their deadlines or with their process",
+        "no script takes 50 ms, and who is alive enters",
+    ),
 ];
 
 /// Rows of what does not exist yet.

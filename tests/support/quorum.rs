@@ -21,13 +21,11 @@ impl Quorum {
         Self { servers: started }
     }
 
-    /// Lets the servers look as if they had given locks before: a new one is not counted by a client that cannot see
-    /// that all of them are new.
+    /// Lets the servers look as if they had given locks before: a node that has lost its state is not counted.
     pub async fn in_use(self) -> Self {
         for server in &self.servers {
-            redis::cmd("SET")
-                .arg("lock:fence")
-                .arg(1)
+            redis::cmd("MSET")
+                .arg(&[("lock:fence", "1"), ("lock:fence:whole", "whole|1|1000")])
                 .exec_async(&mut server.connection().await)
                 .await
                 .expect("the test server takes a value");

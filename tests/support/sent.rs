@@ -8,12 +8,13 @@ const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setna
 
 /// Commands that are as a rule run by scripts only: the statistics count those too. What is missing in this list is
 /// counted as sent, so an error shows as too many.
-const WITHIN_SCRIPTS: [&str; 26] = [
+const WITHIN_SCRIPTS: [&str; 27] = [
     "del",
     "exists",
     "get",
     "hdel",
     "hexists",
+    "hget",
     "hincrby",
     "hkeys",
     "hset",

@@ -2,14 +2,18 @@
 //!
 //! Every promise holds inside the process: exclusion, order, bounded waiting, loss at the end of a fixed lease,
 //! clean-up on cancel. There is no network, and nothing outlives the process. Time is tokio's: under a paused clock
-//! waits and leases pass without waiting. A lease that is renewed lives as long as its hold, so nothing is renewed.
+//! waits and leases pass without waiting. A runtime without a timer is served by the engine's thread, in real time. A lease
+//! that is renewed lives as long as its hold, so nothing is renewed; one that only a nested call renews, as long as that.
+//! No thread watches callers that are not polled: the waiters pass on an offer that is not taken, and a lock whose body has
+//! not begun.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, VecDeque, binary_heap::PeekMut},
     fmt,
     sync::{
         Arc, Mutex, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -21,7 +25,7 @@ use lock_core::{
     },
     fencing::FencingToken,
     key::LockName,
-    lease::{CLAIM, Grant, LeaseTerms, Moment, Renewal},
+    lease::{CLAIM, Grant, LeaseTerms, Moment, Renewal, claim_after},
     options::Strategy,
     owner::OwnerId,
 };
@@ -40,6 +44,9 @@ const MARGIN: Duration = Duration::from_millis(2);
 
 /// The worlds that clients share by name, as long as one of them lives.
 static WORLDS: Lazy<Mutex<HashMap<String, Weak<World>>>> = Lazy::new(Mutex::default);
+
+/// The next place in a queue. Drawn under the mutex of a world, so that its queues are in order.
+static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 /// The in-process backend.
 pub(crate) struct MemoryBackend {
@@ -83,14 +90,24 @@ impl MemoryBackend {
 struct World(Mutex<State>);
 
 struct State {
-    fence: u64,
+    common: Common,
     locks: HashMap<LockName, Slot>,
+    /// The locks that stay taken beyond their holds, the first to end on top.
+    kept: BinaryHeap<Reverse<(Moment, LockName)>>,
+}
+
+/// Beside the locks.
+struct Common {
+    fence: u64,
+    /// Those who are told to look again when the mutex is free: a waker may run its caller at once.
+    woken: Vec<Arc<Notify>>,
 }
 
 /// One lock that is held or waited for.
 #[derive(Default)]
 struct Slot {
     held: Option<Held>,
+    /// In the order of the tickets.
     queue: VecDeque<Waiter>,
     /// Those who try again when nobody holds or queues any more.
     notified: Vec<Arc<Notify>>,
@@ -101,14 +118,26 @@ struct Held {
     token: FencingToken,
     /// `None`: as long as its hold lives.
     until: Option<Moment>,
-    /// Its hold has ended, and the lock stays taken.
-    kept: bool,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The owner may enter at its next poll. It has not yet.
+    Offered,
+    /// The owner has been told of its grant.
+    Entered,
+    /// The hold has ended, and the lock stays taken.
+    Kept,
 }
 
 struct Waiter {
+    ticket: u64,
     owner: OwnerId,
     deadline: Moment,
-    /// Tells the waiter to look again: it holds, or it has become the head.
+    /// How long an offer to it stands.
+    claim: Duration,
+    /// Tells the waiter to look again: the lock is offered to it, or it has become the head.
     look: Arc<Notify>,
 }
 
@@ -126,21 +155,35 @@ impl World {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_micros());
         Self(Mutex::new(State {
-            fence: u64::try_from(micros).unwrap_or_default(),
+            common: Common {
+                fence: u64::try_from(micros).unwrap_or_default(),
+                woken: Vec::new(),
+            },
             locks: HashMap::new(),
+            kept: BinaryHeap::new(),
         }))
     }
 
-    fn with<T>(&self, name: &LockName, change: impl FnOnce(&mut Slot, &mut u64) -> T) -> T {
-        let mut state = lock(&self.0);
-        let State { fence, locks } = &mut *state;
-        let slot = locks.entry(name.clone()).or_default();
-        slot.settle(fence);
-        let result = change(slot, fence);
-        if slot.held.is_none() && slot.queue.is_empty() {
-            locks.remove(name);
-        }
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let (result, woken) = {
+            let mut state = lock(&self.0);
+            let result = change(&mut state);
+            (result, std::mem::take(&mut state.common.woken))
+        };
+        woken.iter().for_each(|look| look.notify_one());
         result
+    }
+
+    fn with<T>(&self, name: &LockName, change: impl FnOnce(&mut Slot, &mut Common) -> T) -> T {
+        self.change(|State { common, locks, .. }| {
+            let slot = locks.entry(name.clone()).or_default();
+            slot.settle(common);
+            let result = change(slot, common);
+            if slot.held.is_none() && slot.queue.is_empty() {
+                locks.remove(name);
+            }
+            result
+        })
     }
 
     /// Who is inside under this token is not any more, or will not be from `keep_until` on.
@@ -151,122 +194,155 @@ impl World {
         keep_until: Option<Moment>,
     ) -> Released {
         let keep_until = keep_until.filter(|until| *until > clock::now());
-        if keep_until.is_some() {
-            self.forget_kept();
-        }
-        self.with(name, |slot, fence| {
+        let released = self.with(name, |slot, common| {
             let Some(held) = slot.held.as_mut().filter(|held| held.token == token) else {
                 return Released::NotHeld;
             };
             if keep_until.is_some() {
                 held.until = keep_until;
-                held.kept = true;
-                slot.nudge();
+                held.stage = Stage::Kept;
+                slot.nudge(common);
             } else {
-                slot.hand_on(fence);
+                slot.hand_on(common);
             }
             Released::Released
-        })
+        });
+        if let Some(until) = keep_until {
+            self.keep(name, until);
+        }
+        released
     }
 
-    /// Nobody comes back to a lock that was kept beyond its hold: what has ended of those is forgotten here.
-    fn forget_kept(&self) {
-        let mut state = lock(&self.0);
-        let State { fence, locks } = &mut *state;
-        locks.retain(|_, slot| {
-            slot.settle(fence);
-            slot.held.is_some() || !slot.queue.is_empty()
+    /// Notes that a lock is kept beyond its hold, and forgets those whose time has ended: nobody comes back to them.
+    fn keep(&self, name: &LockName, until: Moment) {
+        self.change(|state| {
+            let State {
+                common,
+                locks,
+                kept,
+            } = state;
+            let now = clock::now();
+            while let Some(first) = kept.peek_mut().filter(|first| first.0.0 <= now) {
+                let Reverse((_, name)) = PeekMut::pop(first);
+                if let Some(slot) = locks.get_mut(&name) {
+                    slot.settle(common);
+                    if slot.held.is_none() && slot.queue.is_empty() {
+                        locks.remove(&name);
+                    }
+                }
+            }
+            kept.push(Reverse((until, name.clone())));
         });
     }
 
     /// All or none.
     fn acquire_together(&self, requests: &[Request]) -> Together {
-        let mut state = lock(&self.0);
-        let State { fence, locks } = &mut *state;
-        for (index, request) in requests.iter().enumerate() {
-            if let Some(slot) = locks.get_mut(&request.name) {
-                slot.settle(fence);
-                if slot.held.is_some() || !slot.queue.is_empty() {
-                    return Together::Busy(index);
+        self.change(|State { common, locks, .. }| {
+            for (index, request) in requests.iter().enumerate() {
+                if let Some(slot) = locks.get_mut(&request.name) {
+                    slot.settle(common);
+                    if slot.held.is_some() || !slot.queue.is_empty() {
+                        return Together::Busy(index);
+                    }
                 }
             }
-        }
-        let grants = requests.iter().map(|request| {
-            let until = end(request.lease);
-            let ends = until.map(|until| until + MARGIN);
-            let slot = locks.entry(request.name.clone()).or_default();
-            Grant {
-                token: slot.grant(request.owner, ends, fence),
-                valid_until: until,
-                validity: request.lease.time,
-                queued: false,
-            }
-        });
-        Together::Granted(grants.collect())
+            let grants = requests.iter().map(|request| {
+                let until = end(request.lease);
+                let ends = until.map(|until| until + MARGIN);
+                let slot = locks.entry(request.name.clone()).or_default();
+                Grant {
+                    token: slot.grant(request.owner, ends, Stage::Entered, common),
+                    valid_until: until,
+                    validity: request.lease.time,
+                    queued: false,
+                }
+            });
+            Together::Granted(grants.collect())
+        })
     }
 }
 
 impl Slot {
     /// Lets an expired grant end.
-    fn settle(&mut self, fence: &mut u64) {
+    fn settle(&mut self, common: &mut Common) {
         let expired = |held: &Held| held.until.is_some_and(|until| clock::now() >= until);
         if self.held.as_ref().is_some_and(expired) {
-            self.hand_on(fence);
+            self.hand_on(common);
         }
     }
 
-    fn grant(&mut self, owner: OwnerId, until: Option<Moment>, fence: &mut u64) -> FencingToken {
-        *fence += 1;
-        let token = FencingToken::new(*fence);
+    fn grant(
+        &mut self,
+        owner: OwnerId,
+        until: Option<Moment>,
+        stage: Stage,
+        common: &mut Common,
+    ) -> FencingToken {
+        common.fence += 1;
+        let token = FencingToken::new(common.fence);
         self.held = Some(Held {
             owner,
             token,
             until,
-            kept: false,
+            stage,
         });
         token
     }
 
-    /// Gives the lock to the first living waiter, as a claim that it has to take up, or to nobody.
-    fn hand_on(&mut self, fence: &mut u64) {
+    fn is_offered(&self) -> bool {
+        let held = self.held.as_ref();
+        held.is_some_and(|held| held.stage == Stage::Offered)
+    }
+
+    /// Where the waiter with this ticket stands, or would stand.
+    fn place(&self, ticket: u64) -> Result<usize, usize> {
+        self.queue
+            .binary_search_by_key(&ticket, |waiter| waiter.ticket)
+    }
+
+    /// Offers the lock to the first waiter whose time is not over, for its claim, or gives it to nobody.
+    fn hand_on(&mut self, common: &mut Common) {
         self.held = None;
         let now = clock::now();
         while let Some(waiter) = self.queue.pop_front() {
             if waiter.deadline > now {
-                self.grant(waiter.owner, Some(now + CLAIM), fence);
-                waiter.look.notify_one();
+                let until = Some(now + waiter.claim);
+                self.grant(waiter.owner, until, Stage::Offered, common);
+                common.woken.push(waiter.look);
                 break;
             }
         }
         if self.held.is_none() {
-            for look in self.notified.drain(..) {
-                look.notify_one();
-            }
+            common.woken.append(&mut self.notified);
         }
-        self.nudge();
+        self.nudge(common);
     }
 
-    /// The head watches the holder's end for all who queue; those who do not queue watch it each by itself.
-    fn nudge(&self) {
-        if let Some(head) = self.queue.front() {
-            head.look.notify_one();
-        }
+    /// The head watches the holder's end for all who queue; those who do not queue watch it each by itself. The end of an
+    /// offer is watched by all.
+    fn nudge(&self, common: &mut Common) {
+        let head = self.queue.front().map(|head| head.look.clone());
+        common.woken.extend(head);
         if self.held.as_ref().is_some_and(|held| held.until.is_some()) {
-            for look in &self.notified {
-                look.notify_one();
-            }
+            common.woken.extend(self.notified.iter().cloned());
         }
     }
 
     /// Removes an owner from wherever it is.
-    fn remove(&mut self, owner: OwnerId, look: &Arc<Notify>, fence: &mut u64) {
+    fn remove(
+        &mut self,
+        owner: OwnerId,
+        ticket: Option<u64>,
+        look: &Arc<Notify>,
+        common: &mut Common,
+    ) {
         self.notified.retain(|other| !Arc::ptr_eq(other, look));
         if self.held.as_ref().is_some_and(|held| held.owner == owner) {
-            self.hand_on(fence);
-        } else if let Some(place) = self.queue.iter().position(|waiter| waiter.owner == owner) {
+            self.hand_on(common);
+        } else if let Some(place) = ticket.and_then(|ticket| self.place(ticket).ok()) {
             self.queue.remove(place);
             if place == 0 {
-                self.nudge();
+                self.nudge(common);
             }
         }
     }
@@ -288,7 +364,10 @@ struct MemoryAttempt {
     request: Request,
     look: Arc<Notify>,
     deadline: Moment,
-    queued: bool,
+    /// The place in the order of those who wait; none at the first try.
+    ticket: Option<u64>,
+    /// How often it was queued: once, and again for each offer that it missed.
+    queued: u32,
     settled: bool,
 }
 
@@ -300,51 +379,58 @@ impl MemoryAttempt {
             request,
             look,
             deadline,
+            ticket,
             queued,
             ..
         } = self;
-        world.with(&request.name, |slot, fence| {
+        world.with(&request.name, |slot, common| {
             if let Some(held) = &mut slot.held
                 && held.owner == request.owner
             {
                 // The claim is taken up: the lease counts from the entry.
                 let until = end(request.lease);
                 held.until = until.map(|until| until + MARGIN);
+                held.stage = Stage::Entered;
                 let granted = View::Granted(held.token, until);
-                slot.nudge();
+                slot.nudge(common);
                 return granted;
             }
             if slot.held.is_none() && slot.queue.is_empty() {
                 let until = end(request.lease);
                 let ends = until.map(|until| until + MARGIN);
-                return View::Granted(slot.grant(request.owner, ends, fence), until);
+                let token = slot.grant(request.owner, ends, Stage::Entered, common);
+                return View::Granted(token, until);
             }
             let holder_ends = slot.held.as_ref().and_then(|held| held.until);
-            if request.strategy == Strategy::Notify && !request.wait.is_zero() {
+            if request.wait.is_zero() {
+                return View::Waiting(None);
+            }
+            let ticket = *ticket.get_or_insert_with(|| TICKETS.fetch_add(1, Ordering::Relaxed));
+            if request.strategy == Strategy::Notify {
                 // Once is enough, however often it looks.
                 if !slot.notified.iter().any(|other| Arc::ptr_eq(other, look)) {
                     slot.notified.push(look.clone());
                 }
-                *queued = true;
                 return View::Waiting(holder_ends);
             }
-            let is_me = |waiter: &Waiter| waiter.owner == request.owner;
-            if !request.wait.is_zero() && !slot.queue.iter().any(is_me) {
+            // A waiter that was offered the lock and is polled too late returns to its old place.
+            let place = slot.place(ticket).unwrap_or_else(|place| {
                 let waiter = Waiter {
+                    ticket,
                     owner: request.owner,
                     deadline: *deadline,
+                    claim: claim_after(*queued),
                     look: look.clone(),
                 };
-                // Queued before and not any more: a claim that was not taken up in time. It is first again.
-                if *queued {
-                    slot.queue.push_front(waiter);
-                } else {
-                    slot.queue.push_back(waiter);
-                }
-                *queued = true;
-            }
-            let heads = slot.queue.front().is_some_and(is_me);
-            View::Waiting(holder_ends.filter(|_| heads))
+                *queued += 1;
+                slot.queue.insert(place, waiter);
+                place
+            });
+            // The others may not be polled. So each waiter looks before an offer can end, and again at its end.
+            let soon = clock::now() + CLAIM;
+            let watches = place == 0 || slot.is_offered();
+            let holder_ends = holder_ends.filter(|_| watches);
+            View::Waiting(Some(holder_ends.map_or(soon, |ends| ends.min(soon))))
         })
     }
 
@@ -353,7 +439,7 @@ impl MemoryAttempt {
             token,
             valid_until,
             validity: self.request.lease.time,
-            queued: self.queued,
+            queued: self.ticket.is_some(),
         }
     }
 }
@@ -395,8 +481,8 @@ impl Attempt for MemoryAttempt {
         let leaving = match holds.then(|| self.view()) {
             Some(View::Granted(token, until)) => Leaving::Granted(self.granted(token, until)),
             _ => {
-                self.world.with(&self.request.name, |slot, fence| {
-                    slot.remove(self.request.owner, &self.look, fence);
+                self.world.with(&self.request.name, |slot, common| {
+                    slot.remove(self.request.owner, self.ticket, &self.look, common);
                 });
                 Leaving::Left
             }
@@ -409,8 +495,8 @@ impl Attempt for MemoryAttempt {
 impl Drop for MemoryAttempt {
     fn drop(&mut self) {
         if !self.settled {
-            self.world.with(&self.request.name, |slot, fence| {
-                slot.remove(self.request.owner, &self.look, fence);
+            self.world.with(&self.request.name, |slot, common| {
+                slot.remove(self.request.owner, self.ticket, &self.look, common);
             });
         }
     }
@@ -436,7 +522,8 @@ impl Backend for MemoryBackend {
             deadline: clock::now() + request.wait,
             request,
             look: Arc::default(),
-            queued: false,
+            ticket: None,
+            queued: 0,
             settled: false,
         })
     }
@@ -482,7 +569,7 @@ impl Backend for MemoryBackend {
         lease: Duration,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
         let renewed = self.world.with(name, |slot, _| match &mut slot.held {
-            Some(held) if held.token == token && !held.kept => {
+            Some(held) if held.token == token && held.stage == Stage::Entered => {
                 let until = clock::now() + lease;
                 held.until = held.until.map(|old| old.max(until + MARGIN));
                 Renewed::Until(held.until.map_or(until, |ends| ends - MARGIN))
@@ -498,11 +585,12 @@ impl Backend for MemoryBackend {
         token: FencingToken,
         lease: Duration,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        let restarted = self.world.with(name, |slot, _| match &mut slot.held {
-            Some(held) if held.token == token && !held.kept => {
+        let restarted = self.world.with(name, |slot, common| match &mut slot.held {
+            Some(held) if held.token == token && held.stage == Stage::Entered => {
                 let until = clock::now() + lease;
-                held.until = Some(until + MARGIN);
-                slot.nudge();
+                // Without an end, it is kept as long as its hold lives.
+                held.until = (lease < Duration::MAX).then_some(until + MARGIN);
+                slot.nudge(common);
                 Renewed::Until(until)
             }
             _ => Renewed::NotHeld,
@@ -536,16 +624,15 @@ impl Backend for MemoryBackend {
 
     fn refuse(&self) {
         self.refusing.store(true, Ordering::Release);
-        let state = lock(&self.world.0);
-        for slot in state.locks.values() {
-            let queued = slot.queue.iter().map(|waiter| &waiter.look);
-            for look in queued.chain(&slot.notified) {
-                look.notify_one();
+        self.world.change(|State { common, locks, .. }| {
+            for slot in locks.values() {
+                let queued = slot.queue.iter().map(|waiter| &waiter.look);
+                common.woken.extend(queued.chain(&slot.notified).cloned());
             }
-        }
+        });
     }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
+    fn close(&self, _until: Moment) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 }

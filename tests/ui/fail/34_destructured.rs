@@ -1,9 +1,23 @@
-// The names in a pattern are bound inside the body, after the key is made.
+// Under `#[async_trait]` the names in a pattern are bound inside the body, after the key is made.
+use async_trait::async_trait;
 use lock_runtime::{LockError, distributed_lock};
 
-#[distributed_lock(key = "order:<id>")]
-async fn pay((id, _amount): (u64, u64)) -> Result<(), LockError> {
-    Ok(())
+struct Path<T>(T);
+
+struct Shop;
+
+#[async_trait]
+trait Pays {
+    async fn pay(&self, id: Path<u64>) -> Result<(), LockError>;
+}
+
+#[async_trait]
+impl Pays for Shop {
+    #[distributed_lock(key = "order:<id>")]
+    async fn pay(&self, Path(id): Path<u64>) -> Result<(), LockError> {
+        drop(id);
+        Ok(())
+    }
 }
 
 fn main() {}

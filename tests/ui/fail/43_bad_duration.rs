@@ -36,7 +36,7 @@ async fn f6(id: u64) -> Result<(), LockError> {
     Ok(())
 }
 
-#[distributed_lock(key = "order:<id>", wait = Duration::from_secs(5))]
+#[distributed_lock(key = "order:<id>", wait = 1..5)]
 async fn f7(id: u64) -> Result<(), LockError> {
     Ok(())
 }

@@ -21,7 +21,7 @@ async fn refund(id: u64) -> Result<(), LockError> {
     Ok(())
 }
 
-#[distributed_lock(key = "order:<id>", map_err = |error| error)]
+#[distributed_lock(key = "order:<id>", map_err = wrap())]
 async fn restock(id: u64) -> Result<(), LockError> {
     Ok(())
 }

@@ -23,6 +23,13 @@ async fn never(id: u64) -> ! {
     std::process::exit(0)
 }
 
+type Number = Pin<Box<dyn Future<Output = u64> + Send>>;
+
+#[distributed_lock(key = "order:<id>")]
+fn no_result(id: u64) -> Number {
+    Box::pin(async move { id })
+}
+
 fn another(_id: u64) -> Boxed {
     Box::pin(async { Ok(()) })
 }

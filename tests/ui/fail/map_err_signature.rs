@@ -21,4 +21,14 @@ async fn no_result(id: u64) -> u64 {
     1
 }
 
+#[distributed_lock(key = "order:<id>", map_err = |error| error)]
+async fn closure_of_another_error(id: u64) -> Result<(), PayError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:<id>", map_err = |_| PayError::Other(id.to_string()))]
+async fn capture(id: u64) -> Result<(), PayError> {
+    Ok(())
+}
+
 fn main() {}

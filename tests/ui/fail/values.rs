@@ -36,4 +36,14 @@ async fn path(id: u64) -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(key = "order:<id>", release = async, wait = "5s")]
+async fn release(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:<id>", map_err = async |error| error)]
+async fn map_err(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
 fn main() {}

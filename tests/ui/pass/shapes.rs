@@ -48,6 +48,15 @@ async fn mutable(mut count: u64, (mut a, _): (u64, String), _: String, ref b: St
     Ok(a + b.len() as u64)
 }
 
+#[distributed_lock(key = "<name>:<id>:<_kind>", client = locks)]
+async fn only_in_the_options(
+    (id, _): (u64, u64),
+    Request { user: (_kind, name) }: Request,
+    (locks,): (LockClient,),
+) -> Result<()> {
+    Ok(())
+}
+
 #[distributed_lock(key = "<key>:<guard>:<client>:<call>:<output>:<__key>:<__call>:<__output>:<__arg0>")]
 async fn own_names(
     key: u64,

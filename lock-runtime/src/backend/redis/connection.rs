@@ -10,17 +10,18 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future;
 use lock_core::{
     backend::{BackendError, BoxFuture},
     lease::Moment,
 };
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
-    ServerErrorKind, Value, aio::MultiplexedConnection,
+    ServerErrorKind, Value,
 };
 use tokio::sync::Notify;
 
-use super::{Server, outbox::Outbox, script::Script};
+use super::{Server, outbox::Outbox, pulse::Hindered, script::Script};
 use crate::{
     clock::boot as clock,
     stats::{Counters, count},
@@ -29,12 +30,20 @@ use crate::{
 /// How long making a connection may take, before the next try.
 pub(super) const OPEN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Whom `CLIENT KILL` has to name to close a connection that is ours no more, and no other: the server counts IDs
-/// from one again after a restart.
+/// What names one connection, and no other: a server never repeats an ID, but counts from one again after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
-    id: String,
-    address: String,
+    /// The server's run; `None` if it does not say.
+    run: Option<String>,
+    id: i64,
+}
+
+impl Identity {
+    /// Whether the connection was made to the server that `other` was made to, and that has not restarted in between. Of
+    /// what was sent to another run nothing is carried out any more.
+    fn is_of_the_run_of(&self, other: &Self) -> bool {
+        self.run.is_some() && self.run == other.run
+    }
 }
 
 /// Why a command has no answer that counts.
@@ -135,6 +144,8 @@ pub(super) struct Health {
     parking: Arc<Parking>,
     /// When the newest command was sent whose reply has come, in ns of the local clock.
     answered: AtomicU64,
+    /// When the newest reply came.
+    heard: AtomicU64,
     /// When something was last heard, or the first unanswered command was sent.
     progress: AtomicU64,
     in_flight: AtomicUsize,
@@ -153,6 +164,7 @@ impl Health {
         Self {
             parking,
             answered: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
             progress: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
@@ -178,8 +190,14 @@ impl Health {
 
     fn heard(&self, sent: Moment) {
         self.answered.fetch_max(nanos(sent), Ordering::AcqRel);
-        self.progress
-            .fetch_max(nanos(clock::now()), Ordering::AcqRel);
+        let now = nanos(clock::now());
+        self.heard.fetch_max(now, Ordering::AcqRel);
+        self.progress.fetch_max(now, Ordering::AcqRel);
+    }
+
+    /// Whether a reply has come since then.
+    pub(super) fn has_heard_since(&self, moment: Moment) -> bool {
+        self.heard.load(Ordering::Acquire) >= nanos(moment)
     }
 
     /// How long commands have been unanswered.
@@ -245,6 +263,7 @@ pub(super) struct Connection {
     /// Server time less local time, in µs, to a round trip.
     clock_offset: i128,
     outbox: Outbox,
+    hindered: Arc<Hindered>,
     counters: Arc<Counters>,
 }
 
@@ -321,25 +340,40 @@ impl Connection {
             .client
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
-        let probe = Identity {
-            id: i64::MAX.to_string(),
-            address: "127.0.0.1:0".into(),
+        let asking_run = async || -> Result<Option<String>, RedisError> {
+            let mut info = redis::cmd("INFO");
+            info.arg("server");
+            match info.query_async::<String>(&mut redis.clone()).await {
+                Ok(info) => Ok(field(&info, "run_id").map(str::to_owned)),
+                Err(error) if is_forbidden(&error) => Ok(None),
+                Err(error) => Err(error),
+            }
         };
-        // Everything in one round trip, carried out in this order.
-        let closing = async |whom: Option<&Identity>| match whom {
-            Some(whom) => kill(&mut redis.clone(), whom).await,
+        let asking_id = async || -> Result<i64, RedisError> {
+            let mut id = redis::cmd("CLIENT");
+            id.arg("ID").query_async(&mut redis.clone()).await
+        };
+        // Whom to close is known only when the server has said which run it is: one round trip more, and for a connection
+        // that follows another one alone.
+        let previous = match &previous {
+            Some(previous) if previous.run.is_some() => {
+                let run = asking_run().await?;
+                (run == previous.run).then_some(previous.id)
+            }
+            _ => None,
+        };
+        let closing = async |id: Option<i64>| match id {
+            Some(id) => kill_command(id).exec_async(&mut redis.clone()).await,
             None => Ok(()),
         };
-        let asking = async || -> Result<String, RedisError> {
-            let mut info = redis::cmd("CLIENT");
-            info.arg("INFO").query_async(&mut redis.clone()).await
-        };
+        // Everything in one round trip, carried out in this order.
         let sent = clock::now();
-        let (closed, probed, info, subscribed, loaded, time) = tokio::join!(
+        let (closed, probed, run, id, subscribed, loaded, time) = tokio::join!(
             biased;
-            closing(previous.as_ref()),
-            closing(Some(&probe)),
-            asking(),
+            closing(previous),
+            closing(Some(NOBODY)),
+            asking_run(),
+            asking_id(),
             async { redis.clone().subscribe(inbox).await },
             async {
                 let loaded: Result<(), RedisError> =
@@ -354,17 +388,11 @@ impl Connection {
         );
         let may_kill = |closed: Result<(), RedisError>| match closed {
             Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => Ok(false),
+            Err(error) if is_forbidden(&error) => Ok(false),
             Err(error) => Err(error),
         };
         may_kill(closed)?;
-        let (may_kill, info) = (may_kill(probed)?, info?);
-        let field = |name: &str| {
-            info.split_ascii_whitespace()
-                .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
-                .unwrap_or_default()
-                .to_owned()
-        };
+        let (may_kill, run, id) = (may_kill(probed)?, run?, id?);
         subscribed?;
         if let Err(error) = loaded {
             tracing::debug!(%error, "scripts are not loaded ahead");
@@ -375,16 +403,14 @@ impl Connection {
         let server_micros = seconds * 1_000_000 + micros;
         let local_micros = sent.since_origin().as_micros();
         Ok(Self {
-            identity: Identity {
-                id: field("id"),
-                address: field("addr"),
-            },
+            may_kill: may_kill && run.is_some(),
+            identity: Identity { run, id },
             floor: server_micros.to_string(),
-            may_kill,
             health,
             clock_offset: i128::from(server_micros)
                 - i128::try_from(local_micros).unwrap_or_default(),
             outbox: Outbox::new(redis),
+            hindered: server.hindered.clone(),
             counters: server.counters.clone(),
         })
     }
@@ -416,6 +442,13 @@ impl Connection {
         })
     }
 
+    /// Asks whether the server answers at all.
+    pub(super) async fn ping(&self) {
+        if let Err(error) = self.send(&redis::cmd("PING")).await {
+            self.failed(&error);
+        }
+    }
+
     /// Hears of a channel from now on, or no more.
     pub(super) async fn listen(&self, channel: &str, listening: bool) -> Result<(), CallError> {
         let verb = if listening {
@@ -437,12 +470,22 @@ impl Connection {
         said.map(drop).map_err(|error| self.failed(&error))
     }
 
+    /// Asks for what every server that can be used answers.
+    pub(super) async fn ask_time(&self) -> Result<(), CallError> {
+        let time = self.send(&redis::cmd("TIME")).await;
+        time.map(drop).map_err(|error| self.failed(&error))
+    }
+
     fn failed(&self, error: &RedisError) -> CallError {
         let error = CallError::of(error);
         match error {
             CallError::Broken(_) => self.health.mark_broken(),
-            CallError::Demoted(_) => self.health.mark_demoted(),
-            CallError::NotNow(_) | CallError::Refused(_) => {}
+            CallError::Demoted(_) => {
+                self.hindered.note();
+                self.health.mark_demoted();
+            }
+            CallError::NotNow(_) => self.hindered.note(),
+            CallError::Refused(_) => {}
         }
         error
     }
@@ -475,46 +518,36 @@ impl Connection {
         reply.map(|reply| (reply, sent))
     }
 
-    /// Closes another connection of ours on the server, so that nothing sent on it is carried out any more.
+    /// Closes another connection of ours on the server, so that nothing sent on it is carried out any more. One to an
+    /// earlier run of the server is closed already, and its ID may be a stranger's.
     pub(super) async fn kill(&self, other: &Identity) -> Result<(), CallError> {
-        count(&self.counters.commands);
-        kill(&mut self.outbox.redis(), other)
-            .await
-            .map_err(|error| CallError::of(&error))
+        if !self.identity.is_of_the_run_of(other) {
+            return Ok(());
+        }
+        let killed = self.send(&kill_command(other.id)).await;
+        killed.map(drop).map_err(|error| CallError::of(&error))
     }
 
-    /// Which incarnation of the server answers, and what it remembers.
-    pub(super) async fn incarnation(&self, fence: &str) -> Result<Incarnation, CallError> {
-        let (server, memory, fence): (String, String, Option<u64>) = redis::pipe()
-            .cmd("INFO")
-            .arg("server")
-            .cmd("INFO")
-            .arg("memory")
-            .cmd("GET")
-            .arg(fence)
-            .query_async(&mut self.outbox.redis())
+    /// Which server answers, and what it evicts.
+    pub(super) async fn incarnation(&self) -> Result<Incarnation, CallError> {
+        let (server, memory) = future::try_join(self.info("server"), self.info("memory"))
             .await
             .map_err(|error| CallError::of(&error))?;
-        let uptime = field(&server, "uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
         Ok(Incarnation {
             run_id: field(&server, "run_id").unwrap_or_default().to_owned(),
-            // The server subtracts whole seconds from whole seconds. One that does not say is taken for an old one.
-            uptime: uptime.map_or(Duration::MAX, |seconds: u64| {
-                Duration::from_secs(seconds.saturating_sub(1))
-            }),
-            fence,
             eviction: field(&memory, "maxmemory_policy").map(str::to_owned),
         })
     }
 
     /// What the server evicts when its memory is full; `None` if it does not say.
     pub(super) async fn eviction_policy(&self) -> Option<String> {
-        let info: String = redis::cmd("INFO")
-            .arg("memory")
-            .query_async(&mut self.outbox.redis())
-            .await
-            .ok()?;
+        let info = self.info("memory").await.ok()?;
         field(&info, "maxmemory_policy").map(str::to_owned)
+    }
+
+    async fn info(&self, section: &str) -> Result<String, RedisError> {
+        let (info, _) = self.send(redis::cmd("INFO").arg(section)).await?;
+        Ok(redis::from_redis_value(info)?)
     }
 }
 
@@ -522,10 +555,6 @@ impl Connection {
 pub(super) struct Incarnation {
     /// Differs from that of every other server, and from its own before a restart.
     pub(super) run_id: String,
-    /// At least.
-    pub(super) uptime: Duration,
-    /// The newest token; `None` if it has never given one, or has lost its state.
-    pub(super) fence: Option<u64>,
     /// What it evicts when its memory is full, if it says so.
     pub(super) eviction: Option<String>,
 }
@@ -536,14 +565,17 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(value).map(str::trim)
 }
 
-async fn kill(redis: &mut MultiplexedConnection, whom: &Identity) -> Result<(), RedisError> {
+/// An ID that no connection has: closing it shows whether that is permitted.
+const NOBODY: i64 = i64::MAX;
+
+/// Closes the connection with this ID, if there is one.
+fn kill_command(id: i64) -> Cmd {
     let mut command = redis::cmd("CLIENT");
+    command.arg("KILL").arg("ID").arg(id);
     command
-        .arg("KILL")
-        .arg("ID")
-        .arg(&whom.id)
-        .arg("ADDR")
-        .arg(&whom.address);
-    let _closed: i64 = command.query_async(redis).await?;
-    Ok(())
+}
+
+/// Whether the server's ACL does not let this user do it.
+fn is_forbidden(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
 }

@@ -1,7 +1,10 @@
 //! The layouts: the names under which a lock is stored, and the scripts that know what is stored there. Those of both
 //! layouts are called alike, and answer alike.
 
-use lock_core::{key::LockName, layout::Layout};
+use lock_core::{
+    key::{FENCE, LockName},
+    layout::Layout,
+};
 use once_cell::sync::Lazy;
 
 use super::script::{self, Script};
@@ -17,21 +20,42 @@ pub(super) const REDISSON_PROBE: &str = "redisson_lock__channel:{lock:check}";
 pub(super) struct Names {
     pub(super) lock: LockName,
     companion: Box<str>,
+    /// In the native layout, beside a queue.
+    claim: Option<Box<str>>,
 }
 
 impl Names {
     pub(super) fn new(layout: Layout, lock: LockName) -> Self {
+        // Joined in one allocation of the right size: this is made for every acquisition and every release.
+        let beside = |what: &str| -> Box<str> { [lock.as_str(), what].concat().into() };
         let companion = match layout {
-            Layout::Redisson => redisson_name(REDISSON_TOKEN, &lock),
-            Layout::Native => format!("{lock}:queue"),
+            Layout::Redisson => redisson_name(REDISSON_TOKEN, &lock).into(),
+            Layout::Native => beside(":queue"),
         };
-        let companion = companion.into();
-        Self { lock, companion }
+        let claim = (layout == Layout::Native).then(|| beside(":claim"));
+        Self {
+            companion,
+            claim,
+            lock,
+        }
     }
 
     /// What is held, and by whom.
     pub(super) fn grant(&self) -> &str {
         self.lock.as_str()
+    }
+
+    /// The keys of the scripts that may hand the lock on.
+    pub(super) fn keys(&self) -> Vec<&str> {
+        let mut keys = Vec::with_capacity(4);
+        keys.extend([self.grant(), self.companion(), FENCE]);
+        keys.extend(self.claim());
+        keys
+    }
+
+    /// Which inbox was handed the lock last, where a queue hands it on.
+    pub(super) fn claim(&self) -> Option<&str> {
+        self.claim.as_deref()
     }
 
     /// What is stored beside it: the queue, or the counter of Redisson's fenced lock of that name.
@@ -76,12 +100,7 @@ static NATIVE: Scripts = Scripts {
     leave: &script::LEAVE,
     renew: &script::RENEW,
     status: &script::STATUS,
-    others: &[
-        &script::QUEUE,
-        &script::FORGET,
-        &script::LOOK,
-        &script::ADOPT,
-    ],
+    others: &[&script::QUEUE, &script::FORGET, &script::LOOK],
 };
 
 static REDISSON: Scripts = Scripts {

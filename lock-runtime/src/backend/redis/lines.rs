@@ -2,26 +2,23 @@
 //! others of their link are at the same lock go together, one request at a time: the places of many cost one command.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, VecDeque},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use lock_core::{
-    backend::BackendError,
-    key::{FENCE, LockName},
-    owner::OwnerId,
-};
+use lock_core::{backend::BackendError, key::LockName, lease::Moment, owner::OwnerId};
 use redis::Value;
-use tokio::sync::{MutexGuard, oneshot};
+use tokio::sync::oneshot;
 
 use super::{
-    Server,
-    attempt::{Args, NOT_NOW_PAUSE, decode, until_closed},
-    block::{Standing, Turn},
-    claim_ms,
+    Server, claim_ms,
+    cleanup::{NOT_NOW_PAUSE, until_closed},
     connection::{CallError, Connection},
+    grant::GrantSnapshot,
     link::Link,
+    request::{Args, decode, ends},
     script,
 };
 use crate::{clock::boot as clock, sync::lock};
@@ -29,21 +26,30 @@ use crate::{clock::boot as clock, sync::lock};
 /// How many callers one request queues.
 const TOGETHER_AT_MOST: usize = 64;
 
-/// A block with so few members to come is over, if their bodies are short, before an answer comes.
+/// A cohort with so few members to come ends before an answer comes, if their bodies are short.
 const SOON: usize = 16;
 
 /// How long a request waits for more, while others of its process are queued before it.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// What a waiting caller is told at last.
-pub(super) type Told = Result<Turn, BackendError>;
+/// What a waiting caller is told: the token of the turn that it is offered. It enters by that at its next poll, if the offer
+/// still stands then.
+pub(super) type Told = Result<u64, BackendError>;
 
 /// A caller that the server knows, or is being told of.
 struct Waiting {
     args: Arc<Args>,
     /// Whether it is one of those with a place.
     queued: bool,
-    told: oneshot::Sender<Told>,
+    /// `None` once it is told.
+    told: Option<oneshot::Sender<Told>>,
+}
+
+impl Waiting {
+    fn place(&self) -> Option<u64> {
+        self.told.as_ref()?;
+        self.args.place()
+    }
 }
 
 /// All who wait for one lock.
@@ -58,19 +64,87 @@ struct Line {
     unsent: VecDeque<OwnerId>,
     /// Whether somebody is sending these.
     asking: bool,
+    /// When the lock is probed next, once somebody is queued for it.
+    probe: Option<Moment>,
 }
 
 impl Line {
     fn is_deserted(&self) -> bool {
         self.waiting.is_empty() && !self.asking
     }
+
+    fn one_less_queued(&mut self, queued: bool) {
+        self.queued -= usize::from(queued);
+        if self.queued == 0 {
+            self.worth_it = None;
+        }
+    }
 }
 
 /// All who wait on one link.
 #[derive(Default)]
-pub(super) struct Lines(Mutex<HashMap<LockName, Line>>);
+pub(super) struct Lines(Mutex<HashMap<LockName, Line>>, Probes);
+
+/// When which lock is probed. An entry counts if its line says the same.
+#[derive(Default)]
+struct Probes(Mutex<BinaryHeap<Reverse<(Moment, LockName)>>>);
 
 impl Lines {
+    /// The lock is probed then, or before. True if no lock is probed earlier.
+    pub(super) fn probe_at(&self, name: &LockName, at: Moment) -> bool {
+        let mut lines = lock(&self.0);
+        let Some(line) = lines.get_mut(name) else {
+            return false;
+        };
+        if line.probe.is_some_and(|probe| probe <= at) {
+            return false;
+        }
+        line.probe = Some(at);
+        let mut probes = lock(&self.1.0);
+        probes.push(Reverse((at, name.clone())));
+        probes.peek().is_some_and(|Reverse((next, _))| *next == at)
+    }
+
+    /// When the next lock is to be probed.
+    pub(super) fn next_probe(&self) -> Option<Moment> {
+        lock(&self.1.0).peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// How many locks are waited for.
+    pub(super) fn locks(&self) -> usize {
+        lock(&self.0).len()
+    }
+
+    /// The locks that are to be probed by now, `at_most` of them, each with the first of those that are queued for it. Each is
+    /// probed again at `next`.
+    pub(super) fn due(&self, now: Moment, next: Moment, at_most: usize) -> Vec<Arc<Args>> {
+        let mut lines = lock(&self.0);
+        let mut probes = lock(&self.1.0);
+        let mut due = Vec::new();
+        while due.len() < at_most
+            && let Some(Reverse((at, _))) = probes.peek()
+            && *at <= now
+            && let Some(Reverse((at, name))) = probes.pop()
+        {
+            let Some(line) = lines.get_mut(&name).filter(|line| line.probe == Some(at)) else {
+                continue;
+            };
+            line.probe = None;
+            let queued = line.waiting.values();
+            let queued = queued.filter_map(|waiting| Some((waiting.place()?, &waiting.args)));
+            let Some((_, first)) = queued.min_by_key(|(place, _)| *place) else {
+                continue;
+            };
+            // Where requests are being sent, they come first.
+            if !line.asking {
+                due.push(first.clone());
+            }
+            line.probe = Some(next);
+            probes.push(Reverse((next, name)));
+        }
+        due
+    }
+
     /// Expects the caller's turn, which may be as quick as the reply to its request. True if it is alone at its lock and has
     /// no place yet: it asks for itself.
     pub(super) fn join(&self, args: &Arc<Args>) -> (oneshot::Receiver<Told>, bool) {
@@ -81,7 +155,7 @@ impl Lines {
         let waiting = Waiting {
             args: args.clone(),
             queued: args.place().is_some(),
-            told,
+            told: Some(told),
         };
         line.waiting.insert(args.owner, waiting);
         line.queued += usize::from(args.place().is_some());
@@ -94,54 +168,71 @@ impl Lines {
         (receiver, alone)
     }
 
-    /// Notes a caller's place, for the sending again after a reconnect.
-    pub(super) fn queued(&self, args: &Args, place: u64) {
+    /// Notes the places of callers of one lock, for the sending again after a reconnect.
+    pub(super) fn queued(&self, name: &LockName, places: &[(&Args, u64)]) {
         let mut lines = lock(&self.0);
-        if let Some(line) = lines.get_mut(&args.names.lock)
-            && let Some(waiting) = line.waiting.get_mut(&args.owner)
-            && !std::mem::replace(&mut waiting.queued, true)
-        {
-            line.queued += 1;
+        let mut line = lines.get_mut(name);
+        for (args, place) in places {
+            if let Some(line) = &mut line
+                && let Some(waiting) = line.waiting.get_mut(&args.owner)
+                && waiting.told.is_some()
+                && !std::mem::replace(&mut waiting.queued, true)
+            {
+                line.queued += 1;
+            }
+            args.set_place(*place);
         }
-        args.set_place(place);
     }
 
-    fn take(&self, name: &LockName, owner: OwnerId) -> Option<Waiting> {
+    /// Expects nothing for this caller any longer.
+    pub(super) fn withdraw(&self, name: &LockName, owner: OwnerId) {
         let mut lines = lock(&self.0);
-        let line = lines.get_mut(name)?;
-        let waiting = line.waiting.remove(&owner)?;
-        line.queued -= usize::from(waiting.queued);
-        if line.queued == 0 {
-            line.worth_it = None;
+        let Some(line) = lines.get_mut(name) else {
+            return;
+        };
+        if let Some(waiting) = line.waiting.remove(&owner) {
+            line.one_less_queued(waiting.queued);
         }
         if line.is_deserted() {
             lines.remove(name);
         }
-        Some(waiting)
     }
 
-    /// Expects nothing for this caller any more. False if it was not expected, for it has been told.
-    pub(super) fn forget(&self, args: &Args) -> bool {
-        self.take(&args.names.lock, args.owner).is_some()
+    /// The same, by what the caller asks for.
+    pub(super) fn forget(&self, args: &Args) {
+        self.withdraw(&args.names.lock, args.owner);
     }
 
-    /// Whether anybody waits for this lock.
+    /// Whether anybody waits for this lock, or has been offered it.
     pub(super) fn are_at(&self, name: &LockName) -> bool {
         lock(&self.0).contains_key(name)
     }
 
-    /// Whether this caller still waits.
+    /// Whether this caller still waits, and has not been told.
     pub(super) fn waits(&self, name: &LockName, owner: OwnerId) -> bool {
         let lines = lock(&self.0);
-        lines
-            .get(name)
-            .is_some_and(|line| line.waiting.contains_key(&owner))
+        let waiting = lines.get(name).and_then(|line| line.waiting.get(&owner));
+        waiting.is_some_and(|waiting| waiting.told.is_some())
     }
 
-    /// Tells a caller, if it still waits.
-    pub(super) fn tell(&self, name: &LockName, owner: OwnerId, told: Told) -> bool {
-        let waiting = self.take(name, owner);
-        waiting.is_some_and(|waiting| waiting.told.send(told).is_ok())
+    /// Tells a caller, if it still waits, and returns how many offers it has missed before. It is known here until it has
+    /// entered, or missed its turn.
+    pub(super) fn tell(&self, name: &LockName, owner: OwnerId, told: Told) -> Option<u32> {
+        let mut lines = lock(&self.0);
+        let line = lines.get_mut(name)?;
+        let waiting = line.waiting.get_mut(&owner)?;
+        let sender = waiting.told.take()?;
+        let missed = waiting.args.missed;
+        let queued = std::mem::take(&mut waiting.queued);
+        let heard = sender.send(told).is_ok();
+        if !heard {
+            line.waiting.remove(&owner);
+        }
+        line.one_less_queued(queued);
+        if line.is_deserted() {
+            lines.remove(name);
+        }
+        heard.then_some(missed)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -154,21 +245,6 @@ impl Lines {
         drop(lines);
     }
 
-    /// The locks that are waited for, each with the first of those that were queued for it.
-    pub(super) fn awaited(&self, leave_out: impl Fn(&LockName) -> bool) -> Vec<Arc<Args>> {
-        let lines = lock(&self.0);
-        // Where some are being sent for, they come first.
-        let lines = lines
-            .iter()
-            .filter(|(name, line)| !line.asking && !leave_out(name));
-        let queued = lines.filter_map(|(_, line)| {
-            let queued = line.waiting.values();
-            let queued = queued.filter_map(|waiting| Some((waiting.args.place()?, &waiting.args)));
-            queued.min_by_key(|(place, _)| *place)
-        });
-        queued.map(|(_, args)| args.clone()).collect()
-    }
-
     /// The requests of all who were queued are to be sent again, with their old places; of one lock, or of all. Returns the
     /// locks for which there is something to send.
     pub(super) fn requeue(&self, only: Option<&LockName>) -> Vec<LockName> {
@@ -178,8 +254,7 @@ impl Lines {
             .filter(|(name, _)| only.is_none_or(|only| only == *name));
         let with_some = lines.filter_map(|(name, line)| {
             let queued = line.waiting.values();
-            let queued =
-                queued.filter_map(|waiting| Some((waiting.args.place()?, waiting.args.owner)));
+            let queued = queued.filter_map(|waiting| Some((waiting.place()?, waiting.args.owner)));
             let mut queued: Vec<_> = queued.collect();
             queued.sort_unstable();
             line.unsent.retain(|owner| {
@@ -239,12 +314,14 @@ impl Lines {
         while group.len() < TOGETHER_AT_MOST
             && let Some(owner) = line.unsent.pop_front()
         {
-            if let Some(waiting) = line.waiting.get(&owner) {
+            if let Some(waiting) = line.waiting.get(&owner)
+                && waiting.told.is_some()
+            {
                 group.push(waiting.args.clone());
             }
         }
         if group.is_empty() {
-            // Under the same lock: whoever joins from now on begins anew.
+            // Under the same lock: a caller that joins from now on begins again.
             line.asking = false;
             if line.is_deserted() {
                 lines.remove(name);
@@ -317,11 +394,11 @@ impl Link {
         loop {
             // Those who are about to ask come first.
             tokio::task::yield_now().await;
-            let to_come = server.blocks.to_come(name);
+            let to_come = server.cohorts.to_come(name);
             match to_come {
                 // Others of this process come first anyway.
                 None => break,
-                // A block that is about to end, as far as that can be seen, has ended before an answer comes.
+                // A cohort that is about to end, as far as that can be seen, has ended before an answer comes.
                 Some(few) if few <= SOON && to_come != before => before = to_come,
                 Some(_) => return,
             }
@@ -339,14 +416,15 @@ impl Link {
         group: &[Arc<Args>],
         connection: &Arc<Connection>,
     ) -> Result<(), CallError> {
-        let mut gates: Vec<MutexGuard<'_, ()>> = Vec::with_capacity(group.len());
+        let mut sending = Vec::with_capacity(group.len());
         let mut asked = Vec::with_capacity(group.len());
         for args in group {
-            // While the gate is held, the caller neither settles nor leaves.
-            let gate = args.gate.lock().await;
-            if !args.is_over() && self.lines.waits(name, args.owner) {
+            // Until the answer is taken in, the caller neither settles nor leaves.
+            if let Some(under_way) = args.send()
+                && self.lines.waits(name, args.owner)
+            {
                 args.carry(connection);
-                gates.push(gate);
+                sending.push(under_way);
                 asked.push(args);
             }
         }
@@ -363,7 +441,7 @@ impl Link {
                 (args.member(), place)
             })
             .collect();
-        let keys = [first.names.grant(), first.names.companion(), FENCE];
+        let keys = first.names.keys();
         let mut args = vec![&*self.inbox, &connection.floor, claim_ms(), &not_after];
         for (member, place) in &members {
             args.extend([member.as_str(), place]);
@@ -382,22 +460,24 @@ impl Link {
         };
         let mut fields = reply.into_iter();
         let mut next = || fields.next().unwrap_or(Value::Nil);
-        let (held, left): (Option<String>, Option<u64>) = (decode(next())?, decode(next())?);
+        let (held, left): (Option<String>, Option<i64>) = (decode(next())?, decode(next())?);
         if held.as_deref() == Some("late") {
             // The server's clock was set forward, or the request lay about: a new connection knows its clock.
             connection.health.mark_demoted();
             return Err(CallError::Demoted("the request came too late".into()));
         }
+        let mut places = Vec::with_capacity(asked.len());
         for args in &asked {
             if let Some(place) = decode::<Option<u64>>(next())? {
-                self.lines.queued(args, place);
+                places.push((&***args, place));
             }
         }
-        drop(gates);
-        if let (Some(held), Some(left)) = (held, left)
-            && let Some(standing) = Standing::told(&held, left, sent)
+        self.queued(name, &places, ends(left.unwrap_or_default(), sent));
+        drop(sending);
+        if let (Some(held), Some(left)) = (held, left.and_then(|left| u64::try_from(left).ok()))
+            && let Some(grant) = GrantSnapshot::told(&held, left, sent)
         {
-            server.take_up(self, name, standing);
+            self.described(server, name, &grant);
         }
         Ok(())
     }

@@ -1,12 +1,13 @@
-//! A link: one inbox, and the connection behind it, made anew whenever it breaks.
+//! A link: one inbox, and the connection behind it, made again whenever it breaks.
 //!
 //! A link lives on the runtime of those who call, so that a command costs no hop between threads. The engine has one
 //! of its own, the home link, for everything that has to outlive a runtime.
 
 use std::{
+    collections::HashMap,
     fmt,
     future::Future,
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, Mutex, OnceLock, Weak},
     time::Duration,
 };
 
@@ -14,21 +15,26 @@ use lock_core::{
     backend::BackendError,
     key::{FENCE, LockName},
     lease::Moment,
+    owner::OwnerId,
 };
-use redis::Value;
-use tokio::{runtime::Handle, sync::watch};
+use redis::{ParsingError, Value};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, watch},
+};
 use uuid::Uuid;
 
 use super::{
     Server,
-    attempt::Args,
-    block::Standing,
+    cleanup::revoke,
     connection::{Connection, Identity, OPEN_PATIENCE, Parking, Pushed},
+    grant::GrantSnapshot,
     lines::Lines,
     notify::Notified,
+    request::{Args, ends},
     script,
 };
-use crate::{clock::boot as clock, engine};
+use crate::{clock::boot as clock, engine, sync::lock};
 
 /// While somebody waits here, the keys are looked at this often.
 const HEARTBEAT: Duration = Duration::from_millis(200);
@@ -37,7 +43,12 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// Between two tries to connect: at first, and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 /// How many locks one look covers.
-const LOOK_AT_MOST: usize = 200;
+const LOOK_AT_MOST: usize = 100;
+/// So much time passes between two looks of a process, times the locks that it waits for. A look at one lock costs a server up to 7 µs, a
+/// twentieth of this.
+const LOOK_SHARE: Duration = Duration::from_micros(150);
+/// A lock whose lease ends is looked at so much later, when the server has seen the end, too.
+const LEASE_ENDED: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Clone)]
 enum State {
@@ -53,10 +64,44 @@ pub(super) struct Link {
     runtime: OnceLock<Handle>,
     /// Those who queue.
     pub(super) lines: Lines,
+    /// Requests that callers have sent by themselves.
+    pub(super) unanswered: Unanswered,
     /// Those who wait without a queue.
     pub(super) notified: Notified,
     /// Where the heartbeat sleeps.
     parking: Arc<Parking>,
+    /// There is a lock to look at earlier than the heartbeat would.
+    earlier: Notify,
+}
+
+/// Requests that callers have sent by themselves, and whose answers they have not read.
+#[derive(Default)]
+pub(super) struct Unanswered(Mutex<HashMap<OwnerId, Arc<Args>>>);
+
+impl Unanswered {
+    pub(super) fn insert(&self, args: &Arc<Args>) {
+        lock(&self.0).insert(args.owner, args.clone());
+    }
+
+    pub(super) fn remove(&self, owner: OwnerId) {
+        lock(&self.0).remove(&owner);
+    }
+
+    /// Those that were sent a claim ago. They are not kept here any longer.
+    pub(super) fn overdue(&self, now: Moment) -> Vec<Arc<Args>> {
+        let mut unanswered = lock(&self.0);
+        let overdue = unanswered.extract_if(|_, args| args.is_overdue(now));
+        overdue.map(|(_, args)| args).collect()
+    }
+
+    /// Whether this is the grant of one owner, which has not read the answer to its own request: that one tells it.
+    pub(super) fn has(&self, owners: &[OwnerId]) -> bool {
+        matches!(owners, [owner] if lock(&self.0).contains_key(owner))
+    }
+
+    fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
 }
 
 impl fmt::Debug for Link {
@@ -76,6 +121,8 @@ impl Link {
             state: watch::Sender::new(State::Connecting),
             runtime: OnceLock::new(),
             lines: Lines::default(),
+            unanswered: Unanswered::default(),
+            earlier: Notify::new(),
             notified: Notified::default(),
             parking: Arc::default(),
         })
@@ -130,6 +177,17 @@ impl Link {
         }
     }
 
+    /// Ends when another connection has come after this one; never, if none does.
+    pub(super) async fn succeeds(&self, previous: &Identity) {
+        let is_new = |state: &State| match state {
+            State::Up(connection) => connection.identity != *previous,
+            State::Connecting | State::Ended => false,
+        };
+        if self.state.subscribe().wait_for(is_new).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         matches!(&*self.state.borrow(), State::Ended)
     }
@@ -163,18 +221,26 @@ impl Link {
         } else if let Some(name) = push.payload.strip_prefix("free|") {
             self.notified.wake(name);
         } else if let Some((grant, name)) = split_at_name(&push.payload)
-            && let Some(standing) = Standing::pushed(grant, push.after)
+            && let Some(grant) = GrantSnapshot::pushed(grant, push.after)
         {
-            server.take_up(self, &LockName::stored(name), standing);
+            server.take_up(self, &LockName::stored(name), &grant);
         } else {
             tracing::warn!(payload = %push.payload, "not understood: a push to the inbox");
         }
     }
 
-    /// The locks that are waited for here, each with one that waits for it. What this very process holds is left out: it
-    /// will release.
-    fn awaited(&self, server: &Server) -> Vec<Arc<Args>> {
-        self.lines.awaited(|name| server.held.contains(name))
+    /// Notes the places of callers, and when their lock is looked at: at the end of the holder's lease, if that is near.
+    pub(super) fn queued(&self, name: &LockName, places: &[(&Args, u64)], holder_ends: Moment) {
+        self.lines.queued(name, places);
+        self.look_at(name, holder_ends + LEASE_ENDED);
+    }
+
+    /// The lock is looked at then, or before.
+    fn look_at(&self, name: &LockName, at: Moment) {
+        let at = at.min(clock::now() + HEARTBEAT);
+        if self.lines.probe_at(name, at) {
+            self.earlier.notify_one();
+        }
     }
 
     /// Whether nobody waits here, and no command is under way.
@@ -183,7 +249,7 @@ impl Link {
             State::Up(connection) => connection.health.is_idle(),
             State::Connecting | State::Ended => false,
         };
-        quiet && self.lines.is_empty()
+        quiet && self.lines.is_empty() && self.unanswered.is_empty()
     }
 
     /// Sends the requests of all who were queued again, with their old places: over a new connection, or where the
@@ -196,53 +262,101 @@ impl Link {
 
     /// Frees what expired, finds grants whose push was lost, and queues again where the server has lost a queue.
     async fn look(
-        self: &Arc<Self>,
-        server: &Arc<Server>,
-        connection: &Arc<Connection>,
-        awaited: &[Arc<Args>],
+        self: Arc<Self>,
+        server: Arc<Server>,
+        connection: Arc<Connection>,
+        awaited: Vec<Arc<Args>>,
+        next: Duration,
     ) {
-        for awaited in awaited.chunks(LOOK_AT_MOST) {
-            let members: Vec<String> = awaited.iter().map(|args| args.member()).collect();
-            let mut keys = vec![FENCE];
-            let mut args = vec![&*self.inbox, connection.floor.as_str(), super::claim_ms()];
-            for (awaited, member) in awaited.iter().zip(&members) {
-                keys.extend([awaited.names.grant(), awaited.names.companion()]);
-                args.push(member);
+        let members: Vec<String> = awaited.iter().map(|args| args.member()).collect();
+        let next = next.as_millis().to_string();
+        let mut keys = vec![FENCE];
+        let mut args = vec![
+            &*self.inbox,
+            connection.floor.as_str(),
+            super::claim_ms(),
+            &next,
+        ];
+        for (awaited, member) in awaited.iter().zip(&members) {
+            keys.extend([awaited.names.grant(), awaited.names.companion()]);
+            keys.extend(awaited.names.claim());
+            args.push(member);
+        }
+        let (found, sent) = match connection.run(&script::LOOK, &keys, &args).await {
+            Ok((Value::Array(found), sent)) => (found, sent),
+            Ok(_) => return,
+            Err(error) => {
+                tracing::debug!(%error, "a look at the locks that are waited for failed");
+                return server.note(error.to_string());
             }
-            let looked = connection.run(&script::LOOK, &keys, &args).await;
-            let Ok((Value::Array(found), sent)) = looked else {
-                return;
-            };
-            for found in found {
-                match found {
-                    Value::Int(number) => {
-                        let index = usize::try_from(number - 1).unwrap_or(usize::MAX);
-                        if let Some(args) = awaited.get(index) {
-                            tracing::debug!(lock = %args.names.lock, "the server has lost the queue, queueing again");
-                            self.requeue(server, Some(&args.names.lock));
-                        }
-                    }
-                    grant => self.found(server, awaited, grant, sent),
-                }
+        };
+        for found in found {
+            if let Err(error) = self.found(&server, &awaited, found, sent) {
+                tracing::warn!(%error, "not understood: what a look found");
             }
         }
     }
 
-    /// A grant of this inbox that a look came upon: its push is late, or was lost.
+    /// A reply to somebody else's request describes a grant of this inbox. Where its only owner has not read the answer to its
+    /// own request, that answer may be the grant itself: it is not offered a second time.
+    pub(super) fn described(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        name: &LockName,
+        grant: &GrantSnapshot,
+    ) {
+        if !self.unanswered.has(&grant.owners) {
+            server.take_up(self, name, grant);
+        }
+    }
+
+    /// What a look that was sent then found of one lock.
     fn found(
         self: &Arc<Self>,
         server: &Arc<Server>,
         awaited: &[Arc<Args>],
-        grant: Value,
+        found: Value,
         asked: Moment,
-    ) {
-        let found = redis::from_redis_value::<(usize, String, u64)>(grant).ok();
-        if let Some((number, grant, left)) = found
-            && let Some(args) = awaited.get(number.wrapping_sub(1))
-            && let Some(standing) = Standing::told(&grant, left, asked)
-        {
-            server.take_up(self, &args.names.lock, standing);
+    ) -> Result<(), ParsingError> {
+        let fields: Vec<Value> = redis::from_redis_value(found)?;
+        let mut fields = fields.into_iter();
+        let mut next = || fields.next().unwrap_or(Value::Nil);
+        let (what, number): (String, usize) = (
+            redis::from_redis_value(next())?,
+            redis::from_redis_value(next())?,
+        );
+        let Some(args) = awaited.get(number.wrapping_sub(1)) else {
+            return Ok(());
+        };
+        let name = &args.names.lock;
+        match what.as_str() {
+            // A grant of this inbox: its push is late, or was lost.
+            "held" => {
+                let (grant, left): (String, u64) = (
+                    redis::from_redis_value(next())?,
+                    redis::from_redis_value(next())?,
+                );
+                if let Some(grant) = GrantSnapshot::told(&grant, left, asked) {
+                    self.described(server, name, &grant);
+                }
+            }
+            "ends" => self.look_at(
+                name,
+                ends(redis::from_redis_value(next())?, asked) + LEASE_ENDED,
+            ),
+            // The server knows this caller no longer.
+            _ => match server.cohorts.lost_member(name, args.owner, asked) {
+                Some(first) => {
+                    tracing::debug!(lock = %name, "the server has lost a grant");
+                    server.lose_cohort(name, first);
+                }
+                None => {
+                    tracing::debug!(lock = %name, "the server has lost the queue, queueing again");
+                    self.requeue(server, Some(name));
+                }
+            },
         }
+        Ok(())
     }
 }
 
@@ -344,41 +458,66 @@ impl Drop for Ending {
     }
 }
 
-/// The heartbeat of a link, on the engine's thread: it looks while somebody waits, and notices silence.
+/// The heartbeat of a link, on the engine's thread: it looks while somebody waits, passes on what nobody takes, and notices
+/// silence.
 async fn beat(link: Weak<Link>, parking: Arc<Parking>, server: Weak<Server>) {
+    let mut next_beat = clock::now();
     loop {
-        {
+        let wake = {
             let (Some(link), Some(server)) = (link.upgrade(), server.upgrade()) else {
                 return;
             };
+            let now = clock::now();
             let state = link.state.borrow().clone();
-            match state {
-                State::Ended => return,
-                State::Up(connection) => {
-                    if connection.health.silent_for(clock::now()) > SILENCE {
-                        tracing::warn!(inbox = %link.inbox, "the lock server does not answer, connecting anew");
-                        connection.health.mark_broken();
-                    }
-                    for name in server.blocks.late(&link, clock::now()) {
-                        link.requeue(&server, Some(&name));
-                    }
-                    let awaited = link.awaited(&server);
-                    if !awaited.is_empty() {
-                        let look = link.look(&server, &connection, &awaited);
-                        if clock::timeout_at(clock::now() + SILENCE, look)
-                            .await
-                            .is_none()
-                        {
-                            connection.health.mark_broken();
-                        }
-                    }
-                }
-                State::Connecting => {}
+            if let State::Ended = state {
+                return;
             }
-        }
+            if next_beat <= now {
+                next_beat = now + HEARTBEAT;
+                server.tend_cohorts(&link, now, next_beat);
+                revoke(&server, &link, now);
+                if let State::Up(connection) = &state {
+                    check_silence(&link, connection, now);
+                }
+            }
+            let mut wake = next_beat;
+            if let State::Up(connection) = state {
+                // Looks at many locks are spread over a longer time.
+                let locks = u32::try_from(link.lines.locks()).unwrap_or(u32::MAX);
+                let period = HEARTBEAT.max(LOOK_SHARE.saturating_mul(locks));
+                let due = link.lines.due(now, now + period, LOOK_AT_MOST);
+                let is_full = due.len() == LOOK_AT_MOST;
+                if !due.is_empty() {
+                    engine::spawn(link.clone().look(server.clone(), connection, due, period));
+                }
+                if is_full {
+                    wake = now + LOOK_SHARE * LOOK_AT_MOST as u32;
+                } else if let Some(probe) = link.lines.next_probe() {
+                    wake = wake.min(probe);
+                }
+            }
+            wake
+        };
         parking
             .park(|| link.upgrade().is_some_and(|link| link.is_idle()))
             .await;
-        clock::sleep_until(clock::now() + HEARTBEAT).await;
+        let Some(link) = link.upgrade() else { return };
+        tokio::select! {
+            () = clock::sleep_until(wake) => {}
+            () = link.earlier.notified() => {}
+        }
+    }
+}
+
+/// Gives up a connection that does not answer. A caller that is not polled reads no answers: the engine asks by itself before
+/// that says anything of the server.
+fn check_silence(link: &Link, connection: &Arc<Connection>, now: Moment) {
+    let silence = connection.health.silent_for(now);
+    if silence > SILENCE {
+        tracing::warn!(inbox = %link.inbox, "the lock server does not answer, connecting again");
+        connection.health.mark_broken();
+    } else if silence > SILENCE / 4 {
+        let connection = connection.clone();
+        engine::spawn(async move { connection.ping().await });
     }
 }

@@ -5,16 +5,21 @@
 //! renewal or check; fencing tokens rise all the same.
 
 mod attempt;
-mod block;
 mod check;
+mod cleanup;
+mod cohort;
+mod cohorts;
 mod connection;
+mod grant;
 mod layout;
 mod lines;
 mod link;
 pub(super) mod node;
 mod notify;
 mod outbox;
-mod renew;
+mod pulse;
+pub(super) mod renew;
+mod request;
 mod script;
 mod together;
 
@@ -25,7 +30,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -36,7 +41,7 @@ use lock_core::{
         ToRenew, Together,
     },
     fencing::FencingToken,
-    key::{FENCE, LockName},
+    key::LockName,
     layout::Layout,
     lease::{CLAIM, Moment},
     options::Strategy,
@@ -49,13 +54,17 @@ use tokio::{
 };
 
 use self::{
-    attempt::{NOT_NOW_PAUSE, RedisAttempt, millis, not_understood},
-    block::Blocks,
+    attempt::RedisAttempt,
     check::{Failure, check},
+    cleanup::NOT_NOW_PAUSE,
+    cohorts::Cohorts,
     connection::{CallError, Connection},
     layout::{Names, Scripts},
     link::Link,
     notify::NotifiedAttempt,
+    pulse::{Hindered, Pulse},
+    renew::Extend,
+    request::{LATE_SLACK, millis, not_understood},
     script::Script,
     together::acquire_together,
 };
@@ -63,7 +72,7 @@ use crate::{
     clock::boot as clock,
     connect::ConnectError,
     engine,
-    held::HeldHere,
+    latch::{Latch, UnderWay},
     stats::{Counters, count},
     sync::lock,
 };
@@ -86,6 +95,8 @@ enum Arg<'a> {
     At(Moment),
     /// How long it is to a local moment, in ms.
     Until(Moment),
+    /// Leases begin again with this command, which may not come late: it would shorten those of others.
+    Restart,
 }
 
 impl Arg<'_> {
@@ -95,6 +106,12 @@ impl Arg<'_> {
             Self::Floor => connection.floor.clone().into(),
             Self::At(moment) => connection.server_micros(*moment).to_string().into(),
             Self::Until(moment) => millis(moment.since(clock::now())).into(),
+            // A connection that is broken is closed on the server before the next one is used, where that is permitted.
+            Self::Restart if connection.may_kill => "restart|".into(),
+            Self::Restart => {
+                let end = clock::now() + LATE_SLACK;
+                format!("restart|{}", connection.server_micros(end)).into()
+            }
         }
     }
 }
@@ -122,18 +139,23 @@ pub(super) struct Server {
     layout: Layout,
     scripts: &'static Scripts,
     counters: Arc<Counters>,
-    held: Arc<HeldHere>,
-    blocks: Blocks,
+    cohorts: Cohorts,
     home: OnceCell<Arc<Link>>,
     /// By the runtime they run on; `None` where a link has ended, for the runtime is ending or cannot carry one.
     links: Mutex<HashMap<runtime::Id, Option<Arc<Link>>>>,
     /// The newest failure, and when it was seen.
     trouble: Mutex<Option<(Moment, String)>>,
+    pulse: Pulse,
+    hindered: Arc<Hindered>,
     refusing: AtomicBool,
     refused: Notify,
     closed: AtomicBool,
-    duties: AtomicUsize,
-    no_duties: Notify,
+    /// The acquisitions that are not settled, and what cleans up after those that were given up.
+    unsettled: Arc<Latch>,
+    /// The releases in the background.
+    releases: Arc<Latch>,
+    /// When the last of the leases ends that are released there.
+    released_by: Mutex<Option<Moment>>,
 }
 
 impl fmt::Debug for Server {
@@ -145,15 +167,7 @@ impl fmt::Debug for Server {
 }
 
 /// Something that runs in the background; shutting down waits for it.
-pub(super) struct Duty(Arc<Server>);
-
-impl Drop for Duty {
-    fn drop(&mut self) {
-        if self.0.duties.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.no_duties.notify_waiters();
-        }
-    }
-}
+pub(super) type Duty = UnderWay;
 
 impl Server {
     /// A server that nothing has been sent to.
@@ -161,7 +175,6 @@ impl Server {
         info: redis::ConnectionInfo,
         layout: Layout,
         counters: Arc<Counters>,
-        held: Arc<HeldHere>,
     ) -> Result<Arc<Self>, ConnectError> {
         #[cfg(feature = "tls")]
         crate::connect::install_tls();
@@ -180,16 +193,18 @@ impl Server {
             layout,
             scripts: Scripts::of(layout),
             counters,
-            held,
-            blocks: Blocks::default(),
+            cohorts: Cohorts::default(),
             home: OnceCell::new(),
             links: Mutex::default(),
             trouble: Mutex::default(),
+            pulse: Pulse::default(),
+            hindered: Arc::default(),
             refusing: AtomicBool::new(false),
             refused: Notify::new(),
             closed: AtomicBool::new(false),
-            duties: AtomicUsize::new(0),
-            no_duties: Notify::new(),
+            unsettled: Arc::default(),
+            releases: Arc::default(),
+            released_by: Mutex::default(),
         }))
     }
 
@@ -300,6 +315,11 @@ impl Server {
         (clock::now().since(seen) < TROUBLE_AGE).then_some(trouble)
     }
 
+    /// Whether the client has given up all connections.
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     pub(super) fn is_refusing(&self) -> bool {
         self.refusing.load(Ordering::Acquire)
     }
@@ -313,9 +333,25 @@ impl Server {
         }
     }
 
-    pub(super) fn begin_duty(self: &Arc<Self>) -> Duty {
-        self.duties.fetch_add(1, Ordering::AcqRel);
-        Duty(self.clone())
+    /// An acquisition, or what cleans up after it. What begins during the shutdown belongs to what was held.
+    pub(super) fn begin_duty(&self) -> Duty {
+        if self.is_refusing() {
+            self.begin_release(clock::now() + CLAIM)
+        } else {
+            self.begin_clean_up()
+        }
+    }
+
+    /// What cleans up after a caller that does not come back. Shutting down waits for it as for what waits.
+    pub(super) fn begin_clean_up(&self) -> Duty {
+        self.unsettled.begin()
+    }
+
+    /// A release in the background, of a lease that ends by itself then.
+    pub(super) fn begin_release(&self, lease_ends: Moment) -> Duty {
+        let mut released_by = lock(&self.released_by);
+        *released_by = (*released_by).max(Some(lease_ends));
+        self.releases.begin()
     }
 
     /// Runs a script on the caller's link, over as many connections as it takes; the caller bounds it.
@@ -353,7 +389,7 @@ impl Server {
         keep_until: Option<Moment>,
     ) -> Result<Released, BackendError> {
         let names = self.names(name);
-        let keys = [names.grant(), names.companion(), FENCE];
+        let keys = names.keys();
         let released = match keep_until.filter(|until| *until > clock::now()) {
             None => {
                 let grant = format!("{token}|");
@@ -393,10 +429,10 @@ impl Server {
         let (queued, token, owner, left, others): Seen =
             redis::from_redis_value(status).map_err(|error| not_understood(&error))?;
         let owner = owner.and_then(|owner| owner.parse().ok());
-        // How far a block has come is known to its process alone.
-        let inside = token.and_then(|token| self.blocks.seen(name, token));
+        // How far a cohort has come is known to its process alone.
+        let inside = token.and_then(|token| self.cohorts.seen(name, token));
         let (token, owner, others) = match inside {
-            Some(((token, owner), others)) => (Some(token), Some(owner), others),
+            Some((turn, others)) => (Some(turn.token), Some(turn.owner), others),
             None => (token, owner, others),
         };
         Ok(Status {
@@ -409,16 +445,27 @@ impl Server {
         })
     }
 
-    /// Ends when nothing runs in the background any more, and closes all connections.
-    pub(super) async fn close(&self) {
-        loop {
-            let mut no_duties = pin!(self.no_duties.notified());
-            no_duties.as_mut().enable();
-            if self.duties.load(Ordering::Acquire) == 0 {
-                break;
-            }
-            no_duties.await;
-        }
+    /// Ends when nothing is left of the acquisitions that were given up.
+    pub(super) async fn cleaned_up(&self) {
+        self.unsettled.ended().await;
+    }
+
+    /// Waits for the background releases, at most until the last of their leases ends and not beyond `until`. Then
+    /// closes all connections.
+    pub(super) async fn close(&self, until: Moment) {
+        let released_by = lock(&self.released_by).unwrap_or(until);
+        clock::timeout_at(released_by.min(until), self.releases.ended()).await;
+        self.end();
+    }
+
+    /// Closes all connections when nothing runs in the background any more.
+    pub(super) async fn close_behind(&self) {
+        self.cleaned_up().await;
+        self.releases.ended().await;
+        self.end();
+    }
+
+    fn end(&self) {
         self.closed.store(true, Ordering::Release);
         let links: Vec<_> = lock(&self.links)
             .drain()
@@ -437,9 +484,14 @@ impl Server {
         keep_until: Option<Moment>,
         lease_ends: Option<Moment>,
     ) {
-        let lease_ends = lease_ends.unwrap_or_else(clock::now);
-        let until = lease_ends.max(clock::now() + CLAIM);
-        match clock::timeout_at(until, self.release(&name, token, keep_until)).await {
+        let claim_ends = clock::now() + CLAIM;
+        let until = lease_ends.map_or(claim_ends, |ends| ends.max(claim_ends));
+        let released = clock::timeout_at(until, self.release(&name, token, keep_until)).await;
+        self.cohorts.forget(&name, token);
+        let Some(lease_ends) = lease_ends else {
+            return; // lost before: that is counted
+        };
+        match released {
             Some(Ok(Released::Released)) => {
                 count(&self.counters.released);
                 tracing::debug!(lock = %name, %token, "released in the background");
@@ -458,7 +510,6 @@ impl Server {
                 tracing::warn!(lock = %name, %token, "release not answered, the lease has ended by itself");
             }
         }
-        self.blocks.forget(&name, token);
     }
 
     /// The same in the background.
@@ -469,7 +520,7 @@ impl Server {
         keep_until: Option<Moment>,
         lease_ends: Option<Moment>,
     ) {
-        let duty = self.begin_duty();
+        let duty = self.begin_release(lease_ends.unwrap_or_else(clock::now));
         let releasing = self
             .clone()
             .release_until(name.clone(), token, keep_until, lease_ends);
@@ -491,10 +542,9 @@ impl RedisBackend {
     pub(crate) async fn connect(
         config: RedisConfig,
         counters: Arc<Counters>,
-        held: Arc<HeldHere>,
     ) -> Result<Self, ConnectError> {
         let (allow_eviction, patience) = (config.allow_eviction, config.patience);
-        let server = Server::open(config.info, config.layout, counters, held)?;
+        let server = Server::open(config.info, config.layout, counters)?;
         server.check(allow_eviction, patience).await?;
         server.home();
         Ok(Self { server })
@@ -556,7 +606,7 @@ impl Backend for RedisBackend {
         token: FencingToken,
         lease: Duration,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        Box::pin(self.server.renew(name, token, lease, ""))
+        Box::pin(self.server.renew(name, token, Extend::To(lease)))
     }
 
     fn restart<'a>(
@@ -565,7 +615,7 @@ impl Backend for RedisBackend {
         token: FencingToken,
         lease: Duration,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        Box::pin(self.server.renew(name, token, lease, "anew"))
+        Box::pin(self.server.renew(name, token, Extend::Restart(lease)))
     }
 
     fn check<'a>(
@@ -573,7 +623,7 @@ impl Backend for RedisBackend {
         name: &'a LockName,
         token: FencingToken,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        Box::pin(self.server.renew(name, token, Duration::ZERO, ""))
+        Box::pin(self.server.renew(name, token, Extend::To(Duration::ZERO)))
     }
 
     fn renews_together(&self) -> usize {
@@ -599,8 +649,16 @@ impl Backend for RedisBackend {
         self.server.refuse();
     }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.server.close())
+    fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
+        Box::pin(self.server.is_answering(within))
+    }
+
+    fn cleaned_up(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.server.cleaned_up())
+    }
+
+    fn close(&self, until: Moment) -> BoxFuture<'_, ()> {
+        Box::pin(self.server.close(until))
     }
 }
 
@@ -608,6 +666,6 @@ impl Drop for RedisBackend {
     fn drop(&mut self) {
         // What still runs in the background keeps the server, and with it the home link, until it is done.
         let server = self.server.clone();
-        engine::spawn(async move { server.close().await });
+        engine::spawn(async move { server.close_behind().await });
     }
 }

@@ -46,13 +46,8 @@ impl Outbox {
         }
     }
 
-    /// The connection itself. What is sent over it may overtake what is sent here.
-    pub(super) fn redis(&self) -> MultiplexedConnection {
-        self.redis.clone()
-    }
-
-    /// Sends a command, after all that were sent before, while so many others are under way. Dropped after its first poll,
-    /// it is sent all the same.
+    /// Sends a command, after all that were sent before, while so many others are under way. Dropped before its answer,
+    /// the command is sent or not: the connection skips a command whose caller has gone.
     pub(super) async fn send(&self, command: &Cmd, others: usize) -> RedisResult<Value> {
         let answer = {
             let mut pending = lock(&self.pending);

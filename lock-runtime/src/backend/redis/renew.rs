@@ -7,14 +7,38 @@ use lock_core::{
     backend::{BackendError, Renewed, ToRenew},
     fencing::FencingToken,
     key::LockName,
-    lease::less_drift,
+    lease::{Moment, less_drift},
 };
+
+use crate::clock::boot as clock;
 
 use super::{
     Arg, Server,
-    attempt::{millis, not_understood},
-    block::Known,
+    cohort::Confirmation,
+    cohorts::Known,
+    request::{millis, not_understood},
 };
+
+/// What becomes of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::backend) enum Extend {
+    /// It lasts this long from now, unless it lasts longer already. Zero only looks.
+    To(Duration),
+    /// It lasts this long from now, even if that is shorter.
+    Restart(Duration),
+}
+
+impl Extend {
+    pub(in crate::backend) fn lease(self) -> Duration {
+        match self {
+            Self::To(lease) | Self::Restart(lease) => lease,
+        }
+    }
+
+    fn restarts(self) -> bool {
+        matches!(self, Self::Restart(_))
+    }
+}
 
 /// How many grants one command renews: a loaded server is busy with them for less than a millisecond.
 pub(super) const TOGETHER_AT_MOST: usize = 100;
@@ -25,11 +49,11 @@ impl Server {
         self: &Arc<Self>,
         name: &LockName,
         token: FencingToken,
-        lease: Duration,
-        how: &str,
+        extend: Extend,
     ) -> Result<Renewed, BackendError> {
+        let lease = extend.lease();
         let one = [ToRenew { name, token, lease }];
-        let mut answers = self.renew_together(&one, how).await?;
+        let mut answers = self.renew_together(&one, extend.restarts()).await?;
         Ok(answers.pop().unwrap_or(Renewed::NotHeld))
     }
 
@@ -39,12 +63,12 @@ impl Server {
         self: &Arc<Self>,
         holders: &[ToRenew<'_>],
     ) -> Vec<Result<Renewed, BackendError>> {
-        match self.renew_together(holders, "").await {
+        match self.renew_together(holders, false).await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
             Err(BackendError::Refused(_)) if holders.len() > 1 => {
                 let each = holders
                     .iter()
-                    .map(|one| self.renew(one.name, one.token, one.lease, ""));
+                    .map(|one| self.renew(one.name, one.token, Extend::To(one.lease)));
                 join_all(each).await
             }
             Err(error) => holders.iter().map(|_| Err(error.clone())).collect(),
@@ -54,53 +78,66 @@ impl Server {
     async fn renew_together(
         self: &Arc<Self>,
         holders: &[ToRenew<'_>],
-        how: &str,
+        restart: bool,
     ) -> Result<Vec<Renewed>, BackendError> {
         let known: Vec<_> = holders
             .iter()
-            .map(|one| self.blocks.known(one.name, one.token))
+            .map(|one| self.cohorts.known(one.name, one.token))
             .collect();
         // The server knows a grant by its first token.
-        let standing = holders.iter().zip(&known).filter_map(|(one, known)| {
+        let grants = holders.iter().zip(&known).filter_map(|(one, known)| {
             let token = match known {
-                Known::Sole => one.token,
-                Known::Inside(first) => FencingToken::new(*first),
+                Known::Itself => one.token,
+                Known::Turn(first) => FencingToken::new(*first),
                 Known::Over => return None,
             };
             Some(ToRenew { token, ..*one })
         });
-        let renewed = self
-            .renew_grants(&standing.collect::<Vec<_>>(), how)
+        let (confirmed, asked) = self
+            .renew_grants(&grants.collect::<Vec<_>>(), restart)
             .await?;
-        let mut renewed = renewed.into_iter();
+        let mut confirmed = confirmed.into_iter();
         let answers = holders.iter().zip(&known).map(|(one, known)| {
             let first = match known {
                 Known::Over => return Renewed::NotHeld,
-                Known::Sole => None,
-                Known::Inside(first) => Some(*first),
+                Known::Itself => None,
+                Known::Turn(first) => Some(*first),
             };
-            let renewed = renewed.next().unwrap_or(Renewed::NotHeld);
-            match (first, renewed) {
-                (Some(_), Renewed::Until(until)) => {
-                    self.blocks
-                        .confirm(one.name, one.token, until, how == "anew");
+            let until = confirmed.next().flatten();
+            match (first, until) {
+                (None, Some(until)) => Renewed::Until(until),
+                // An answer that comes when the turn has passed on is nobody's.
+                (Some(_), Some(until)) => {
+                    let answer = Confirmation {
+                        asked,
+                        until,
+                        restarted: restart,
+                    };
+                    if self.cohorts.confirm(one.name, one.token, answer) {
+                        Renewed::Until(until)
+                    } else {
+                        Renewed::NotHeld
+                    }
                 }
-                (Some(first), Renewed::NotHeld) => self.lose_block(one.name, first),
-                (None, _) => {}
+                (Some(first), None) => {
+                    self.lose_cohort(one.name, first);
+                    Renewed::NotHeld
+                }
+                (None, None) => Renewed::NotHeld,
             }
-            renewed
         });
         Ok(answers.collect())
     }
 
-    /// Extends grants, each named by its own token, by one command.
+    /// Extends grants, each named by its own token, by one command. Returns the local deadline of each that stands, and
+    /// when they were asked for.
     async fn renew_grants(
         self: &Arc<Self>,
         grants: &[ToRenew<'_>],
-        how: &str,
-    ) -> Result<Vec<Renewed>, BackendError> {
+        restart: bool,
+    ) -> Result<(Vec<Option<Moment>>, Moment), BackendError> {
         if grants.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), clock::now()));
         }
         let keys: Vec<_> = grants.iter().map(|grant| grant.name.as_str()).collect();
         let texts: Vec<_> = grants
@@ -108,7 +145,7 @@ impl Server {
             .flat_map(|grant| [grant.token.to_string(), millis(grant.lease)])
             .collect();
         let mut args = Vec::with_capacity(1 + texts.len());
-        args.push(Arg::Text(how));
+        args.push(if restart { Arg::Restart } else { Arg::Text("") });
         args.extend(texts.iter().map(|text| Arg::Text(text)));
         let answered = self.run(self.scripts.renew, &keys, &args).await?;
         let left: Vec<i64> =
@@ -116,10 +153,10 @@ impl Server {
         if left.len() != grants.len() {
             return Err(not_understood(&"another number of grants"));
         }
-        let renewed = |left| match u64::try_from(left) {
-            Ok(left) => Renewed::Until(answered.sent + less_drift(Duration::from_millis(left))),
-            Err(_) => Renewed::NotHeld,
+        let until = |left| {
+            let left = u64::try_from(left).ok()?;
+            Some(answered.sent + less_drift(Duration::from_millis(left)))
         };
-        Ok(left.into_iter().map(renewed).collect())
+        Ok((left.into_iter().map(until).collect(), answered.sent))
     }
 }

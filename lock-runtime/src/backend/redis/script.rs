@@ -58,6 +58,8 @@ impl Script {
 const NEXT_TOKEN: &str = include_str!("scripts/next_token.lua");
 /// The state of a lock, and how it is given away.
 const HAND_ON: &str = include_str!("scripts/hand_on.lua");
+/// Whether a node of a quorum has all of its state.
+const MARK: &str = include_str!("scripts/quorum/mark.lua");
 /// The state of a lock in Redisson's layout, and how it is taken.
 const REDISSON_OWNER: &str = include_str!("scripts/redisson/owner.lua");
 const REDISSON_GRANT: &str = include_str!("scripts/redisson/grant.lua");
@@ -79,7 +81,12 @@ scripts! {
     LOOK = NEXT_TOKEN, HAND_ON, include_str!("scripts/look.lua");
     RENEW = include_str!("scripts/renew.lua");
     STATUS = include_str!("scripts/status.lua");
-    ADOPT = include_str!("scripts/adopt.lua");
+
+    QUORUM_LOOK = MARK, include_str!("scripts/quorum/look.lua");
+    QUORUM_ADMIT = MARK, include_str!("scripts/quorum/admit.lua");
+    QUORUM_TAKE = NEXT_TOKEN, MARK, include_str!("scripts/quorum/take.lua");
+    QUORUM_ADOPT = include_str!("scripts/quorum/adopt.lua");
+    QUORUM_REJOIN = MARK, include_str!("scripts/quorum/rejoin.lua");
 
     REDISSON_ACQUIRE = NEXT_TOKEN, REDISSON_OWNER, REDISSON_GRANT, include_str!("scripts/redisson/acquire.lua");
     REDISSON_TOGETHER = NEXT_TOKEN, REDISSON_OWNER, REDISSON_GRANT, include_str!("scripts/redisson/together.lua");

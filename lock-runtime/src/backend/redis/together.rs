@@ -7,21 +7,25 @@ use lock_core::{
     fencing::FencingToken,
     key::FENCE,
     lease::{Grant, less_drift},
+    owner::OwnerId,
 };
 use redis::Value;
+use uuid::Uuid;
 
 use super::{
     Server,
-    attempt::{Args, NOT_NOW_PAUSE, RedisAttempt, Sent, decode, millis},
+    attempt::RedisAttempt,
     claim_ms,
+    cleanup::NOT_NOW_PAUSE,
     connection::{CallError, Connection},
+    request::{Args, Sent, decode, millis},
 };
 use crate::clock::boot as clock;
 
 /// Asks for several locks in one request, again and again until it is answered.
 pub(super) async fn acquire_together(
     server: Arc<Server>,
-    requests: Vec<Request>,
+    mut requests: Vec<Request>,
 ) -> Result<Together, BackendError> {
     // One attempt a lock: dropped without an answer, each of them cleans up.
     let mut attempts: Vec<RedisAttempt> = Vec::new();
@@ -61,20 +65,42 @@ pub(super) async fn acquire_together(
             .filter_map(|attempt| attempt.sent.as_ref())
             .map(|sent| sent.args.clone())
             .collect();
+        let mut lasting = true;
         for args in &asked {
+            lasting &= args.ask();
+            link.unanswered.insert(args);
             args.carry(&connection);
         }
-        match ask(&asked, &connection).await {
+        let answer = if lasting {
+            ask(&asked, &connection).await
+        } else {
+            Ok(Together::Busy(0))
+        };
+        if answer.is_ok() {
+            for args in &asked {
+                link.unanswered.remove(args.owner);
+                lasting &= args.answered();
+            }
+        }
+        if !lasting {
+            // The engine has given up what some of them were granted, because the caller did not come back for it. Dropped,
+            // the others give back theirs.
+            attempts.clear();
+            unsure = false;
+            requests.iter_mut().for_each(renew_owner);
+            continue;
+        }
+        match answer {
             Ok(together) => {
                 // No await from here on: nobody drops some of them settled, and some not.
-                for attempt in &mut attempts {
-                    attempt.settled = true;
-                }
+                attempts.iter_mut().for_each(RedisAttempt::settle);
                 return Ok(together);
             }
             Err(CallError::Refused(error)) => {
                 for attempt in &mut attempts {
-                    attempt.settled = !unsure; // nothing was carried out
+                    if !unsure {
+                        attempt.settle(); // nothing was carried out
+                    }
                 }
                 return Err(error);
             }
@@ -88,6 +114,10 @@ pub(super) async fn acquire_together(
             }
         }
     }
+}
+
+fn renew_owner(request: &mut Request) {
+    request.owner = OwnerId::from_u128(Uuid::new_v4().as_u128());
 }
 
 /// Sends one request for all of them over `connection`.

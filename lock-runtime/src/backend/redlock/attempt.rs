@@ -1,16 +1,19 @@
 //! One acquisition from a quorum: rounds, each with an owner of its own, until one is granted.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
     fencing::FencingToken,
-    lease::{Grant, Moment},
+    lease::{CLAIM, Grant, Moment},
     options::Backoff,
     owner::OwnerId,
 };
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
 use super::{Quorum, less_node_drift};
@@ -47,10 +50,10 @@ enum Step {
 
 type Steps = FuturesUnordered<BoxFuture<'static, Step>>;
 
-fn take(node: &Arc<Node>, request: &Request, longest_lease: Duration) -> BoxFuture<'static, Step> {
+fn take(node: &Arc<Node>, request: &Request) -> BoxFuture<'static, Step> {
     let (node, request) = (node.clone(), request.clone());
     async move {
-        let (attempt, taken) = node.take(&request, longest_lease).await;
+        let (attempt, taken) = node.take(&request).await;
         Step::Taken(attempt, taken)
     }
     .boxed()
@@ -64,20 +67,124 @@ fn adopt(mut attempt: NodeAttempt, token: FencingToken) -> BoxFuture<'static, St
     .boxed()
 }
 
+/// How long a round that may be lost waits for nodes which were silent before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Haste {
+    /// As long as for the others: its answer is right.
+    Patient,
+    /// Not at all: it gives back what it got at once, for others. It is followed by a patient one.
+    Hasty,
+}
+
+impl Haste {
+    /// One of four rounds is patient, the first of all among them.
+    fn of_round(before: u32) -> Self {
+        if before.is_multiple_of(4) {
+            Self::Patient
+        } else {
+            Self::Hasty
+        }
+    }
+}
+
 /// What a round came to.
-enum Round {
-    Granted(Grant),
+pub(super) enum Round {
+    Granted(Box<Taken>),
     /// Others hold it, or have it in part.
     Busy,
     /// Too few nodes answered, or too late.
     Unreachable(BackendError),
 }
 
+/// A lock that a majority has granted. Dropped before it was kept, it is given back in the background.
+pub(super) struct Taken {
+    quorum: Arc<Quorum>,
+    request: Request,
+    token: FencingToken,
+    valid_until: Moment,
+    /// The nodes that know the token.
+    ready: Vec<NodeAttempt>,
+    /// The others, and until when they may join.
+    steps: Steps,
+    until: Moment,
+}
+
+impl Taken {
+    /// Whether enough of the lease is left to start on.
+    pub(super) fn is_young(&self) -> bool {
+        is_enough(
+            self.valid_until.since(clock::now()),
+            self.request.lease.time,
+        )
+    }
+
+    /// Gives the lock back. What cannot be given back now is in the background.
+    pub(super) async fn release(self) {
+        let (quorum, name) = (self.quorum.clone(), self.request.name.clone());
+        let grant = self.keep();
+        if quorum.release(&name, grant.token, None).await.is_err() {
+            let ends = grant.valid_until;
+            engine::spawn(quorum.release_until(name, grant.token, None, ends));
+        }
+    }
+
+    /// The nodes' grants become a hold's, all at once.
+    pub(super) fn keep(self) -> Grant {
+        let name = &self.request.name;
+        let is_over = self.quorum.begin_hold(name, self.token, self.request.owner);
+        self.ready.into_iter().for_each(NodeAttempt::keep);
+        if !self.steps.is_empty() {
+            engine::spawn(join(self.token, self.steps, self.until, is_over));
+        }
+        Grant {
+            token: self.token,
+            valid_until: Some(self.valid_until),
+            validity: self.request.lease.time,
+            queued: false,
+        }
+    }
+}
+
+/// Runs something for a caller on the engine, and offers what it came to until a claim has passed since the start. `None` if
+/// the caller comes later. What is not taken is dropped by the engine, as it is when the caller is dropped.
+pub(super) async fn offered<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
+    let offer = Arc::new(Mutex::new(None));
+    let (done, is_done) = oneshot::channel::<()>();
+    let (caller, gone) = oneshot::channel::<()>();
+    let engines = offer.clone();
+    engine::spawn(async move {
+        let claim_ends = clock::now() + CLAIM;
+        let offering = async {
+            let value = work.await;
+            *lock(&engines) = Some(value);
+            let _ = done.send(());
+            clock::sleep_until(claim_ends).await;
+        };
+        tokio::select! {
+            _ = gone => {}
+            () = offering => {}
+        }
+        drop(lock(&engines).take());
+    });
+    let _ = is_done.await;
+    let value = lock(&offer).take();
+    drop(caller);
+    value
+}
+
+/// A round on the engine, which offers what it came to.
+type Asking = BoxFuture<'static, Option<Round>>;
+
 /// An acquisition under way.
 pub(super) struct RedlockAttempt {
     quorum: Arc<Quorum>,
     request: Request,
-    /// What the newest round that came to an end was told.
+    rounds: u32,
+    /// The round that has not come to an end.
+    asking: Option<(Haste, Asking)>,
+    /// The answer of the round before.
     newest: Result<(), BackendError>,
 }
 
@@ -87,184 +194,242 @@ impl RedlockAttempt {
         Self {
             quorum,
             request,
+            rounds: 0,
+            asking: None,
             newest,
         }
     }
 
-    /// Asks all nodes once. Dropped, or without a grant, it gives back what it got.
-    async fn round(&mut self, request: &Request, wait_ends: Option<Moment>) -> Round {
-        let quorum = self.quorum.clone();
-        let lease = request.lease.time;
-        let majority = quorum.majority();
-        let patience = node_patience(lease);
-        let within =
-            |start: Moment| wait_ends.map_or(start + patience, |end| end.min(start + patience));
-
-        // The grant's time runs from here, for no node can have granted before.
-        let started = clock::now();
-        let valid_until = started + less_node_drift(lease);
-        let nodes = quorum.nodes.iter();
-        let mut steps: Steps = nodes
-            .map(|node| take(node, request, quorum.longest_lease()))
-            .collect();
-        let mut until = within(started);
-        let mut token = None;
-        // Nodes that have granted: before there is a token, and those that know it.
-        let mut taken: Vec<(NodeAttempt, FencingToken)> = Vec::new();
-        let mut ready: Vec<NodeAttempt> = Vec::new();
-        let (mut busy, mut failed, mut refused) = (0, 0, None);
-        while ready.len() < majority {
-            if taken.len() + ready.len() + steps.len() < majority {
-                break; // the others cannot make it a majority any more
+    /// Ends the round that is under way, or one that begins now.
+    async fn ask(&mut self, haste: Haste) -> Result<Answer, BackendError> {
+        loop {
+            if self.quorum.is_refusing() {
+                return Err(BackendError::ShutDown);
             }
-            let Some(Some(step)) = clock::timeout_at(until, steps.next()).await else {
-                failed += steps.len();
-                break;
+            let (quorum, request) = (&self.quorum, &self.request);
+            let (_, asking) = self.asking.get_or_insert_with(|| {
+                self.rounds += 1;
+                let (quorum, request) = (quorum.clone(), request.clone());
+                let asking = offered(async move { round(&quorum, &request, haste).await });
+                (haste, asking.boxed())
+            });
+            let round = asking.await;
+            self.asking = None;
+            // The next round has an owner of its own, for nodes may still be giving back the grants of this one.
+            let owner = OwnerId::from_u128(Uuid::new_v4().as_u128());
+            let answer = match round {
+                Some(Round::Granted(taken)) if taken.is_young() => {
+                    // No await from here on.
+                    let queued = self.rounds > 1;
+                    return Ok(Answer::Granted(Grant {
+                        queued,
+                        ..taken.keep()
+                    }));
+                }
+                // The caller came too late. Its grants were given back, or are now.
+                None | Some(Round::Granted(_)) => {
+                    self.request.owner = owner;
+                    continue;
+                }
+                Some(Round::Busy) => Ok(Answer::Busy),
+                Some(Round::Unreachable(error)) => Err(error),
             };
-            match step {
-                Step::Taken(attempt, Ok(Some(offered))) => match token {
-                    None => taken.push((attempt, offered)),
-                    Some(token) if token == offered => ready.push(attempt),
-                    Some(token) => steps.push(adopt(attempt, token)),
-                },
-                Step::Adopted(attempt, Ok(true)) => ready.push(attempt),
-                Step::Taken(_, Ok(None)) | Step::Adopted(_, Ok(false)) => {
-                    busy += 1;
-                    if busy + taken.len() + ready.len() >= majority {
-                        self.newest = Ok(());
-                    }
-                }
-                Step::Taken(_, Err(error)) | Step::Adopted(_, Err(error)) => {
-                    failed += 1;
-                    if !matches!(error, BackendError::Unreachable(_)) {
-                        refused = Some(error);
-                    }
-                }
-            }
-            if token.is_none() && taken.len() >= majority {
-                // The greatest that was offered: greater than any token that a majority knew before, for each node
-                // offers one above those it knows, and two majorities have a node in common.
-                let greatest = taken.iter().map(|(_, offered)| *offered).max();
-                token = greatest;
-                until = within(clock::now());
-                for (attempt, offered) in taken.drain(..) {
-                    match greatest {
-                        Some(token) if token != offered => steps.push(adopt(attempt, token)),
-                        _ => ready.push(attempt),
-                    }
-                }
-            }
+            self.request.owner = owner;
+            self.newest = answer.clone().map(|_| ());
+            return answer;
         }
-        // One that was not waited for would have answered.
-        let answered = quorum.nodes.len() - failed;
-        let Some(token) = token.filter(|_| ready.len() >= majority) else {
-            return match refused {
-                _ if answered >= majority => Round::Busy,
-                Some(error) => Round::Unreachable(error),
-                None => Round::Unreachable(quorum.unreachable(answered)),
-            };
-        };
-        let left = valid_until.since(clock::now());
-        if !is_enough(left, lease) {
-            let took = clock::now().since(started);
-            return Round::Unreachable(BackendError::Unreachable(format!(
-                "a majority of the nodes granted, but took {took:.0?} of a lease of {lease:.0?}"
-            )));
-        }
-        // No await from here on: the nodes' grants become the hold's all at once.
-        ready.into_iter().for_each(NodeAttempt::keep);
-        if !steps.is_empty() {
-            join(&quorum, request, token, steps, until);
-        }
-        Round::Granted(Grant {
-            token,
-            valid_until: Some(valid_until),
-            validity: lease,
-            queued: false,
-        })
     }
+}
+
+/// The nodes that have not answered yet.
+struct Silence {
+    nodes: Vec<Arc<Node>>,
+    /// The round is hasty, and a majority answered lately.
+    is_majority_heard: bool,
+}
+
+impl Silence {
+    fn before(quorum: &Quorum, haste: Haste) -> Self {
+        let heard = quorum.nodes.iter().filter(|node| !node.is_silent());
+        Self {
+            is_majority_heard: haste == Haste::Hasty && heard.count() >= quorum.majority(),
+            nodes: quorum.nodes.clone(),
+        }
+    }
+
+    fn is_broken(&mut self, step: &Step) {
+        if let Step::Taken(attempt, _) = step {
+            self.nodes.retain(|node| !attempt.is_of(node));
+        }
+    }
+
+    /// How many were silent before, and are not waited for.
+    fn lasting(&self) -> usize {
+        let silent = self.nodes.iter().filter(|node| node.is_silent());
+        if self.is_majority_heard {
+            silent.count()
+        } else {
+            0
+        }
+    }
+
+    /// They have had their time.
+    fn note(self) {
+        self.nodes.iter().for_each(|node| node.note_silence());
+    }
+}
+
+/// Asks all nodes once. Dropped, or without a grant, it gives back what it got.
+pub(super) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste) -> Round {
+    let lease = request.lease.time;
+    let majority = quorum.majority();
+    let patience = node_patience(lease);
+    if let Err(error) = quorum.mark(lease).await {
+        return Round::Unreachable(error);
+    }
+
+    // The grant's time runs from here, because no node can have granted before.
+    let started = clock::now();
+    let valid_until = started + less_node_drift(lease);
+    let nodes = quorum.nodes.iter();
+    let mut steps: Steps = nodes.map(|node| take(node, request)).collect();
+    let mut until = started + patience;
+    let mut token = None;
+    // Nodes that have granted: before there is a token, and those that know it.
+    let mut taken: Vec<(NodeAttempt, FencingToken)> = Vec::new();
+    let mut ready: Vec<NodeAttempt> = Vec::new();
+    let (mut failed, mut refused) = (0, None);
+    let mut silence = Silence::before(quorum, haste);
+    while ready.len() < majority {
+        let unlikely = silence.lasting();
+        if taken.len() + ready.len() + steps.len() < majority + unlikely {
+            failed += unlikely;
+            break; // the others cannot make it a majority any more
+        }
+        let Some(Some(step)) = clock::timeout_at(until, steps.next()).await else {
+            failed += steps.len();
+            silence.note();
+            break;
+        };
+        silence.is_broken(&step);
+        match step {
+            Step::Taken(attempt, Ok(Some(offered))) => match token {
+                None => taken.push((attempt, offered)),
+                Some(token) if token == offered => ready.push(attempt),
+                Some(token) => steps.push(adopt(attempt, token)),
+            },
+            Step::Adopted(attempt, Ok(true)) => ready.push(attempt),
+            Step::Taken(_, Ok(None)) | Step::Adopted(_, Ok(false)) => {}
+            Step::Taken(_, Err(error)) | Step::Adopted(_, Err(error)) => {
+                failed += 1;
+                if !matches!(error, BackendError::Unreachable(_)) {
+                    refused = Some(error);
+                }
+            }
+        }
+        if token.is_none() && taken.len() >= majority {
+            // The greatest that was offered: greater than any token that a majority knew before, for each node
+            // offers one above those it knows, and two majorities have a node in common.
+            let greatest = taken.iter().map(|(_, offered)| *offered).max();
+            token = greatest;
+            until = clock::now() + patience;
+            for (attempt, offered) in taken.drain(..) {
+                match greatest {
+                    Some(token) if token != offered => steps.push(adopt(attempt, token)),
+                    _ => ready.push(attempt),
+                }
+            }
+        }
+    }
+    // One that was not waited for would have answered.
+    let answered = quorum.nodes.len() - failed;
+    let Some(token) = token.filter(|_| ready.len() >= majority) else {
+        return match refused {
+            _ if answered >= majority => Round::Busy,
+            Some(error) => Round::Unreachable(error),
+            None => Round::Unreachable(quorum.unreachable(answered)),
+        };
+    };
+    let taken = Taken {
+        quorum: quorum.clone(),
+        request: request.clone(),
+        token,
+        valid_until,
+        ready,
+        steps,
+        until,
+    };
+    if !taken.is_young() {
+        let took = clock::now().since(started);
+        return Round::Unreachable(BackendError::Unreachable(format!(
+            "a majority of the nodes granted, but took {took:.0?} of a lease of {lease:.0?}"
+        )));
+    }
+    Round::Granted(Box::new(taken))
 }
 
 /// Lets the slower nodes join the hold in the background, so that it survives the loss of some of the quicker ones.
 /// Released meanwhile, they give back what they have: a release names the token, which they may not know yet.
-fn join(
-    quorum: &Arc<Quorum>,
-    request: &Request,
+async fn join(
     token: FencingToken,
     mut steps: Steps,
     until: Moment,
+    mut is_over: watch::Receiver<bool>,
 ) {
-    let (over, mut is_over) = watch::channel(false);
-    let key = (request.name.clone(), token);
-    lock(&quorum.joining).insert(key.clone(), over);
-    let quorum = quorum.clone();
-    engine::spawn(async move {
-        let mut late = clock::sleep_until(until);
-        loop {
-            let step = tokio::select! {
-                biased;
-                _ = is_over.wait_for(|over| *over) => break,
-                step = steps.next() => step,
-                () = &mut late => break,
-            };
-            match step {
-                None => break,
-                Some(Step::Taken(attempt, Ok(Some(offered)))) if offered != token => {
-                    steps.push(adopt(attempt, token));
-                }
-                Some(Step::Taken(attempt, Ok(Some(_))) | Step::Adopted(attempt, Ok(true))) => {
-                    attempt.keep();
-                }
-                Some(_) => {}
+    let mut late = clock::sleep_until(until);
+    loop {
+        let step = tokio::select! {
+            biased;
+            _ = is_over.wait_for(|over| *over) => break,
+            step = steps.next() => step,
+            () = &mut late => break,
+        };
+        match step {
+            None => break,
+            Some(Step::Taken(attempt, Ok(Some(offered)))) if offered != token => {
+                steps.push(adopt(attempt, token));
             }
+            Some(Step::Taken(attempt, Ok(Some(_))) | Step::Adopted(attempt, Ok(true))) => {
+                attempt.keep();
+            }
+            Some(_) => {}
         }
-        lock(&quorum.joining).remove(&key);
-    });
+    }
 }
 
 impl Attempt for RedlockAttempt {
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>> {
         Box::pin(async move {
-            self.quorum.note_lease(self.request.lease.time);
-            let waits = !self.request.wait.is_zero();
-            let wait_ends = waits.then(|| clock::now() + self.request.wait);
-            let mut request = self.request.clone();
-            let mut rounds = 0;
             loop {
-                if self.quorum.is_refusing() {
-                    return Err(BackendError::ShutDown);
-                }
-                rounds += 1;
-                let answer = match self.round(&request, wait_ends).await {
-                    Round::Granted(grant) => {
-                        let queued = rounds > 1;
-                        return Ok(Answer::Granted(Grant { queued, ..grant }));
-                    }
-                    Round::Busy => Ok(Answer::Busy),
-                    Round::Unreachable(error @ BackendError::Unreachable(_)) => Err(error),
-                    Round::Unreachable(error) => return Err(error),
-                };
-                // A round that the end of the wait cut short says nothing of the nodes.
-                let cut_short = wait_ends.is_some_and(|end| clock::now() >= end);
-                if answer.is_ok() || !cut_short {
-                    self.newest = answer.clone().map(|_| ());
-                }
-                if !waits {
-                    return answer;
+                let haste = Haste::of_round(self.rounds);
+                match self.ask(haste).await {
+                    Ok(Answer::Busy) | Err(BackendError::Unreachable(_))
+                        if !self.request.wait.is_zero() => {}
+                    answer => return answer,
                 }
                 let chance = Uuid::new_v4().as_fields().0;
-                let pause = Backoff::default().pause(rounds, chance);
+                let pause = Backoff::default().pause(self.rounds, chance);
                 clock::sleep_until(clock::now() + pause).await;
-                // What an earlier round got may still be given back: that must not be this round's.
-                request.owner = OwnerId::from_u128(Uuid::new_v4().as_u128());
             }
         })
     }
 
+    /// Ends the round that is under way, or asks once more: a lease may have ended since the round before. Nobody queues.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
-        // Nobody queues, and what a round had got was given back when it was dropped.
-        let left = self.newest.clone().map(|()| Leaving::Left);
-        Box::pin(std::future::ready(left))
+        Box::pin(async move {
+            let under_way = self.asking.as_ref().map(|(haste, _)| *haste);
+            if under_way.is_none() {
+                self.newest.clone()?;
+            }
+            let mut answer = self.ask(Haste::Patient).await?;
+            if under_way == Some(Haste::Hasty) && matches!(answer, Answer::Busy) {
+                answer = self.ask(Haste::Patient).await?;
+            }
+            Ok(match answer {
+                Answer::Granted(grant) => Leaving::Granted(grant),
+                Answer::Busy => Leaving::Left,
+            })
+        })
     }
 }
 
@@ -273,6 +438,15 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_caller_that_tries_once_is_patient() {
+        let rounds = [0, 1, 2, 3, 4, 5].map(Haste::of_round);
+        assert_eq!(
+            rounds.map(|haste| haste == Haste::Patient),
+            [true, false, false, false, true, false]
+        );
+    }
 
     #[test]
     fn a_node_has_a_tenth_of_the_lease() {

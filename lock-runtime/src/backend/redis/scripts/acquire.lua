@@ -23,22 +23,28 @@ if not held then
     redis.call('ZREM', KEYS[2], member)
     return take()
   end
-  if head and string.sub(head, 1, 7) == 'notify|' then
+  if not head or string.sub(head, 1, 7) == 'notify|' then
     return take() -- nobody queues
   end
-  if not hand_on(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[5]) then
-    return take() -- those who queued are gone
+  -- A caller that waits looks next, and that hands the lock on. One that does not wait does it here.
+  if ARGV[4] == '0' then
+    local given, more = hand_on(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], nil, KEYS[3], ARGV[3], ARGV[5])
+    if not given and not more then
+      return take() -- those who queued are gone
+    end
+    held = redis.call('GET', KEYS[1])
   end
-  held = redis.call('GET', KEYS[1])
 end
-if string.find(held, owner, 1, true) then
+if held and string.find(held, owner, 1, true) then
   -- Mine already: an earlier request was carried out. The same grant, what is left of it, and a place to come back to.
   local time = redis.call('TIME')
   local place = before_all(KEYS[2], time[1] * 1000000 + time[2])
   return { 'held', held, left_of(KEYS[1], held), string.format('%.0f', place) }
 end
 if ARGV[4] == '0' then
-  clamp(KEYS[1], held)
+  if held then
+    clamp(KEYS[1], string.match(held, '^%d+|(%d+)'))
+  end
   if ARGV[7] then
     redis.call('ZADD', KEYS[2], '+inf', ARGV[7])
     if redis.call('PTTL', KEYS[2]) < 1000 then
@@ -73,4 +79,5 @@ end
 if not extended and redis.call('PTTL', KEYS[2]) < 2 * wait + 1000 then
   redis.call('PEXPIRE', KEYS[2], 2 * wait + 1000)
 end
-return { 'queued', place } -- the place, for a retry to come back to
+-- The place, for a retry to come back to; what is left of the grant, for a look at its end.
+return { 'queued', place, held and redis.call('PTTL', KEYS[1]) or 0 }

@@ -1,23 +1,32 @@
 -- Shared by the scripts that give a lock away.
 --
 -- State of a lock, all in one slot:
---   grant  string  token|lease|inbox|owner owner …   expires with the lease. Several owners are a block: neighbours of the
+--   grant  string  token|lease|inbox|owner owner …   expires with the lease. Several owners are a cohort: neighbours of the
 --                 queue, of one inbox and one lease, who have their turns one after the other. The token is the first one's;
 --                 the others have those after it.
 --   queue  zset    owner|inbox|lease|wait            score: microseconds at which it was queued, never repeated
 --                 and after all of these `notify|inbox`, score infinite, for each inbox to be woken when nobody queues
+--   claim  string  inbox                             the inbox that was handed the lock last, for longer than its claim stands
 --   fence  string  the newest token of the slot
 
 local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)$'
-local BLOCK_AT_MOST = 64
+local COHORT_AT_MOST = 64
+local OWNER_DIGITS = 32
+-- A process that listens may let a lease expire that is shorter than this: it renews an offer at its heartbeat.
+local TELLING_LEASE = 500
+-- No script looks at more entries of a queue than so many: others wait meanwhile.
+local ENTRIES_AT_MOST = 2000
 
 -- No grant lasts longer than its lease: the server's clock may have been set back, or the expiry taken away. Whoever
--- waits or tries sees to it, for the holder may be gone.
-local function clamp(grant, held)
-  local lease, left = tonumber(string.match(held, '^%d+|(%d+)')), redis.call('PTTL', grant)
+-- waits or tries sees to it, because the holder may be gone. Returns what is left of the grant, in ms.
+local function clamp(grant, lease)
+  local left = redis.call('PTTL', grant)
+  lease = tonumber(lease)
   if lease and (left > lease or left < 0) then
     redis.call('PEXPIRE', grant, lease)
+    return lease
   end
+  return left
 end
 
 -- What is left of a grant, in ms.
@@ -33,14 +42,14 @@ end
 
 -- Takes the neighbours of a head that is gone from the queue already, as far as they are of its inbox and its lease, out
 -- of the queue. Returns the owners of all that are alive, and their number.
-local function block(queue, owner, inbox, lease, now)
+local function cohort(queue, owner, inbox, lease, now)
   local tail = '|' .. inbox .. '|' .. lease .. '|'
   local first, last = #owner + 1, #owner + #tail
   local neighbours = redis.call('ZRANGE', queue, 0, 0) -- most often the next one is of another process
   if not neighbours[1] or string.sub(neighbours[1], first, last) ~= tail then
     return owner, 1
   end
-  neighbours = redis.call('ZRANGE', queue, 0, BLOCK_AT_MOST - 2, 'WITHSCORES')
+  neighbours = redis.call('ZRANGE', queue, 0, COHORT_AT_MOST - 2, 'WITHSCORES')
   local owners, taken = { owner }, 0
   for i = 1, #neighbours, 2 do
     local member = neighbours[i]
@@ -56,34 +65,82 @@ local function block(queue, owner, inbox, lease, now)
   return table.concat(owners, ' '), #owners
 end
 
+-- Takes the places of an inbox out of the queue, because its process does not listen. Once it does, it finds that they are
+-- gone, and takes them again.
+local function set_aside(queue, inbox)
+  local first, last = OWNER_DIGITS + 2, OWNER_DIGITS + 1 + #inbox
+  local places = {}
+  for _, member in ipairs(redis.call('ZRANGE', queue, 0, ENTRIES_AT_MOST - 1)) do
+    if string.sub(member, first, last) == inbox then
+      places[#places + 1] = member
+    end
+  end
+  if places[1] then
+    redis.call('ZREM', queue, unpack(places))
+  end
+  return #places
+end
+
 -- Gives the lock to the first waiter that is alive and can be told, with its neighbours, or deletes it. Returns the owners
--- it gave it to. `head` is what ZPOPMIN has just returned: that, or DEL, is the first write, after which Redis lets a
--- script grow even when it is out of memory.
-local function hand_on(head, grant, queue, fence, floor, claim)
+-- it gave it to; nil and true if it has seen as many entries as it may, and others are left. `head` is what ZPOPMIN has
+-- just returned: that, or DEL, is the first write, after which Redis lets a script grow even when it is out of memory.
+-- `claimed` is nil where the caller does not know that key.
+local function hand_on(head, grant, queue, claimed, fence, floor, claim)
   local now
+  local entries = 0
   while head[1] do
     if not now then
       local time = redis.call('TIME')
       now = time[1] * 1000000 + time[2]
     end
+    entries = entries + 1
     local owner, inbox, lease, wait = string.match(head[1], MEMBER)
     if not owner then
       -- Free, but for those who hear of it. Not heard is no harm: they try now and then.
       redis.pcall('PUBLISH', string.sub(head[1], 8), 'free|' .. grant)
     elseif head[2] + wait * 1000 > now then
-      local owners, count = block(queue, owner, inbox, lease, now)
+      local owners, count = cohort(queue, owner, inbox, lease, now)
       local token = next_token(fence, floor, count)
       local given = string.format('%.0f|', token) .. lease .. '|' .. inbox .. '|' .. owners
       redis.call('SET', grant, given, 'PX', math.min(tonumber(lease), tonumber(claim)))
       -- Nobody may be left behind holding a lock it was not told of: not heard is not given.
       local heard = redis.pcall('PUBLISH', inbox, given .. '|' .. grant)
       if type(heard) == 'number' and heard > 0 then
+        if claimed and tonumber(lease) >= TELLING_LEASE then
+          redis.call('SET', claimed, inbox, 'PX', math.min(tonumber(lease), tonumber(claim)) + 500)
+        elseif claimed then
+          redis.call('DEL', claimed)
+        end
         return owners
       end
+      entries = entries + set_aside(queue, inbox)
+    end
+    if entries >= ENTRIES_AT_MOST then
+      redis.call('DEL', grant, claimed or grant)
+      return nil, redis.call('EXISTS', queue) == 1
     end
     head = redis.call('ZPOPMIN', queue)
   end
-  redis.call('DEL', grant)
-  return nil
+  redis.call('DEL', grant, claimed or grant)
+  return nil, false
+end
+
+-- An inbox that was handed the lock and has let the claim expire does not listen: it delays the others by one claim, however
+-- many wait there. `speaks` is the inbox that asks, which does listen.
+local function set_claimant_aside(queue, claimed, speaks)
+  local inbox = redis.call('GET', claimed)
+  if inbox then
+    redis.call('DEL', claimed)
+    if inbox ~= speaks then
+      set_aside(queue, inbox)
+    end
+  end
+end
+
+-- Hands on a lock that nobody has released, because its grant has expired or was deleted. A claimant that let its claim
+-- expire is set aside first.
+local function hand_on_expired(grant, queue, claimed, fence, floor, claim, speaks)
+  set_claimant_aside(queue, claimed, speaks)
+  return hand_on(redis.call('ZPOPMIN', queue), grant, queue, claimed, fence, floor, claim)
 end
 

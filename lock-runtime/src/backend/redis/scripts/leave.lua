@@ -1,17 +1,38 @@
--- Takes the caller out of the queue, and out of the lock if it got that far and nobody shares it.
+-- Takes the caller out of the queue, and out of the lock if it got that far and nobody shares it. A caller that may still
+-- enter gets a lock that is free, if nobody alive waits before it.
 --
--- KEYS: grant, queue, fence
--- ARGV: 1 owner, 2 its member of the queue, 3 floor, 4 claim in ms, 5 'enter' or 'abandon'
-if redis.call('ZREM', KEYS[2], ARGV[2]) == 1 then
+-- KEYS: grant, queue, fence, claim
+-- ARGV: 1 owner, 2 its member of the queue, 3 floor, 4 claim in ms, 5 'enter' or 'abandon', 6 `lease|inbox|owner`, 7 inbox
+local score = redis.call('ZSCORE', KEYS[2], ARGV[2])
+redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that may not write says so here
+local held = redis.call('GET', KEYS[1])
+if score and not held and ARGV[5] == 'enter' then
+  -- The holder's lease has ended, and nobody has looked since.
+  set_claimant_aside(KEYS[2], KEYS[4], ARGV[7])
+  local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  for _ = 1, ENTRIES_AT_MOST do
+    local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+    if not head[1] or tonumber(head[2]) > tonumber(score) then
+      local token = next_token(KEYS[3], ARGV[3], 1)
+      local lease = string.match(ARGV[6], '^%d+')
+      redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[6], 'PX', lease)
+      return { 'granted', token }
+    end
+    if head[2] + string.match(head[1], '%d+$') * 1000 > now then
+      break -- it lives, and was first
+    end
+    redis.call('ZREM', KEYS[2], head[1])
+  end
+  hand_on(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
   return { 'left' }
 end
-local held = redis.call('GET', KEYS[1])
-if not held or not string.find(held, ARGV[1], 1, true) then
-  return { 'left' } -- it was neither queued nor inside
+if score or not held or not string.find(held, ARGV[1], 1, true) then
+  return { 'left' } -- it was queued, or neither queued nor inside
 end
 if ARGV[5] == 'abandon' and not string.find(held, ' ', 1, true) then
-  hand_on(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[4])
+  hand_on(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
   return { 'left' }
 end
--- Granted meanwhile. A block is its process's: another member may be inside.
+-- Granted meanwhile. A cohort is its process's: another member may be inside.
 return { 'held', held, left_of(KEYS[1], held) }

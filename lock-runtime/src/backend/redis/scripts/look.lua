@@ -1,27 +1,34 @@
 -- One heartbeat of a process that waits: it frees what expired, heals pushes that got lost, and finds queues that did.
 --
--- KEYS: fence, then grant and queue of each lock
--- ARGV: 1 inbox, 2 floor, 3 claim in ms, then for each lock a member of its queue that waits in this process
+-- KEYS: fence, then grant, queue and claim of each lock
+-- ARGV: 1 inbox, 2 floor, 3 claim in ms, 4 until the next look, in ms, then for each lock a member of its queue that waits in
+--       this process
+local call, match = redis.call, string.match
 local found = {}
-for i = 2, #KEYS, 2 do
-  local member = ARGV[3 + i / 2]
-  local held = redis.call('GET', KEYS[i])
+for i = 2, #KEYS, 3 do
+  local grant, queue, number = KEYS[i], KEYS[i + 1], (i + 1) / 3
+  local held, more = call('GET', grant), false
   if not held then
     -- Tells the head, which may be one of ours.
-    hand_on(redis.call('ZPOPMIN', KEYS[i + 1]), KEYS[i], KEYS[i + 1], KEYS[1], ARGV[2], ARGV[3])
-    held = redis.call('GET', KEYS[i])
-  else
-    clamp(KEYS[i], held)
+    more = select(2, hand_on_expired(grant, queue, KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], ARGV[1]))
+    held = call('GET', grant)
   end
-  local inbox = string.match(held or '', '^%d+|%d+|([^|]+)|')
-  if inbox == ARGV[1] then
-    found[#found + 1] = { i / 2, held, left_of(KEYS[i], held) }
+  if held then
+    local lease, inbox = match(held, '^%d+|(%d+)|([^|]*)|')
+    local left = clamp(grant, lease)
+    if inbox == ARGV[1] then
+      found[#found + 1] = { 'held', number, held, left }
+    elseif left < ARGV[4] + 0 then
+      found[#found + 1] = { 'ends', number, left }
+    end
+  elseif more then
+    found[#found + 1] = { 'ends', number, 0 }
   end
-  local owner = string.match(member, '^%x+')
-  if not redis.call('ZSCORE', KEYS[i + 1], member) and not string.find(held or '', owner, 1, true) then
-    found[#found + 1] = i / 2 -- neither queued nor inside: the server has lost the queue
+  local member = ARGV[4 + number]
+  if not call('ZSCORE', queue, member) and not (held and string.find(held, string.sub(member, 1, OWNER_DIGITS), 1, true)) then
+    found[#found + 1] = { 'gone', number } -- neither queued nor inside: the server has lost the queue, or the grant
   end
 end
--- The number of its lock, the grant and what is left of it in ms for each grant of this inbox; the number alone of each
--- lock to queue for again.
+-- For each lock, by its number: `held`, a grant of this inbox and what is left of it in ms; `ends`, when to look again, in
+-- ms; `gone`, to queue for again.
 return found

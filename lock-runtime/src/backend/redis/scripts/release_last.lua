@@ -1,6 +1,6 @@
 -- Gives the lock to the next waiter, or frees it.
 --
--- KEYS: grant, queue, fence
+-- KEYS: grant, queue, fence, claim
 -- ARGV: 1 `token|`, 2 floor, 3 claim in ms
 local held = redis.call('GET', KEYS[1])
 if not held or string.find(held, ARGV[1], 1, true) ~= 1 then
@@ -9,7 +9,7 @@ end
 -- The common case, before anything else is even defined.
 local head = redis.call('ZPOPMIN', KEYS[2])
 if not head[1] then
-  redis.call('DEL', KEYS[1])
+  redis.call('DEL', KEYS[1], KEYS[4])
   return 1 -- released, nobody waits
 end
 

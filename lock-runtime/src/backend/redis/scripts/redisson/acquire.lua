@@ -13,9 +13,10 @@ local owner = string.match(ARGV[1], '(%x+)$')
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return take(KEYS[1], KEYS[2], KEYS[3], owner, ARGV[2], ARGV[3]) -- inside, for the whole lease
 end
-local _, holder, token = ours(KEYS[1])
+local field, holder, token = ours(KEYS[1])
+local left = field and clamp(KEYS[1], field)
 if holder == uuid(owner) then
   -- Mine already: an earlier request was carried out. The same grant, and what is left of it.
-  return { 'held', token .. '|' .. ARGV[1], redis.call('PTTL', KEYS[1]) }
+  return { 'held', token .. '|' .. ARGV[1], left }
 end
 return { 'busy' }

@@ -11,7 +11,7 @@ local function take(lock, counter, fence, owner, lease, floor)
     end
     redis.call('SET', counter, string.format('%.0f', token), 'KEEPTTL')
   end
-  redis.call('HSET', lock, string.format('%s:%.0f', uuid(owner), token), 1)
+  redis.call('HSET', lock, string.format('%s:%.0f', uuid(owner), token), lease)
   redis.call('PEXPIRE', lock, lease)
   return token
 end

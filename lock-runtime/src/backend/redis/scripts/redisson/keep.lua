@@ -13,7 +13,7 @@ if left < 1 then
   redis.call('DEL', KEYS[1])
 else
   redis.call('PEXPIRE', KEYS[1], string.format('%.0f', left)) -- first, for it is allowed when the server is out of memory
-  redis.call('HSET', KEYS[1], owner .. ':0', 1) -- before the other goes, or the key would go with it
+  redis.call('HSET', KEYS[1], owner .. ':0', string.format('%.0f', left)) -- before the other goes, or the key would go with it
   redis.call('HDEL', KEYS[1], field)
 end
 tell(KEYS[2]) -- who waits knows a longer lease: it looks again, and knows this one

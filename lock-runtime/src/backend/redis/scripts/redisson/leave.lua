@@ -2,7 +2,7 @@
 --
 -- KEYS: lock, counter
 -- ARGV: 1 owner, 2 `owner|inbox|lease|wait`, 5 'enter' or 'abandon'
-local _, holder, token = ours(KEYS[1])
+local field, holder, token = ours(KEYS[1])
 if holder ~= uuid(ARGV[1]) then
   return { 'left' } -- it was not inside
 end
@@ -13,4 +13,4 @@ if ARGV[5] == 'abandon' then
 end
 -- Granted meanwhile: the caller enters.
 local inbox, lease = string.match(ARGV[2], '^%x+|([^|]+)|(%d+)|')
-return { 'held', token .. '|' .. lease .. '|' .. inbox .. '|' .. ARGV[1], redis.call('PTTL', KEYS[1]) }
+return { 'held', token .. '|' .. lease .. '|' .. inbox .. '|' .. ARGV[1], clamp(KEYS[1], field) }

@@ -1,7 +1,8 @@
 -- Shared by the scripts for locks in Redisson's layout.
 --
 -- State of a lock, all in one slot:
---   lock     hash    <uuid>:<n> → how often its owner has entered      expires with the lease
+--   lock     hash    <uuid>:<n> → of Redisson's how often its owner has entered, of ours the longest lease that its
+--                    owner has asked for, in ms                         expires with the lease
 --                    its read/write locks have more fields, and are never ours
 --   counter  string  the newest token of Redisson's fenced lock of that name, if it has ever been used
 --
@@ -20,6 +21,17 @@ local function ours(lock)
       return field, owner, token
     end
   end
+end
+
+-- What is left of a lock of ours, in ms. No lock lasts longer than its lease: the server's clock may have been set back,
+-- or the expiry changed. The lease of a lock of Redisson's is known to its owner alone.
+local function clamp(lock, field)
+  local lease, left = tonumber(redis.call('HGET', lock, field)), redis.call('PTTL', lock)
+  if left > lease or left < 0 then
+    redis.call('PEXPIRE', lock, lease)
+    return lease
+  end
+  return left
 end
 
 -- Says that the lock is free, to whoever waits for it.

@@ -14,11 +14,12 @@ for i = 2, #KEYS, 2 do
   redis.call('GET', KEYS[i + 1]) -- an error comes before anything is written
   owners[i] = string.match(ARGV[4 + i / 2], '(%x+)$')
   if redis.call('EXISTS', KEYS[i]) == 1 then
-    local _, holder, token = ours(KEYS[i])
+    local field, holder, token = ours(KEYS[i])
+    local left = field and clamp(KEYS[i], field)
     if holder ~= uuid(owners[i]) then
       return i / 2 -- the number of the first lock that is not free
     end
-    granted[i / 2] = { token, redis.call('PTTL', KEYS[i]) } -- mine already: an earlier request was carried out
+    granted[i / 2] = { token, left } -- mine already: an earlier request was carried out
   end
 end
 for i = 2, #KEYS, 2 do

@@ -22,6 +22,8 @@ pub(crate) fn callers(callers: &[ProcessId]) -> Terms {
         drift: 0,
         wait: 3,
         once: Vec::new(),
+        slow: Vec::new(),
+        next_owners: Vec::new(),
         begin_within: 0,
         body: 1,
         may_kill: true,

@@ -1,9 +1,9 @@
 //! Blocks and groups with one of their rules taken out.
 
 use crate::{
-    block_scenarios::{callers, late_block},
     broken::Broken,
     check,
+    cohort_scenarios::{callers, late_block},
     properties::{BEGUN, CRASH, EXCLUSION, FORGOTTEN, ORDER, TOKENS, TOLD},
     scenario::{Faults, Scenario, Terms},
 };
@@ -124,7 +124,7 @@ fn a_block_is_of_one_lease() {
 
 #[test]
 fn a_turn_is_passed_on_while_the_block_is_known_to_be_held() {
-    check::are_caught(&[Broken::PassIgnoresDeadline], &late_block(), BEGUN);
+    check::are_caught(&[Broken::PassIgnoresDeadline], &late_block(), EXCLUSION);
 }
 
 #[test]

@@ -1,0 +1,15 @@
+-- Reads whether the node has all of its state.
+--
+-- KEYS: mark, fence
+-- ARGV: 1 a lease in use, in ms, 2 a token that this node has given
+local fence = redis.call('GET', KEYS[2]) or '0'
+if tonumber(fence) < tonumber(ARGV[2]) then
+  redis.call('DEL', KEYS[1]) -- it has come back with an older state
+end
+local longest, since = whole(KEYS[1], ARGV[1])
+if longest then
+  return { 'whole', since, fence, tonumber(longest) }
+end
+local now = server_micros()
+since = lost(KEYS[1], now)
+return { 'lost', since, fence, math.max(math.floor((now - tonumber(since)) / 1000), 0) } -- the age of the mark in ms

@@ -1,0 +1,33 @@
+-- Shared by the scripts for the nodes of a quorum.
+--
+-- Mark of a node, a string that never expires and goes with the rest of the state:
+--   lost|<since>           the node was seen without a mark at this server time, in µs; it grants nothing
+--   whole|<since>|<lease>  since then it has been given a mark again, and has all state since; no lease in use is longer
+--                          than this, in ms, as far as the node was told
+
+-- The longest lease in use by the mark of a whole node, raised to `lease`, and since when it is whole; nil on a node that
+-- is not.
+local function whole(mark, lease)
+  local since, longest = string.match(redis.call('GET', mark) or '', '^whole|(%d+)|(%d+)$')
+  if longest and tonumber(longest) < tonumber(lease) then
+    redis.call('SET', mark, 'whole|' .. since .. '|' .. lease)
+    longest = lease
+  end
+  return longest, since
+end
+
+-- Since when a node that is not whole is known to have lost its state.
+local function lost(mark, now)
+  local since = string.match(redis.call('GET', mark) or '', '^lost|(%d+)$')
+  if not since then
+    since = string.format('%.0f', now)
+    redis.call('SET', mark, 'lost|' .. since)
+  end
+  return since
+end
+
+local function server_micros()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+

@@ -1,0 +1,21 @@
+-- Gives this node the grant that a majority has, if the lock is free here, and the node has all of its state.
+--
+-- KEYS: grant, fence, mark
+-- ARGV: 1 token, 2 `lease|inbox|owner`, 3 lease in ms, 4 not after (server time in µs)
+local now = server_micros()
+if now > tonumber(ARGV[4]) then
+  return -1 -- late, and nothing was changed
+end
+if not whole(KEYS[3], ARGV[3]) then
+  lost(KEYS[3], now)
+  return -2 -- the node has lost its state
+end
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  return 0 -- there already, or another owner's
+end
+-- The next grant is above it.
+if tonumber(redis.call('GET', KEYS[2]) or 0) < tonumber(ARGV[1]) then
+  redis.call('SET', KEYS[2], ARGV[1])
+end
+redis.call('SET', KEYS[1], ARGV[1] .. '|' .. ARGV[2], 'PX', ARGV[3])
+return 1 -- joined

@@ -1,0 +1,31 @@
+-- Takes the lock on this node if it is free here, and the node has all of its state.
+--
+-- KEYS: grant, fence, mark
+-- ARGV: 1 `lease|inbox|owner`, what the grant says after its token
+--       2 lease in ms
+--       3 floor
+--       4 not after (server time in µs)
+local now = server_micros()
+if now > tonumber(ARGV[4]) then
+  return -1 -- late, and nothing was changed: the caller has given this request up
+end
+if not whole(KEYS[3], ARGV[2]) then
+  lost(KEYS[3], now)
+  return -2 -- the node has lost its state
+end
+local held = redis.call('GET', KEYS[1])
+if not held then
+  local token = next_token(KEYS[2], ARGV[3], 1)
+  redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', ARGV[2])
+  return token
+end
+local token, lease, owner = string.match(held, '^(%d+)|(%d+)|[^|]*|(%x+)$')
+if owner == string.match(ARGV[1], '(%x+)$') then
+  return tonumber(token) -- mine already: an earlier request was carried out
+end
+-- No grant lasts longer than its lease: the server's clock may have been set back, or the expiry taken away.
+local left = redis.call('PTTL', KEYS[1])
+if lease and (left > tonumber(lease) or left < 0) then
+  redis.call('PEXPIRE', KEYS[1], lease)
+end
+return 0 -- another owner's

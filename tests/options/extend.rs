@@ -1,0 +1,102 @@
+//! `extend`: what it adds to, and what bounds it.
+
+use std::{
+    future::{Future, poll_fn},
+    task::Poll,
+    thread,
+};
+
+use lock_runtime::{LockError, LossReason, OptionsError};
+
+use crate::stores::{
+    MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until_waiting,
+};
+
+#[tokio::test]
+async fn extensions_called_one_after_the_other_add_up() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let guard = client.lock("k").lease(10 * SECOND).acquire().await.unwrap();
+        guard.extend(5 * SECOND).await.unwrap();
+        let left = guard.extend(5 * SECOND).await.unwrap();
+        assert!((19 * SECOND..=20 * SECOND).contains(&left), "{left:?}");
+        let too_long = guard.extend(86_400 * SECOND).await;
+        let refused = LockError::InvalidOptions(OptionsError::LeaseTooLong);
+        assert_eq!(too_long, Err(refused));
+        guard.release().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn extensions_called_together_do_not_add_up() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let guard = client.lock("k").lease(10 * SECOND).acquire().await.unwrap();
+        let (one, other) = tokio::join!(guard.extend(5 * SECOND), guard.extend(5 * SECOND));
+        for left in [one.unwrap(), other.unwrap(), guard.remaining()] {
+            assert!((14 * SECOND..=15 * SECOND).contains(&left), "{left:?}");
+        }
+        guard.release().await;
+    })
+    .await;
+}
+
+/// A grant that was handed on stands for a claim at first.
+#[tokio::test]
+async fn what_was_handed_on_is_extended_from_the_end_of_its_lease() {
+    on_stores_with_a_queue(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let guard = hold(&other, "k").await;
+        let lock = client.lock("k").lease(30 * SECOND).wait(20 * SECOND);
+        let (handed_on, ()) = tokio::join!(lock.acquire(), async {
+            until_waiting(&other, "k", 1).await;
+            guard.release().await;
+        });
+        let handed_on = handed_on.unwrap();
+        let left = handed_on.extend(10 * SECOND).await.unwrap();
+        assert!((39 * SECOND..=40 * SECOND).contains(&left), "{left:?}");
+        handed_on.release().await;
+    })
+    .await;
+}
+
+/// The caller's thread stands still for longer than the lease. The engine renews it, so the extension has time.
+#[tokio::test]
+async fn an_extension_lasts_as_long_as_the_lease_is_renewed() {
+    for store in [Store::redis().await, Store::redlock().await] {
+        let client = store.client().await;
+        let lock = client.lock("k").lease(SECOND).renew(true);
+        let guard = lock.acquire().await.unwrap();
+        let mut extending = Box::pin(guard.extend(5 * SECOND));
+        // The engine may answer during the poll.
+        let first = poll_fn(|cx| Poll::Ready(extending.as_mut().poll(cx))).await;
+        thread::sleep(1500 * MS);
+        let left = match first {
+            Poll::Ready(left) => left.unwrap(),
+            Poll::Pending => extending.as_mut().await.unwrap(),
+        };
+        drop(extending);
+        assert!(left > 3 * SECOND, "{left:?}");
+        assert_eq!(guard.loss(), None);
+        guard.release().await;
+    }
+}
+
+#[tokio::test]
+async fn an_extension_of_a_lost_lease_is_lost() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let guard = client.lock("k").lease(50 * MS).acquire().await.unwrap();
+        // Nobody watches the guard.
+        thread::sleep(60 * MS);
+        let lost = guard.extend(SECOND).await;
+        let expired = LossReason::Expired;
+        assert!(
+            matches!(lost, Err(LockError::Lost { reason, .. }) if reason == expired),
+            "{lost:?}"
+        );
+        assert_eq!(guard.loss(), Some(expired));
+    })
+    .await;
+}

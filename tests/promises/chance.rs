@@ -1,0 +1,132 @@
+//! Callers of two keys in process that are polled by chance, under a paused clock.
+
+use std::{cell::Cell, future::poll_fn, task::Poll, time::Duration};
+
+use futures_util::future::LocalBoxFuture;
+use lock_runtime::{LockClient, LockError, distributed_lock};
+use proptest::{collection::vec, prelude::*, sample::select};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::yield_now,
+    time::advance,
+};
+
+use crate::stores::{MS, SECOND};
+
+/// Which of two keys have a body running. A body takes three polls if `long`, otherwise one.
+#[derive(Default)]
+struct Visits {
+    long: bool,
+    inside: [Cell<bool>; 2],
+}
+
+/// A body inside one of the keys, also if it is dropped.
+struct Visit<'a>(&'a Cell<bool>);
+
+impl<'a> Visit<'a> {
+    fn begin(inside: &'a Cell<bool>) -> Self {
+        assert!(!inside.replace(true), "two are inside");
+        Self(inside)
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl Visits {
+    async fn body(&self, keys: &[usize]) {
+        let visits = keys.iter().map(|key| Visit::begin(&self.inside[*key]));
+        let visits: Vec<_> = visits.collect();
+        for _ in 0..if self.long { 2 } else { 0 } {
+            yield_now().await;
+        }
+        drop(visits);
+    }
+}
+
+#[distributed_lock(client = client, keys = ["a", "b"], wait = "5s")]
+async fn visit_both(client: &LockClient, visits: &Visits) -> Result<(), LockError> {
+    visits.body(&[0, 1]).await;
+    Ok(())
+}
+
+/// One of the callers.
+fn call<'a>(
+    client: &'a LockClient,
+    visits: &'a Visits,
+    who: usize,
+) -> LocalBoxFuture<'a, Result<(), LockError>> {
+    let one = |key: usize, wait| async move {
+        let lock = client.lock(["a", "b"][key]).wait(wait * SECOND);
+        lock.run(visits.body(&[key])).await
+    };
+    match who {
+        0 | 1 => Box::pin(visit_both(client, visits)),
+        2 => Box::pin(one(1, 30)),
+        3 => Box::pin(one(0, 3)),
+        _ => Box::pin(one(0, 30)),
+    }
+}
+
+const CALLERS: usize = 5;
+
+type Steps = Vec<(usize, u64)>;
+
+/// Which caller is polled, or which guard is taken or dropped, after so many milliseconds each; and whether bodies take more
+/// than one poll.
+pub(crate) fn steps() -> impl Strategy<Value = (Steps, bool)> {
+    let times = select(vec![0, 1, 700, 1999, 2001, 3100]);
+    (vec((0..CALLERS + 2, times), 0..60), any::<bool>())
+}
+
+/// A runtime whose time passes only when nothing else is to be done.
+pub(crate) fn runtime() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    let builder = builder.enable_all().start_paused(true);
+    builder.build().expect("a runtime can be built")
+}
+
+/// Polls callers in these steps, and new ones for those that have ended. In the end they are not polled any more, and another
+/// caller gets these keys.
+pub(crate) async fn poll(client: &LockClient, steps: Steps, long: bool, keys: &[&str]) {
+    let visits = Visits {
+        long,
+        ..Visits::default()
+    };
+    let mut calls: Vec<_> = (0..CALLERS).map(|who| call(client, &visits, who)).collect();
+    let mut guards = [None, None];
+    for (who, time) in steps {
+        advance(Duration::from_millis(time)).await;
+        if let Some(key) = who.checked_sub(CALLERS) {
+            guards[key] = match guards[key].take() {
+                Some(_) => None,
+                None => client.lock(["a", "b"][key]).try_acquire().await.ok(),
+            };
+            continue;
+        }
+        let polled = poll_fn(|cx| Poll::Ready(calls[who].as_mut().poll(cx)));
+        match polled.await {
+            Poll::Ready(Ok(()) | Err(LockError::Busy { .. })) => {
+                calls[who] = call(client, &visits, who);
+            }
+            Poll::Ready(Err(error)) => panic!("{error}"),
+            Poll::Pending => {}
+        }
+    }
+    drop(guards);
+    if !long {
+        // The longest wait for two locks, and a claim for it and for each caller.
+        let longest = (5 + 2 * (1 + CALLERS as u32)) * SECOND;
+        for key in keys {
+            let lock = client.lock(*key).wait(longest);
+            lock.run(async {}).await.unwrap();
+        }
+    }
+    drop(calls);
+    for key in ["a", "b"] {
+        client.lock(key).wait(MS).run(async {}).await.unwrap();
+    }
+}

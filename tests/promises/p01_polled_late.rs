@@ -1,0 +1,311 @@
+//! Two holds of one key never overlap, however late callers are polled.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::atomic::{AtomicBool, Ordering},
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::{join, join_all};
+use lock_runtime::{Lock, LockClient, LockError, distributed_lock};
+use proptest::prelude::*;
+use support::epsilon;
+
+use crate::{
+    chance,
+    stores::{MS, SECOND, Store, hold, on_stores_with_a_queue, until, until_free, until_waiting},
+};
+
+/// How long a caller that is not polled may delay others: a claim, and the look that finds its end.
+const DELAY: Duration = Duration::from_millis(2200);
+
+/// Polls a future once; whether it has ended.
+async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
+    std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
+}
+
+/// The reply to a queue request also describes the current grant, if this process has it. An owner that has not read
+/// its own reply yet is granted the lock only once.
+#[tokio::test]
+async fn a_grant_that_its_owner_reads_late_is_its_own() {
+    let store = Store::redis().await;
+    let (client, observer) = (store.client().await, store.client().await);
+    client.lock("warm").acquire().await.unwrap().release().await;
+
+    let lock = client.lock("k").wait(20 * SECOND);
+    let acquired = |lock: Lock| async move { lock.acquire().await };
+    let mut late = Box::pin(acquired(lock.clone()));
+    assert!(!poll_once(&mut late).await);
+    let status = async || observer.lock("k").status().await.unwrap();
+    until(async || status().await.holder.is_some()).await;
+    let other = tokio::spawn(acquired(lock));
+    until(async || status().await.waiters == 1).await;
+    tokio::time::sleep(100 * MS).await; // and its reply is read
+
+    let guard = late.await.unwrap();
+    // Longer than a turn is kept for somebody who does not take it.
+    tokio::time::sleep(3 * SECOND).await;
+    assert!(guard.loss().is_none());
+    assert!(!other.is_finished(), "both are inside");
+    let token = guard.token();
+    guard.release().await;
+    let other = other.await.unwrap().unwrap();
+    assert!(other.token() > token);
+    other.release().await;
+}
+
+/// Polls a future of this client until so many wait for the key, and it has read that it does.
+async fn poll_until_waiting<T>(
+    future: &mut Pin<Box<impl Future<Output = T>>>,
+    client: &LockClient,
+    key: &str,
+    waiters: usize,
+) {
+    until(async || {
+        assert!(!poll_once(future).await, "it has to wait");
+        // Its answer comes after that to the future's request, over the same connection.
+        let status = client.lock(key).status().await.unwrap();
+        status.waiters == waiters
+    })
+    .await;
+    assert!(!poll_once(future).await, "it has to wait");
+}
+
+#[distributed_lock(client = client, keys = ["<one>", "<other>"], wait = "1s")]
+async fn renewed(
+    client: &LockClient,
+    one: &str,
+    other: &str,
+    ran: &AtomicBool,
+) -> Result<(), LockError> {
+    ran.store(true, Ordering::SeqCst);
+    Ok(())
+}
+
+#[distributed_lock(client = client, keys = ["<one>", "<other>"], wait = "1s", lease = "30s")]
+async fn fixed(
+    client: &LockClient,
+    one: &str,
+    other: &str,
+    ran: &AtomicBool,
+) -> Result<(), LockError> {
+    ran.store(true, Ordering::SeqCst);
+    Ok(())
+}
+
+/// A call has the first of its two locks, waits for the second one, and is not polled any more.
+async fn forgotten_between(
+    store: &Store,
+    [one, two]: [&str; 2],
+    granted: bool,
+    call: impl AsyncFn(&LockClient, &str, &str, &AtomicBool) -> Result<(), LockError>,
+) {
+    let (client, other) = (store.client().await, store.client().await);
+    let guard = hold(&other, two).await;
+    let ran = AtomicBool::new(false);
+    let mut forgotten = Box::pin(call(&client, one, two, &ran));
+    poll_until_waiting(&mut forgotten, &client, two, 1).await;
+    let started = Instant::now();
+    let mut guard = Some(guard);
+    if granted {
+        guard.take().unwrap().release().await;
+        guard = Some(other.lock(two).wait(20 * SECOND).acquire().await.unwrap());
+        let took = started.elapsed();
+        assert!(took < DELAY + epsilon(), "{two} after {took:?}");
+    }
+    let taken = other.lock(one).wait(20 * SECOND).acquire().await.unwrap();
+    // Its wait, and a claim.
+    let took = started.elapsed();
+    assert!(took < SECOND + DELAY + epsilon(), "{one} after {took:?}");
+    // Both are free again when it is polled, and its time is over.
+    guard.unwrap().release().await;
+    taken.release().await;
+    let late = forgotten.await;
+    assert!(matches!(late, Err(LockError::Busy { .. })), "{late:?}");
+    assert!(!ran.into_inner(), "it entered by an old grant");
+    assert_eq!(client.stats().lost, 0, "nobody was inside");
+    until_free(&other, one).await;
+    until_free(&other, two).await;
+}
+
+/// A call for two locks is not polled while it waits for the second one: the locks granted to it are passed on,
+/// whatever the lease, also if the second one is granted in the meantime.
+#[tokio::test]
+async fn a_lock_whose_body_has_not_begun_is_passed_on() {
+    on_stores_with_a_queue(|store| async move {
+        join(
+            join(
+                forgotten_between(&store, ["a", "b"], false, renewed),
+                forgotten_between(&store, ["c", "d"], true, renewed),
+            ),
+            forgotten_between(&store, ["e", "f"], false, fixed),
+        )
+        .await;
+    })
+    .await;
+}
+
+/// Callers that stand one behind the other are not polled any more: each of them delays the others by a claim, and comes
+/// back to its old place.
+#[tokio::test]
+async fn callers_that_are_forgotten_one_behind_the_other_are_passed_over() {
+    on_stores_with_a_queue(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let guard = hold(&other, "k").await;
+        let acquired = |client: &LockClient| {
+            let lock = client.lock("k").wait(20 * SECOND);
+            Box::pin(async move { lock.acquire().await.unwrap() })
+        };
+        let mut forgotten = [acquired(&client), acquired(&client)];
+        for (place, call) in forgotten.iter_mut().enumerate() {
+            poll_until_waiting(call, &client, "k", place + 1).await;
+        }
+        let next = tokio::spawn(acquired(&other));
+        until_waiting(&other, "k", 3).await;
+        let released = Instant::now();
+        guard.release().await;
+        let guard = next.await.unwrap();
+        let took = released.elapsed();
+        assert!(took < 2 * DELAY + epsilon(), "{took:?}");
+
+        let last = tokio::spawn(acquired(&other));
+        until_waiting(&other, "k", 1).await;
+        for (place, call) in forgotten.iter_mut().enumerate() {
+            poll_until_waiting(call, &client, "k", place + 2).await;
+        }
+        let mut tokens = vec![guard.token()];
+        guard.release().await;
+        for call in forgotten {
+            let guard = call.await;
+            tokens.push(guard.token());
+            guard.release().await;
+        }
+        let guard = last.await.unwrap();
+        tokens.push(guard.token());
+        guard.release().await;
+        assert!(tokens.is_sorted(), "{tokens:?}");
+    })
+    .await;
+}
+
+/// A caller that is not polled does not know its place yet when it loses its turn, and comes back to it.
+#[tokio::test]
+async fn a_caller_comes_back_to_a_place_of_which_it_has_not_read() {
+    on_stores_with_a_queue(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        client.lock("warm").acquire().await.unwrap().release().await;
+        let guard = hold(&other, "k").await;
+        let acquired = |client: &LockClient| {
+            let lock = client.lock("k").wait(20 * SECOND);
+            Box::pin(async move { lock.acquire().await.unwrap() })
+        };
+        let mut late = acquired(&client);
+        assert!(!poll_once(&mut late).await);
+        until_waiting(&other, "k", 1).await;
+        let next = tokio::spawn(acquired(&other));
+        until_waiting(&other, "k", 2).await;
+        guard.release().await;
+        let between = next.await.unwrap();
+
+        let last = tokio::spawn(acquired(&other));
+        until_waiting(&other, "k", 1).await;
+        poll_until_waiting(&mut late, &client, "k", 2).await;
+        between.release().await;
+        let guard = late.await;
+        assert!(!last.is_finished(), "it has lost its place");
+        guard.release().await;
+        last.await.unwrap().release().await;
+    })
+    .await;
+}
+
+proptest! {
+    /// However late callers are polled, no two of them are inside, and those that are not polled keep nobody out.
+    #[test]
+    fn callers_that_are_polled_by_chance_exclude_each_other((steps, long) in chance::steps()) {
+        chance::runtime().block_on(async {
+            let client = Store::memory().client().await;
+            chance::poll(&client, steps, long, &["a", "b"]).await;
+            assert_eq!(client.stats().lost, 0);
+        });
+    }
+}
+
+/// In process the waiters pass on the turns of a caller that is polled every 2.5 s: not a claim each time.
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_is_polled_rarely_delays_others_once() {
+    const CALLERS: u32 = 5;
+    let client = LockClient::connect("memory:").await.unwrap();
+    let lock = client.lock("k").wait(60 * SECOND);
+    let mut rare = Box::pin(lock.acquire());
+    let rarely = async {
+        while !poll_once(&mut rare).await {
+            tokio::time::sleep(2500 * MS).await;
+        }
+        std::future::pending::<Duration>().await
+    };
+    let prompt = (0..CALLERS).map(async |_| {
+        let mut longest = Duration::ZERO;
+        for _ in 0..20 {
+            let asked = tokio::time::Instant::now();
+            let guard = lock.acquire().await.unwrap();
+            longest = longest.max(asked.elapsed());
+            tokio::time::sleep(100 * MS).await;
+            guard.release().await;
+        }
+        longest
+    });
+    let longest = async { join_all(prompt).await.into_iter().max().unwrap() };
+    let longest = tokio::select! {
+        biased;
+        longest = longest => longest,
+        longest = rarely => longest,
+    };
+    assert!(
+        longest <= CALLERS * 100 * MS + DELAY + 100 * MS,
+        "{longest:?}"
+    );
+}
+
+/// On a server it comes back to its place at the head each time, and is offered its turn for a moment only.
+#[tokio::test]
+async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
+    const OTHERS: usize = 4;
+    let store = Store::redis().await;
+    let (client, other) = (store.client().await, store.client().await);
+    let guard = hold(&other, "k").await;
+    let rare = client.lock("k").wait(60 * SECOND);
+    let mut rare = Box::pin(rare.acquire());
+    poll_until_waiting(&mut rare, &client, "k", 1).await;
+    let mut others = Vec::new();
+    for place in 0..OTHERS {
+        // Of processes of their own: no two of them share a grant.
+        let lock = store.client().await.lock("k").wait(30 * SECOND);
+        others.push(tokio::spawn(async move {
+            let body = async { tokio::time::sleep(500 * MS).await };
+            lock.run(body).await.unwrap();
+        }));
+        until_waiting(&other, "k", 2 + place).await;
+    }
+    let released = Instant::now();
+    guard.release().await;
+    let rarely = async {
+        for _ in 0..20 {
+            tokio::time::sleep(2600 * MS).await;
+            assert!(!poll_once(&mut rare).await, "it is polled too rarely");
+        }
+        unreachable!("the others enter meanwhile");
+    };
+    tokio::select! {
+        entered = join_all(others) => entered.into_iter().for_each(Result::unwrap),
+        () = rarely => {}
+    }
+    let took = released.elapsed();
+    // Their bodies, and an offer that stands for a tenth of a claim, and a look.
+    assert!(
+        took < DELAY + OTHERS as u32 * 500 * MS + SECOND + epsilon(),
+        "{took:?}"
+    );
+}

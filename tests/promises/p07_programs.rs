@@ -1,0 +1,280 @@
+//! Any program of nested calls, guards and tasks, beside the rule of who may enter again: each call that is inside a lock is
+//! an entry; the newest one lets in whoever its call stack encloses, and nobody else.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use futures_util::future::BoxFuture;
+use lock_runtime::{BusyWith, FencingToken, Hold, InCurrentHold, LockClient, LockError, LockGuard};
+use proptest::{collection::vec, prelude::*};
+use tokio::runtime::Builder;
+
+use crate::{chance, stores::Store};
+
+const KEYS: [&str; 2] = ["j", "k"];
+/// How many guards a program has room for.
+const GUARDS: usize = 3;
+
+/// How what follows is run.
+#[derive(Debug, Clone, Copy)]
+enum Task {
+    Spawned,
+    /// Spawned with `in_current_hold`.
+    TakenAlong,
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    /// A call of one lock, and what its body does.
+    Run(usize, Vec<Op>),
+    /// A guard of this lock, kept in this room.
+    Acquire(usize, usize),
+    /// What is done in the guard of this room.
+    RunIn(usize, Vec<Op>),
+    Release(usize),
+    Task(Task, Vec<Op>),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let leaf = prop_oneof![
+        2 => (0..KEYS.len(), 0..GUARDS).prop_map(|(key, room)| Op::Acquire(key, room)),
+        1 => (0..GUARDS).prop_map(Op::Release),
+        2 => (0..KEYS.len()).prop_map(|key| Op::Run(key, Vec::new())),
+    ];
+    let tree = leaf.prop_recursive(5, 40, 4, |inner| {
+        let inner = || vec(inner.clone(), 0..4);
+        let task = prop_oneof![Just(Task::Spawned), Just(Task::TakenAlong)];
+        prop_oneof![
+            3 => (0..KEYS.len(), inner()).prop_map(|(key, ops)| Op::Run(key, ops)),
+            2 => (0..GUARDS, inner()).prop_map(|(room, ops)| Op::RunIn(room, ops)),
+            2 => (task, inner()).prop_map(|(task, ops)| Op::Task(task, ops)),
+        ]
+    });
+    vec(tree, 1..6)
+}
+
+type Entry = u32;
+
+/// The entries that enclose what runs.
+type Stack = Vec<Entry>;
+
+/// What a call may find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entrance {
+    New,
+    Again(FencingToken),
+    Sibling,
+    Stranger,
+}
+
+/// The rule.
+#[derive(Debug, Default)]
+struct Rule {
+    newest: Entry,
+    /// Those inside each lock, the oldest first.
+    inside: HashMap<usize, Vec<Entry>>,
+    tokens: HashMap<usize, FencingToken>,
+}
+
+impl Rule {
+    fn entrance(&self, key: usize, stack: &Stack) -> Entrance {
+        let inside = self.inside.get(&key).map_or(&[][..], Vec::as_slice);
+        match inside.last() {
+            None => Entrance::New,
+            Some(last) if stack.contains(last) => Entrance::Again(self.tokens[&key]),
+            Some(_) if inside.iter().any(|entry| stack.contains(entry)) => Entrance::Sibling,
+            Some(_) => Entrance::Stranger,
+        }
+    }
+
+    /// What came of a call is what the rule says; an entry, if it is inside.
+    fn judge(
+        &mut self,
+        key: usize,
+        stack: &Stack,
+        came: Result<FencingToken, LockError>,
+    ) -> Option<Entry> {
+        let expected = self.entrance(key, stack);
+        let token = match (expected, came) {
+            (Entrance::New, Ok(token)) => {
+                let before = self.tokens.insert(key, token);
+                assert!(
+                    before.is_none_or(|before| before < token),
+                    "{before:?}, {token}"
+                );
+                token
+            }
+            (Entrance::Again(token), Ok(other)) if token == other => token,
+            (
+                Entrance::Sibling,
+                Err(LockError::Busy {
+                    with: BusyWith::Sibling,
+                    ..
+                }),
+            )
+            | (
+                Entrance::Stranger,
+                Err(LockError::Busy {
+                    with: BusyWith::ThisProcess,
+                    ..
+                }),
+            ) => {
+                return None;
+            }
+            (expected, came) => panic!("{}: expected {expected:?}, got {came:?}", KEYS[key]),
+        };
+        assert!(token.get() > 0);
+        self.newest += 1;
+        self.inside.entry(key).or_default().push(self.newest);
+        Some(self.newest)
+    }
+
+    fn leave(&mut self, key: usize, entry: Entry) {
+        let inside = self.inside.get_mut(&key).expect("somebody was inside");
+        inside.retain(|other| *other != entry);
+    }
+}
+
+/// What runs a program.
+struct Program {
+    client: LockClient,
+    rule: Mutex<Rule>,
+    rooms: Mutex<[Option<(usize, Entry, LockGuard)>; GUARDS]>,
+}
+
+impl Program {
+    fn new(client: LockClient) -> Arc<Self> {
+        Arc::new(Self {
+            client,
+            rule: Mutex::default(),
+            rooms: Mutex::default(),
+        })
+    }
+
+    fn run_all(self: Arc<Self>, ops: Vec<Op>, stack: Stack) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            for op in ops {
+                self.run(op, &stack).await;
+            }
+        })
+    }
+
+    async fn run(self: &Arc<Self>, op: Op, stack: &Stack) {
+        match op {
+            Op::Run(key, ops) => self.call(key, ops, stack).await,
+            Op::Acquire(key, room) => {
+                if self.rooms.lock().unwrap()[room].is_some() {
+                    return;
+                }
+                let came = self.client.lock(KEYS[key]).try_acquire().await;
+                let (guard, came) = match came {
+                    Ok(guard) => {
+                        let token = guard.token();
+                        (Some(guard), Ok(token))
+                    }
+                    Err(error) => (None, Err(error)),
+                };
+                let entry = self.rule.lock().unwrap().judge(key, stack, came);
+                if let (Some(guard), Some(entry)) = (guard, entry) {
+                    self.rooms.lock().unwrap()[room] = Some((key, entry, guard));
+                }
+            }
+            Op::RunIn(room, ops) => {
+                let Some((key, entry, guard)) = self.rooms.lock().unwrap()[room].take() else {
+                    return;
+                };
+                let inside = [&stack[..], &[entry]].concat();
+                let ops = self.clone().run_all(ops, inside);
+                guard.run(ops).await.expect("nothing is lost");
+                // What the program has put there meanwhile is released.
+                let before = self.rooms.lock().unwrap()[room].replace((key, entry, guard));
+                if let Some(before) = before {
+                    self.release(before).await;
+                }
+            }
+            Op::Release(room) => {
+                let guard = self.rooms.lock().unwrap()[room].take();
+                if let Some(guard) = guard {
+                    self.release(guard).await;
+                }
+            }
+            Op::Task(task, ops) => {
+                let program = self.clone();
+                let task = match task {
+                    Task::Spawned => tokio::spawn(program.run_all(ops, Stack::new())),
+                    Task::TakenAlong => {
+                        tokio::spawn(program.run_all(ops, stack.clone()).in_current_hold())
+                    }
+                };
+                task.await
+                    .expect("what the program does is as the rule says");
+            }
+        }
+    }
+
+    /// A call, which is judged by its own body if it enters.
+    async fn call(self: &Arc<Self>, key: usize, ops: Vec<Op>, stack: &Stack) {
+        let lock = self.client.lock(KEYS[key]).wait(std::time::Duration::ZERO);
+        let body = async {
+            let token = Hold::current().expect("a body has a hold").token();
+            let entry = self.rule.lock().unwrap().judge(key, stack, Ok(token));
+            let entry = entry.expect("who is inside has entered");
+            let inside = [&stack[..], &[entry]].concat();
+            self.clone().run_all(ops, inside).await;
+            entry
+        };
+        match lock.run(body).await {
+            Ok(entry) => self.rule.lock().unwrap().leave(key, entry),
+            Err(error) => {
+                let entered = self.rule.lock().unwrap().judge(key, stack, Err(error));
+                assert!(entered.is_none());
+            }
+        }
+    }
+
+    async fn release(&self, (key, entry, guard): (usize, Entry, LockGuard)) {
+        guard.release().await;
+        self.rule.lock().unwrap().leave(key, entry);
+    }
+
+    /// In the end nobody is inside.
+    async fn end(&self) {
+        for room in 0..GUARDS {
+            let guard = self.rooms.lock().unwrap()[room].take();
+            if let Some(guard) = guard {
+                self.release(guard).await;
+            }
+        }
+        for key in KEYS {
+            let status = self.client.lock(key).status().await.unwrap();
+            assert!(status.holder.is_none(), "{key}: {status:?}");
+        }
+    }
+}
+
+async fn run(store: Store, ops: Vec<Op>) {
+    let program = Program::new(store.client().await);
+    program.clone().run_all(ops, Stack::new()).await;
+    program.end().await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn only_the_newest_entry_lets_others_in(ops in ops()) {
+        chance::runtime().block_on(run(Store::memory(), ops));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn only_the_newest_entry_lets_others_in_on_a_server(ops in ops()) {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { run(Store::redis().await, ops).await });
+    }
+}

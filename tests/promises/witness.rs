@@ -1,0 +1,32 @@
+//! What a destructor sees of the hold that its body is in.
+
+use std::sync::{Arc, OnceLock};
+
+use lock_runtime::Hold;
+
+/// The hold that a witness was dropped in.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Seen(Arc<OnceLock<Option<Hold>>>);
+
+impl Seen {
+    pub(crate) fn witness(&self) -> Witness {
+        Witness(self.clone())
+    }
+
+    /// The hold that the witness has seen.
+    pub(crate) fn hold(&self) -> Hold {
+        let seen = self.0.get().expect("the witness was dropped");
+        seen.clone().expect("it was dropped inside a hold")
+    }
+}
+
+/// Looks for its hold when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Witness(Seen);
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let first = self.0.0.set(Hold::current());
+        assert!(first.is_ok(), "one witness is dropped once");
+    }
+}

@@ -1,0 +1,214 @@
+//! Slow pollers: callers whose futures are polled late, rarely, by another task, or never again.
+
+use std::{future::Future, pin::Pin, task::Poll, time::Duration};
+
+use futures_util::{StreamExt, stream};
+use lock_runtime::LockError;
+use tokio::time::sleep;
+
+use crate::{
+    dice::Dice,
+    plan::{BUFFERED, BUFFERED_FROM, Outcomes, Poller, SLOW, SLOW_FROM},
+    worker::{SECOND, Task},
+};
+
+const MICRO: Duration = Duration::from_micros(1);
+/// How long a turn is kept for a caller that does not take it.
+const CLAIM: Duration = Duration::from_secs(2);
+
+/// Where slow pollers call, and how long they pause.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Pace {
+    /// On everybody's keys, for a few ms.
+    Brief,
+    /// On a key with no other slow poller, for up to three claims.
+    Claims { key: u32 },
+    /// Whole buffers of futures of one key, for more than half a claim.
+    Buffers,
+}
+
+impl Pace {
+    /// What the slow poller of this number does in the process of this place.
+    pub(crate) fn of(number: u32, process: u32) -> Self {
+        match number {
+            0..SLOW => Self::Claims {
+                key: SLOW_FROM + process * SLOW + number,
+            },
+            SLOW => Self::Buffers,
+            _ => Self::Brief,
+        }
+    }
+}
+
+type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A call that has begun: one that is dropped before its end counts as cancelled.
+struct Begun<'a> {
+    outcomes: &'a Outcomes,
+    ended: bool,
+}
+
+impl<'a> Begun<'a> {
+    fn new(outcomes: &'a Outcomes) -> Self {
+        Outcomes::count(&outcomes.begun);
+        Self {
+            outcomes,
+            ended: false,
+        }
+    }
+
+    /// A slow poller may miss its turns until its `wait` is over.
+    fn end(mut self, result: &Result<(), LockError>) {
+        self.ended = true;
+        Outcomes::count(self.outcomes.of(result, true));
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            Outcomes::count(&self.outcomes.cancelled);
+        }
+    }
+}
+
+/// Polls it once; whether it has ended.
+async fn poll_once(call: &mut Call) -> bool {
+    std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_ready())).await
+}
+
+impl Task {
+    /// One slow poller, until its calls have ended.
+    pub(crate) async fn poll_slowly(&self, pace: Pace, dice: &mut Dice) {
+        let kind = match pace {
+            Pace::Buffers => Poller::Buffered,
+            // One future at a time that is not polled.
+            Pace::Claims { .. } => match dice.below(3) {
+                0 => Poller::Selected,
+                1 => Poller::ByHand,
+                _ => Poller::Forgotten,
+            },
+            // A buffer has ten futures.
+            Pace::Brief => match dice.below(31) {
+                0 => Poller::Buffered,
+                1..11 => Poller::Selected,
+                11..21 => Poller::ByHand,
+                _ => Poller::Forgotten,
+            },
+        };
+        let task = self.as_poller(kind);
+        match kind {
+            Poller::Buffered => task.buffered(pace, dice).await,
+            Poller::Selected => task.selected(pace, dice).await,
+            Poller::ByHand => task.by_hand(pace, dice).await,
+            Poller::Forgotten => task.forgotten(pace, dice).await,
+            Poller::Prompt => {}
+        }
+    }
+
+    fn slow_key(&self, pace: Pace, dice: &mut Dice) -> u32 {
+        match pace {
+            Pace::Brief => self.key(dice),
+            Pace::Claims { key } => key,
+            Pace::Buffers => {
+                BUFFERED_FROM + u32::try_from(dice.below(BUFFERED.into())).unwrap_or(0)
+            }
+        }
+    }
+
+    /// Nobody polls meanwhile. The end of the run ends it.
+    async fn work(&self, pace: Pace, dice: &mut Dice) {
+        let most = match pace {
+            Pace::Brief if dice.below(2) == 0 => return tokio::task::yield_now().await,
+            Pace::Brief => Duration::from_millis(4),
+            Pace::Claims { .. } => 3 * CLAIM,
+            Pace::Buffers => CLAIM * 3 / 4,
+        };
+        let least = match pace {
+            Pace::Buffers => most * 2 / 3,
+            Pace::Brief | Pace::Claims { .. } => Duration::ZERO,
+        };
+        let micros = u64::try_from((most - least).as_micros()).unwrap_or(1);
+        let extra = u32::try_from(dice.below(micros)).unwrap_or(0);
+        let mut stop = self.stop.clone();
+        tokio::select! {
+            () = sleep(least + extra * MICRO) => {}
+            _ = stop.wait_for(|stop| *stop) => {}
+        }
+    }
+
+    /// A call that has not been polled yet.
+    fn call(&self, pace: Pace, key: u32, dice: &mut Dice) -> Call {
+        let awaits = match pace {
+            // A body that nobody polls holds the lock, as any body does.
+            Pace::Claims { .. } => 0,
+            Pace::Brief | Pace::Buffers => u32::try_from(dice.below(3)).unwrap_or(0),
+        };
+        let task = self.clone();
+        Box::pin(async move {
+            let begun = Begun::new(&task.outcomes);
+            let lock = task.client.lock(key.to_string()).wait(20 * SECOND);
+            let result = lock.run(task.body(key, awaits, 0)).await;
+            begun.end(&result);
+        })
+    }
+
+    async fn buffered(&self, pace: Pace, dice: &mut Dice) {
+        let (count, at_once) = (6 + dice.below(10), 3 + dice.below(5));
+        let one = (dice.below(2) == 0).then(|| self.slow_key(pace, dice));
+        let calls: Vec<Call> = (0..count)
+            .map(|_| {
+                let key = one.unwrap_or_else(|| self.slow_key(pace, dice));
+                self.call(pace, key, dice)
+            })
+            .collect();
+        let at_once = usize::try_from(at_once).unwrap_or(1);
+        let mut results = stream::iter(calls).buffer_unordered(at_once);
+        while results.next().await.is_some() {
+            self.work(pace, dice).await;
+        }
+    }
+
+    async fn selected(&self, pace: Pace, dice: &mut Dice) {
+        let key = self.slow_key(pace, dice);
+        let mut call = self.call(pace, key, dice);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut call => return,
+                () = tokio::task::yield_now() => {}
+            }
+            match pace {
+                // Which waits behind the one that nobody polls now.
+                Pace::Claims { .. } if dice.below(4) == 0 => self.call(pace, key, dice).await,
+                _ => self.work(pace, dice).await,
+            }
+        }
+    }
+
+    async fn by_hand(&self, pace: Pace, dice: &mut Dice) {
+        let key = self.slow_key(pace, dice);
+        let mut call = self.call(pace, key, dice);
+        while !poll_once(&mut call).await {
+            self.work(pace, dice).await;
+        }
+    }
+
+    async fn forgotten(&self, pace: Pace, dice: &mut Dice) {
+        let key = self.slow_key(pace, dice);
+        let mut call = self.call(pace, key, dice);
+        for _ in 0..=dice.below(3) {
+            if poll_once(&mut call).await {
+                return;
+            }
+            self.work(Pace::Brief, dice).await;
+        }
+        self.work(pace, dice).await;
+        match dice.below(3) {
+            0 => drop(call),
+            1 => call.await,
+            // By another task.
+            _ => tokio::spawn(call).await.expect("a call does not panic"),
+        }
+    }
+}
