@@ -57,14 +57,15 @@ enum Form {
 struct Late {
     callers: Vec<(usize, Form)>,
     /// After how long which caller is polled.
-    polls: Vec<(u64, usize)>,
+    polls: Vec<(Duration, usize)>,
 }
 
-/// When, and for how long, the replies of which process stall, in ms; of a quorum those of one server.
-type Weather = Vec<(u64, u64, usize)>;
+/// When, and for how long, the replies of which process stall; of a quorum those of one server.
+type Weather = Vec<(Duration, Duration, usize)>;
 
-fn pauses() -> impl Strategy<Value = u64> {
+fn pauses() -> impl Strategy<Value = Duration> {
     select(vec![0, 0, 0, 1, 20, 300, 700, 1100, 1999, 2001, 2300, 3100])
+        .prop_map(Duration::from_millis)
 }
 
 fn late() -> impl Strategy<Value = Late> {
@@ -83,7 +84,7 @@ fn late() -> impl Strategy<Value = Late> {
 }
 
 fn weather() -> impl Strategy<Value = Weather> {
-    let stalls = select(vec![50, 400, 1100, 1900, 2600]);
+    let stalls = select(vec![50, 400, 1100, 1900, 2600]).prop_map(Duration::from_millis);
     vec((pauses(), stalls, 0..PROCESSES), 0..6)
 }
 
@@ -131,6 +132,8 @@ impl Drop for Visit<'_> {
 /// One lock, the one beside it, and the clients of the processes that want them.
 struct Scene<'a> {
     clients: &'a [LockClient],
+    /// Whether the replies of a process stall for so long that a claim runs out before it is confirmed.
+    stalls: [bool; PROCESSES],
     names: [String; 2],
     inside: [Inside; 2],
 }
@@ -190,11 +193,13 @@ impl Scene<'_> {
         (came, entered.get())
     }
 
-    /// What may come of a call: a lock that was never held cannot be lost.
-    fn judge(&self, form: Form, (came, entered): Came) {
+    /// What may come of a call: a lock that was never held cannot be lost, and one that is renewed is lost only where no
+    /// reply comes.
+    fn judge(&self, (process, form): (usize, Form), (came, entered): Came) {
+        let may_lose = matches!(form, Form::Fixed) || self.stalls[process];
         match came {
             Ok(()) | Err(LockError::Busy { .. } | LockError::Unreachable { .. }) => {}
-            Err(LockError::Lost { .. }) if entered && matches!(form, Form::Fixed) => {}
+            Err(LockError::Lost { .. }) if entered && may_lose => {}
             Err(error) => panic!("{form:?}, entered: {entered}: {error:?}"),
         }
     }
@@ -227,10 +232,10 @@ impl Scene<'_> {
         };
         let mut calls: Vec<_> = (0..CALLERS).map(call).collect();
         for (pause, who) in &late.polls {
-            sleep(Duration::from_millis(*pause)).await;
+            sleep(*pause).await;
             let mut nobody = Context::from_waker(Waker::noop());
             if let Poll::Ready(came) = calls[*who].as_mut().poll(&mut nobody) {
-                self.judge(late.callers[*who].1, came);
+                self.judge(late.callers[*who], came);
                 calls[*who] = call(*who);
             }
         }
@@ -273,19 +278,25 @@ async fn round(runner: &mut TestRunner, ways: &[Vec<FaultProxy>], urls: &[String
                 .expect("the client can connect"),
         );
     }
+    // The other servers of a quorum answer.
+    let stalls = std::array::from_fn(|of| {
+        let long = |(_, stall, process): &_| *process == of && *stall >= CLAIM / 2;
+        ways[of].len() == 1 && weather.iter().any(long)
+    });
     let scenes: Vec<Scene<'_>> = (0..LOCKS)
         .map(|at| Scene {
             clients: &clients,
+            stalls,
             names: [format!("{at}a"), format!("{at}b")],
             inside: Default::default(),
         })
         .collect();
-    let stalls = async {
+    let storm = async {
         for (pause, stall, process) in &weather {
-            sleep(Duration::from_millis(*pause)).await;
+            sleep(*pause).await;
             let proxy = &ways[*process][0];
             proxy.hold_replies(true);
-            sleep(Duration::from_millis(*stall)).await;
+            sleep(*stall).await;
             proxy.hold_replies(false);
         }
     };
@@ -296,7 +307,7 @@ async fn round(runner: &mut TestRunner, ways: &[Vec<FaultProxy>], urls: &[String
             life.as_mut().poll(cx)
         })
     });
-    join(stalls, join_all(scenes)).await;
+    join(storm, join_all(scenes)).await;
 }
 
 /// Says whose laws are broken, if they are.
