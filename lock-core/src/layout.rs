@@ -58,4 +58,26 @@ impl Layout {
             Self::Redisson => LockName::plain(namespace, key),
         }
     }
+
+    /// The key in a lock's name, as its callers write it. Redisson's layout tells no namespace from a key: there it is the
+    /// whole name.
+    ///
+    /// ```
+    /// # use lock_core::{key::LockKey, layout::Layout};
+    /// for key in ["order:42", "{order:42}:pay"] {
+    ///     let name = Layout::Native.name(Some("shop"), &LockKey::new(key).unwrap()).unwrap();
+    ///     assert_eq!(Layout::Native.key(&name), key);
+    /// }
+    /// ```
+    #[must_use]
+    pub fn key(self, name: &LockName) -> &str {
+        let name = name.as_str();
+        let (Self::Native, Some((namespace, key))) = (self, name.split_once(':')) else {
+            return name;
+        };
+        match namespace.strip_prefix('{') {
+            Some(_) => key.strip_suffix('}').unwrap_or(key),
+            None => key,
+        }
+    }
 }

@@ -68,6 +68,28 @@ pub enum ConnectError {
         /// What the server said, which names the command or the channel.
         detail: String,
     },
+    /// The URL asks for TLS, and a Redis server answers without it.
+    NoTls {
+        /// The server's address.
+        server: String,
+    },
+    /// Connections are closed before anything is answered, as a server does that wants TLS.
+    Closed {
+        /// The server's address.
+        server: String,
+        /// What was seen.
+        detail: String,
+    },
+    /// The server is a node of a Redis Cluster. They are not supported yet.
+    Cluster {
+        /// The server's address.
+        server: String,
+    },
+    /// The server is a Redis Sentinel. They are not supported yet.
+    Sentinel {
+        /// The server's address.
+        server: String,
+    },
     /// Something answers that does not speak Redis's protocol, or an old version of it.
     NotRedis {
         /// The server's address.
@@ -134,6 +156,22 @@ impl fmt::Display for ConnectError {
                 f,
                 "the lock server at {server} does not permit what locks need ({detail}): grant the user the commands and the channel named, see the README"
             ),
+            Self::NoTls { server } => write!(
+                f,
+                "the lock server at {server} speaks no TLS on this port: write redis:// (redlock:// for several servers) instead of rediss://, or name its TLS port"
+            ),
+            Self::Closed { server, detail } => write!(
+                f,
+                "what listens at {server} closes connections without an answer ({detail}): write rediss:// if it is a port for TLS, otherwise check what runs there"
+            ),
+            Self::Cluster { server } => write!(
+                f,
+                "the lock server at {server} is a node of a Redis Cluster, which is not supported yet: name a server outside a cluster, or several with redlock://host1,host2,host3"
+            ),
+            Self::Sentinel { server } => write!(
+                f,
+                "the server at {server} is a Sentinel, which is not supported yet: name the master itself, as redis://host; `SENTINEL get-master-addr-by-name` tells where it is"
+            ),
             Self::NotRedis { server, detail } => write!(
                 f,
                 "what answers at {server} is no Redis 6.2 or later ({detail}): check the address and the version"
@@ -175,6 +213,16 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
         "redis" | "redis+unix" | "unix" | "valkey" | "valkey+unix" => {}
         "rediss" | "valkeys" if cfg!(feature = "tls") => {}
         "rediss" | "valkeys" => return Err(invalid("TLS needs the feature `tls` of lock-runtime")),
+        _ if scheme.contains("sentinel") => {
+            return Err(invalid(
+                "Sentinel is not supported yet, name the master itself",
+            ));
+        }
+        _ if scheme.contains("cluster") => {
+            return Err(invalid(
+                "Redis Cluster is not supported yet, name a server outside a cluster",
+            ));
+        }
         _ => return Err(invalid("unknown scheme")),
     }
     // The crate's message may quote the URL, and with it a password; its kind says enough.

@@ -128,6 +128,8 @@ pub(crate) struct HoldState {
     lost_now: Notify,
     /// Whether somebody was warned that a fixed lease runs out.
     warned: AtomicBool,
+    /// Whether somebody was warned that renewals fail; again after one that succeeds.
+    renewal_warned: AtomicBool,
     /// Until when it is held for a body that has not begun; none once it has.
     unused_until: AtomicMoment,
     /// How many entered calls are inside; the last one out releases.
@@ -168,6 +170,7 @@ impl HoldState {
             lost: OnceLock::new(),
             lost_now: Notify::new(),
             warned: AtomicBool::new(false),
+            renewal_warned: AtomicBool::new(false),
             unused_until: AtomicMoment::new(None),
             entries: AtomicUsize::new(1),
             turns: Turns::default(),
@@ -313,10 +316,23 @@ impl HoldState {
         if let Some(reason) = self.loss() {
             return Err(reason);
         }
+        self.renewal_warned.store(false, Ordering::Release);
         let applied = lock(&self.lease).apply(requested, until, self.backend().now());
         match applied {
             Applied::Late => Err(self.lose(LossReason::Expired)),
             applied => Ok(applied),
+        }
+    }
+
+    /// A renewal or a check has failed, or has no answer yet. It is tried again until the local deadline: only the first
+    /// failure is a warning.
+    pub(crate) fn renewal_failed(&self, error: &BackendError) {
+        count(&self.counters().renewal_failed);
+        let remaining = self.remaining();
+        if self.renewal_warned.swap(true, Ordering::AcqRel) {
+            tracing::debug!(key = %self.key, token = %self.token, ?remaining, %error, "renewal failed again");
+        } else {
+            tracing::warn!(key = %self.key, token = %self.token, ?remaining, %error, "renewal failed, trying again until the lease ends");
         }
     }
 

@@ -31,6 +31,10 @@ use crate::{
 /// A renewal that got no answer is tried again after this, as long as the local deadline allows.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
+/// A renewal without an answer for so long, or for half of what is left of the lease, counts as failed. It goes on all the
+/// same.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The holds of one client, by when something is due for them.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
@@ -248,8 +252,7 @@ impl Keeper {
                 }
             }
             Err(error) => {
-                count(&hold.counters().renewal_failed);
-                tracing::warn!(key = %hold.key, token = %hold.token, %error, "renewal failed, trying again");
+                hold.renewal_failed(&error);
                 return error == BackendError::ShutDown;
             }
         }
@@ -367,15 +370,30 @@ async fn answers(keeper: &Keeper, asked: &[Asked]) -> Option<Vec<Result<Renewed,
     let backend = asked.first()?.hold.backend();
     let grants: Vec<_> = asked.iter().map(Asked::to_renew).collect();
     let mut answers = backend.renew_all(&grants);
+    let asked_at = clock::boot::now();
+    let mut is_awaited = false;
     loop {
         let deadline = first_deadline(asked.iter().map(|asked| &asked.hold))?;
+        let patience = (deadline.since(asked_at) / 2).min(ANSWER_PATIENCE);
+        let until = if is_awaited {
+            deadline
+        } else {
+            asked_at + patience
+        };
         let answered = tokio::select! {
             biased;
             () = keeper.ending.begun() => return None,
-            answered = clock::boot::timeout_at(deadline, &mut answers) => answered,
+            answered = clock::boot::timeout_at(until, &mut answers) => answered,
         };
         if answered.is_some() {
             return answered;
+        }
+        if !is_awaited {
+            is_awaited = true;
+            let error = backend.trouble().unwrap_or_else(|| "no answer".into());
+            let error = BackendError::Unreachable(error);
+            let tended = asked.iter().filter(|asked| is_tended(&asked.hold));
+            tended.for_each(|asked| asked.hold.renewal_failed(&error));
         }
     }
 }

@@ -3,14 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{backend::BackendError, layout::Layout};
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::{ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use super::{
     Server,
-    connection::{CallError, Connection},
+    connection::{CallError, Connection, OPEN_PATIENCE, field},
     layout::REDISSON_PROBE,
 };
-use crate::connect::ConnectError;
+use crate::{clock::boot as clock, connect::ConnectError};
 
 /// What a first connection may find.
 pub(super) enum Failure {
@@ -18,6 +22,10 @@ pub(super) enum Failure {
     Authentication(String),
     Permission(String),
     NotRedis(String),
+    NoTls,
+    Closed(String),
+    Cluster,
+    Sentinel,
     Eviction(String),
     Refused(String),
 }
@@ -40,6 +48,9 @@ impl Failure {
                 Self::NotRedis(text)
             }
             ErrorKind::Extension | ErrorKind::Server(_) => Self::Refused(text),
+            _ if error.is_connection_dropped() && !error.is_connection_refusal() => {
+                Self::Closed(text)
+            }
             _ => Self::Unreachable(text),
         }
     }
@@ -63,6 +74,10 @@ impl Failure {
             },
             Self::Authentication(detail) => ConnectError::Authentication { server, detail },
             Self::Permission(detail) => ConnectError::Permission { server, detail },
+            Self::NoTls => ConnectError::NoTls { server },
+            Self::Closed(detail) => ConnectError::Closed { server, detail },
+            Self::Cluster => ConnectError::Cluster { server },
+            Self::Sentinel => ConnectError::Sentinel { server },
             Self::NotRedis(detail) => ConnectError::NotRedis { server, detail },
             Self::Eviction(policy) => ConnectError::Eviction { server, policy },
             Self::Refused(detail) => ConnectError::Refused { server, detail },
@@ -70,22 +85,54 @@ impl Failure {
     }
 }
 
-/// Makes a first connection, and asks whether the server may drop keys.
+/// How long a server may leave a TLS handshake unanswered before it is asked whether it speaks TLS at all.
+const TLS_PATIENCE: Duration = Duration::from_millis(250);
+
+/// Makes a first connection, and asks whether the server can be used.
 pub(super) async fn check(
     server: Arc<Server>,
     allow_eviction: bool,
     patience: Duration,
 ) -> Result<(), Failure> {
-    let connection = Connection::open(
-        &server,
-        "lock:inbox:check",
-        None,
-        Arc::default(),
-        patience,
-        |_| {},
-    )
-    .await
-    .map_err(|error| Failure::of(&error))?;
+    tokio::select! {
+        checked = check_server(&server, allow_eviction, patience) => match checked {
+            Err(Failure::Unreachable(_) | Failure::Closed(_)) if speaks_plainly(&server).await => {
+                Err(Failure::NoTls)
+            }
+            checked => checked,
+        },
+        // To a server without TLS a handshake is a line that does not end.
+        () = until_plain_after(&server, TLS_PATIENCE) => Err(Failure::NoTls),
+    }
+}
+
+async fn check_server(
+    server: &Arc<Server>,
+    allow_eviction: bool,
+    patience: Duration,
+) -> Result<(), Failure> {
+    let channel = "lock:inbox:check";
+    let opened = Connection::open(server, channel, None, Arc::default(), patience, |_| {}).await;
+    let connection = match opened {
+        Ok(connection) => connection,
+        Err(error) => {
+            let failure = Failure::of(&error);
+            // A Sentinel lacks commands that every server has.
+            let is_other = matches!(failure, Failure::NotRedis(_));
+            return Err(if is_other && is_sentinel(server).await {
+                Failure::Sentinel
+            } else {
+                failure
+            });
+        }
+    };
+    let info = connection
+        .server_info(allow_eviction)
+        .await
+        .map_err(Failure::of_call)?;
+    if info.mode.as_deref() == Some("cluster") {
+        return Err(Failure::Cluster);
+    }
     if server.layout == Layout::Redisson {
         // A right that is missing would show only when somebody waits.
         for listening in [true, false] {
@@ -95,8 +142,52 @@ pub(super) async fn check(
         let told = connection.say(REDISSON_PROBE, "0").await;
         told.map_err(Failure::of_call)?;
     }
-    match connection.eviction_policy().await {
+    match info.eviction {
         Some(policy) if policy != "noeviction" && !allow_eviction => Err(Failure::Eviction(policy)),
         _ => Ok(()),
     }
+}
+
+async fn is_sentinel(server: &Server) -> bool {
+    let asking = async {
+        let mut connection = server
+            .client
+            .get_multiplexed_async_connection()
+            .await
+            .ok()?;
+        let mut info = redis::cmd("INFO");
+        info.arg("server");
+        info.query_async::<String>(&mut connection).await.ok()
+    };
+    let answer = clock::timeout_at(clock::now() + OPEN_PATIENCE, asking).await;
+    let mode = answer
+        .flatten()
+        .and_then(|info| Some(field(&info, "redis_mode")?.to_owned()));
+    mode.as_deref() == Some("sentinel")
+}
+
+/// Ends after this time, if the URL asks for TLS and the server answers without it.
+async fn until_plain_after(server: &Server, pause: Duration) {
+    clock::sleep_until(clock::now() + pause).await;
+    if !speaks_plainly(server).await {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Whether the URL asks for TLS, and the server answers without it.
+async fn speaks_plainly(server: &Server) -> bool {
+    let ConnectionAddr::TcpTls { host, port, .. } = server.client.get_connection_info().addr()
+    else {
+        return false;
+    };
+    let asking = async {
+        let mut socket = TcpStream::connect((host.as_str(), *port)).await.ok()?;
+        socket.write_all(b"PING\r\n").await.ok()?;
+        let mut first = [0];
+        socket.read_exact(&mut first).await.ok()?;
+        Some(first[0])
+    };
+    let answer = clock::timeout_at(clock::now() + TLS_PATIENCE, asking).await;
+    // `+PONG`, or `-NOAUTH`.
+    matches!(answer.flatten(), Some(b'+' | b'-'))
 }

@@ -83,6 +83,8 @@ pub(super) enum Known {
 /// What the heartbeat has to do for a session's cohorts.
 #[derive(Debug, Default)]
 pub(super) struct Chores {
+    /// These members did not take their turns.
+    pub(super) missed: Vec<(LockName, u64)>,
     /// Members of these locks queue again, because their local deadline has passed.
     pub(super) requeue: Vec<LockName>,
     /// Nobody takes up these grants: their last members' tokens, and their local deadlines.
@@ -168,7 +170,7 @@ impl Cohorts {
                 chores.requeue.push(name.clone());
             } else if entry.cohort.is_overdue(now) {
                 let Turn { token, owner } = entry.cohort.turn();
-                tracing::debug!(lock = %name, token, "a waiter did not take its turn, passing it on");
+                chores.missed.push((name.clone(), token));
                 link.lines.withdraw(name, owner);
                 if !entry.pass(name, now) {
                     let last = FencingToken::new(entry.cohort.turn().token);
@@ -386,6 +388,9 @@ impl Server {
     /// Does what the heartbeat found for the cohorts of a session.
     pub(super) fn tend_cohorts(self: &Arc<Self>, link: &Arc<Link>, now: Moment, next_look: Moment) {
         let chores = self.cohorts.tend(link, now, next_look);
+        for (name, token) in chores.missed {
+            tracing::debug!(server = %self.address(), key = self.key(&name), token, "a waiter did not take its turn, passing it on");
+        }
         for name in chores.requeue {
             link.requeue(self, Some(&name));
         }
@@ -398,7 +403,7 @@ impl Server {
                 let patience = clock::now() + lease;
                 let renewing = server.renew(&name, token, Extend::To(lease));
                 if let Some(Err(error)) = clock::timeout_at(patience, renewing).await {
-                    tracing::debug!(lock = %name, %token, %error, "an offer was not renewed");
+                    tracing::debug!(server = %server.address(), key = server.key(&name), %token, %error, "an offer was not renewed");
                 }
             });
         }

@@ -4,7 +4,7 @@ use std::{
     fmt,
     pin::pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -150,6 +150,8 @@ pub(super) struct Health {
     progress: AtomicU64,
     in_flight: AtomicUsize,
     broken: AtomicBool,
+    /// Why the connection was lost; none while it is not, and where this process gave it up.
+    lost: OnceLock<String>,
     /// The server at its other end leads no more, or has another time: connecting anew at once would find the same.
     demoted: AtomicBool,
     broke: Notify,
@@ -168,6 +170,7 @@ impl Health {
             progress: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
+            lost: OnceLock::new(),
             demoted: AtomicBool::new(false),
             broke: Notify::new(),
         }
@@ -211,6 +214,16 @@ impl Health {
 
     pub(super) fn is_idle(&self) -> bool {
         self.in_flight.load(Ordering::SeqCst) == 0
+    }
+
+    /// The connection is lost: the server is gone, silent, or leads no more.
+    pub(super) fn mark_lost(&self, reason: &str) {
+        self.lost.get_or_init(|| reason.to_owned());
+        self.mark_broken();
+    }
+
+    pub(super) fn lost(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
     }
 
     /// Gives the connection up.
@@ -325,7 +338,7 @@ impl Connection {
                         });
                     }
                 }
-                PushKind::Disconnection => seen.mark_broken(),
+                PushKind::Disconnection => seen.mark_lost("the connection was closed"),
                 _ => {}
             }
             Ok::<(), ()>(())
@@ -395,7 +408,7 @@ impl Connection {
         let (may_kill, run, id) = (may_kill(probed)?, run?, id?);
         subscribed?;
         if let Err(error) = loaded {
-            tracing::debug!(%error, "scripts are not loaded ahead");
+            tracing::debug!(server = %server.address(), %error, "scripts are not loaded ahead");
         }
         let (seconds, micros) = time?;
         health.heard(sent);
@@ -478,10 +491,11 @@ impl Connection {
 
     fn failed(&self, error: &RedisError) -> CallError {
         let error = CallError::of(error);
-        match error {
-            CallError::Broken(_) => self.health.mark_broken(),
-            CallError::Demoted(_) => {
+        match &error {
+            CallError::Broken(detail) => self.health.mark_lost(detail),
+            CallError::Demoted(detail) => {
                 self.hindered.note();
+                self.health.mark_lost(detail);
                 self.health.mark_demoted();
             }
             CallError::NotNow(_) => self.hindered.note(),
@@ -539,16 +553,31 @@ impl Connection {
         })
     }
 
-    /// What the server evicts when its memory is full; `None` if it does not say.
-    pub(super) async fn eviction_policy(&self) -> Option<String> {
-        let info = self.info("memory").await.ok()?;
-        field(&info, "maxmemory_policy").map(str::to_owned)
+    /// What the server says of itself. A user who may not ask is told nothing, if that is allowed.
+    pub(super) async fn server_info(&self, may_be_silent: bool) -> Result<ServerInfo, CallError> {
+        match future::try_join(self.info("server"), self.info("memory")).await {
+            Ok((server, memory)) => Ok(ServerInfo {
+                mode: field(&server, "redis_mode").map(str::to_owned),
+                eviction: field(&memory, "maxmemory_policy").map(str::to_owned),
+            }),
+            Err(error) if may_be_silent && is_forbidden(&error) => Ok(ServerInfo::default()),
+            Err(error) => Err(CallError::of(&error)),
+        }
     }
 
     async fn info(&self, section: &str) -> Result<String, RedisError> {
         let (info, _) = self.send(redis::cmd("INFO").arg(section)).await?;
         Ok(redis::from_redis_value(info)?)
     }
+}
+
+/// What a server says of itself at the first connection, as far as it does.
+#[derive(Debug, Default)]
+pub(super) struct ServerInfo {
+    /// `standalone`, `cluster` or `sentinel`.
+    pub(super) mode: Option<String>,
+    /// What it evicts when its memory is full.
+    pub(super) eviction: Option<String>,
 }
 
 /// What a node of a quorum says of itself.
@@ -560,7 +589,7 @@ pub(super) struct Incarnation {
 }
 
 /// One field of what INFO answers.
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let value = |line: &'a str| line.strip_prefix(name)?.strip_prefix(':');
     info.lines().find_map(value).map(str::trim)
 }

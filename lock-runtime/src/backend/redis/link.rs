@@ -31,6 +31,7 @@ use super::{
     grant::GrantSnapshot,
     lines::Lines,
     notify::Notified,
+    outage::Disconnected,
     request::{Args, ends},
     script,
 };
@@ -42,6 +43,8 @@ const HEARTBEAT: Duration = Duration::from_millis(200);
 const SILENCE: Duration = Duration::from_secs(2);
 /// Between two tries to connect: at first, and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
+/// After a server that leads no more, a connection counts when it has lasted for so long.
+const TRIAL: Duration = Duration::from_secs(1);
 /// How many locks one look covers.
 const LOOK_AT_MOST: usize = 100;
 /// So much time passes between two looks of a process, times the locks that it waits for. A look at one lock costs a server up to 7 µs, a
@@ -286,13 +289,13 @@ impl Link {
             Ok((Value::Array(found), sent)) => (found, sent),
             Ok(_) => return,
             Err(error) => {
-                tracing::debug!(%error, "a look at the locks that are waited for failed");
+                tracing::debug!(server = %server.address(), %error, "a look at the locks that are waited for failed");
                 return server.note(error.to_string());
             }
         };
         for found in found {
             if let Err(error) = self.found(&server, &awaited, found, sent) {
-                tracing::warn!(%error, "not understood: what a look found");
+                tracing::warn!(server = %server.address(), %error, "not understood: what a look found");
             }
         }
     }
@@ -347,11 +350,11 @@ impl Link {
             // The server knows this caller no longer.
             _ => match server.cohorts.lost_member(name, args.owner, asked) {
                 Some(first) => {
-                    tracing::debug!(lock = %name, "the server has lost a grant");
+                    tracing::debug!(server = %server.address(), key = server.key(name), "the server has lost a grant");
                     server.lose_cohort(name, first);
                 }
                 None => {
-                    tracing::debug!(lock = %name, "the server has lost the queue, queueing again");
+                    tracing::debug!(server = %server.address(), key = server.key(name), "the server has lost the queue, queueing again");
                     self.requeue(server, Some(name));
                 }
             },
@@ -376,6 +379,8 @@ impl Ending {
     /// Connects, again and again, until the link has ended.
     async fn supervise(self) {
         let mut previous: Option<Identity> = None;
+        let mut disconnected: Option<Disconnected> = None;
+        let mut demoted = false;
         let mut backoff = BACKOFF.0;
         let mut state = self.link.state.subscribe();
         loop {
@@ -400,8 +405,8 @@ impl Ending {
             match opened {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
-                    tracing::debug!(inbox = %self.link.inbox, "connected");
-                    server.mended();
+                    tracing::debug!(server = %server.address(), inbox = %self.link.inbox, "connected");
+                    server.outages.clear();
                     backoff = BACKOFF.0;
                     previous = Some(connection.identity.clone());
                     let up = self.link.state.send_if_modified(|state| {
@@ -415,11 +420,25 @@ impl Ending {
                         return;
                     }
                     self.link.requeue(&server, None);
+                    let outages = server.outages.clone();
                     drop(server);
-                    connection.health.until_broken().await;
-                    let demoted = connection.health.is_demoted();
+                    // A replica can be connected to: that ends no outage that a replica has begun.
+                    let trial = if demoted { TRIAL } else { Duration::ZERO };
+                    let is_trial_over = clock::sleep_until(clock::now() + trial);
+                    tokio::select! {
+                        biased;
+                        () = connection.health.until_broken() => {}
+                        () = is_trial_over, if disconnected.is_some() => {
+                            disconnected.take().into_iter().for_each(Disconnected::reconnected);
+                            connection.health.until_broken().await;
+                        }
+                    }
+                    demoted = connection.health.is_demoted();
+                    if let Some(error) = connection.health.lost() {
+                        disconnected.get_or_insert_with(|| outages.begin(error));
+                    }
                     drop(connection);
-                    tracing::debug!(inbox = %self.link.inbox, "connection lost");
+                    tracing::debug!(server = %outages.address(), inbox = %self.link.inbox, "connection lost");
                     self.link.state.send_if_modified(|state| {
                         let up = matches!(state, State::Up(_));
                         if up {
@@ -432,7 +451,10 @@ impl Ending {
                     }
                 }
                 Err(error) => {
-                    server.failed(&error);
+                    let error = error.to_string();
+                    tracing::debug!(server = %server.address(), %error, "cannot connect to the lock server");
+                    disconnected.get_or_insert_with(|| server.outages.begin(&error));
+                    server.outages.note(error);
                     drop(server);
                     let pause = clock::sleep_until(clock::now() + backoff);
                     backoff = (backoff * 2).min(BACKOFF.1);
@@ -477,7 +499,7 @@ async fn beat(link: Weak<Link>, parking: Arc<Parking>, server: Weak<Server>) {
                 server.tend_cohorts(&link, now, next_beat);
                 revoke(&server, &link, now);
                 if let State::Up(connection) = &state {
-                    check_silence(&link, connection, now);
+                    check_silence(connection, now);
                 }
             }
             let mut wake = next_beat;
@@ -511,11 +533,10 @@ async fn beat(link: Weak<Link>, parking: Arc<Parking>, server: Weak<Server>) {
 
 /// Gives up a connection that does not answer. A caller that is not polled reads no answers: the engine asks by itself before
 /// that says anything of the server.
-fn check_silence(link: &Link, connection: &Arc<Connection>, now: Moment) {
+fn check_silence(connection: &Arc<Connection>, now: Moment) {
     let silence = connection.health.silent_for(now);
     if silence > SILENCE {
-        tracing::warn!(inbox = %link.inbox, "the lock server does not answer, connecting again");
-        connection.health.mark_broken();
+        connection.health.mark_lost("no answer");
     } else if silence > SILENCE / 4 {
         let connection = connection.clone();
         engine::spawn(async move { connection.ping().await });

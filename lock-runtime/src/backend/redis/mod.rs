@@ -16,6 +16,7 @@ mod lines;
 mod link;
 pub(super) mod node;
 mod notify;
+mod outage;
 mod outbox;
 mod pulse;
 pub(super) mod renew;
@@ -47,7 +48,7 @@ use lock_core::{
     options::Strategy,
 };
 use once_cell::sync::{Lazy, OnceCell};
-use redis::{ProtocolVersion, RedisError, Value};
+use redis::{ProtocolVersion, Value};
 use tokio::{
     runtime::{self, Handle},
     sync::Notify,
@@ -62,6 +63,7 @@ use self::{
     layout::{Names, Scripts},
     link::Link,
     notify::NotifiedAttempt,
+    outage::Outages,
     pulse::{Hindered, Pulse},
     renew::Extend,
     request::{LATE_SLACK, millis, not_understood},
@@ -76,9 +78,6 @@ use crate::{
     stats::{Counters, count},
     sync::lock,
 };
-
-/// How old a failure may be to explain why a command is not answered.
-const TROUBLE_AGE: Duration = Duration::from_secs(5);
 
 /// The time a pushed grant stands unconfirmed, as the scripts take it.
 fn claim_ms() -> &'static str {
@@ -143,8 +142,7 @@ pub(super) struct Server {
     home: OnceCell<Arc<Link>>,
     /// By the runtime they run on; `None` where a link has ended, for the runtime is ending or cannot carry one.
     links: Mutex<HashMap<runtime::Id, Option<Arc<Link>>>>,
-    /// The newest failure, and when it was seen.
-    trouble: Mutex<Option<(Moment, String)>>,
+    outages: Arc<Outages>,
     pulse: Pulse,
     hindered: Arc<Hindered>,
     refusing: AtomicBool,
@@ -188,7 +186,9 @@ impl Server {
         let client = redis::Client::open(info).map_err(|error| ConnectError::InvalidUrl {
             detail: error.category().to_owned(),
         })?;
+        let address = client.get_connection_info().addr().to_string();
         Ok(Arc::new(Self {
+            outages: Outages::new(address),
             client,
             layout,
             scripts: Scripts::of(layout),
@@ -196,7 +196,6 @@ impl Server {
             cohorts: Cohorts::default(),
             home: OnceCell::new(),
             links: Mutex::default(),
-            trouble: Mutex::default(),
             pulse: Pulse::default(),
             hindered: Arc::default(),
             refusing: AtomicBool::new(false),
@@ -212,8 +211,13 @@ impl Server {
         Names::new(self.layout, name.clone())
     }
 
-    pub(super) fn address(&self) -> String {
-        self.client.get_connection_info().addr().to_string()
+    /// The key of a lock, as its callers write it and as logs show it.
+    fn key<'a>(&self, name: &'a LockName) -> &'a str {
+        self.layout.key(name)
+    }
+
+    pub(super) fn address(&self) -> &str {
+        self.outages.address()
     }
 
     /// Connects once, to tell what is wrong with the server.
@@ -230,7 +234,7 @@ impl Server {
             Some(Err(panic)) => Failure::Refused(panic.to_string()),
             None => Failure::Unreachable("no answer".into()),
         };
-        Err(failure.at(self.address(), clock::now().since(started)))
+        Err(failure.at(self.address().to_owned(), clock::now().since(started)))
     }
 
     /// From now on nobody waits here, and nobody begins to.
@@ -296,23 +300,13 @@ impl Server {
         }
     }
 
-    fn failed(&self, error: &RedisError) {
-        tracing::debug!(%error, "cannot connect to the lock server");
-        self.note(error.to_string());
-    }
-
-    fn note(&self, trouble: String) {
-        *lock(&self.trouble) = Some((clock::now(), trouble));
-    }
-
-    /// What was seen before explains nothing any more.
-    fn mended(&self) {
-        *lock(&self.trouble) = None;
+    /// Notes an error, which explains what fails soon after.
+    fn note(&self, error: String) {
+        self.outages.note(error);
     }
 
     pub(super) fn trouble(&self) -> Option<String> {
-        let (seen, trouble) = lock(&self.trouble).clone()?;
-        (clock::now().since(seen) < TROUBLE_AGE).then_some(trouble)
+        self.outages.last_error()
     }
 
     /// Whether the client has given up all connections.
@@ -494,7 +488,7 @@ impl Server {
         match released {
             Some(Ok(Released::Released)) => {
                 count(&self.counters.released);
-                tracing::debug!(lock = %name, %token, "released in the background");
+                tracing::debug!(server = %self.address(), key = self.key(&name), %token, "released in the background");
             }
             // A first request was carried out and its answer not read.
             Some(Ok(Released::NotHeld)) if clock::now() < lease_ends => {
@@ -503,11 +497,11 @@ impl Server {
             Some(Ok(Released::NotHeld)) => {}
             Some(Err(error)) => {
                 count(&self.counters.release_failed);
-                tracing::warn!(lock = %name, %token, %error, "release failed, the lease ends by itself");
+                tracing::warn!(server = %self.address(), key = self.key(&name), %token, %error, "release failed, the lease ends by itself");
             }
             None => {
                 count(&self.counters.release_failed);
-                tracing::warn!(lock = %name, %token, "release not answered, the lease has ended by itself");
+                tracing::warn!(server = %self.address(), key = self.key(&name), %token, "release not answered, the lease has ended by itself");
             }
         }
     }

@@ -142,7 +142,7 @@ impl Node {
             None => "no answer".to_owned(),
         };
         Err(ConnectError::Unreachable {
-            server: self.server.address(),
+            server: self.server.address().to_owned(),
             waited: clock::now().since(started),
             detail,
         })
@@ -265,7 +265,7 @@ impl Node {
             .await;
         let (answer, _) = admitted.map_err(|error| error.into_backend_error(&self.server))?;
         if answer == Value::Int(1) {
-            tracing::info!(node = %self.server.address(), "a node is counted again");
+            tracing::info!(server = %self.server.address(), "a node is counted again");
         }
         Ok(())
     }
@@ -342,7 +342,7 @@ impl Node {
     pub(crate) fn not_counted(&self, reason: &str) -> BackendError {
         let server = &self.server;
         if !self.warned.swap(true, Ordering::AcqRel) {
-            tracing::warn!(node = %server.address(), reason, "a node is not counted");
+            tracing::warn!(server = %server.address(), reason, "a node is not counted");
         }
         server.note(reason.to_owned());
         BackendError::Unreachable(reason.to_owned())

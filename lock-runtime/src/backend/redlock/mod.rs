@@ -51,6 +51,7 @@ use lock_core::{
     },
     fencing::FencingToken,
     key::LockName,
+    layout::Layout,
     lease::{CLAIM, MAX_LEASE, Moment},
     owner::OwnerId,
 };
@@ -366,7 +367,7 @@ impl Quorum {
             let joined = clock::timeout_at(patience, node.rejoin(&name, token, owner, until)).await;
             match joined {
                 Some(Ok(true)) => {
-                    tracing::debug!(lock = %name, %token, node = %node.server().address(), "a node has joined a hold");
+                    tracing::debug!(server = %node.server().address(), key = Layout::Native.key(&name), %token, "a node has joined a hold");
                 }
                 Some(_) => return,
                 None => {}
@@ -445,7 +446,7 @@ impl Quorum {
         match released {
             Some(Ok(Released::Released)) => {
                 count(&self.counters.released);
-                tracing::debug!(lock = %name, %token, "released in the background");
+                tracing::debug!(key = Layout::Native.key(&name), %token, "released in the background");
             }
             // A first request was carried out and its answer not read.
             Some(Ok(Released::NotHeld)) if clock::now() < lease_ends => {
@@ -454,11 +455,11 @@ impl Quorum {
             Some(Ok(Released::NotHeld)) => {}
             Some(Err(error)) => {
                 count(&self.counters.release_failed);
-                tracing::warn!(lock = %name, %token, %error, "release failed, the lease ends by itself");
+                tracing::warn!(key = Layout::Native.key(&name), %token, %error, "release failed, the lease ends by itself");
             }
             None => {
                 count(&self.counters.release_failed);
-                tracing::warn!(lock = %name, %token, "release not answered by a majority, the lease has ended by itself");
+                tracing::warn!(key = Layout::Native.key(&name), %token, "release not answered by a majority, the lease has ended by itself");
             }
         }
     }
@@ -595,7 +596,10 @@ impl Quorum {
             match connected {
                 Ok(()) => reached.push(node),
                 Err(error) => {
-                    tracing::warn!(%error, "a node of the quorum is not usable");
+                    // A session of its own tells that nothing answers.
+                    if !matches!(error, ConnectError::Unreachable { .. }) {
+                        tracing::warn!(server = %node.server().address(), %error, "a server of the quorum cannot be used");
+                    }
                     failures.push(error);
                 }
             }
