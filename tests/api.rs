@@ -1,15 +1,12 @@
 //! What users call beside the attribute: ways to make and find a client, the explicit and the blocking API, events.
 
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use lock_runtime::{ConnectError, LockClient, LockError, distributed_lock};
-use support::server::{RedisServer, shared_server};
+use support::{
+    log,
+    server::{RedisServer, shared_server},
+};
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -334,56 +331,20 @@ fn a_client_is_installed_once_and_a_scoped_one_comes_first() {
     });
 }
 
-/// Keeps the messages of warnings.
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>, Arc<AtomicU64>);
-
-impl tracing::Subscriber for Warnings {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target().starts_with("lock_runtime") && *metadata.level() == tracing::Level::WARN
-    }
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(self.1.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Message(String);
-        impl tracing::field::Visit for Message {
-            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                if field.name() == "message" {
-                    self.0 = format!("{value:?}");
-                }
-            }
-        }
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        self.0.lock().unwrap().push(message.0);
-    }
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 #[tokio::test]
 async fn a_body_that_has_used_most_of_its_fixed_lease_is_warned_about() {
+    log::keep();
     for client in [LockClient::connect("memory:").await.unwrap(), redis().await] {
-        let warnings = Warnings::default();
-        let _default = tracing::subscriber::set_default(warnings.clone());
-        client
-            .lock(key())
-            .lease(300 * MS)
-            .run(sleep(100 * MS))
-            .await
-            .unwrap();
-        assert_eq!(*warnings.0.lock().unwrap(), Vec::<String>::new());
-        client
-            .lock(key())
-            .lease(300 * MS)
-            .run(sleep(265 * MS))
-            .await
-            .unwrap();
-        let warned = std::mem::take(&mut *warnings.0.lock().unwrap());
-        assert_eq!(warned.len(), 1, "{warned:?}");
-        assert!(warned[0].contains("80 %"), "{warned:?}");
+        for (time, warned) in [(100 * MS, false), (265 * MS, true)] {
+            let key = key();
+            let lock = client.lock(&key).lease(300 * MS);
+            lock.run(sleep(time)).await.unwrap();
+            let told = log::about("key", &key);
+            assert_eq!(told.len(), usize::from(warned), "{told:?}");
+            assert!(
+                told.iter().all(|told| told.message.contains("80 %")),
+                "{told:?}"
+            );
+        }
     }
 }

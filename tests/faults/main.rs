@@ -8,6 +8,7 @@ mod blocks;
 mod calls;
 mod connect;
 mod crowd;
+mod forged;
 mod late_leases;
 mod leaving;
 mod looks;

@@ -257,8 +257,9 @@ impl Scene<'_> {
         for name in &self.names {
             let lock = self.clients[0].lock(name);
             until(async || {
-                let status = lock.status().await.expect("the server answers");
-                status.holder.is_none() && status.waiters == 0
+                // Its replies may stall.
+                let status = lock.status().await;
+                status.is_ok_and(|status| status.holder.is_none() && status.waiters == 0)
             })
             .await;
         }

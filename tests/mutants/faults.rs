@@ -954,6 +954,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Faults,
+        caught_by: &["row_58"],
+        what: "a message on the channel of an inbox is believed, whoever sent it",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/grant.rs",
+            from: "if signature != sha1(&[inbox, told, inbox])",
+            to: "if signature.len() != 40",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
         caught_by: &["row_51_a_release_is_never_polled"],
         what: "what a release takes beyond one step is its caller's",
         changes: &[

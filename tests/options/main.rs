@@ -4,6 +4,7 @@ mod extend;
 mod hold_at_least;
 mod keys;
 mod layout;
+mod logs;
 mod map_err;
 mod on_busy;
 mod release;

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod guarded;
 pub mod history;
 pub mod jvm;
+pub mod log;
 pub mod matrix;
 pub mod page;
 pub mod process;

@@ -299,6 +299,11 @@ pub const ROWS: &[Row] = &[
         "500,000 entries of a queue are dead, by their deadlines or with their process",
         "no script takes 50 ms, and who is alive enters",
     ),
+    row_of(
+        58,
+        "a forged push, with all rights of Pub/Sub and none on keys",
+        "no body starts",
+    ),
 ];
 
 /// Rows of what does not exist yet.

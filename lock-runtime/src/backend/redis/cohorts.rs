@@ -289,6 +289,12 @@ impl Cohorts {
         })?
     }
 
+    /// Whether this grant is known, or a later one.
+    pub(super) fn knows(&self, name: &LockName, first: u64) -> bool {
+        self.with(name, |entry| entry.cohort.first() >= first)
+            .unwrap_or(false)
+    }
+
     /// The member of this token's grant that has or had the turn, and how many are still to come.
     pub(super) fn seen(&self, name: &LockName, first: u64) -> Option<(Turn, usize)> {
         self.with(name, |entry| {

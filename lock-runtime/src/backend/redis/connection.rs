@@ -265,7 +265,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// One connection, ready for use: subscribed to its inbox, its floor read.
+/// One connection, ready for use: subscribed to its channel, its floor read.
 pub(super) struct Connection {
     pub(super) identity: Identity,
     /// The server's time when the connection was made, in µs.
@@ -301,13 +301,13 @@ impl Connection {
     /// Connects, closes what is left of `previous` on the server, and only then subscribes and reads the floor.
     pub(super) async fn open(
         server: &Server,
-        inbox: &str,
+        channel: &str,
         previous: Option<Identity>,
         parking: Arc<Parking>,
         patience: Duration,
         on_push: impl Fn(Pushed) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
-        let opening = Self::open_unbounded(server, inbox, previous, parking, on_push);
+        let opening = Self::open_unbounded(server, channel, previous, parking, on_push);
         match clock::timeout_at(clock::now() + patience, opening).await {
             Some(opened) => opened,
             None => Err(RedisError::from(std::io::Error::new(
@@ -319,7 +319,7 @@ impl Connection {
 
     async fn open_unbounded(
         server: &Server,
-        inbox: &str,
+        channel: &str,
         previous: Option<Identity>,
         parking: Arc<Parking>,
         on_push: impl Fn(Pushed) + Send + Sync + 'static,
@@ -387,7 +387,7 @@ impl Connection {
             closing(Some(NOBODY)),
             asking_run(),
             asking_id(),
-            async { redis.clone().subscribe(inbox).await },
+            async { redis.clone().subscribe(channel).await },
             async {
                 let loaded: Result<(), RedisError> =
                     server.scripts.load().query_async(&mut redis.clone()).await;

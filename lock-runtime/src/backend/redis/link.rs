@@ -1,4 +1,4 @@
-//! A link: one inbox, and the connection behind it, made again whenever it breaks.
+//! A link: one inbox, its channel, and the connection behind them, made again whenever it breaks.
 //!
 //! A link lives on the runtime of those who call, so that a command costs no hop between threads. The engine has one
 //! of its own, the home link, for everything that has to outlive a runtime.
@@ -28,7 +28,7 @@ use super::{
     Server,
     cleanup::revoke,
     connection::{Connection, Identity, OPEN_PATIENCE, Parking, Pushed},
-    grant::GrantSnapshot,
+    grant::{self, GrantSnapshot, Told},
     lines::Lines,
     notify::Notified,
     outage::Disconnected,
@@ -50,6 +50,8 @@ const LOOK_AT_MOST: usize = 100;
 /// So much time passes between two looks of a process, times the locks that it waits for. A look at one lock costs a server up to 7 µs, a
 /// twentieth of this.
 const LOOK_SHARE: Duration = Duration::from_micros(150);
+/// So many characters of a message that is not understood are logged.
+const LOGGED_AT_MOST: usize = 100;
 /// A lock whose lease ends is looked at so much later, when the server has seen the end, too.
 const LEASE_ENDED: Duration = Duration::from_millis(1);
 
@@ -62,7 +64,10 @@ enum State {
 }
 
 pub(super) struct Link {
+    /// Where callers are told of grants. A secret of this process and of the scripts.
     pub(super) inbox: Arc<str>,
+    /// The channel of the inbox.
+    channel: String,
     state: watch::Sender<State>,
     runtime: OnceLock<Handle>,
     /// Those who queue.
@@ -110,7 +115,7 @@ impl Unanswered {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
-            .field("inbox", &self.inbox)
+            .field("channel", &self.channel)
             .field("state", &self.state)
             .finish_non_exhaustive()
     }
@@ -119,8 +124,10 @@ impl fmt::Debug for Link {
 impl Link {
     /// A link that does not run yet.
     pub(super) fn new() -> Arc<Self> {
+        let inbox = Uuid::new_v4().simple().to_string();
         Arc::new(Self {
-            inbox: format!("lock:inbox:{}", Uuid::new_v4().simple()).into(),
+            channel: grant::channel(&inbox),
+            inbox: inbox.into(),
             state: watch::Sender::new(State::Connecting),
             runtime: OnceLock::new(),
             lines: Lines::default(),
@@ -216,19 +223,24 @@ impl Link {
         self.parking.watch();
     }
 
-    /// To the inbox, a grant and the name of its lock, `token|lease|inbox|owner owner …|name`: the owners hold now, each in
-    /// its turn; or `free|name`: nobody holds, and nobody queues. To another channel: the lock of that channel is free.
+    /// A push to the inbox's channel tells of a grant or of a lock that is free; to another channel, that the lock of that
+    /// channel is free.
     fn pushed(self: &Arc<Self>, server: &Arc<Server>, push: &Pushed) {
-        if *push.channel != *self.inbox {
-            self.notified.wake(&push.channel);
-        } else if let Some(name) = push.payload.strip_prefix("free|") {
-            self.notified.wake(name);
-        } else if let Some((grant, name)) = split_at_name(&push.payload)
-            && let Some(grant) = GrantSnapshot::pushed(grant, push.after)
-        {
-            server.take_up(self, &LockName::stored(name), &grant);
-        } else {
-            tracing::warn!(payload = %push.payload, "not understood: a push to the inbox");
+        if push.channel != self.channel {
+            return self.notified.wake(&push.channel);
+        }
+        match Told::read(&push.payload, &self.inbox, push.after) {
+            Some(Told::Free(name)) => self.notified.wake(name),
+            // Each grant is pushed once: told again, it is an old message that somebody repeats.
+            Some(Told::Granted(name, grant)) => {
+                if !server.cohorts.knows(&name, grant.first) {
+                    server.take_up(self, &name, &grant);
+                }
+            }
+            None => {
+                let payload: String = push.payload.chars().take(LOGGED_AT_MOST).collect();
+                tracing::warn!(server = %server.address(), ?payload, "ignored a message that no lock script has sent");
+            }
         }
     }
 
@@ -363,12 +375,6 @@ impl Link {
     }
 }
 
-/// Parts a grant, which has three `|`, from what is after the fourth.
-fn split_at_name(payload: &str) -> Option<(&str, &str)> {
-    let (fourth, _) = payload.match_indices('|').nth(3)?;
-    Some((&payload[..fourth], &payload[fourth + 1..]))
-}
-
 /// Ends a link when its supervisor ends, be it by the end of the runtime that it runs on.
 struct Ending {
     link: Arc<Link>,
@@ -395,7 +401,7 @@ impl Ending {
             };
             let opened = Connection::open(
                 &server,
-                &self.link.inbox,
+                &self.link.channel,
                 previous.clone(),
                 self.link.parking.clone(),
                 OPEN_PATIENCE,
@@ -405,7 +411,7 @@ impl Ending {
             match opened {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
-                    tracing::debug!(server = %server.address(), inbox = %self.link.inbox, "connected");
+                    tracing::debug!(server = %server.address(), channel = self.link.channel, "connected");
                     server.outages.clear();
                     backoff = BACKOFF.0;
                     previous = Some(connection.identity.clone());
@@ -438,7 +444,7 @@ impl Ending {
                         disconnected.get_or_insert_with(|| outages.begin(error));
                     }
                     drop(connection);
-                    tracing::debug!(server = %outages.address(), inbox = %self.link.inbox, "connection lost");
+                    tracing::debug!(server = %outages.address(), channel = self.link.channel, "connection lost");
                     self.link.state.send_if_modified(|state| {
                         let up = matches!(state, State::Up(_));
                         if up {

@@ -17,6 +17,11 @@ local TELLING_LEASE = 500
 -- No script looks at more entries of a queue than so many: others wait meanwhile.
 local ENTRIES_AT_MOST = 2000
 
+-- The channel of an inbox. It does not tell the inbox, which signs what is said there.
+local function channel_of(inbox)
+  return 'lock:inbox:' .. redis.sha1hex(inbox)
+end
+
 -- No grant lasts longer than its lease: the server's clock may have been set back, or the expiry taken away. Whoever
 -- waits or tries sees to it, because the holder may be gone. Returns what is left of the grant, in ms.
 local function clamp(grant, lease)
@@ -97,14 +102,16 @@ local function hand_on(head, grant, queue, claimed, fence, floor, claim)
     local owner, inbox, lease, wait = string.match(head[1], MEMBER)
     if not owner then
       -- Free, but for those who hear of it. Not heard is no harm: they try now and then.
-      redis.pcall('PUBLISH', string.sub(head[1], 8), 'free|' .. grant)
+      redis.pcall('PUBLISH', channel_of(string.sub(head[1], 8)), 'free|' .. grant)
     elseif head[2] + wait * 1000 > now then
       local owners, count = cohort(queue, owner, inbox, lease, now)
       local token = next_token(fence, floor, count)
-      local given = string.format('%.0f|', token) .. lease .. '|' .. inbox .. '|' .. owners
-      redis.call('SET', grant, given, 'PX', math.min(tonumber(lease), tonumber(claim)))
+      local given = string.format('%.0f|', token) .. lease .. '|'
+      redis.call('SET', grant, given .. inbox .. '|' .. owners, 'PX', math.min(tonumber(lease), tonumber(claim)))
       -- Nobody may be left behind holding a lock it was not told of: not heard is not given.
-      local heard = redis.pcall('PUBLISH', inbox, given .. '|' .. grant)
+      local told = given .. owners .. '|' .. grant
+      local signature = redis.sha1hex(inbox .. told .. inbox)
+      local heard = redis.pcall('PUBLISH', channel_of(inbox), signature .. '|' .. told)
       if type(heard) == 'number' and heard > 0 then
         if claimed and tonumber(lease) >= TELLING_LEASE then
           redis.call('SET', claimed, inbox, 'PX', math.min(tonumber(lease), tonumber(claim)) + 500)

@@ -1,0 +1,115 @@
+//! What is logged at the default level.
+
+use lock_runtime::{LockClient, LockError};
+use support::{
+    log::{self, Record},
+    quorum::Quorum,
+    server::RedisServer,
+    stores::{MS, SECOND},
+    until,
+};
+use tracing::Level;
+
+fn of_level(level: Level, records: &[Record]) -> Vec<&Record> {
+    records
+        .iter()
+        .filter(|record| record.level == level)
+        .collect()
+}
+
+/// One WARN when it begins, one INFO with its length when it is over, whatever calls and sessions there are; and one WARN
+/// for a hold whose renewal has no answer.
+#[tokio::test]
+async fn an_outage_is_told_once() {
+    log::keep();
+    for is_killed in [true, false] {
+        let mut server = RedisServer::builder().aof_always().start().await;
+        let address = format!("127.0.0.1:{}", server.port());
+        let client = LockClient::connect(server.url()).await.unwrap();
+        let key = format!("outage:{is_killed}");
+        let held = client.lock(&key).lease(6 * SECOND).renew(true);
+        let held = held.acquire().await.unwrap();
+        let waiting = client.clone();
+        let waiting = tokio::spawn({
+            let lock = waiting.lock(&key).wait(30 * SECOND);
+            async move { lock.run(async {}).await }
+        });
+        support::stores::until_waiting(&client, &key, 1).await;
+        assert!(log::about("server", &address).is_empty());
+
+        if is_killed {
+            server.kill();
+        } else {
+            server.stop_process();
+        }
+        until(async || client.stats().renewal_failed > 0).await;
+        let unreachable = client.lock("other").wait(100 * MS).run(async {}).await;
+        assert!(matches!(unreachable, Err(LockError::Unreachable { .. })));
+        let told = log::about("server", &address);
+        assert_eq!(of_level(Level::WARN, &told).len(), 1, "{told:?}");
+        assert!(told[0].fields.contains_key("error"), "{told:?}");
+        assert_eq!(of_level(Level::INFO, &told).len(), 0, "{told:?}");
+        let renewals = log::about("key", &key);
+        assert_eq!(of_level(Level::WARN, &renewals).len(), 1, "{renewals:?}");
+        assert!(
+            renewals[0].message.contains("renewal failed"),
+            "{renewals:?}"
+        );
+        for field in ["token", "remaining", "error"] {
+            assert!(renewals[0].fields.contains_key(field), "{renewals:?}");
+        }
+
+        if is_killed {
+            server.restart().await;
+        } else {
+            server.continue_process();
+        }
+        until(async || of_level(Level::INFO, &log::about("server", &address)).len() == 1).await;
+        held.release().await;
+        waiting.await.unwrap().unwrap();
+        let told = log::about("server", &address);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[1].message.contains("again"), "{told:?}");
+        assert!(told[1].fields["outage"].ends_with('s'), "{told:?}");
+        assert_eq!(log::about("key", &key).len(), 1);
+        client.shutdown().await;
+    }
+}
+
+/// Also of one server among several, which nobody is kept out by.
+#[tokio::test]
+async fn an_outage_of_a_server_of_a_quorum_is_told_once() {
+    log::keep();
+    let mut quorum = Quorum::start(3).await;
+    let client = LockClient::connect(quorum.url()).await.unwrap();
+    client.lock("k").run(async {}).await.unwrap();
+    let address = format!("127.0.0.1:{}", quorum.servers[0].port());
+    quorum.servers[0].kill();
+    until(async || {
+        client.lock("k").run(async {}).await.unwrap();
+        !log::about("server", &address).is_empty()
+    })
+    .await;
+    quorum.servers[0].restart().await;
+    until(async || of_level(Level::INFO, &log::about("server", &address)).len() == 1).await;
+    let told = log::about("server", &address);
+    let lost: Vec<_> = told
+        .iter()
+        .filter(|told| told.message.contains("no connection"))
+        .collect();
+    assert_eq!(lost.len(), 1, "{told:?}");
+}
+
+/// A client that is shut down, or whose server answers, warns of nothing.
+#[tokio::test]
+async fn nothing_is_told_of_a_server_that_answers() {
+    log::keep();
+    let server = RedisServer::start().await;
+    let address = format!("127.0.0.1:{}", server.port());
+    for _ in 0..3 {
+        let client = LockClient::connect(server.url()).await.unwrap();
+        client.lock("k").run(async {}).await.unwrap();
+        client.shutdown().await;
+    }
+    assert!(log::about("server", &address).is_empty());
+}
