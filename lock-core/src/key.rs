@@ -44,12 +44,12 @@ pub enum KeyError {
         /// The placeholder as written, without its brackets.
         placeholder: &'static str,
     },
-    /// The key is longer than [`MAX_KEY_BYTES`].
+    /// The key is longer than [`MAX_KEY_BYTES`], the namespace included.
     TooLong {
         /// Its length in bytes, as far as it was printed: a value is not printed beyond the limit.
         bytes: usize,
     },
-    /// The key has a control character.
+    /// The key has a character that is not shown, or changes how a line is shown: see [`is_control`].
     ControlCharacter,
     /// A brace stands outside a Redis Cluster hash tag, so the states of the lock could not share one slot.
     StrayBrace,
@@ -77,9 +77,11 @@ impl Display for KeyError {
             ),
             Self::TooLong { bytes } => write!(
                 f,
-                "the key has at least {bytes} bytes, more than the {MAX_KEY_BYTES} allowed: use an identifier or a digest instead of the whole value"
+                "the key has at least {bytes} bytes, more than the {MAX_KEY_BYTES} allowed with its namespace: use an identifier or a digest instead of the whole value"
             ),
-            Self::ControlCharacter => f.write_str("the key has a control character: remove it"),
+            Self::ControlCharacter => f.write_str(
+                "the key has a control character, a line separator or a mark of writing direction: remove it",
+            ),
             Self::StrayBrace => f.write_str(
                 "the key has a brace outside a `{hash tag}`: write one non-empty pair of braces, or none",
             ),
@@ -115,7 +117,7 @@ impl LockKey {
             Err(KeyError::Empty)
         } else if text.len() > MAX_KEY_BYTES {
             Err(KeyError::TooLong { bytes: text.len() })
-        } else if text.chars().any(char::is_control) {
+        } else if text.chars().any(is_control) {
             Err(KeyError::ControlCharacter)
         } else {
             Ok(Self(text.into()))
@@ -150,8 +152,8 @@ impl LockName {
     /// Joins a namespace and a key. The namespace is escaped, so no two pairs give one name.
     ///
     /// # Errors
-    /// [`KeyError::Empty`] for an empty namespace, [`KeyError::StrayBrace`] and [`KeyError::ReservedSuffix`] for a key
-    /// that cannot be stored beside its own state.
+    /// [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than [`MAX_KEY_BYTES`],
+    /// [`KeyError::StrayBrace`] and [`KeyError::ReservedSuffix`] for a key that cannot be stored beside its own state.
     ///
     /// ```
     /// # use lock_core::key::{LockKey, LockName};
@@ -166,7 +168,7 @@ impl LockName {
         let namespace = escape(namespace);
         let key = key.as_str();
         if !key.contains(['{', '}']) {
-            return Ok(Self(format!("{{{namespace}:{key}}}").into()));
+            return Self::bounded(format!("{{{namespace}:{key}}}"));
         }
         let tagged = key
             .split_once('{')
@@ -188,7 +190,7 @@ impl LockName {
             .find(|suffix| key.ends_with(*suffix))
         {
             Some(suffix) => Err(KeyError::ReservedSuffix { suffix }),
-            None => Ok(Self(format!("{namespace}:{key}").into())),
+            None => Self::bounded(format!("{namespace}:{key}")),
         }
     }
 
@@ -196,7 +198,7 @@ impl LockName {
     /// have to share a slot, they see to it themselves.
     ///
     /// # Errors
-    /// [`KeyError::Empty`] for a namespace that is empty, [`KeyError::ReservedName`] for the name of the token counter.
+    /// [`KeyError::Empty`] for a namespace that is empty, [`KeyError::TooLong`], [`KeyError::ReservedName`] for the name of the token counter.
     pub fn plain(namespace: Option<&str>, key: &LockKey) -> Result<Self, KeyError> {
         let name = match namespace {
             None => key.0.clone(),
@@ -206,7 +208,16 @@ impl LockName {
         if *name == *FENCE {
             Err(KeyError::ReservedName)
         } else {
-            Ok(Self(name))
+            Self::bounded(name)
+        }
+    }
+
+    fn bounded(name: impl AsRef<str> + Into<Arc<str>>) -> Result<Self, KeyError> {
+        let bytes = name.as_ref().len();
+        if bytes > MAX_KEY_BYTES {
+            Err(KeyError::TooLong { bytes })
+        } else {
+            Ok(Self(name.into()))
         }
     }
 
@@ -345,6 +356,20 @@ fn escape_char(char: char, out: &mut String) {
     }
 }
 
+/// Whether a character is not allowed in a key, because a log or a terminal shows it as nothing, as a line break, or as
+/// another order of what is around it.
+#[must_use]
+pub fn is_control(char: char) -> bool {
+    char.is_control()
+        || matches!(
+            char,
+            '\u{061C}' | '\u{200E}' | '\u{200F}' // marks of direction
+                | '\u{2028}' | '\u{2029}' // separators of lines and paragraphs
+                | '\u{202A}'..='\u{202E}' // embeddings and overrides
+                | '\u{2066}'..='\u{2069}' // isolates
+        )
+}
+
 /// Whether escaping leaves this byte as it is. Any other byte, and so each separator of a template that is none of
 /// these and no `%`, never comes out of an escaped value.
 #[must_use]
@@ -468,7 +493,41 @@ mod tests {
             key(&"x".repeat(100_000)),
             Err(KeyError::TooLong { .. })
         ));
-        assert_eq!(LockKey::new("a\nb"), Err(KeyError::ControlCharacter));
+        for char in [
+            '\n', '\u{85}', '\u{2028}', '\u{2029}', '\u{202E}', '\u{2066}', '\u{200F}',
+        ] {
+            let key = LockKey::new(format!("a{char}b"));
+            assert_eq!(key, Err(KeyError::ControlCharacter), "{char:?}");
+        }
+        // In a value they are escaped.
+        assert_eq!(key("a\u{202E}b").unwrap().as_str(), "order:a%E2%80%AEb");
+        assert!(LockKey::new("日本語 עברית \u{200B}").is_ok());
+    }
+
+    #[test]
+    fn a_namespace_counts() {
+        let native = |key: &LockKey| LockName::new("é", key).map(|name| name.as_str().len());
+        let plain = |key: &LockKey| LockName::plain(Some("é"), key).map(|name| name.as_str().len());
+        let key = |bytes: usize| LockKey::new("k".repeat(bytes)).unwrap();
+        // `{%C3%A9:…}`
+        assert_eq!(native(&key(MAX_KEY_BYTES - 9)), Ok(MAX_KEY_BYTES));
+        let bytes = MAX_KEY_BYTES + 1;
+        assert_eq!(
+            native(&key(MAX_KEY_BYTES - 8)),
+            Err(KeyError::TooLong { bytes })
+        );
+        assert_eq!(plain(&key(MAX_KEY_BYTES - 3)), Ok(MAX_KEY_BYTES));
+        assert_eq!(
+            plain(&key(MAX_KEY_BYTES - 2)),
+            Err(KeyError::TooLong { bytes })
+        );
+        let tagged = LockKey::new(format!("{{a}}{}", "k".repeat(MAX_KEY_BYTES - 9))).unwrap();
+        assert_eq!(
+            native(&tagged),
+            Err(KeyError::TooLong {
+                bytes: MAX_KEY_BYTES + 1
+            })
+        );
     }
 
     #[test]

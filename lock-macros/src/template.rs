@@ -61,7 +61,9 @@ impl fmt::Display for TemplateError {
                 f.write_str("the key is empty: give the lock a name, as in `key = \"order:<id>\"`")
             }
             Self::BlankEnds => f.write_str("the key begins or ends with a blank: remove it"),
-            Self::ControlCharacter => f.write_str("the key has a control character: remove it"),
+            Self::ControlCharacter => f.write_str(
+                "the key has a control character, a line separator or a mark of writing direction: remove it",
+            ),
             Self::Unclosed { rest } => write!(
                 f,
                 "`{rest}` opens a placeholder that is never closed: write `<name>`, or `<<` for a literal `<`"
@@ -115,7 +117,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Piece>, TemplateError> {
         return Err(TemplateError::Empty);
     }
     // Before blanks: a line break at an end is both, and "control character" is the better word for it.
-    if text.chars().any(char::is_control) {
+    if text.chars().any(lock_core::key::is_control) {
         return Err(TemplateError::ControlCharacter);
     }
     if text.trim() != text {

@@ -242,8 +242,8 @@ pub(crate) fn namespace(value: &Expr, mistakes: &mut Mistakes) -> Option<LitStr>
     let namespace = literal.value();
     let mistake = if namespace.is_empty() {
         "the namespace is empty: name one, or remove the option"
-    } else if namespace.chars().any(char::is_control) {
-        "the namespace has a control character: remove it"
+    } else if namespace.chars().any(lock_core::key::is_control) {
+        "the namespace has a control character, a line separator or a mark of writing direction: remove it"
     } else if namespace.trim() != namespace {
         "the namespace begins or ends with a blank: remove it"
     } else if namespace.contains(['<', '>']) {

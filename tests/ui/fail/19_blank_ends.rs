@@ -11,4 +11,9 @@ async fn line(id: u64) -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(key = "order:<id>\u{202E}", namespace = "shop\u{2028}")]
+async fn reversed(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
 fn main() {}
