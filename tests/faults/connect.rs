@@ -57,7 +57,36 @@ async fn row_35_unusable_servers() {
         assert!(channel.to_string().contains("channel"), "{channel}");
 
         let plain = refusal(format!("rediss://:secret@127.0.0.1:{port}/")).await;
-        assert!(matches!(plain, ConnectError::Unreachable { .. }), "{plain}");
+        assert!(matches!(plain, ConnectError::NoTls { .. }), "{plain}");
+        assert!(plain.to_string().contains("write redis://"), "{plain}");
+
+        let secured = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        let secured = RedisServer::builder()
+            .tls(&secured.cert.pem(), &secured.signing_key.serialize_pem())
+            .start()
+            .await;
+        let closed = refusal(format!("redis://:secret@127.0.0.1:{}/", secured.tls_port())).await;
+        assert!(matches!(closed, ConnectError::Closed { .. }), "{closed}");
+        assert!(closed.to_string().contains("write rediss://"), "{closed}");
+
+        let cluster = RedisServer::builder().arg("--cluster-enabled", "yes");
+        let cluster = cluster.start().await;
+        let node = refusal(format!("redis://127.0.0.1:{}/", cluster.port())).await;
+        assert!(matches!(node, ConnectError::Cluster { .. }), "{node}");
+
+        let sentinel = RedisServer::builder().sentinel().start().await;
+        let watcher = refusal(format!("redis://127.0.0.1:{}/", sentinel.port())).await;
+        assert!(
+            matches!(watcher, ConnectError::Sentinel { .. }),
+            "{watcher}"
+        );
+        for scheme in ["redis-sentinel", "redis+sentinel", "redis-cluster"] {
+            let unknown = refusal(format!("{scheme}://:secret@127.0.0.1:{port}/")).await;
+            assert!(
+                unknown.to_string().contains("not supported yet"),
+                "{unknown}"
+            );
+        }
 
         let web = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = web.local_addr().unwrap().port();

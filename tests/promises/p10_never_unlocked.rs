@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_runtime::{ConnectError, KeyError, LockClient, LockError, OptionsError, distributed_lock};
+use futures_util::FutureExt;
+use lock_runtime::{
+    ConnectError, KeyError, LockClient, LockError, OptionsError, Strategy, distributed_lock,
+};
 use support::{
     proxy::FaultProxy,
     quorum::Quorum,
@@ -242,40 +245,128 @@ async fn a_missing_right_is_named() {
     }
 }
 
-/// The rights that the README names are enough for everything.
-#[tokio::test]
-async fn the_rights_in_the_readme_are_enough() {
+/// Lets a user have the rights that the README names, and those that it names for this.
+async fn limit(server: &RedisServer, more: &[&str]) {
     let readme = include_str!("../../README.md");
     let line = readme
         .lines()
         .find(|line| line.starts_with("ACL SETUSER"))
         .expect("the README names the rights");
-    let server = RedisServer::start().await;
-    let mut admin = server.connection().await;
     let mut words = line.split(' ');
     let mut command = redis::cmd(words.next().unwrap());
-    command.arg(words.collect::<Vec<_>>());
+    command.arg(words.collect::<Vec<_>>()).arg(more);
+    let mut admin = server.connection().await;
     command.exec_async(&mut admin).await.unwrap();
-    let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());
-    let client = LockClient::connect(&url).await.unwrap();
-    let lock = client.lock("k").lease(SECOND).renew(true).wait(5 * SECOND);
+}
+
+/// What the server has refused.
+async fn refusals(server: &RedisServer) -> Vec<redis::Value> {
+    let mut log = redis::cmd("ACL");
+    log.arg("LOG");
+    let mut admin = server.connection().await;
+    log.query_async(&mut admin).await.unwrap()
+}
+
+/// All that locks do, by two clients, with callers that wait so. Shutting down ends soon, with a waiter that nobody polls.
+async fn all_that_locks_do(url: &str, strategy: Strategy) {
+    let connect = || LockClient::builder().url(url).strategy(strategy).connect();
+    let (client, other) = (connect().await.unwrap(), connect().await.unwrap());
+    let lock = client.lock("k").lease(SECOND).renew(true).wait(20 * SECOND);
     let guard = lock.acquire().await.unwrap();
     guard.extend(SECOND).await.unwrap();
-    let waiting = tokio::spawn(async move { lock.run(tokio::time::sleep(500 * MS)).await });
-    crate::stores::until_waiting(&client, "k", 1).await;
-    guard.release().await;
-    waiting.await.unwrap().unwrap();
-    let other = LockClient::connect(&url).await.unwrap();
-    let guard = other.lock("k").acquire().await.unwrap();
-    let busy = client.lock("k").wait(500 * MS).acquire().await;
+    let tried = other.lock("k").try_acquire().await;
+    assert!(matches!(tried, Err(LockError::Busy { .. })), "{tried:?}");
+    let busy = other.lock("k").wait(200 * MS).acquire().await;
     assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    let (entered, mut inside) = tokio::sync::mpsc::unbounded_channel();
+    for _ in 0..2 {
+        for client in [&client, &other] {
+            let (lock, entered) = (client.lock("k").wait(20 * SECOND), entered.clone());
+            tokio::spawn(async move { lock.run(async move { entered.send(()).unwrap() }).await });
+        }
+    }
+    // Beyond a renewal.
+    tokio::time::sleep(500 * MS).await;
     guard.release().await;
-    let log: Vec<redis::Value> = redis::cmd("ACL")
-        .arg("LOG")
-        .query_async(&mut admin)
+    for _ in 0..4 {
+        inside.recv().await.unwrap();
+    }
+    other
+        .lock("kept")
+        .hold_at_least(100 * MS)
+        .run(async {})
         .await
         .unwrap();
-    assert!(log.is_empty(), "{log:?}");
+    let fixed = client.lock("fixed").lease(300 * MS);
+    let lost = fixed.run(std::future::pending::<()>()).await;
+    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    client.scope(transfer(1, 2)).await.unwrap();
+    assert!(client.lock("k").status().await.unwrap().holder.is_none());
+
+    let held = other.lock("k").acquire().await.unwrap();
+    let mut forgotten = Box::pin(lock.acquire());
+    assert!((&mut forgotten).now_or_never().is_none());
+    let dropped = client.lock("k").wait(20 * SECOND).acquire();
+    assert!(tokio::time::timeout(100 * MS, dropped).await.is_err());
+    let shut = Instant::now();
+    client.shutdown().await;
+    held.release().await;
+    other.shutdown().await;
+    assert!(shut.elapsed() < 5 * SECOND, "{:?}", shut.elapsed());
+}
+
+#[distributed_lock(keys = ["account:<from>", "account:<to>"])]
+async fn transfer(from: u64, to: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+/// The rights that the README names are enough for everything, on one server and on a Redlock.
+#[tokio::test]
+async fn the_rights_in_the_readme_are_enough() {
+    for strategy in [Strategy::Handoff, Strategy::Notify, Strategy::Spin] {
+        let server = RedisServer::start().await;
+        limit(&server, &[]).await;
+        let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());
+        all_that_locks_do(&url, strategy).await;
+        let refused = refusals(&server).await;
+        assert!(refused.is_empty(), "{refused:?}");
+
+        let quorum = Quorum::start(3).await;
+        for server in &quorum.servers {
+            limit(server, &["~lock:fence*"]).await;
+        }
+        let url = quorum
+            .url()
+            .replace("redlock://", "redlock://locks:secret@");
+        all_that_locks_do(&url, strategy).await;
+        for server in &quorum.servers {
+            let refused = refusals(server).await;
+            assert!(refused.is_empty(), "{refused:?}");
+        }
+    }
+}
+
+/// Without the right to ask what a server evicts nobody knows that it evicts nothing: the right is named.
+#[tokio::test]
+async fn a_server_that_may_evict_is_refused_without_the_right_to_ask() {
+    let server = RedisServer::builder()
+        .arg("--maxmemory-policy", "allkeys-lru")
+        .start()
+        .await;
+    limit(&server, &["-info"]).await;
+    let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());
+    let (error, _) = refusal(&url).await;
+    assert!(matches!(error, ConnectError::Permission { .. }), "{error}");
+    assert!(error.to_string().contains("'info'"), "{error}");
+    let allowed = LockClient::builder().url(&url).allow_eviction(true);
+    allowed
+        .connect()
+        .await
+        .unwrap()
+        .lock("k")
+        .run(async {})
+        .await
+        .unwrap();
 }
 
 /// The only test of this process that looks at the variable, in a process of its own.

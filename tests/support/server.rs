@@ -54,6 +54,8 @@ pub struct ServerBuilder {
     args: Vec<String>,
     /// Certificate and key.
     tls: Option<(String, String)>,
+    /// Whether it is a Sentinel.
+    sentinel: bool,
     /// How far the server's clock is ahead of the system's, in seconds, if it can be set.
     ahead: Option<i64>,
 }
@@ -90,6 +92,13 @@ impl ServerBuilder {
     #[must_use]
     pub fn tls(mut self, certificate: &str, key: &str) -> Self {
         self.tls = Some((certificate.to_owned(), key.to_owned()));
+        self
+    }
+
+    /// Is a Sentinel that watches nobody.
+    #[must_use]
+    pub fn sentinel(mut self) -> Self {
+        self.sentinel = true;
         self
     }
 
@@ -164,6 +173,11 @@ impl RedisServer {
     fn spawn(&mut self) {
         let mut command = dies_with_parent("redis-server");
         let log = File::create(self.log_file()).expect("the server's log can be written");
+        if self.settings.sentinel {
+            let settings = self.folder.join("sentinel.conf");
+            fs::write(&settings, "").expect("the settings can be written");
+            command.arg(settings).arg("--sentinel");
+        }
         command
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])

@@ -455,13 +455,6 @@ impl Connection {
         })
     }
 
-    /// Asks whether the server answers at all.
-    pub(super) async fn ping(&self) {
-        if let Err(error) = self.send(&redis::cmd("PING")).await {
-            self.failed(&error);
-        }
-    }
-
     /// Hears of a channel from now on, or no more.
     pub(super) async fn listen(&self, channel: &str, listening: bool) -> Result<(), CallError> {
         let verb = if listening {
@@ -483,7 +476,7 @@ impl Connection {
         said.map(drop).map_err(|error| self.failed(&error))
     }
 
-    /// Asks for what every server that can be used answers.
+    /// Asks whether the server answers, by what every user may ask.
     pub(super) async fn ask_time(&self) -> Result<(), CallError> {
         let time = self.send(&redis::cmd("TIME")).await;
         time.map(drop).map_err(|error| self.failed(&error))

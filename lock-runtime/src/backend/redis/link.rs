@@ -545,6 +545,6 @@ fn check_silence(connection: &Arc<Connection>, now: Moment) {
         connection.health.mark_lost("no answer");
     } else if silence > SILENCE / 4 {
         let connection = connection.clone();
-        engine::spawn(async move { connection.ping().await });
+        engine::spawn(async move { connection.ask_time().await });
     }
 }
