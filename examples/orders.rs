@@ -120,7 +120,7 @@ async fn main() -> ExitCode {
     let client = match LockClient::connect(url).await {
         Ok(client) => client,
         Err(error) => {
-            eprintln!("orders: {error}");
+            eprintln!("orders: {error:?}");
             return ExitCode::FAILURE;
         }
     };

@@ -3,6 +3,7 @@
 use std::{error::Error, fmt, time::Duration};
 
 use crate::{
+    advice::{Advice, Detail},
     backend::BackendError,
     fencing::FencingToken,
     key::{KeyError, LockKey},
@@ -67,14 +68,14 @@ pub enum LockError {
         /// How long the call tried.
         waited: Duration,
         /// The last failure seen.
-        detail: String,
+        detail: Detail,
     },
     /// The lock server answers, and refuses.
     Refused {
         /// The lock.
         key: LockKey,
         /// The server's reason.
-        detail: String,
+        detail: Detail,
     },
     /// The server has something else under the lock's name: a lock in another layout, as Redisson's, or other data.
     WrongLayout {
@@ -100,11 +101,11 @@ impl LockError {
             BackendError::Unreachable(detail) => Self::Unreachable {
                 key: key.clone(),
                 waited,
-                detail,
+                detail: detail.into(),
             },
             BackendError::Refused(detail) => Self::Refused {
                 key: key.clone(),
-                detail,
+                detail: detail.into(),
             },
             BackendError::WrongLayout => Self::WrongLayout { key: key.clone() },
             BackendError::ShutDown => Self::ShutDown,
@@ -112,48 +113,36 @@ impl LockError {
     }
 }
 
+/// One sentence, which an answer to a user may have. What a developer can do, and what the server said, is the
+/// [`source`](Error::source).
 impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy { key, waited, with } => {
-                write!(f, "lock `{key}` is busy: not granted within {waited:.1?}")?;
-                match with {
-                    BusyWith::AnotherProcess => f.write_str("; try again later or raise `wait`"),
-                    BusyWith::ThisProcess => f.write_str(
-                        "; another call of this process is inside (a task spawned inside a call waits for it in vain, unless its future is taken along with `.in_current_hold()`)",
-                    ),
-                    BusyWith::Sibling => f.write_str(
-                        "; a sibling under the same enclosing call is inside, and siblings take turns (a task spawned inside the sibling waits for it in vain, unless its future is taken along with `.in_current_hold()`)",
-                    ),
-                    BusyWith::OutOfOrder => f.write_str(
-                        "; it was tried only once, for it stands before a lock that an enclosing call holds, and waiting out of order could deadlock: let the enclosing call take it too, among its `keys`",
-                    ),
-                }
+            Self::Busy { key, waited, .. } => {
+                write!(f, "lock `{key}` is busy: not granted within {waited:.1?}")
             }
             Self::Lost { key, token, reason } => {
-                write!(f, "the lease of lock `{key}` (token {token}) was lost before the call was done: ")?;
+                write!(
+                    f,
+                    "lock `{key}` (token {token}) was lost before the call was done: "
+                )?;
                 f.write_str(match reason {
-                    LossReason::Expired => "its time ran out before it was released or renewed",
-                    LossReason::NotHeld => "the server no longer holds the key under this token",
-                })?;
-                f.write_str("; its body was dropped if it had begun, check what it had already done")
+                    LossReason::Expired => "its lease ended before it was released or renewed",
+                    LossReason::NotHeld => "the server no longer holds it under this token",
+                })
             }
-            Self::Unreachable { key, waited, detail } => write!(
+            Self::Unreachable { key, waited, .. } => write!(
                 f,
-                "lock `{key}` could not be decided within {waited:.1?}, the lock server did not answer ({detail}); check the server and the network"
+                "lock `{key}` could not be decided within {waited:.1?}: the lock server did not answer"
             ),
-            Self::Refused { key, detail } => {
-                write!(f, "the lock server refused lock `{key}`: {detail}")
-            }
+            Self::Refused { key, .. } => write!(f, "the lock server refused lock `{key}`"),
             Self::WrongLayout { key } => write!(
                 f,
-                "the lock server has something else under the name of lock `{key}`, a lock in another layout or other data: share a lock in one layout (`LockClientBuilder::layout` for Redisson's), or choose another key or namespace"
+                "the lock server has something else under the name of lock `{key}`, a lock in another layout or other data"
             ),
             Self::InvalidKey(error) => write!(f, "invalid lock key: {error}"),
             Self::InvalidOptions(error) => write!(f, "invalid lock options: {error}"),
-            Self::NoClient => f.write_str(
-                "no lock client: call `LockClient::connect(url).await?.install()?` at start-up, scope one with `client.scope(..)`, or name one with `client = ..`",
-            ),
+            Self::NoClient => f.write_str("no lock client"),
             Self::ShutDown => f.write_str("the lock client was shut down: no lock can be acquired"),
         }
     }
@@ -161,11 +150,34 @@ impl fmt::Display for LockError {
 
 impl Error for LockError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::InvalidKey(error) => Some(error),
-            Self::InvalidOptions(error) => Some(error),
-            _ => None,
-        }
+        Some(match self {
+            Self::Busy { with, .. } => match with {
+                BusyWith::AnotherProcess => &Advice("try again later or raise `wait`"),
+                BusyWith::ThisProcess => &Advice(
+                    "another call of this process is inside: a task spawned inside a call waits for that call, unless its future is taken along with `.in_current_hold()`",
+                ),
+                BusyWith::Sibling => &Advice(
+                    "a sibling under the same enclosing call is inside, and siblings take turns: a task spawned inside the sibling waits for it, unless its future is taken along with `.in_current_hold()`",
+                ),
+                BusyWith::OutOfOrder => &Advice(
+                    "it was tried only once, because it stands before a lock that an enclosing call holds, and waiting out of order could deadlock: let the enclosing call take it too, among its `keys`",
+                ),
+            },
+            Self::Lost { .. } => &Advice(
+                "its body was dropped if it had begun: check what it had done, and let the guarded resource refuse its token",
+            ),
+            Self::Unreachable { detail, .. } | Self::Refused { detail, .. } => detail,
+            Self::WrongLayout { .. } => &Advice(
+                "share a lock in one layout (`LockClientBuilder::layout` for Redisson's), or choose another key or namespace",
+            ),
+            // Their own text is part of this one.
+            Self::InvalidKey(error) => return error.source(),
+            Self::InvalidOptions(error) => return error.source(),
+            Self::NoClient => &Advice(
+                "call `LockClient::connect(url).await?.install()?` at start-up, scope one with `client.scope(..)`, or name one with `client = ..`",
+            ),
+            Self::ShutDown => return None,
+        })
     }
 }
 
@@ -257,7 +269,7 @@ mod tests {
     #[test]
     fn each_error_names_its_key_and_says_what_to_do() {
         let key = || LockKey::new("order:7").expect("a key");
-        let (waited, detail) = (Duration::from_secs(3), || "no route".to_owned());
+        let waited = Duration::from_secs(3);
         let busy = |with| LockError::Busy {
             key: key(),
             waited,
@@ -268,53 +280,75 @@ mod tests {
             token: FencingToken::new(42),
             reason,
         };
-        for (error, says) in [
-            (busy(BusyWith::AnotherProcess), "raise `wait`"),
-            (busy(BusyWith::ThisProcess), "another call of this process"),
-            (busy(BusyWith::Sibling), "siblings take turns"),
-            (busy(BusyWith::OutOfOrder), "among its `keys`"),
-            (lost(LossReason::Expired), "(token 42) was lost"),
-            (lost(LossReason::NotHeld), "no longer holds the key"),
+        for (error, says, advises) in [
+            (
+                busy(BusyWith::AnotherProcess),
+                "within 3.0s",
+                "raise `wait`",
+            ),
+            (
+                busy(BusyWith::ThisProcess),
+                "is busy",
+                "another call of this process",
+            ),
+            (busy(BusyWith::Sibling), "is busy", "siblings take turns"),
+            (busy(BusyWith::OutOfOrder), "is busy", "among its `keys`"),
+            (
+                lost(LossReason::Expired),
+                "(token 42) was lost",
+                "check what it had done",
+            ),
+            (
+                lost(LossReason::NotHeld),
+                "no longer holds it",
+                "refuse its token",
+            ),
             (
                 LockError::Unreachable {
                     key: key(),
                     waited,
-                    detail: detail(),
+                    detail: "no route".into(),
                 },
-                "(no route); check the server",
+                "did not answer",
+                "no route",
             ),
             (
                 LockError::Refused {
                     key: key(),
-                    detail: detail(),
+                    detail: "no right".into(),
                 },
-                "no route",
+                "refused",
+                "no right",
             ),
             (
                 LockError::WrongLayout { key: key() },
+                "something else",
                 "another key or namespace",
             ),
         ] {
             let text = error.to_string();
             assert!(text.contains("`order:7`") && text.contains(says), "{text}");
-            assert!(error.source().is_none());
+            assert!(!text.contains(advises) && !text.contains(';'), "{text}");
+            let advice = error
+                .source()
+                .expect("there is something to do")
+                .to_string();
+            assert!(advice.contains(advises), "{advice}");
         }
-        assert!(busy(BusyWith::Sibling).to_string().contains("3.0s"));
     }
 
     #[test]
-    fn an_error_has_its_cause() {
+    fn an_error_in_an_error_is_told_with_its_advice() {
         let key = LockError::from(KeyError::Empty);
         let options = LockError::from(OptionsError::WaitTooLong);
         for (error, cause) in [
-            (&key, KeyError::Empty.to_string()),
-            (&options, OptionsError::WaitTooLong.to_string()),
+            (&key, &KeyError::Empty as &dyn Error),
+            (&options, &OptionsError::WaitTooLong),
         ] {
-            let source = error.source().expect("it has a cause").to_string();
-            assert_eq!(source, cause);
-            assert!(error.to_string().ends_with(&cause), "{error}");
+            assert!(error.to_string().ends_with(&cause.to_string()), "{error}");
+            let advice = |error: &dyn Error| error.source().expect("there is one").to_string();
+            assert_eq!(advice(error), advice(cause));
         }
-        assert!(LockError::NoClient.to_string().contains("install()"));
         assert!(LockError::ShutDown.to_string().contains("shut down"));
     }
 
@@ -328,14 +362,14 @@ mod tests {
             LockError::Unreachable {
                 key: key.clone(),
                 waited: Duration::from_secs(1),
-                detail: detail.clone()
+                detail: detail.clone().into()
             }
         );
         assert_eq!(
             told(BackendError::Refused(detail.clone())),
             LockError::Refused {
                 key: key.clone(),
-                detail
+                detail: detail.into()
             }
         );
         let wrong = told(BackendError::WrongLayout);

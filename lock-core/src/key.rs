@@ -1,9 +1,12 @@
 //! What a lock is called, and how values become part of the name.
 
 use std::{
+    error::Error,
     fmt::{self, Display},
     sync::Arc,
 };
+
+use crate::advice::Advice;
 
 /// The longest key, in bytes, that a backend is asked to hold: namespace and hash tag included.
 pub const MAX_KEY_BYTES: usize = 1024;
@@ -70,28 +73,23 @@ pub enum KeyError {
 impl Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => f.write_str("the key is empty: give the lock a name"),
-            Self::EmptyPart { placeholder } => write!(
-                f,
-                "the value of `<{placeholder}>` is empty, and all empty values would share one lock: check it before the call"
-            ),
+            Self::Empty => f.write_str("the key is empty"),
+            Self::EmptyPart { placeholder } => write!(f, "the value of `<{placeholder}>` is empty"),
             Self::TooLong { bytes } => write!(
                 f,
-                "the key has at least {bytes} bytes, more than the {MAX_KEY_BYTES} allowed with its namespace: use an identifier or a digest instead of the whole value"
+                "the key has at least {bytes} bytes, more than the {MAX_KEY_BYTES} allowed with its namespace"
             ),
             Self::ControlCharacter => f.write_str(
-                "the key has a control character, a line separator or a mark of writing direction: remove it",
+                "the key has a control character, a line separator or a mark of writing direction",
             ),
-            Self::StrayBrace => f.write_str(
-                "the key has a brace outside a `{hash tag}`: write one non-empty pair of braces, or none",
-            ),
+            Self::StrayBrace => f.write_str("the key has a brace outside a `{hash tag}`"),
             Self::ReservedName => write!(
                 f,
-                "`{FENCE}` is the counter that all fencing tokens come from: choose another name"
+                "`{FENCE}` is the counter that all fencing tokens come from"
             ),
             Self::ReservedSuffix { suffix } => write!(
                 f,
-                "the key ends with `{suffix}`, which names a lock's own state: choose another ending"
+                "the key ends with `{suffix}`, which names a lock's own state"
             ),
             Self::Unprintable { placeholder } => {
                 write!(f, "the `Display` of the value of `<{placeholder}>` failed")
@@ -100,7 +98,24 @@ impl Display for KeyError {
     }
 }
 
-impl std::error::Error for KeyError {}
+impl Error for KeyError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(match self {
+            Self::Empty => &Advice("give the lock a name"),
+            Self::EmptyPart { .. } => {
+                &Advice("check it before the call: all empty values would share one lock")
+            }
+            Self::TooLong { .. } => {
+                &Advice("use an identifier or a digest instead of the whole value")
+            }
+            Self::ControlCharacter => &Advice("remove it"),
+            Self::StrayBrace => &Advice("write one non-empty pair of braces, or none"),
+            Self::ReservedName => &Advice("choose another name"),
+            Self::ReservedSuffix { .. } => &Advice("choose another ending"),
+            Self::Unprintable { .. } => return None,
+        })
+    }
+}
 
 /// The name of a lock, rendered and checked, without its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -457,7 +472,8 @@ mod tests {
             (KeyError::ReservedSuffix { suffix: ":queue" }, "`:queue`"),
             (KeyError::Unprintable { placeholder: "id" }, "`<id>` failed"),
         ] {
-            let text = error.to_string();
+            let advice = error.source().map(ToString::to_string);
+            let text = format!("{error} {}", advice.unwrap_or_default());
             assert!(text.contains(says), "{text}");
         }
     }

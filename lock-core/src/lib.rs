@@ -4,6 +4,7 @@
 //! backends talk about. Services depend on `lock-runtime`, which re-exports what they need; a backend of your own
 //! implements [`backend::Backend`].
 
+pub mod advice;
 pub mod backend;
 pub mod duration;
 pub mod error;

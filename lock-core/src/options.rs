@@ -1,8 +1,9 @@
 //! What a caller may choose, and which choices make no sense.
 
-use std::{fmt, time::Duration};
+use std::{error::Error, fmt, time::Duration};
 
 use crate::{
+    advice::Advice,
     layout::Layout,
     lease::{LeaseTerms, MAX_LEASE, MIN_LEASE, MIN_RENEWED_LEASE, Renewal},
 };
@@ -170,40 +171,48 @@ pub enum OptionsError {
 impl fmt::Display for OptionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::LeaseTooShort => write!(f, "a lease is at least {MIN_LEASE:?}: choose a longer one"),
-            Self::RenewedLeaseTooShort => write!(
-                f,
-                "a renewed lease is at least {MIN_RENEWED_LEASE:?}: choose a longer one, or a fixed lease"
-            ),
+            Self::LeaseTooShort => write!(f, "a lease is at least {MIN_LEASE:?}"),
+            Self::RenewedLeaseTooShort => {
+                write!(f, "a renewed lease is at least {MIN_RENEWED_LEASE:?}")
+            }
             Self::LeaseTooLong => write!(
                 f,
-                "a lease is at most {} hours, for a crashed holder blocks its key that long: choose a shorter one and let it be renewed",
+                "a lease is at most {} hours, because a crashed holder blocks its key that long",
                 MAX_LEASE.as_secs() / 3600
             ),
-            Self::WaitTooLong => write!(
-                f,
-                "a wait is at most {0} hours: write \"{0}h\" or less",
-                MAX_WAIT.as_secs() / 3600
-            ),
-            Self::MaxHoldWithoutRenewal => f.write_str(
-                "`max_hold` ends the renewal, and a fixed lease is not renewed: remove `max_hold`, or set `renew`",
-            ),
+            Self::WaitTooLong => write!(f, "a wait is at most {} hours", MAX_WAIT.as_secs() / 3600),
+            Self::MaxHoldWithoutRenewal => {
+                f.write_str("`max_hold` ends the renewal, and a fixed lease is not renewed")
+            }
             Self::BackoffOutOfRange => f.write_str(
-                "a caller that spins sleeps longer than not at all, and at first no longer than at most: write for instance 1 ms and 128 ms",
+                "a caller that spins sleeps longer than not at all, and at first no longer than at most",
             ),
             Self::NoQueue => f.write_str(
-                "who waits by handoff queues, and locks in Redisson's layout have no queue: choose `strategy = notify` or `strategy = spin`",
+                "callers that wait by handoff queue, and locks in Redisson's layout have no queue",
             ),
-            Self::HoldAtLeastAboveLease => write!(
-                f,
-                "`hold_at_least` keeps the rest of a lease, and is longer than the lease: choose a longer `lease` ({} hours at most), or a shorter `hold_at_least`",
-                MAX_LEASE.as_secs() / 3600
+            Self::HoldAtLeastAboveLease => f.write_str(
+                "`hold_at_least` keeps the rest of a lease, and is longer than the lease",
             ),
         }
     }
 }
 
-impl std::error::Error for OptionsError {}
+impl Error for OptionsError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(match self {
+            Self::LeaseTooShort => &Advice("choose a longer one"),
+            Self::RenewedLeaseTooShort => &Advice("choose a longer one, or a fixed lease"),
+            Self::LeaseTooLong => &Advice("choose a shorter one and let it be renewed"),
+            Self::WaitTooLong => &Advice("write \"24h\" or less"),
+            Self::MaxHoldWithoutRenewal => &Advice("remove `max_hold`, or set `renew`"),
+            Self::BackoffOutOfRange => &Advice("write for instance 1 ms and 128 ms"),
+            Self::NoQueue => &Advice("choose `strategy = notify` or `strategy = spin`"),
+            Self::HoldAtLeastAboveLease => {
+                &Advice("choose a longer `lease` (24 hours at most), or a shorter `hold_at_least`")
+            }
+        })
+    }
+}
 
 impl LockOptions {
     /// Completes the choices from the client's defaults.

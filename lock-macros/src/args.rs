@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use lock_core::options::{Defaults, LockOptions, OnLost, OptionsError, Release, Strategy};
+use lock_core::{
+    advice::advised,
+    options::{Defaults, LockOptions, OnLost, OptionsError, Release, Strategy},
+};
 use proc_macro2::{Span, TokenStream};
 use syn::{
     Expr, Ident, LitStr, Path,
@@ -204,13 +207,13 @@ impl Args {
                     &self.max_hold
                 }
                 _ => {
-                    mistakes.add_at(Span::call_site(), error);
+                    mistakes.add_at(Span::call_site(), advised(&error));
                     return;
                 }
             };
             match refused {
-                Some(length) => mistakes.add(length.tokens(), error),
-                None => mistakes.add_at(Span::call_site(), error),
+                Some(length) => mistakes.add(length.tokens(), advised(&error)),
+                None => mistakes.add_at(Span::call_site(), advised(&error)),
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The placeholders of a key against the arguments of its function: what is named, and what may be.
 
+use lock_core::advice::advised;
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::{Ident, Index, Member, Receiver, Type, ext::IdentExt as _, spanned::Spanned as _};
@@ -101,8 +102,8 @@ impl<'a> Resolved<'a> {
         }
         if let Some(message) = lookalikes::find(&key.pieces, arguments) {
             mistakes.add(&key.literal, message);
-        } else if let Some(message) = lookalikes::unusable(&key.pieces) {
-            mistakes.add(&key.literal, message);
+        } else if let Some(error) = lookalikes::unusable(&key.pieces) {
+            mistakes.add(&key.literal, advised(&error));
         }
         Self {
             parts,

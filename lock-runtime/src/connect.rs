@@ -2,7 +2,10 @@
 
 use std::{fmt, time::Duration};
 
-use lock_core::options::OptionsError;
+use lock_core::{
+    advice::{Advice, advised},
+    options::OptionsError,
+};
 use redis::IntoConnectionInfo;
 
 use crate::client::URL_VARIABLE;
@@ -113,72 +116,85 @@ pub enum ConnectError {
     },
 }
 
+/// One sentence: what is wrong. What to do about it is the [`source`](std::error::Error::source).
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MissingUrl => f.write_str(
-                "no lock server named: give the builder a `url`, for instance \"redis://127.0.0.1/\" or \"memory:\"",
-            ),
-            Self::MissingVariable => write!(
-                f,
-                "the environment variable {URL_VARIABLE} is not set: set it to the lock server's URL, for instance redis://127.0.0.1/ (in-process locks have to be asked for by name, with memory:)"
-            ),
-            Self::InvalidUrl { detail } => write!(
-                f,
-                "the lock server's URL is not valid ({detail}): write redis://[user:password@]host[:port][/db], rediss://.., unix:///path, redlock://host1,host2,host3 or memory:"
-            ),
+            Self::MissingUrl => f.write_str("no lock server named"),
+            Self::MissingVariable => {
+                write!(f, "the environment variable {URL_VARIABLE} is not set")
+            }
+            Self::InvalidUrl { detail } => {
+                write!(f, "the lock server's URL is not valid ({detail})")
+            }
             Self::TooFewServers { servers } => write!(
                 f,
-                "a Redlock needs three servers that are independent of each other, or five, and the URL names {servers}: write redlock://host1,host2,host3, or redis://host for locks on one server"
+                "a Redlock needs three servers that are independent of each other, or five, and the URL names {servers}"
             ),
             Self::SameServerTwice { server } => write!(
                 f,
-                "the Redlock URL names one server twice ({server}), which would have two votes: name each server once, as redlock://host1,host2,host3"
+                "the Redlock URL names one server twice ({server}), which would have two votes"
             ),
-            Self::NoQuorum { reached, needed, failures } => {
-                write!(f, "{reached} servers of the Redlock can be used, and {needed} are needed")?;
-                failures.iter().try_for_each(|failure| write!(f, "; {failure}"))
+            Self::NoQuorum {
+                reached,
+                needed,
+                failures,
+            } => {
+                write!(
+                    f,
+                    "{reached} servers of the Redlock can be used, and {needed} are needed"
+                )?;
+                failures
+                    .iter()
+                    .try_for_each(|failure| write!(f, "; {failure}"))
             }
-            Self::InvalidDefaults(error) => write!(f, "the client's defaults are not valid: {error}"),
-            Self::UnsupportedLayout => f.write_str(
-                "Redisson's layout is one of a single Redis server: name it with a redis:// URL, or leave `layout` out for a Redlock and for locks in process",
-            ),
-            Self::EmptyNamespace => f.write_str("the client's namespace is empty: name the application"),
-            Self::Unreachable { server, waited, detail } => write!(
+            Self::InvalidDefaults(error) => {
+                write!(f, "the client's defaults are not valid: {error}")
+            }
+            Self::UnsupportedLayout => {
+                f.write_str("Redisson's layout is one of a single Redis server")
+            }
+            Self::EmptyNamespace => f.write_str("the client's namespace is empty"),
+            Self::Unreachable {
+                server,
+                waited,
+                detail,
+            } => write!(
                 f,
-                "no lock server answers at {server} ({detail}; tried for {waited:.0?}): check the address, and that it runs"
+                "no lock server answers at {server} ({detail}; tried for {waited:.0?})"
             ),
             Self::Authentication { server, detail } => write!(
                 f,
-                "the lock server at {server} refuses the user or the password ({detail}): check the credentials in the URL"
+                "the lock server at {server} refuses the user or the password ({detail})"
             ),
             Self::Permission { server, detail } => write!(
                 f,
-                "the lock server at {server} does not permit what locks need ({detail}): grant the user the commands and the channel named, see the README"
+                "the lock server at {server} does not permit what locks need ({detail})"
             ),
-            Self::NoTls { server } => write!(
-                f,
-                "the lock server at {server} speaks no TLS on this port: write redis:// (redlock:// for several servers) instead of rediss://, or name its TLS port"
-            ),
+            Self::NoTls { server } => {
+                write!(f, "the lock server at {server} speaks no TLS on this port")
+            }
             Self::Closed { server, detail } => write!(
                 f,
-                "what listens at {server} closes connections without an answer ({detail}): write rediss:// if it is a port for TLS, otherwise check what runs there"
+                "what listens at {server} closes connections without an answer ({detail})"
             ),
             Self::Cluster { server } => write!(
                 f,
-                "the lock server at {server} is a node of a Redis Cluster, which is not supported yet: name a server outside a cluster, or several with redlock://host1,host2,host3"
+                "the lock server at {server} is a node of a Redis Cluster, which is not supported yet"
             ),
             Self::Sentinel { server } => write!(
                 f,
-                "the server at {server} is a Sentinel, which is not supported yet: name the master itself, as redis://host; `SENTINEL get-master-addr-by-name` tells where it is"
+                "the server at {server} is a Sentinel, which is not supported yet"
             ),
-            Self::NotRedis { server, detail } => write!(
-                f,
-                "what answers at {server} is no Redis 6.2 or later ({detail}): check the address and the version"
-            ),
+            Self::NotRedis { server, detail } => {
+                write!(
+                    f,
+                    "what answers at {server} is no Redis 6.2 or later ({detail})"
+                )
+            }
             Self::Eviction { server, policy } => write!(
                 f,
-                "the lock server at {server} evicts keys when its memory is full (maxmemory-policy {policy}), also locks that are held: set maxmemory-policy to noeviction, or call `allow_eviction(true)` on the builder"
+                "the lock server at {server} evicts keys when its memory is full (maxmemory-policy {policy}), also locks that are held"
             ),
             Self::Refused { server, detail } => {
                 write!(f, "the lock server at {server} refuses: {detail}")
@@ -187,19 +203,61 @@ impl fmt::Display for ConnectError {
     }
 }
 
-impl fmt::Debug for ConnectError {
-    // What `main` prints when it returns the error, so it is the sentence that helps.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+impl std::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        let advice = match self {
+            Self::MissingUrl => &Advice(
+                "give the builder a `url`, for instance \"redis://127.0.0.1/\" or \"memory:\"",
+            ),
+            Self::MissingVariable => &Advice(
+                "set it to the lock server's URL, for instance redis://127.0.0.1/ (in-process locks have to be asked for by name, with memory:)",
+            ),
+            Self::InvalidUrl { .. } => &Advice(
+                "write redis://[user:password@]host[:port][/db], rediss://.., unix:///path, redlock://host1,host2,host3 or memory:",
+            ),
+            Self::TooFewServers { .. } => &Advice(
+                "write redlock://host1,host2,host3, or redis://host for locks on one server",
+            ),
+            Self::SameServerTwice { .. } => {
+                &Advice("name each server once, as redlock://host1,host2,host3")
+            }
+            Self::NoQuorum { failures, .. } => return failures.first()?.source(),
+            Self::InvalidDefaults(error) => return error.source(),
+            Self::UnsupportedLayout => &Advice(
+                "name the server with a redis:// URL, or leave `layout` out for a Redlock and for locks in process",
+            ),
+            Self::EmptyNamespace => &Advice("name the application"),
+            Self::Unreachable { .. } => &Advice("check the address, and that it runs"),
+            Self::Authentication { .. } => &Advice("check the credentials in the URL"),
+            Self::Permission { .. } => {
+                &Advice("grant the user the commands and the channel named, see the README")
+            }
+            Self::NoTls { .. } => &Advice(
+                "write redis:// (redlock:// for several servers) instead of rediss://, or name its TLS port",
+            ),
+            Self::Closed { .. } => {
+                &Advice("write rediss:// if it is a port for TLS, otherwise check what runs there")
+            }
+            Self::Cluster { .. } => &Advice(
+                "name a server outside a cluster, or several with redlock://host1,host2,host3",
+            ),
+            Self::Sentinel { .. } => &Advice(
+                "name the master itself, as redis://host; `SENTINEL get-master-addr-by-name` tells where it is",
+            ),
+            Self::NotRedis { .. } => &Advice("check the address and the version"),
+            Self::Eviction { .. } => &Advice(
+                "set maxmemory-policy to noeviction, or call `allow_eviction(true)` on the builder",
+            ),
+            Self::Refused { .. } => return None,
+        };
+        Some(advice)
     }
 }
 
-impl std::error::Error for ConnectError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::InvalidDefaults(error) => Some(error),
-            _ => None,
-        }
+impl fmt::Debug for ConnectError {
+    // What `main` prints when it returns the error, so it says what to do.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&advised(self))
     }
 }
 
@@ -282,7 +340,7 @@ mod tests {
             "redis://:secret@host:port/",
             "redis://:secret@host/not-a-number",
         ] {
-            let message = parse_url(url).expect_err(url).to_string();
+            let message = format!("{:?}", parse_url(url).expect_err(url));
             assert!(!message.contains("secret"), "{message}");
             assert!(message.contains("redis://"), "{message}");
         }

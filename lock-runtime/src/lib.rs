@@ -76,6 +76,7 @@ pub use guard::{Hold, Holds, LockGuard};
 pub use hold::ReleaseOutcome;
 pub use lock::Lock;
 pub use lock_core::{
+    advice::{Advice, Detail},
     backend::{Holder, Status},
     error::{BusyWith, FromLockError, LockError, LockResult, LossReason, MapErrResult, SkipResult},
     fencing::FencingToken,

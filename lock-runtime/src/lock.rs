@@ -232,7 +232,9 @@ impl Lock {
             None => Err(LockError::Unreachable {
                 key,
                 waited: backend.now().since(started),
-                detail: backend.trouble().unwrap_or_else(|| "no answer".into()),
+                detail: backend
+                    .trouble()
+                    .map_or_else(|| "no answer".into(), Into::into),
             }),
         }
     }

@@ -421,7 +421,7 @@ pub(crate) fn unreachable(wanted: &Wanted, budget: Budget) -> LockError {
     LockError::Unreachable {
         key: wanted.key.clone(),
         waited: wanted.now().since(budget.started),
-        detail: trouble.unwrap_or_else(|| "no answer".into()),
+        detail: trouble.map_or_else(|| "no answer".into(), Into::into),
     }
 }
 

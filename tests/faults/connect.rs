@@ -58,7 +58,7 @@ async fn row_35_unusable_servers() {
 
         let plain = refusal(format!("rediss://:secret@127.0.0.1:{port}/")).await;
         assert!(matches!(plain, ConnectError::NoTls { .. }), "{plain}");
-        assert!(plain.to_string().contains("write redis://"), "{plain}");
+        assert!(format!("{plain:?}").contains("write redis://"), "{plain}");
 
         let secured = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
         let secured = RedisServer::builder()
@@ -67,7 +67,10 @@ async fn row_35_unusable_servers() {
             .await;
         let closed = refusal(format!("redis://:secret@127.0.0.1:{}/", secured.tls_port())).await;
         assert!(matches!(closed, ConnectError::Closed { .. }), "{closed}");
-        assert!(closed.to_string().contains("write rediss://"), "{closed}");
+        assert!(
+            format!("{closed:?}").contains("write rediss://"),
+            "{closed}"
+        );
 
         let cluster = RedisServer::builder().arg("--cluster-enabled", "yes");
         let cluster = cluster.start().await;

@@ -497,8 +497,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         changes: &[
             Change {
                 file: "lock-runtime/src/backend/redis/link.rs",
-                from: "GrantSnapshot::pushed(grant, push.after)",
-                to: "GrantSnapshot::pushed(grant, clock::now())",
+                from: "Told::read(&push.payload, &self.inbox, push.after)",
+                to: "Told::read(&push.payload, &self.inbox, clock::now())",
             },
             Change {
                 file: "lock-runtime/src/backend/redis/cohort/mod.rs",

@@ -87,7 +87,7 @@ mod tests {
         ] {
             let error = parse(url).unwrap_err();
             assert_eq!(error, ConnectError::TooFewServers { servers });
-            let message = error.to_string();
+            let message = format!("{error:?}");
             assert!(message.contains("redlock://host1,host2,host3"), "{message}");
         }
     }
@@ -115,7 +115,7 @@ mod tests {
             "redlock://:secret@a,b:port,c",
             "redlock://:secret@a,b,c/not-a-number",
         ] {
-            let message = parse(url).expect_err(url).to_string();
+            let message = format!("{:?}", parse(url).expect_err(url));
             assert!(!message.contains("secret"), "{message}");
             assert!(message.contains("redlock://"), "{message}");
         }

@@ -27,7 +27,8 @@ fn offer_next(cohort: &mut Cohort, now: Moment) -> Option<Turn> {
 fn pushed(owners: u128, lease: Duration) -> Cohort {
     let owners: Vec<_> = (1..=owners).map(|one| owner(one).to_string()).collect();
     let grant = format!("10|{}|inbox|{}", lease.as_millis(), owners.join(" "));
-    let grant = GrantSnapshot::pushed(&grant, at(0)).expect("a grant");
+    let claim = u64::try_from(lease.min(CLAIM).as_millis()).expect("it is short");
+    let grant = GrantSnapshot::told(&grant, claim, at(0)).expect("a grant");
     Cohort::new(&grant, at(0)).expect("a cohort")
 }
 

@@ -1,0 +1,62 @@
+//! What a developer can do about an error.
+
+use std::{error::Error, fmt, ops::Deref};
+
+/// What a developer can do about an error: the [`source`](Error::source) of the error itself. Who prints the chain of an
+/// error reads it, and an answer that has only the error's text does not show it to a user.
+///
+/// ```
+/// use std::error::Error;
+/// use lock_core::{advice::Advice, key::{KeyError, LockKey}};
+///
+/// let error = LockKey::new("").unwrap_err();
+/// assert_eq!(error.to_string(), "the key is empty");
+/// let advice = error.source().and_then(|source| source.downcast_ref::<Advice>()).unwrap();
+/// assert_eq!(advice.to_string(), "give the lock a name");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Advice(#[doc(hidden)] pub &'static str);
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl Error for Advice {}
+
+/// An error and what can be done about it, in one line.
+#[must_use]
+pub fn advised(error: &dyn Error) -> String {
+    match error.source() {
+        Some(advice) => format!("{error}: {advice}"),
+        None => error.to_string(),
+    }
+}
+
+/// What was seen of a server that failed or refused, in its words or those of the network: the
+/// [`source`](Error::source) of the error. It may name users, commands and addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detail(Box<str>);
+
+impl<T: Into<Box<str>>> From<T> for Detail {
+    fn from(text: T) -> Self {
+        Self(text.into())
+    }
+}
+
+impl Deref for Detail {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Detail {}
