@@ -169,8 +169,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a renewal that has no answer at once is a loss",
         changes: &[Change {
             file: "lock-runtime/src/renewal.rs",
-            from: "            answered = clock::boot::timeout_at(deadline, &mut answers) => answered,\n        };\n        if answered.is_some() {\n            return answered;\n        }",
-            to: "            answered = clock::boot::timeout_at(deadline.min(clock::boot::now() + RETRY_AFTER), &mut answers) => answered,\n        };\n        if answered.is_some() {\n            return answered;\n        }\n        asked.iter().for_each(|asked| drop(asked.hold.lose(LossReason::Expired)));",
+            from: "            answered = clock::boot::timeout_at(until, &mut answers) => answered,\n        };\n        if answered.is_some() {\n            return answered;\n        }",
+            to: "            answered = clock::boot::timeout_at(until.min(clock::boot::now() + RETRY_AFTER), &mut answers) => answered,\n        };\n        if answered.is_some() {\n            return answered;\n        }\n        asked.iter().for_each(|asked| drop(asked.hold.lose(LossReason::Expired)));",
         }],
     },
     Mutant {
@@ -328,8 +328,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a link gives up when it cannot connect",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/link.rs",
-            from: "                    server.failed(&error);\n                    drop(server);",
-            to: "                    server.failed(&error);\n                    return;\n                    #[expect(unreachable_code)]\n                    drop(server);",
+            from: "                    server.outages.note(error);\n                    drop(server);",
+            to: "                    server.outages.note(error);\n                    return;\n                    #[expect(unreachable_code)]\n                    drop(server);",
         }],
     },
     Mutant {
@@ -623,8 +623,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a block waits for a member that has gone",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/cohorts.rs",
-            from: "            if self.link.lines.tell(name, turn.owner, Ok(turn.token)) {",
-            to: "            self.link.lines.tell(name, turn.owner, Ok(turn.token));
+            from: "            if let Some(missed) = self.link.lines.tell(name, turn.owner, Ok(turn.token)) {",
+            to: "            let missed = self.link.lines.tell(name, turn.owner, Ok(turn.token)).unwrap_or(0);
             if self.cohort.lease() > Duration::ZERO {",
         }],
     },

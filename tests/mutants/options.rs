@@ -147,8 +147,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
             },
             Change {
                 file: "lock-runtime/src/hold.rs",
-                from: "        }\n        hold.shared.held.remove(hold);\n    }\n\n    /// Goes on",
-                to: "        }\n    }\n\n    /// Goes on",
+                from: "        hold.shared.held.remove(hold);\n        outcome",
+                to: "        outcome",
             },
             Change {
                 file: "lock-runtime/src/hold.rs",
