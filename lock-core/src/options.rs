@@ -330,7 +330,7 @@ mod tests {
             (OptionsError::NoQueue, "`strategy = notify`"),
             (OptionsError::HoldAtLeastAboveLease, "24 hours at most"),
         ] {
-            let text = error.to_string();
+            let text = crate::advice::advised(&error);
             assert!(text.contains(says), "{text}");
         }
     }

@@ -331,6 +331,33 @@ mod tests {
     }
 
     #[test]
+    fn the_text_says_what_is_wrong_and_debug_what_to_do() {
+        let server = || "host:1".to_owned();
+        for (error, advice) in [
+            (ConnectError::MissingVariable, "memory:"),
+            (
+                ConnectError::NoTls { server: server() },
+                "instead of rediss://",
+            ),
+            (
+                ConnectError::Cluster { server: server() },
+                "outside a cluster",
+            ),
+            (
+                ConnectError::Sentinel { server: server() },
+                "the master itself",
+            ),
+            (
+                ConnectError::InvalidDefaults(OptionsError::WaitTooLong),
+                "\"24h\" or less",
+            ),
+        ] {
+            assert!(!error.to_string().contains(advice), "{error}");
+            assert!(format!("{error:?}").contains(advice), "{error:?}");
+        }
+    }
+
+    #[test]
     fn a_wrong_url_is_refused_without_its_password() {
         for url in [
             "",
