@@ -301,6 +301,32 @@ async fn under_a_paused_clock_nothing_is_waited_for() {
     assert!(started.elapsed() < 5 * SECOND);
 }
 
+/// A paused clock jumps while real I/O is awaited, and the lease ends with it; a clock that runs does not.
+#[test]
+fn a_lease_lasts_over_real_io_where_the_clock_runs() {
+    let wait_for_a_thread = |paused: bool| {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(paused).build().unwrap();
+        runtime.block_on(async {
+            let client = LockClient::connect("memory:").await.unwrap();
+            let (end, mut far_end) = std::os::unix::net::UnixStream::pair().unwrap();
+            end.set_nonblocking(true).unwrap();
+            let end = tokio::net::UnixStream::from_std(end).unwrap();
+            let answers = std::thread::spawn(move || {
+                std::thread::sleep(50 * MS);
+                std::io::Write::write_all(&mut far_end, b"!").unwrap();
+            });
+            let lock = client.lock("k").lease(60 * SECOND);
+            let read = lock.run(async { end.readable().await.unwrap() }).await;
+            answers.join().unwrap();
+            read
+        })
+    };
+    wait_for_a_thread(false).unwrap();
+    let paused = wait_for_a_thread(true);
+    assert!(matches!(paused, Err(LockError::Lost { .. })), "{paused:?}");
+}
+
 #[test]
 fn a_client_is_installed_once_and_a_scoped_one_comes_first() {
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -106,7 +106,7 @@ impl LockClient {
     ///
     /// | URL | locks |
     /// |---|---|
-    /// | `memory:` | of this client, in this process: for a first run and for unit tests |
+    /// | `memory:` | of this client, in this process: for a first run and for unit tests (under tokio's paused clock only without real I/O, see README) |
     /// | `memory:name` | of all clients of this process that name it |
     /// | `redis://[user:password@]host[:port][/db]` | on one Redis server, 6.2 or later, or what speaks its protocol |
     /// | `rediss://…` | the same over TLS (feature `tls`, on by default) |
