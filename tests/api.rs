@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_runtime::{ConnectError, LockClient, LockError, distributed_lock};
+use lock_runtime::{ConnectError, LockClient, LockError, ReleaseOutcome, distributed_lock};
 use support::{
     log,
     server::{RedisServer, shared_server},
@@ -168,6 +168,14 @@ fn the_blocking_form_works_outside_async() {
         ));
         guard.blocking_release();
         lock.blocking_try_acquire().unwrap().blocking_release();
+
+        let locks = client.locks([key(), key()]).wait(100 * MS);
+        let guard = locks.blocking_acquire().unwrap();
+        assert!(matches!(
+            locks.blocking_try_acquire(),
+            Err(LockError::Busy { .. })
+        ));
+        assert_eq!(guard.blocking_release(), [ReleaseOutcome::Released; 2]);
     }
 }
 

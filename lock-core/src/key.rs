@@ -63,6 +63,8 @@ pub enum KeyError {
         /// The suffix.
         suffix: &'static str,
     },
+    /// The list of keys has no key: nothing would be locked.
+    NoKeys,
     /// The `Display` of this placeholder's value failed.
     Unprintable {
         /// The placeholder as written, without its brackets.
@@ -90,6 +92,9 @@ impl Display for KeyError {
             Self::ReservedSuffix { suffix } => write!(
                 f,
                 "the key ends with `{suffix}`, which names a lock's own state"
+            ),
+            Self::NoKeys => f.write_str(
+                "the list of keys is empty, so there is nothing to lock: check it before the call",
             ),
             Self::Unprintable { placeholder } => {
                 write!(f, "the `Display` of the value of `<{placeholder}>` failed")

@@ -24,6 +24,7 @@ use crate::{
     engine,
     held::HeldHere,
     lock::Lock,
+    multi_lock::MultiLock,
     renewal::Keeper,
     stats::{Counters, Stats},
     wait,
@@ -208,6 +209,11 @@ impl LockClient {
     /// One lock. The key is taken as it stands: escape what comes from outside with [`escape`](crate::escape).
     pub fn lock(&self, key: impl Into<String>) -> Lock {
         Lock::new(self.clone(), LockKey::new(key))
+    }
+
+    /// Several locks, all of which are held at once. Each key is taken as it stands, like that of [`lock`](Self::lock).
+    pub fn locks(&self, keys: impl IntoIterator<Item = impl Into<String>>) -> MultiLock {
+        MultiLock::new(self.clone(), keys.into_iter().map(LockKey::new))
     }
 
     /// What this client has done so far.

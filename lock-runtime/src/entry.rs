@@ -1,6 +1,6 @@
 //! What a call has entered: one lock, or several.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{collections::HashMap, future::pending, sync::Arc, time::Duration};
 
 use futures_util::future::{join, join_all, select_all};
 use lock_core::{backend::BoxFuture, error::LockError, key::LockName, lease::Moment};
@@ -148,11 +148,12 @@ impl Entered {
         &self,
         names: impl Iterator<Item = &'a LockName>,
     ) -> Vec<Arc<HoldState>> {
-        let of = |name: &LockName| {
-            let mut holds = self.entries().map(Entry::hold);
-            holds.find(|hold| hold.name == *name).cloned()
-        };
-        names.filter_map(of).collect()
+        let holds = self
+            .entries()
+            .map(|entry| (&entry.hold().name, entry.hold()));
+        let holds: HashMap<_, _> = holds.collect();
+        let named = names.filter_map(|name| holds.get(name).copied());
+        named.cloned().collect()
     }
 
     /// What they are held for begins now.
@@ -175,9 +176,15 @@ impl Entered {
     }
 
     /// What a body sees around it that these locks are lent to, in the order in which they were entered.
-    pub(crate) fn lend(&self, outer: Option<Arc<Frame>>) -> Arc<Frame> {
-        let lend =
-            |outer, entry: &Entry| Frame::lent(entry.hold().clone(), entry.level.clone(), outer);
+    pub(crate) fn lend(
+        &self,
+        outer: Option<Arc<Frame>>,
+        several: Option<&Arc<SeveralLocks>>,
+    ) -> Arc<Frame> {
+        let lend = |outer, entry: &Entry| {
+            let (hold, level) = (entry.hold().clone(), entry.level.clone());
+            Frame::lent(hold, level, outer, several.cloned())
+        };
         let outer = self
             .others
             .iter()
@@ -220,6 +227,18 @@ impl Entered {
         join(self.innermost.leave(returned), join_all(others))
             .await
             .0
+    }
+
+    /// Leaves all of them at once, a body having returned, and says what became of each, in the order of these holds.
+    pub(crate) async fn leave_each(self, holds: &[Arc<HoldState>]) -> Vec<ReleaseOutcome> {
+        let entries = self.others.into_iter().chain([self.innermost]);
+        let left = entries.map(async |entry| {
+            let name = entry.hold().name.clone();
+            (name, entry.leave(true).await)
+        });
+        let left: HashMap<_, _> = join_all(left).await.into_iter().collect();
+        let outcomes = holds.iter().filter_map(|hold| left.get(&hold.name));
+        outcomes.copied().collect()
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     engine,
     entry::Entered,
     hold::{HoldState, ReleaseOutcome},
-    reentry,
+    reentry::{self, Frame, SeveralLocks},
     run::{Inside, Slot},
     wait,
 };
@@ -131,7 +131,8 @@ impl Hold {
 }
 
 /// The holds of a body that runs under several locks: one for each of its `keys`, in their order, each with a fencing
-/// token of its own. In a function annotated with `keys`, `guard = ident` binds them.
+/// token of its own. A key that is named twice is one lock, and has one hold, which stands at both places. In a
+/// function annotated with `keys`, `guard = ident` binds them.
 ///
 /// ```
 /// use lock_runtime::{LockClient, LockError, distributed_lock};
@@ -158,11 +159,14 @@ impl Holds {
     /// The holds of the innermost call that encloses the code which runs right now.
     #[must_use]
     pub fn current() -> Option<Self> {
-        let frame = reentry::enclosing()?;
+        Some(Self::of(&*reentry::enclosing()?))
+    }
+
+    fn of(frame: &Frame) -> Self {
         let holds = frame.holds().iter().cloned();
-        Some(Self {
+        Self {
             holds: holds.map(|state| Hold { state }).collect(),
-        })
+        }
     }
 
     /// What is left of the lease that ends first, see [`Hold::remaining`].
@@ -194,6 +198,18 @@ impl std::ops::Deref for Holds {
     fn deref(&self) -> &[Hold] {
         &self.holds
     }
+}
+
+/// Runs `body` inside what a guard has entered.
+async fn run_inside<F: Future>(
+    entered: &Entered,
+    several: Option<&Arc<SeveralLocks>>,
+    body: F,
+) -> Result<F::Output, LockError> {
+    let mut inside = Inside::new(entered.lend(reentry::enclosing(), several));
+    let mut body = pin!(Slot::new(body));
+    std::future::poll_fn(|cx| inside.poll(entered, OnLost::Cancel, &mut body.as_mut(), cx)).await;
+    inside.result(entered).map(|()| body.take_output())
 }
 
 /// Holds a lock until it is released or dropped.
@@ -236,13 +252,7 @@ impl LockGuard {
     /// # Cancel safety
     /// Dropping the call drops the body; the guard goes on holding.
     pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, LockError> {
-        let mut inside = Inside::new(self.entered.lend(reentry::enclosing()));
-        let mut body = pin!(Slot::new(body));
-        std::future::poll_fn(|cx| {
-            inside.poll(&self.entered, OnLost::Cancel, &mut body.as_mut(), cx)
-        })
-        .await;
-        inside.result(&self.entered).map(|()| body.take_output())
+        run_inside(&self.entered, None, body).await
     }
 
     /// Releases the lock, waits until the server has confirmed that, a second at most, and says what became of the lock:
@@ -282,5 +292,86 @@ impl std::ops::Deref for LockGuard {
 
     fn deref(&self) -> &Hold {
         &self.hold
+    }
+}
+
+/// Holds several locks until they are released or dropped.
+///
+/// All that [`Holds`] tell is on the guard too: `guard[0].token()` is the token of the key that was named first. Like a
+/// [`LockGuard`] it does not stop anybody at a loss, nor does it enclose the code after it: watch [`lost`](Holds::lost),
+/// or run the work in [`run`](Self::run).
+///
+/// # Drop
+/// Dropping the guard releases its locks in the background. Prefer [`release`](Self::release).
+#[derive(Debug)]
+#[must_use = "a dropped guard releases its locks"]
+pub struct MultiLockGuard {
+    holds: Holds,
+    several: Option<Arc<SeveralLocks>>,
+    entered: Entered,
+}
+
+impl MultiLockGuard {
+    /// Of a call that has entered, and its innermost frame.
+    pub(crate) fn new(entered: Entered, frame: &Frame) -> Self {
+        entered.begin_body();
+        Self {
+            holds: Holds::of(frame),
+            several: frame.several().cloned(),
+            entered,
+        }
+    }
+
+    /// Runs `body` inside the holds, as [`LockGuard::run`] does: [`Holds::current`] are those of the guard there.
+    ///
+    /// # Errors
+    /// [`LockError::Lost`] if one of the leases was lost before the body had ended.
+    ///
+    /// # Cancel safety
+    /// Dropping the call drops the body; the guard goes on holding.
+    pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, LockError> {
+        run_inside(&self.entered, self.several.as_ref(), body).await
+    }
+
+    /// Releases all locks at once, waits until the server has confirmed that, a second at most, and says what became of
+    /// each, in the order of the keys.
+    ///
+    /// # Cancel safety
+    /// If the call is dropped, and after that second, the releases go on in the background.
+    ///
+    /// ```
+    /// use lock_runtime::{LockClient, ReleaseOutcome};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::connect("memory:").await?;
+    /// let guard = client.locks(["stock", "ledger"]).acquire().await?;
+    /// for (key, outcome) in ["stock", "ledger"].iter().zip(guard.release().await) {
+    ///     if let ReleaseOutcome::Lost(reason) = outcome {
+    ///         println!("others may have been inside of {key} meanwhile: {reason:?}");
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn release(self) -> Vec<ReleaseOutcome> {
+        let holds: Vec<_> = self.holds.iter().map(|hold| hold.state.clone()).collect();
+        self.entered.leave_each(&holds).await
+    }
+
+    /// [`release`](Self::release) for code outside async.
+    ///
+    /// # Panics
+    /// In an async context, where it would block the runtime.
+    pub fn blocking_release(self) -> Vec<ReleaseOutcome> {
+        engine::handle().block_on(self.release())
+    }
+}
+
+impl std::ops::Deref for MultiLockGuard {
+    type Target = Holds;
+
+    fn deref(&self) -> &Holds {
+        &self.holds
     }
 }

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! - [`distributed_lock`] guards an `async fn`; its options and placeholders are documented there.
-//! - [`LockClient`] says where locks live; [`Lock`] is the explicit API on the same engine, [`LockGuard`], [`Hold`] and
-//!   [`Holds`] are what is held.
+//! - [`LockClient`] says where locks live; [`Lock`] and [`MultiLock`] are the explicit API on the same engine,
+//!   [`LockGuard`], [`MultiLockGuard`], [`Hold`] and [`Holds`] are what is held.
 //! - [`LockError`] says why a call did not run to its end under its lock, [`ConnectError`] why there is no client.
 //! - [`InCurrentHold`] takes spawned tasks into the hold of their parent.
 //!
@@ -56,10 +56,12 @@ mod latch;
 mod lease;
 mod lock;
 mod locks;
+mod multi_lock;
 mod plan;
 mod reentry;
 mod renewal;
 mod run;
+mod settings;
 mod several;
 mod stats;
 mod sync;
@@ -72,7 +74,7 @@ pub mod __private;
 
 pub use client::{AlreadyInstalled, LockClient, LockClientBuilder, URL_VARIABLE};
 pub use connect::ConnectError;
-pub use guard::{Hold, Holds, LockGuard};
+pub use guard::{Hold, Holds, LockGuard, MultiLockGuard};
 pub use hold::ReleaseOutcome;
 pub use lock::Lock;
 pub use lock_core::{
@@ -86,6 +88,7 @@ pub use lock_core::{
     owner::OwnerId,
 };
 pub use lock_macros::distributed_lock;
+pub use multi_lock::MultiLock;
 pub use redis;
 pub use reentry::{InCurrentHold, WithinHold};
 pub use run::Run;

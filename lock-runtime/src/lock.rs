@@ -6,7 +6,7 @@ use lock_core::{
     backend::Status,
     error::LockError,
     key::{KeyError, LockKey, LockName},
-    options::{LockOptions, OnLost, Release, Strategy},
+    options::{OnLost, Release, Strategy},
 };
 
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
     locks::Locks,
     reentry,
     run::Run,
+    settings::{Settings, option_setters},
     wait::{self, Wanted},
 };
 
@@ -53,113 +54,34 @@ use crate::{
 #[derive(Debug, Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Lock {
-    client: LockClient,
     key: Result<LockKey, KeyError>,
-    namespace: Option<String>,
-    options: LockOptions,
+    settings: Settings,
 }
 
 impl Lock {
     pub(crate) fn new(client: LockClient, key: Result<LockKey, KeyError>) -> Self {
         Self {
-            client,
             key,
-            namespace: None,
-            options: LockOptions::default(),
+            settings: Settings::new(client),
         }
     }
 
-    /// The lock of an annotated call.
-    pub(crate) fn called(
-        client: LockClient,
-        key: Result<LockKey, KeyError>,
-        namespace: Option<&'static str>,
-        options: LockOptions,
-    ) -> Self {
-        Self {
-            namespace: namespace.map(Into::into),
-            options,
-            ..Self::new(client, key)
-        }
-    }
-
-    /// How long the acquisition may take, end to end; zero is one attempt that never queues.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.options.wait = Some(wait);
-        self
-    }
-
-    /// The lease time. It is fixed, unless [`renew`](Self::renew) is set too; 10 ms to 24 h.
-    ///
-    /// Nested in a call that holds the lock, the call extends that hold's lease first, if it ends earlier. The later
-    /// deadline stays when the nested call has left, because no lease is ever shortened. Its renewal ends with it.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = Some(lease);
-        self
-    }
-
-    /// Whether the lease is renewed every third of its time while it is held.
-    pub fn renew(mut self, renew: bool) -> Self {
-        self.options.renew = Some(renew);
-        self
-    }
-
-    /// How long a renewed lease is renewed at most.
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.options.max_hold = Some(max_hold);
-        self
-    }
-
-    /// How long the lock stays taken at least, even if the body is quicker: the value returns at once, and the lock is
-    /// free at the end of that time. It counts from the grant, and is no longer than an explicit lease. A body that
-    /// panics or is dropped, and a guard that is dropped, free the lock at once.
-    pub fn hold_at_least(mut self, hold_at_least: Duration) -> Self {
-        self.options.hold_at_least = hold_at_least;
-        self
-    }
-
-    /// What becomes of the body of [`run`](Self::run) when the lease is lost.
-    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
-        self.options.on_lost = on_lost;
-        self
-    }
-
-    /// How to wait for the lock, if it is not free.
-    pub fn strategy(mut self, strategy: Strategy) -> Self {
-        self.options.strategy = Some(strategy);
-        self
-    }
-
-    /// When [`run`](Self::run) returns the body's value: once the release is confirmed, or on its way. A guard's release is
-    /// always confirmed.
-    pub fn release(mut self, release: Release) -> Self {
-        self.options.release = Some(release);
-        self
-    }
+    option_setters!(settings.options);
 
     /// Another namespace than the client's.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.namespace = Some(namespace.into());
+        self.settings.namespace = Some(namespace.into());
         self
     }
 
     fn name(&self) -> Result<(LockKey, LockName), LockError> {
         let key = self.key.clone()?;
-        let namespace = self.namespace.as_deref().or(self.client.namespace());
-        let name = self.client.defaults().layout.name(namespace, &key)?;
+        let name = self.settings.name(&key)?;
         Ok((key, name))
     }
 
-    pub(crate) fn wanted(&self) -> Result<Wanted, LockError> {
-        let (key, name) = self.name()?;
-        let terms = self.options.complete(self.client.defaults())?;
-        Ok(Wanted {
-            shared: self.client.shared().clone(),
-            renewals: self.client.renewals().clone(),
-            key,
-            name,
-            terms,
-        })
+    fn wanted(&self) -> Result<Wanted, LockError> {
+        self.settings.one(self.key.clone())
     }
 
     /// Waits for the lock, `wait` at most.
@@ -222,9 +144,12 @@ impl Lock {
     /// [`LockError::Unreachable`], [`LockError::Refused`], [`LockError::WrongLayout`], [`LockError::InvalidKey`].
     pub async fn status(&self) -> Result<Status, LockError> {
         let (key, name) = self.name()?;
-        let backend = &self.client.shared().backend;
+        let Settings {
+            client, options, ..
+        } = &self.settings;
+        let backend = &client.shared().backend;
         let started = backend.now();
-        let deadline = started + self.options.wait.unwrap_or(self.client.defaults().wait);
+        let deadline = started + options.wait.unwrap_or(client.defaults().wait);
         match wait::bounded(backend, deadline, backend.status(&name)).await {
             Some(status) => status.map_err(|error| {
                 LockError::from_backend(error, &key, backend.now().since(started))
@@ -248,7 +173,7 @@ impl Lock {
         };
         reentry::enclosing().is_some_and(|frame| {
             frame
-                .find(self.client.shared(), &name)
+                .find(self.settings.client.shared(), &name)
                 .is_some_and(|frame| frame.hold.loss().is_none())
         })
     }

@@ -23,10 +23,10 @@ pub mod v1 {
         client::LockClient,
         entry::Entered,
         guard::{Hold, Holds},
-        lock::Lock,
         locks::Locks,
         reentry::Frame,
         run::{Ends, Passage, Slot},
+        settings::{Settings, option_setters},
     };
 
     /// Begins a key.
@@ -146,45 +146,7 @@ pub mod v1 {
             }
         }
 
-        pub fn wait(mut self, wait: Duration) -> Self {
-            self.options.wait = Some(wait);
-            self
-        }
-
-        pub fn lease(mut self, lease: Duration) -> Self {
-            self.options.lease = Some(lease);
-            self
-        }
-
-        pub fn renew(mut self, renew: bool) -> Self {
-            self.options.renew = Some(renew);
-            self
-        }
-
-        pub fn max_hold(mut self, max_hold: Duration) -> Self {
-            self.options.max_hold = Some(max_hold);
-            self
-        }
-
-        pub fn hold_at_least(mut self, hold_at_least: Duration) -> Self {
-            self.options.hold_at_least = hold_at_least;
-            self
-        }
-
-        pub fn on_lost(mut self, on_lost: OnLost) -> Self {
-            self.options.on_lost = on_lost;
-            self
-        }
-
-        pub fn strategy(mut self, strategy: Strategy) -> Self {
-            self.options.strategy = Some(strategy);
-            self
-        }
-
-        pub fn release(mut self, release: Release) -> Self {
-            self.options.release = Some(release);
-            self
-        }
+        option_setters!(options);
 
         pub fn client(mut self, client: &LockClient) -> Self {
             self.client = Some(client.clone());
@@ -229,13 +191,14 @@ pub mod v1 {
                 options,
             } = self;
             let client = client.map_or_else(LockClient::current, Ok)?;
-            let wanted = |client, key| Lock::called(client, key, namespace, options).wanted();
+            let settings = Settings {
+                client,
+                namespace: namespace.map(Into::into),
+                options,
+            };
             Ok(match keys {
-                Keys::One(key) => Locks::One(wanted(client, key)?),
-                Keys::Several(keys) => {
-                    let keys = keys.into_iter().map(|key| wanted(client.clone(), key));
-                    Locks::Several(keys.collect::<Result<_, _>>()?)
-                }
+                Keys::One(key) => Locks::One(settings.one(key)?),
+                Keys::Several(keys) => Locks::Several(settings.several(keys)?),
             })
         }
     }

@@ -179,7 +179,12 @@ impl Frame {
 
     /// The frame of what runs inside a guard's hold. It takes its turns at the innermost level that it is inside of:
     /// that of the guard, or that of an enclosing call which has entered the guard's hold since.
-    pub(crate) fn lent(hold: Arc<HoldState>, level: Level, outer: Option<Arc<Self>>) -> Arc<Self> {
+    pub(crate) fn lent(
+        hold: Arc<HoldState>,
+        level: Level,
+        outer: Option<Arc<Self>>,
+        several: Option<Arc<SeveralLocks>>,
+    ) -> Arc<Self> {
         let enclosing = outer.as_ref().and_then(|frame| {
             let mut chain = frame.chain();
             chain.find(|frame| Arc::ptr_eq(&frame.hold, &hold))
@@ -192,7 +197,7 @@ impl Frame {
             hold,
             level,
             lent: true,
-            several: None,
+            several,
             outer,
             stay: Mutex::default(),
         })
@@ -236,22 +241,27 @@ impl Frame {
 
     /// Whether to wait for this lock, from here, would be out of the order of names: one that comes later is held
     /// already, and it or this one belongs to a call with several. From the call outwards that has entered this very
-    /// lock, nothing counts: all who take turns there are inside that too. The callers of a guard are not. Two clients
-    /// may be of one server, so the order is one for all.
+    /// lock, nothing counts: all who take turns there are inside that too. The callers of a guard are not, but all of
+    /// them are inside the guard's other locks. Two clients may be of one server, so the order is one for all.
     pub(crate) fn is_out_of_order(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
         name: &LockName,
         is_one_of_several: bool,
     ) -> bool {
-        let inside = self.find(shared, name).and_then(|inside| {
-            self.chain()
-                .find(|frame| frame.has_entered_level_of(inside))
-        });
+        let found = self.find(shared, name);
+        let inside =
+            found.and_then(|found| self.chain().find(|frame| frame.has_entered_level_of(found)));
         self.chain()
             .take_while(|frame| inside.is_none_or(|inside| !frame.is_of_the_same_call(inside)))
+            .filter(|frame| found.is_none_or(|found| !frame.is_of_the_same_call(found)))
             .filter(|frame| is_one_of_several || frame.several.is_some())
             .any(|frame| frame.hold.name > *name)
+    }
+
+    /// What this frame has in common with the others of its call; `None` if the call has one lock.
+    pub(crate) fn several(&self) -> Option<&Arc<SeveralLocks>> {
+        self.several.as_ref()
     }
 
     /// The holds of the call whose innermost frame this is.

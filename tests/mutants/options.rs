@@ -236,6 +236,26 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Options,
+        caught_by: &["multi_lock::nested_in_a_guard_nothing_waits_out_of_order"],
+        what: "what runs in a guard of several locks waits out of order",
+        changes: &[Change {
+            file: "lock-runtime/src/guard.rs",
+            from: "self.several.as_ref(), body",
+            to: "None, body",
+        }],
+    },
+    Mutant {
+        suite: Suite::Options,
+        caught_by: &["multi_lock::two_runs_of_one_guard_take_turns"],
+        what: "the other locks of a guard keep its own calls from taking turns",
+        changes: &[Change {
+            file: "lock-runtime/src/reentry.rs",
+            from: "found.is_none_or(|found| !frame.is_of_the_same_call(found))",
+            to: "found.is_none_or(|_| true)",
+        }],
+    },
+    Mutant {
+        suite: Suite::Options,
         caught_by: &["runtimes::in_process"],
         what: "every runtime is taken to have a timer",
         changes: &[Change {

@@ -245,8 +245,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "a guard hides the calls around it",
         changes: &[Change {
             file: "lock-runtime/src/guard.rs",
-            from: "self.entered.lend(reentry::enclosing())",
-            to: "self.entered.lend(None)",
+            from: "entered.lend(reentry::enclosing(), several)",
+            to: "entered.lend(None, several)",
         }],
     },
     Mutant {

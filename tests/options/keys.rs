@@ -20,7 +20,7 @@ use crate::stores::{
 };
 
 /// The keys of the locks that are held, of those named.
-async fn held<'a>(client: &LockClient, keys: &[&'a str]) -> Vec<&'a str> {
+pub(crate) async fn held<'a>(client: &LockClient, keys: &[&'a str]) -> Vec<&'a str> {
     let mut held = Vec::new();
     for key in keys {
         if client.lock(*key).status().await.unwrap().holder.is_some() {
@@ -299,7 +299,7 @@ async fn only_e() -> Result<(), LockError> {
 }
 
 #[track_caller]
-fn out_of_order(result: Result<(), LockError>) {
+pub(crate) fn out_of_order(result: Result<(), LockError>) {
     match result {
         Err(LockError::Busy { key, with, waited }) => {
             assert_eq!((key.as_str(), with), ("a", BusyWith::OutOfOrder));
@@ -402,7 +402,7 @@ async fn less_patient(ran: &AtomicBool) -> Result<(), LockError> {
     Ok(())
 }
 
-async fn delete_a(store: &Store) {
+pub(crate) async fn delete_a(store: &Store) {
     let mut redis = support::server::shared_server().await.connection().await;
     let deleted: u8 = redis::cmd("DEL")
         .arg(store.name("a"))
@@ -677,7 +677,7 @@ async fn two_clients_of_one_server_keep_one_order() {
 }
 
 /// Polls `call` so often, letting the world go on between, and drops it.
-async fn drop_after(call: impl Future, polls: usize) {
+pub(crate) async fn drop_after(call: impl Future, polls: usize) {
     let mut call = pin!(call);
     for _ in 0..polls {
         let mut context = Context::from_waker(Waker::noop());

@@ -6,6 +6,7 @@ mod keys;
 mod layout;
 mod logs;
 mod map_err;
+mod multi_lock;
 mod on_busy;
 mod release;
 mod runtimes;

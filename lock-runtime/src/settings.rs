@@ -1,0 +1,120 @@
+//! The options of an acquisition, which one lock, several locks and an annotated call have in common.
+
+use lock_core::{
+    error::LockError,
+    key::{KeyError, LockKey, LockName},
+    options::LockOptions,
+};
+
+use crate::{client::LockClient, wait::Wanted};
+
+/// Whose locks, and on which terms. What is not set comes from the client's defaults.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) client: LockClient,
+    pub(crate) namespace: Option<String>,
+    pub(crate) options: LockOptions,
+}
+
+impl Settings {
+    pub(crate) fn new(client: LockClient) -> Self {
+        Self {
+            client,
+            namespace: None,
+            options: LockOptions::default(),
+        }
+    }
+
+    /// The name under which the backend stores this lock.
+    pub(crate) fn name(&self, key: &LockKey) -> Result<LockName, LockError> {
+        let namespace = self.namespace.as_deref().or(self.client.namespace());
+        Ok(self.client.defaults().layout.name(namespace, key)?)
+    }
+
+    pub(crate) fn one(&self, key: Result<LockKey, KeyError>) -> Result<Wanted, LockError> {
+        let key = key?;
+        let name = self.name(&key)?;
+        let terms = self.options.complete(self.client.defaults())?;
+        Ok(Wanted {
+            shared: self.client.shared().clone(),
+            renewals: self.client.renewals().clone(),
+            key,
+            name,
+            terms,
+        })
+    }
+
+    /// One lock for each of these keys, in their order. Without any there is nothing to lock, which is an error.
+    pub(crate) fn several(
+        &self,
+        keys: impl IntoIterator<Item = Result<LockKey, KeyError>>,
+    ) -> Result<Vec<Wanted>, LockError> {
+        let wanted = keys.into_iter().map(|key| self.one(key));
+        let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
+        if wanted.is_empty() {
+            return Err(KeyError::NoKeys.into());
+        }
+        Ok(wanted)
+    }
+}
+
+/// The methods that set the options of an acquisition, for a type that has them in this field.
+macro_rules! option_setters {
+    ($($options:ident).+) => {
+        /// How long the acquisition may take, end to end; zero is one attempt that never queues.
+        pub fn wait(mut self, wait: Duration) -> Self {
+            self.$($options).+.wait = Some(wait);
+            self
+        }
+
+        /// The lease time. It is fixed, unless [`renew`](Self::renew) is set too; 10 ms to 24 h.
+        ///
+        /// Nested in a call that holds the lock, the call extends that hold's lease first, if it ends earlier. The later
+        /// deadline stays when the nested call has left, because no lease is ever shortened. Its renewal ends with it.
+        pub fn lease(mut self, lease: Duration) -> Self {
+            self.$($options).+.lease = Some(lease);
+            self
+        }
+
+        /// Whether the lease is renewed every third of its time while it is held.
+        pub fn renew(mut self, renew: bool) -> Self {
+            self.$($options).+.renew = Some(renew);
+            self
+        }
+
+        /// How long a renewed lease is renewed at most.
+        pub fn max_hold(mut self, max_hold: Duration) -> Self {
+            self.$($options).+.max_hold = Some(max_hold);
+            self
+        }
+
+        /// How long the lock stays taken at least, even if the body is quicker: the value returns at once, and the lock is
+        /// free at the end of that time. It counts from the grant, and is no longer than an explicit lease. A body that
+        /// panics or is dropped, and a guard that is dropped, free the lock at once.
+        pub fn hold_at_least(mut self, hold_at_least: Duration) -> Self {
+            self.$($options).+.hold_at_least = hold_at_least;
+            self
+        }
+
+        /// What becomes of the body of [`run`](Self::run) when the lease is lost.
+        pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+            self.$($options).+.on_lost = on_lost;
+            self
+        }
+
+        /// How to wait for the lock, if it is not free.
+        pub fn strategy(mut self, strategy: Strategy) -> Self {
+            self.$($options).+.strategy = Some(strategy);
+            self
+        }
+
+        /// When [`run`](Self::run) returns the body's value: once the release is confirmed, or on its way. A guard's release is
+        /// always confirmed.
+        pub fn release(mut self, release: Release) -> Self {
+            self.$($options).+.release = Some(release);
+            self
+        }
+    };
+}
+
+pub(crate) use option_setters;

@@ -1,0 +1,470 @@
+//! `client.locks(..)`: several locks whose keys are known only at run time.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use lock_runtime::{
+    BusyWith, Hold, Holds, KeyError, LockClient, LockError, LossReason, MultiLock, OptionsError,
+    ReleaseOutcome,
+};
+use support::{epsilon, server::RedisServer};
+use tokio::{task::JoinSet, time::sleep};
+
+use crate::{
+    keys::{delete_a, drop_after, held, out_of_order},
+    stores::{
+        MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until, until_free,
+        until_waiting,
+    },
+};
+
+fn names(holds: &[Hold]) -> Vec<&str> {
+    holds.iter().map(|hold| hold.key().as_str()).collect()
+}
+
+async fn nothing_is_left(store: &Store, client: &LockClient, keys: &[&str]) {
+    for key in keys {
+        until_free(client, key).await;
+    }
+    assert_eq!(store.keys().await, [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn a_guard_holds_all_in_the_order_of_the_caller() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let keys = ["c", "a", "b"];
+        let guard = client.locks(keys).acquire().await.unwrap();
+        assert_eq!(held(&other, &keys).await, keys);
+        assert_eq!(names(&guard), keys);
+        for (key, hold) in keys.iter().zip(guard.iter()) {
+            let status = other.lock(*key).status().await.unwrap();
+            assert_eq!(Some(hold.token()), status.holder.unwrap().token);
+        }
+        assert!(guard.remaining() > 20 * SECOND);
+        assert_eq!(guard.loss(), None);
+        assert_eq!(guard.release().await, [ReleaseOutcome::Released; 3]);
+        nothing_is_left(&store, &other, &keys).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_body_has_the_holds_in_the_order_of_the_caller() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let keys: Vec<String> = ["c", "a", "b"].map(String::from).into();
+        let inside = client.locks(&keys).run(async {
+            assert_eq!(held(&other, &["a", "b", "c"]).await.len(), 3);
+            names(&Holds::current().unwrap()) == keys
+        });
+        assert!(inside.await.unwrap());
+        nothing_is_left(&store, &other, &["a", "b", "c"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_keys_nothing_runs() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let none = client.locks([] as [&str; 0]);
+        let ran = none.run(async { unreachable!("the body runs without a lock") });
+        let refused = [
+            ran.await.err(),
+            none.acquire().await.err(),
+            none.try_acquire().await.err(),
+        ];
+        for error in refused {
+            let Some(LockError::InvalidKey(KeyError::NoKeys)) = error else {
+                panic!("{error:?}");
+            };
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_key_or_option_that_is_invalid_refuses_all() {
+    let store = Store::memory();
+    let client = store.client().await;
+    let refused = client.locks(["a", ""]).acquire().await;
+    assert!(
+        matches!(refused, Err(LockError::InvalidKey(KeyError::Empty))),
+        "{refused:?}"
+    );
+    let refused = client.locks(["a", "b"]).lease(MS).acquire().await;
+    assert!(
+        matches!(
+            refused,
+            Err(LockError::InvalidOptions(OptionsError::LeaseTooShort))
+        ),
+        "{refused:?}"
+    );
+    assert_eq!(held(&client, &["a", "b"]).await, [] as [&str; 0]);
+}
+
+#[tokio::test]
+async fn a_key_that_is_named_twice_is_one_lock() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let guard = client.locks(["b", "a", "b"]).acquire().await.unwrap();
+        assert_eq!(names(&guard), ["b", "a", "b"]);
+        assert_eq!(guard[0].token(), guard[2].token());
+        assert_eq!(guard.release().await, [ReleaseOutcome::Released; 3]);
+        client.locks(["a", "a"]).run(async {}).await.unwrap();
+        nothing_is_left(&store, &other, &["a", "b"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_namespace_is_that_of_all() {
+    let store = Store::memory();
+    let client = store.client().await;
+    let elsewhere = client.locks(["a", "b"]).namespace("elsewhere");
+    let guard = elsewhere.acquire().await.unwrap();
+    assert_eq!(held(&client, &["a", "b"]).await, [] as [&str; 0]);
+    let there = client.lock("a").namespace("elsewhere");
+    assert!(there.status().await.unwrap().holder.is_some());
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn hold_at_least_keeps_all_of_them() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let kept = client.locks(["a", "b"]).hold_at_least(SECOND);
+        let start = Instant::now();
+        kept.run(async {}).await.unwrap();
+        assert!(start.elapsed() < SECOND, "the value is kept back");
+        assert_eq!(held(&other, &["a", "b"]).await, ["a", "b"]);
+        let next = other.locks(["a", "b"]).wait(5 * SECOND);
+        next.run(async {}).await.unwrap();
+        assert!(start.elapsed() >= SECOND, "{:?}", start.elapsed());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn opposite_orders_never_deadlock_and_never_overlap() {
+    on_every_store(|store| async move {
+        const KEYS: usize = 5;
+        let visits = Arc::new([const { AtomicU64::new(0) }; KEYS]);
+        let mut calls = JoinSet::new();
+        for process in 0..3 {
+            let client = store.client().await;
+            for task in 0..6 {
+                let (client, visits) = (client.clone(), visits.clone());
+                calls.spawn(async move {
+                    for turn in 0..4 {
+                        // Two to four keys, upwards and downwards.
+                        let first = process + task + turn;
+                        let count = 2 + (task + turn) % 3;
+                        let mut keys: Vec<_> = (0..count).map(|i| (first + i) % KEYS).collect();
+                        if task % 2 == 0 {
+                            keys.reverse();
+                        }
+                        let locks = client.locks(keys.iter().map(|key| format!("key:{key}")));
+                        let locks = locks.wait(60 * SECOND);
+                        let visit = async {
+                            // Two that overlap would lose an update.
+                            let seen: Vec<_> = keys
+                                .iter()
+                                .map(|key| visits[*key].load(Ordering::SeqCst))
+                                .collect();
+                            tokio::task::yield_now().await;
+                            for (key, seen) in keys.iter().zip(seen) {
+                                visits[*key].store(seen + 1, Ordering::SeqCst);
+                            }
+                        };
+                        if turn % 2 == 0 {
+                            locks.run(visit).await.unwrap();
+                        } else {
+                            let guard = locks.acquire().await.unwrap();
+                            visit.await;
+                            guard.release().await;
+                        }
+                    }
+                });
+            }
+        }
+        while let Some(ended) = calls.join_next().await {
+            ended.unwrap();
+        }
+        let total: u64 = visits
+            .iter()
+            .map(|visits| visits.load(Ordering::SeqCst))
+            .sum();
+        let expected: usize = (0..6)
+            .flat_map(|task| (0..4).map(move |turn| 2 + (task + turn) % 3))
+            .sum();
+        assert_eq!(total, 3 * expected as u64);
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_try_takes_all_or_none() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let keys = ["b", "a", "c"];
+        for taken in keys {
+            let guard = hold(&other, taken).await;
+            match client.locks(keys).try_acquire().await {
+                Err(LockError::Busy { key, with, .. }) => {
+                    assert_eq!((key.as_str(), with), (taken, BusyWith::AnotherProcess));
+                }
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(held(&other, &keys).await, [taken]);
+            guard.release().await;
+        }
+        let guard = client.locks(keys).try_acquire().await.unwrap();
+        guard.release().await;
+        nothing_is_left(&store, &other, &keys).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_wait_bounds_all_and_busy_leaves_nothing() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let guard = hold(&other, "b").await;
+        let locks = client.locks(["c", "b", "a"]).wait(300 * MS);
+        match locks.acquire().await {
+            Err(LockError::Busy { key, waited, .. }) => {
+                assert_eq!(key.as_str(), "b");
+                assert!(
+                    (300 * MS..300 * MS + epsilon()).contains(&waited),
+                    "{waited:?}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        for free in ["a", "c"] {
+            hold(&other, free).await.release().await;
+        }
+        guard.release().await;
+        nothing_is_left(&store, &other, &["a", "b", "c"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_guard_that_waited_holds_all() {
+    on_stores_with_a_queue(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let first = hold(&other, "b").await;
+        let locks = client.locks(["c", "b", "a"]).wait(20 * SECOND);
+        let (guard, ()) = tokio::join!(locks.acquire(), async {
+            until_waiting(&other, "b", 1).await;
+            first.release().await;
+        });
+        let guard = guard.unwrap();
+        assert_eq!(held(&other, &["a", "b", "c"]).await, ["a", "b", "c"]);
+        assert_eq!(names(&guard), ["c", "b", "a"]);
+        guard.release().await;
+        nothing_is_left(&store, &other, &["a", "b", "c"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn dropped_at_any_time_it_leaves_nothing() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        for polls in 0..60 {
+            // Every third time with the second one held, so that the first is had and waited with.
+            let guard = if polls % 3 == 0 {
+                Some(hold(&other, "b").await)
+            } else {
+                None
+            };
+            let locks = client.locks(["b", "a"]).wait(20 * SECOND);
+            drop_after(locks.acquire(), polls % 12).await;
+            if let Some(guard) = guard {
+                guard.release().await;
+            }
+            until_free(&other, "a").await;
+            until_free(&other, "b").await;
+        }
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_guard_that_is_dropped_releases_all() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        drop(client.locks(["b", "a"]).acquire().await.unwrap());
+        nothing_is_left(&store, &other, &["a", "b"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_runs_in_a_guard_enters_again() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let guard = client.locks(["b", "a"]).acquire().await.unwrap();
+        // The guard does not enclose the code after it.
+        for key in ["a", "b"] {
+            let stranger = client.lock(key).try_acquire().await;
+            assert!(
+                matches!(stranger, Err(LockError::Busy { .. })),
+                "{stranger:?}"
+            );
+        }
+        let inside = guard.run(async {
+            assert_eq!(names(&Holds::current().unwrap()), ["b", "a"]);
+            assert!(client.lock("a").is_held_here() && client.lock("b").is_held_here());
+            client.lock("a").run(async {}).await.unwrap();
+            let nested = client.locks(["c", "a", "b"]).acquire().await.unwrap();
+            assert_eq!(nested[1].token(), guard[1].token());
+            assert_eq!(
+                nested.release().await,
+                [
+                    ReleaseOutcome::Released,
+                    ReleaseOutcome::StillHeld,
+                    ReleaseOutcome::StillHeld
+                ]
+            );
+            held(&other, &["a", "b", "c"]).await
+        });
+        assert_eq!(inside.await.unwrap(), ["a", "b"]);
+        guard.release().await;
+        nothing_is_left(&store, &other, &["a", "b", "c"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_runs_of_one_guard_take_turns() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let guard = client.locks(["b", "a"]).acquire().await.unwrap();
+        let inside = AtomicU64::new(0);
+        let turn = async |keys: [&str; 2]| {
+            let alone = async {
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                sleep(5 * MS).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+            };
+            let locks: MultiLock = client.locks(keys).wait(20 * SECOND);
+            guard.run(locks.run(alone)).await.unwrap()
+        };
+        let (one, two) = tokio::join!(turn(["a", "b"]), turn(["b", "a"]));
+        one.and(two).unwrap();
+        guard.release().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nested_in_a_guard_nothing_waits_out_of_order() {
+    on_stores_with_a_queue(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let taken = hold(&other, "a").await;
+        let guard = client.locks(["d", "b"]).acquire().await.unwrap();
+        let single = client.lock("a").wait(5 * SECOND);
+        out_of_order(guard.run(single.run(async {})).await.unwrap());
+        let several = client.locks(["c", "a"]).wait(5 * SECOND);
+        out_of_order(guard.run(several.run(async {})).await.unwrap());
+        guard.release().await;
+        taken.release().await;
+        nothing_is_left(&store, &other, &["a", "b", "c", "d"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_loss_of_one_is_told_and_the_other_is_released() {
+    let store = Store::redis().await;
+    let (client, other) = (store.client().await, store.client().await);
+    let locks = client.locks(["b", "a"]).lease(SECOND).renew(true);
+    let guard = locks.acquire().await.unwrap();
+    let ended = guard.run(async {
+        delete_a(&store).await;
+        std::future::pending::<()>().await;
+    });
+    match ended.await {
+        Err(LockError::Lost { key, reason, .. }) => {
+            assert_eq!((key.as_str(), reason), ("a", LossReason::NotHeld));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(guard.lost().await, LossReason::NotHeld);
+    assert_eq!(guard.loss(), Some(LossReason::NotHeld));
+    assert_eq!((guard[0].loss(), guard[1].loss()), (None, guard.loss()));
+    assert_eq!(
+        guard.release().await,
+        [
+            ReleaseOutcome::Released,
+            ReleaseOutcome::Lost(LossReason::NotHeld)
+        ]
+    );
+    nothing_is_left(&store, &other, &["a", "b"]).await;
+}
+
+#[tokio::test]
+async fn a_body_ends_with_the_loss_of_one() {
+    let store = Store::redis().await;
+    let (client, other) = (store.client().await, store.client().await);
+    let locks = client.locks(["b", "a"]).lease(SECOND).renew(true);
+    let ended = locks.run(async {
+        delete_a(&store).await;
+        std::future::pending::<()>().await;
+    });
+    assert!(matches!(ended.await, Err(LockError::Lost { key, .. }) if key.as_str() == "a"));
+    nothing_is_left(&store, &other, &["a", "b"]).await;
+}
+
+#[tokio::test]
+async fn free_ones_are_taken_in_one_script() {
+    let server = RedisServer::start().await;
+    let client = Store::on(&server.url()).client().await;
+    let locks = client.locks(["c", "a", "b", "a"]);
+    locks.acquire().await.unwrap().release().await;
+    let before = server.scripts().await;
+    for _ in 0..10 {
+        locks.acquire().await.unwrap().release().await;
+    }
+    // One in, and one out for each lock.
+    assert_eq!(server.scripts().await - before, 10 * 4);
+}
+
+#[tokio::test]
+async fn a_thousand_are_taken_and_released() {
+    on_every_store(|store| async move {
+        let (client, other) = (store.client().await, store.client().await);
+        let locks = client.locks((0..1000).map(|key| format!("key:{key}")));
+        let start = Instant::now();
+        let guard = locks.wait(20 * SECOND).acquire().await.unwrap();
+        let taken = start.elapsed();
+        assert!(other.lock("key:999").try_acquire().await.is_err());
+        let outcomes = guard.release().await;
+        eprintln!(
+            "taken within {taken:?}, released within {:?}",
+            start.elapsed() - taken
+        );
+        let released = outcomes.iter().filter(|outcome| {
+            matches!(
+                outcome,
+                ReleaseOutcome::Released | ReleaseOutcome::InBackground
+            )
+        });
+        assert_eq!(released.count(), 1000);
+        until(async || store.keys().await.is_empty()).await;
+        nothing_is_left(&store, &other, &["key:0", "key:999"]).await;
+    })
+    .await;
+}
