@@ -93,9 +93,7 @@ impl Display for KeyError {
                 f,
                 "the key ends with `{suffix}`, which names a lock's own state"
             ),
-            Self::NoKeys => f.write_str(
-                "the list of keys is empty, so there is nothing to lock: check it before the call",
-            ),
+            Self::NoKeys => f.write_str("the list of keys is empty"),
             Self::Unprintable { placeholder } => {
                 write!(f, "the `Display` of the value of `<{placeholder}>` failed")
             }
@@ -117,6 +115,7 @@ impl Error for KeyError {
             Self::StrayBrace => &Advice("write one non-empty pair of braces, or none"),
             Self::ReservedName => &Advice("choose another name"),
             Self::ReservedSuffix { .. } => &Advice("choose another ending"),
+            Self::NoKeys => &Advice("check it before the call: there is nothing to lock"),
             Self::Unprintable { .. } => return None,
         })
     }
