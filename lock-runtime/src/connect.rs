@@ -283,14 +283,19 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
         }
         _ => return Err(invalid("unknown scheme")),
     }
-    // The crate's message may quote the URL, and with it a password; its kind says enough.
+    // The crate's message may quote the URL or the value of a parameter, and either may have a password.
+    let values = || {
+        url.split(['?', '&'])
+            .skip(1)
+            .filter_map(|field| Some(field.split_once('=')?.1))
+    };
+    let quotes = |detail: &str| {
+        let has = |part: &str| !part.is_empty() && detail.contains(part);
+        has(url) || values().any(has)
+    };
     url.into_connection_info().map_err(|error| {
-        invalid(
-            error
-                .detail()
-                .filter(|detail| !detail.contains(url))
-                .unwrap_or("malformed"),
-        )
+        let detail = error.detail().filter(|detail| !quotes(detail));
+        invalid(detail.unwrap_or("malformed"))
     })
 }
 
@@ -366,6 +371,8 @@ mod tests {
             "redis://:secret@",
             "redis://:secret@host:port/",
             "redis://:secret@host/not-a-number",
+            "redis://host/?protocol=secret",
+            "redis+unix:///path?db=secret",
         ] {
             let message = format!("{:?}", parse_url(url).expect_err(url));
             assert!(!message.contains("secret"), "{message}");
