@@ -135,7 +135,7 @@ impl Args {
             return;
         }
         match written.as_str() {
-            "key" => self.key = key(value, mistakes).map(Keys::One),
+            "key" => self.key = one_key(value, mistakes).map(Keys::One),
             "keys" => self.key = keys(value, mistakes).map(Keys::Several),
             "wait" => self.wait = duration::read(name, value, mistakes),
             "lease" => self.lease = duration::read(name, value, mistakes),
@@ -219,12 +219,31 @@ impl Args {
     }
 }
 
+fn one_key(value: &Expr, mistakes: &mut Mistakes) -> Option<Key> {
+    let key = key(value, mistakes)?;
+    if let Some(list) = template::lists(&key.pieces).next() {
+        mistakes.add(
+            value,
+            format_args!(
+                "`<{}>` stands for several locks: write `keys = {}`",
+                list.written,
+                key.literal.token()
+            ),
+        );
+    }
+    Some(key)
+}
+
 fn keys(value: &Expr, mistakes: &mut Mistakes) -> Option<Vec<Key>> {
+    let is_list = matches!(value, Expr::Array(_));
     let mut keys: Vec<Key> = Vec::new();
     for value in value::keys(value, mistakes)? {
         let Some(key) = key(value, mistakes) else {
             continue;
         };
+        if !is_list && template::lists(&key.pieces).next().is_none() {
+            mistakes.add(value, value::NO_LIST);
+        }
         if keys.iter().any(|other| other.pieces == key.pieces) {
             mistakes.add(
                 value,
@@ -330,6 +349,14 @@ mod tests {
         assert!(mistakes(quote!(keys = ["a:<x>", "b:<y>"])).is_empty());
         refused(quote!(keys = []), "the list of keys is empty");
         refused(quote!(keys = "a"), "`keys` is a list");
+        refused(quote!(keys = 5), "`keys` is a list");
+        assert!(mistakes(quote!(keys = "a:<x..>")).is_empty());
+        assert!(mistakes(quote!(keys = ["a:<x..>", "b:<y..>", "c:<x>"])).is_empty());
+        refused(quote!(key = "a:<x..>"), "write `keys = \"a:<x..>\"`");
+        refused(quote!(keys = ["a:<x..>", "a:<x..>"]), "twice");
+        refused(quote!(keys = "a:<x..>:<y..>"), "two lists in one key");
+        refused(quote!(keys = ["a", "b:<..>"]), "`<..>` is empty");
+        refused(quote!(keys = "a:<x..:raw>"), "write `<x..>`");
         refused(quote!(keys = ["a", 5]), "string literal");
         refused(quote!(keys = ["a", "a>"]), "closes nothing");
         refused(quote!(keys = ["a:<x>", "b", "a:<x>"]), "twice");

@@ -2,7 +2,7 @@
 
 use lock_core::advice::advised;
 use proc_macro2::{Span, TokenStream};
-use quote::{quote, quote_spanned};
+use quote::{ToTokens as _, quote, quote_spanned};
 use syn::{Ident, Index, Member, Receiver, Type, ext::IdentExt as _, spanned::Spanned as _};
 
 use crate::{
@@ -55,13 +55,35 @@ impl<'a> ResolvedKeys<'a> {
         }
     }
 
-    /// Renders one key, or an array of them.
+    /// Renders one key, an array of them, or as many as lists have items.
+    ///
+    /// ```text
+    /// ["cart:<cart>", "item:<ids..>"]
+    ///
+    /// ROOT::__private::v1::Keys::new()
+    ///     .one(ROOT::__private::v1::key().text("cart:").part("cart", &cart).build())
+    ///     .each(ITEMS, |__item| ROOT::__private::v1::key().text("item:").part("ids..", &__item).build())
+    /// ```
     pub(crate) fn expand(&self, private: &TokenStream) -> TokenStream {
         match self {
             Self::One(key) => key.expand(private),
-            Self::Several(keys) => {
+            Self::Several(keys) if keys.iter().all(|key| key.list().is_none()) => {
                 let keys = keys.iter().map(|key| key.expand(private));
                 quote!([#(#keys),*])
+            }
+            Self::Several(keys) => {
+                let keys = keys.iter().map(|key| {
+                    let rendered = key.expand(private);
+                    match key.list() {
+                        None => quote!(.one(#rendered)),
+                        Some((placeholder, source)) => {
+                            let items = key.items(placeholder, source, private);
+                            let item = item(key.place(placeholder, source));
+                            quote!(.each(#items, |#item| #rendered))
+                        }
+                    }
+                });
+                quote!(#private::Keys::new() #(#keys)*)
             }
         }
     }
@@ -140,31 +162,82 @@ impl<'a> Resolved<'a> {
         quote!(#private::key() #(#parts)* .build())
     }
 
-    /// The name is the user's own, for its hygiene. It stands where its type does, so that "not a key part" points
-    /// there; for a field or a part of a pattern the literal is the place, because its type is written elsewhere.
-    fn value(&self, placeholder: &Placeholder, source: &Source<'_>) -> TokenStream {
-        let place = match source {
+    /// The placeholder that stands for the items of a list, and whose they are.
+    fn list(&self) -> Option<(&'a Placeholder, &Source<'a>)> {
+        self.parts.iter().find_map(|part| match part {
+            Part::Value {
+                placeholder,
+                source,
+            } if placeholder.each => Some((*placeholder, source)),
+            _ => None,
+        })
+    }
+
+    /// Iterates over a list by reference, whatever its type.
+    ///
+    /// ```text
+    /// {
+    ///     use ROOT::__private::v1::{ItemsBehind as _, ItemsBehindTwo as _, ItemsOf as _};
+    ///     (&&&&ROOT::__private::v1::Items(&ids)).__key_items()
+    /// }
+    /// ```
+    fn items(
+        &self,
+        placeholder: &Placeholder,
+        source: &Source<'_>,
+        private: &TokenStream,
+    ) -> TokenStream {
+        let list = self.reference(placeholder, source);
+        let generated = Span::mixed_site().located_at(self.place(placeholder, source));
+        quote_spanned! {generated=> {
+            #[allow(unused_imports)]
+            use #private::{ItemsBehind as _, ItemsBehindTwo as _, ItemsOf as _};
+            (&&&&#private::Items(#list)).__key_items()
+        }}
+    }
+
+    /// A part of a key is reported where its type stands; for a field or a part of a pattern that is written elsewhere,
+    /// at the literal.
+    fn place(&self, placeholder: &Placeholder, source: &Source<'_>) -> Span {
+        match source {
             Source::Argument(argument) if placeholder.fields.is_empty() => argument.ty.span(),
             _ => self.literal,
+        }
+    }
+
+    fn value(&self, placeholder: &Placeholder, source: &Source<'_>) -> TokenStream {
+        let place = self.place(placeholder, source);
+        let generated = Span::mixed_site().located_at(place);
+        let method = Ident::new(if placeholder.raw { "raw" } else { "part" }, generated);
+        let written = &placeholder.written;
+        let value = if placeholder.each {
+            let item = item(place);
+            quote_spanned!(generated=> &#item)
+        } else {
+            self.reference(placeholder, source)
         };
+        quote_spanned!(generated=> .#method(#written, #value))
+    }
+
+    /// Borrows a value. Its name is the user's own, for its hygiene.
+    fn reference(&self, placeholder: &Placeholder, source: &Source<'_>) -> TokenStream {
+        let place = self.place(placeholder, source);
         let mut name = match source {
             Source::Receiver(receiver) => Ident::new("self", receiver.self_token.span()),
             Source::Argument(argument) => argument.outer.clone(),
             Source::Part(_, name) => (*name).clone(),
         };
         name.set_span(name.span().located_at(place));
-        let fields = placeholder.fields.iter().map(|field| self.member(field));
-        let written = &placeholder.written;
-        let generated = Span::mixed_site().located_at(place);
-        let method = Ident::new(if placeholder.raw { "raw" } else { "part" }, generated);
         // A part is a reference already.
         if let Source::Part(argument, _) = source
             && argument.is_lent()
             && placeholder.fields.is_empty()
         {
-            return quote_spanned!(generated=> .#method(#written, #name));
+            return name.into_token_stream();
         }
-        quote_spanned!(generated=> .#method(#written, &#name #(.#fields)*))
+        let fields = placeholder.fields.iter().map(|field| self.member(field));
+        let generated = Span::mixed_site().located_at(place);
+        quote_spanned!(generated=> &#name #(.#fields)*)
     }
 
     /// A field of the user's type. Its place is the macro's, or rustc would offer to write another field there, in place
@@ -184,6 +257,11 @@ impl<'a> Resolved<'a> {
             }
         }
     }
+}
+
+/// The name of one item of a list.
+fn item(place: Span) -> Ident {
+    Ident::new("__item", Span::mixed_site().located_at(place))
 }
 
 fn source<'a>(
@@ -219,7 +297,7 @@ fn source<'a>(
         match named {
             None if part.is_some() => return part,
             Some(argument) => {
-                if placeholder.fields.is_empty() && is_option(&argument.ty) {
+                if placeholder.fields.is_empty() && !placeholder.each && is_option(&argument.ty) {
                     mistakes.add(
                         &argument.ty,
                         format_args!(

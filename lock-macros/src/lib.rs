@@ -47,6 +47,7 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// |---|---|---|
 /// | `key = "order:<id>"` | the lock's name; this or `keys` is needed | |
 /// | `keys = ["account:<from>", "account:<to>"]` | several locks, all of which are held while the body runs | |
+/// | `keys = "item:<ids..>"` | a lock for each item of a list, also inside `keys = [...]` | |
 /// | `wait = "5s"` | how long to wait for the lock; `"0s"` tries once | the client's, 3 s |
 /// | `lease = "30s"` | a fixed lease: at its end the body is dropped | the client's, 30 s, renewed every third |
 /// | `renew = true` | renews an explicit lease while the body runs | only an absent `lease` is renewed |
@@ -82,6 +83,7 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// | `<arg.field.0>`, `<self.field>` | a field of it |
 /// | `<id>` for `Path(id): Path<u64>` | what a pattern binds |
 /// | `<arg:raw>` | the value as it prints |
+/// | `<arg..>`, `<arg.field..>` | each item of a list, in a key of its own: see [several keys](#several-keys) |
 /// | `<<`, `>>` | a literal `<`, `>` |
 /// | `{…}` | itself: a Redis Cluster hash tag, as in `"{order:<id>}:pay"` |
 ///
@@ -96,6 +98,12 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// other, within one `wait`: what is had is kept meanwhile, and a fixed lease begins when the last one is had. If a lock is
 /// lost before the last one is had, the call starts over within its `wait`.
 /// `wait = "0s"` takes all or none. The loss of one lock ends the body.
+///
+/// `<ids..>` stands for each item of a list: an argument, or a field of one, that is a slice, an array, a `Vec` or anything
+/// else that can be iterated over by reference, with items that are `Display`. `keys = "item:<ids..>"` takes a lock for
+/// each item, and a key has one such list at most. With `guard = hold` the holds are in the order of the keys, then of the
+/// items; two items that give one key are one lock, whose hold stands at both places. A call whose lists leave no key
+/// at all is `LockError::InvalidKey` with `KeyError::NoKeys`, and its body does not run.
 ///
 /// Nested calls keep the order too. Where a call with several keys encloses or is nested, a lock that stands before one
 /// that is held already is tried once, and the call is `Busy` if it is not free: waiting for it could deadlock. Nested
@@ -228,6 +236,15 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// async fn later(from: Account, to: Account, amount: Money, busy: LockError) -> Result<Receipt, TransferError> {
 ///     Err(TransferError::Later(busy))
+/// }
+/// ```
+///
+/// Everything in a cart, and the cart itself:
+///
+/// ```ignore
+/// #[distributed_lock(keys = ["cart:<cart.id>", "item:<cart.items..>"], guard = holds)]
+/// async fn ship(cart: Cart) -> Result<Receipt, LockError> {
+///     // holds[0] is the cart's, holds[1] that of its first item.
 /// }
 /// ```
 #[cfg(not(fuzzing))]

@@ -224,6 +224,42 @@ fn several_keys() {
 }
 
 #[test]
+fn keys_of_a_list() {
+    let failed = failed(quote!(Result<(), E>));
+    let fake = fake(quote!(Result<(), E>));
+    expands(
+        quote!(keys = ["cart:<cart>", "item:<ids..>"]),
+        quote!(
+            async fn ship(cart: u64, ids: &[u64]) -> Result<(), E> {
+                body
+            }
+        ),
+        quote! {
+            async fn ship(cart: u64, ids: &[u64]) -> Result<(), E> {
+                let __key = ::lock_runtime::__private::v1::Keys::new()
+                    .one(::lock_runtime::__private::v1::key().text("cart:").part("cart", &cart).build())
+                    .each(
+                        {
+                            #[allow(unused_imports)]
+                            use ::lock_runtime::__private::v1::{ItemsBehind as _, ItemsBehindTwo as _, ItemsOf as _};
+                            (&&&&::lock_runtime::__private::v1::Items(&ids)).__key_items()
+                        },
+                        |__item| ::lock_runtime::__private::v1::key().text("item:").part("ids..", &__item).build()
+                    );
+                let __call = ::lock_runtime::__private::v1::Call::several(__key);
+                __call.run(async move {
+                    #[allow(unused_variables)]
+                    let cart = cart;
+                    #[allow(unused_variables)]
+                    let ids = ids;
+                    #fake '__body: { body }
+                }, #failed).await
+            }
+        },
+    );
+}
+
+#[test]
 fn a_failure_becomes_what_the_options_say() {
     let mapped = |path: TokenStream| {
         quote! {{

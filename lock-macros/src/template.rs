@@ -12,7 +12,7 @@ pub(crate) enum Piece {
     Placeholder(Placeholder),
 }
 
-/// `<arg.field.0:raw>`
+/// `<arg.field.0:raw>`, `<arg.field..>`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Placeholder {
     /// As written, without the brackets: it names the placeholder in errors.
@@ -23,6 +23,16 @@ pub(crate) struct Placeholder {
     pub(crate) fields: Vec<String>,
     /// Not escaped.
     pub(crate) raw: bool,
+    /// Stands for each item of a list, in a key of its own.
+    pub(crate) each: bool,
+}
+
+/// The placeholders that stand for the items of a list.
+pub(crate) fn lists(pieces: &[Piece]) -> impl Iterator<Item = &Placeholder> {
+    pieces.iter().filter_map(|piece| match piece {
+        Piece::Placeholder(placeholder) if placeholder.each => Some(placeholder),
+        _ => None,
+    })
 }
 
 /// Why a text is no template.
@@ -36,6 +46,18 @@ pub(crate) enum TemplateError {
     },
     StrayClose,
     EmptyPlaceholder,
+    EmptyList,
+    ListNotLast {
+        piece: String,
+    },
+    ListFormat {
+        piece: String,
+        path: String,
+    },
+    TwoLists {
+        first: String,
+        second: String,
+    },
     Nested {
         piece: String,
     },
@@ -71,6 +93,21 @@ impl fmt::Display for TemplateError {
             Self::StrayClose => f.write_str("a `>` closes nothing: write `>>` for a literal `>`"),
             Self::EmptyPlaceholder => f.write_str(
                 "the placeholder `<>` is empty: write the name of an argument, as in `<id>`",
+            ),
+            Self::EmptyList => f.write_str(
+                "the placeholder `<..>` is empty: write the name of an argument that is a list, as in `<ids..>`",
+            ),
+            Self::ListNotLast { piece } => write!(
+                f,
+                "`<{piece}>` is not a list: `..` comes last, after an argument or its field, and stands for each item, as in `<ids..>`"
+            ),
+            Self::ListFormat { piece, path } => write!(
+                f,
+                "`<{piece}>`: each item stands in its key by its `Display`, escaped; write `<{path}..>`"
+            ),
+            Self::TwoLists { first, second } => write!(
+                f,
+                "`<{first}>` and `<{second}>` are two lists in one key: write a key for each, as in `keys = [\"a:<{first}>\", \"b:<{second}>\"]`, or make one list of pairs before the call"
             ),
             Self::Nested { piece } => write!(
                 f,
@@ -158,6 +195,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Piece>, TemplateError> {
         pieces.push(Piece::Text(literal));
     }
     separated(&pieces)?;
+    one_list(&pieces)?;
     Ok(pieces)
 }
 
@@ -175,6 +213,22 @@ fn placeholder(inside: &str) -> Result<Placeholder, TemplateError> {
         Some((path, format)) => (path, Some(format)),
         None => (inside, None),
     };
+    let (path, each) = match path.split_once("..") {
+        Some(("", "")) => return Err(TemplateError::EmptyList),
+        Some((list, "")) => (list, true),
+        Some(_) => {
+            return Err(TemplateError::ListNotLast {
+                piece: inside.into(),
+            });
+        }
+        None => (path, false),
+    };
+    if format.is_some_and(|format| each || format.ends_with("..")) {
+        return Err(TemplateError::ListFormat {
+            piece: inside.into(),
+            path: path.into(),
+        });
+    }
     let mut names = path.split('.');
     let head = names.next().unwrap_or_default();
     let fields: Vec<String> = names.map(str::to_owned).collect();
@@ -192,6 +246,7 @@ fn placeholder(inside: &str) -> Result<Placeholder, TemplateError> {
             head: head.into(),
             fields,
             raw: format.is_some(),
+            each,
         }),
         Some(format) => Err(TemplateError::Format {
             path: path.into(),
@@ -215,6 +270,18 @@ fn is_index(text: &str) -> bool {
     // Without the leading zeros and the overflow that a tuple index cannot have.
     text.parse::<u32>()
         .is_ok_and(|index| index.to_string() == text)
+}
+
+/// Refuses what would stand for all pairs of two lists.
+fn one_list(pieces: &[Piece]) -> Result<(), TemplateError> {
+    let mut lists = lists(pieces);
+    match (lists.next(), lists.next()) {
+        (Some(first), Some(second)) => Err(TemplateError::TwoLists {
+            first: first.written.clone(),
+            second: second.written.clone(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses neighbours that different values could make look alike.
@@ -263,6 +330,7 @@ mod tests {
             head: head.into(),
             fields: fields.iter().map(|&field| field.into()).collect(),
             raw,
+            each: written.ends_with(".."),
         })
     }
 
@@ -296,6 +364,19 @@ mod tests {
             ("<a>>><b>", vec![a(), text(">"), b()]),
             ("<_x>", vec![hole("_x", "_x", &[], false)]),
             (
+                "item:<ids..>:<id>",
+                vec![
+                    text("item:"),
+                    hole("ids..", "ids", &[], false),
+                    text(":"),
+                    id(),
+                ],
+            ),
+            (
+                "<self.cart.0..>",
+                vec![hole("self.cart.0..", "self", &["cart", "0"], false)],
+            ),
+            (
                 "<größe>é<b>",
                 vec![hole("größe", "größe", &[], false), text("é"), b()],
             ),
@@ -314,6 +395,13 @@ mod tests {
             path: "id".into(),
             format: format.into(),
         };
+        let listed = |piece: &str| E::ListFormat {
+            piece: piece.into(),
+            path: "ids".into(),
+        };
+        let not_last = |piece: &str| E::ListNotLast {
+            piece: piece.into(),
+        };
         for (template, error) in [
             ("", E::Empty),
             (" a", E::BlankEnds),
@@ -331,6 +419,24 @@ mod tests {
             ),
             ("<id:?>", format("?")),
             ("<id:>", format("")),
+            ("<..>", E::EmptyList),
+            ("<ids..:raw>", listed("ids..:raw")),
+            ("<ids:raw..>", listed("ids:raw..")),
+            ("<ids..:?>", listed("ids..:?")),
+            ("<..ids>", not_last("..ids")),
+            ("<ids..name>", not_last("ids..name")),
+            ("<ids...>", not_last("ids...")),
+            ("<0..5>", not_last("0..5")),
+            ("<ids[..]>", not_last("ids[..]")),
+            ("<ids()..>", expression("ids()..")),
+            ("<_..>", E::Wildcard),
+            (
+                "<a..>:<b>:<c..>",
+                E::TwoLists {
+                    first: "a..".into(),
+                    second: "c..".into(),
+                },
+            ),
             ("<_>", E::Wildcard),
             ("<_.0>", E::Wildcard),
             ("< id>", expression(" id")),
@@ -357,6 +463,10 @@ mod tests {
                 "{between}"
             );
         }
+        assert!(matches!(
+            parse("<a..>-<b>"),
+            Err(TemplateError::NoSeparator { .. })
+        ));
         for between in [":", "/", "|", "x:y", "é", "}", "<<", " "] {
             assert!(parse(&format!("<a>{between}<b>")).is_ok(), "{between}");
         }

@@ -47,6 +47,9 @@ pub(crate) fn key(value: &Expr, mistakes: &mut Mistakes) -> Option<LitStr> {
     None
 }
 
+/// What is wrong with a value that names one lock, or none.
+pub(crate) const NO_LIST: &str = "`keys` is a list: write `keys = [\"account:<from>\", \"account:<to>\"]`, `keys = \"account:<ids..>\"` for each item of the argument `ids`, or `key = \"…\"` for one lock";
+
 /// The literals of a list of keys; what a mistake spoiled is left out.
 pub(crate) fn keys<'a>(value: &'a Expr, mistakes: &mut Mistakes) -> Option<Vec<&'a Expr>> {
     match value {
@@ -55,9 +58,11 @@ pub(crate) fn keys<'a>(value: &'a Expr, mistakes: &mut Mistakes) -> Option<Vec<&
             "the list of keys is empty: name the locks, as in `keys = [\"account:<from>\", \"account:<to>\"]`",
         ),
         Expr::Array(list) => return Some(list.elems.iter().collect()),
+        // One that stands for the items of a list.
+        value if text(value).is_some() => return Some(vec![value]),
         _ => mistakes.add(
             value,
-            "`keys` is a list: write `keys = [\"account:<from>\", \"account:<to>\"]`, or `key = \"…\"` for one lock",
+            NO_LIST,
         ),
     }
     None

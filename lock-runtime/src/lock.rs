@@ -66,13 +66,7 @@ impl Lock {
         }
     }
 
-    option_setters!(settings.options);
-
-    /// Another namespace than the client's.
-    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.settings.namespace = Some(namespace.into());
-        self
-    }
+    option_setters!();
 
     fn name(&self) -> Result<(LockKey, LockName), LockError> {
         let key = self.key.clone()?;

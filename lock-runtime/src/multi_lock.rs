@@ -81,13 +81,7 @@ impl MultiLock {
         }
     }
 
-    option_setters!(settings.options);
-
-    /// Another namespace than the client's.
-    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.settings.namespace = Some(namespace.into());
-        self
-    }
+    option_setters!();
 
     fn wanted(&self) -> Result<Vec<Wanted>, LockError> {
         self.settings.several(self.keys.iter().cloned())

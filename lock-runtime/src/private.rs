@@ -5,6 +5,8 @@ pub mod v1 {
     use std::{
         fmt,
         future::Future,
+        iter,
+        ops::Deref,
         pin::Pin,
         sync::Arc,
         task::{Context, Poll, ready},
@@ -26,7 +28,7 @@ pub mod v1 {
         locks::Locks,
         reentry::Frame,
         run::{Ends, Passage, Slot},
-        settings::{Settings, option_setters},
+        settings::Settings,
     };
 
     /// Begins a key.
@@ -112,32 +114,136 @@ pub mod v1 {
         matches!(error, LockError::Busy { .. })
     }
 
+    /// The keys of a call of which some stand for the items of a list.
+    #[derive(Debug, Default)]
+    #[must_use]
+    pub struct Keys(Vec<Result<LockKey, KeyError>>);
+
+    impl Keys {
+        pub fn new() -> Self {
+            Self::default()
+        }
+
+        pub fn one(mut self, key: Result<LockKey, KeyError>) -> Self {
+            self.0.push(key);
+            self
+        }
+
+        pub fn each<I: IntoIterator>(
+            mut self,
+            items: I,
+            key: impl FnMut(I::Item) -> Result<LockKey, KeyError>,
+        ) -> Self {
+            self.0.extend(items.into_iter().map(key));
+            self
+        }
+    }
+
+    impl From<Keys> for Vec<Result<LockKey, KeyError>> {
+        fn from(Keys(keys): Keys) -> Self {
+            keys
+        }
+    }
+
+    /// A list in a key, whose items are borrowed: of `&&&&Items`, method resolution takes the first way to iterate that
+    /// the list's type has, behind up to two pointers. The last way is there for the error message.
+    #[derive(Debug)]
+    pub struct Items<'a, T: ?Sized>(pub &'a T);
+
+    /// A type whose reference can be iterated over.
+    #[diagnostic::on_unimplemented(
+        message = "#[distributed_lock] `{Self}` is not a list",
+        label = "`..` stands for each item of this value, and a reference to it cannot be iterated over",
+        note = "a list is a slice, an array, a `Vec`, or anything of which a reference is `IntoIterator`; write the placeholder without `..` for one value"
+    )]
+    pub trait KeyList {}
+
+    #[diagnostic::do_not_recommend]
+    impl<T: ?Sized> KeyList for T where for<'a> &'a T: IntoIterator {}
+
+    pub trait ItemsOf {
+        type Items;
+        fn __key_items(&self) -> Self::Items;
+    }
+
+    impl<'a, T: ?Sized> ItemsOf for &&&Items<'a, T>
+    where
+        &'a T: IntoIterator,
+    {
+        type Items = &'a T;
+
+        fn __key_items(&self) -> &'a T {
+            self.0
+        }
+    }
+
+    pub trait ItemsBehind {
+        type Items;
+        fn __key_items(&self) -> Self::Items;
+    }
+
+    impl<'a, T: Deref + ?Sized> ItemsBehind for &&Items<'a, T>
+    where
+        &'a T::Target: IntoIterator,
+    {
+        type Items = &'a T::Target;
+
+        fn __key_items(&self) -> Self::Items {
+            self.0
+        }
+    }
+
+    pub trait ItemsBehindTwo {
+        type Items;
+        fn __key_items(&self) -> Self::Items;
+    }
+
+    impl<'a, T: Deref<Target: Deref> + ?Sized> ItemsBehindTwo for &Items<'a, T>
+    where
+        &'a <T::Target as Deref>::Target: IntoIterator,
+    {
+        type Items = &'a <T::Target as Deref>::Target;
+
+        fn __key_items(&self) -> Self::Items {
+            self.0
+        }
+    }
+
+    impl<T: ?Sized> Items<'_, T> {
+        pub fn __key_items(&self) -> iter::Empty<&'static str>
+        where
+            T: KeyList,
+        {
+            iter::empty()
+        }
+    }
+
     /// An annotated call: which locks, on which terms.
     #[derive(Debug)]
     #[must_use]
     pub struct Call {
-        keys: Keys,
+        keys: Locked,
         client: Option<LockClient>,
         namespace: Option<&'static str>,
         options: LockOptions,
     }
 
     #[derive(Debug)]
-    enum Keys {
+    enum Locked {
         One(Result<LockKey, KeyError>),
         Several(Vec<Result<LockKey, KeyError>>),
     }
 
     impl Call {
         pub fn new(key: Result<LockKey, KeyError>) -> Self {
-            Self::of(Keys::One(key))
+            Self::of(Locked::One(key))
         }
 
-        pub fn several<const N: usize>(keys: [Result<LockKey, KeyError>; N]) -> Self {
-            Self::of(Keys::Several(keys.into()))
+        pub fn several(keys: impl Into<Vec<Result<LockKey, KeyError>>>) -> Self {
+            Self::of(Locked::Several(keys.into()))
         }
 
-        fn of(keys: Keys) -> Self {
+        fn of(keys: Locked) -> Self {
             Self {
                 keys,
                 client: None,
@@ -146,7 +252,47 @@ pub mod v1 {
             }
         }
 
-        option_setters!(options);
+        // By hand, because rustc shows the user where an option's type is declared.
+
+        pub fn wait(mut self, wait: Duration) -> Self {
+            self.options.wait = Some(wait);
+            self
+        }
+
+        pub fn lease(mut self, lease: Duration) -> Self {
+            self.options.lease = Some(lease);
+            self
+        }
+
+        pub fn renew(mut self, renew: bool) -> Self {
+            self.options.renew = Some(renew);
+            self
+        }
+
+        pub fn max_hold(mut self, max_hold: Duration) -> Self {
+            self.options.max_hold = Some(max_hold);
+            self
+        }
+
+        pub fn hold_at_least(mut self, hold_at_least: Duration) -> Self {
+            self.options.hold_at_least = hold_at_least;
+            self
+        }
+
+        pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+            self.options.on_lost = on_lost;
+            self
+        }
+
+        pub fn strategy(mut self, strategy: Strategy) -> Self {
+            self.options.strategy = Some(strategy);
+            self
+        }
+
+        pub fn release(mut self, release: Release) -> Self {
+            self.options.release = Some(release);
+            self
+        }
 
         pub fn client(mut self, client: &LockClient) -> Self {
             self.client = Some(client.clone());
@@ -197,8 +343,8 @@ pub mod v1 {
                 options,
             };
             Ok(match keys {
-                Keys::One(key) => Locks::One(settings.one(key)?),
-                Keys::Several(keys) => Locks::Several(settings.several(keys)?),
+                Locked::One(key) => Locks::One(settings.one(key)?),
+                Locked::Several(keys) => Locks::Several(settings.several(keys)?),
             })
         }
     }

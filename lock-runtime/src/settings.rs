@@ -1,4 +1,4 @@
-//! The options of an acquisition, which one lock, several locks and an annotated call have in common.
+//! The options of an acquisition, which one lock and several locks have in common.
 
 use lock_core::{
     error::LockError,
@@ -58,12 +58,12 @@ impl Settings {
     }
 }
 
-/// The methods that set the options of an acquisition, for a type that has them in this field.
+/// The methods that set the options of a type that has `settings`.
 macro_rules! option_setters {
-    ($($options:ident).+) => {
+    () => {
         /// How long the acquisition may take, end to end; zero is one attempt that never queues.
         pub fn wait(mut self, wait: Duration) -> Self {
-            self.$($options).+.wait = Some(wait);
+            self.settings.options.wait = Some(wait);
             self
         }
 
@@ -72,19 +72,19 @@ macro_rules! option_setters {
         /// Nested in a call that holds the lock, the call extends that hold's lease first, if it ends earlier. The later
         /// deadline stays when the nested call has left, because no lease is ever shortened. Its renewal ends with it.
         pub fn lease(mut self, lease: Duration) -> Self {
-            self.$($options).+.lease = Some(lease);
+            self.settings.options.lease = Some(lease);
             self
         }
 
         /// Whether the lease is renewed every third of its time while it is held.
         pub fn renew(mut self, renew: bool) -> Self {
-            self.$($options).+.renew = Some(renew);
+            self.settings.options.renew = Some(renew);
             self
         }
 
         /// How long a renewed lease is renewed at most.
         pub fn max_hold(mut self, max_hold: Duration) -> Self {
-            self.$($options).+.max_hold = Some(max_hold);
+            self.settings.options.max_hold = Some(max_hold);
             self
         }
 
@@ -92,26 +92,32 @@ macro_rules! option_setters {
         /// free at the end of that time. It counts from the grant, and is no longer than an explicit lease. A body that
         /// panics or is dropped, and a guard that is dropped, free the lock at once.
         pub fn hold_at_least(mut self, hold_at_least: Duration) -> Self {
-            self.$($options).+.hold_at_least = hold_at_least;
+            self.settings.options.hold_at_least = hold_at_least;
             self
         }
 
         /// What becomes of the body of [`run`](Self::run) when the lease is lost.
         pub fn on_lost(mut self, on_lost: OnLost) -> Self {
-            self.$($options).+.on_lost = on_lost;
+            self.settings.options.on_lost = on_lost;
             self
         }
 
         /// How to wait for the lock, if it is not free.
         pub fn strategy(mut self, strategy: Strategy) -> Self {
-            self.$($options).+.strategy = Some(strategy);
+            self.settings.options.strategy = Some(strategy);
             self
         }
 
         /// When [`run`](Self::run) returns the body's value: once the release is confirmed, or on its way. A guard's release is
         /// always confirmed.
         pub fn release(mut self, release: Release) -> Self {
-            self.$($options).+.release = Some(release);
+            self.settings.options.release = Some(release);
+            self
+        }
+
+        /// Another namespace than the client's.
+        pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+            self.settings.namespace = Some(namespace.into());
             self
         }
     };

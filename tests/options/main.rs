@@ -2,6 +2,7 @@
 
 mod extend;
 mod hold_at_least;
+mod key_lists;
 mod keys;
 mod layout;
 mod logs;

@@ -101,7 +101,7 @@ fn template() -> impl Strategy<Value = String> {
 
 fn placeholder() -> impl Strategy<Value = String> {
     let head = mostly(one(ARGUMENTS), one("self¦type¦_¦x y¦0¦Self¦"));
-    let format = mostly(Just(String::new()), one(":raw¦:?¦::X¦()"));
+    let format = mostly(Just(String::new()), one(":raw¦:?¦::X¦()¦..¦..:raw"));
     (head, vec(one(".name¦.0¦.12¦.r#fn¦.self"), 0..2), format)
         .prop_map(|(head, fields, format)| format!("<{head}{}{format}>", fields.concat()))
 }
@@ -128,6 +128,7 @@ const ATTRIBUTES: &str = r#"key = "a:<id>", wait = "5s", guard = hold,¦
     key = "<id>/<self.name>", client = self.locks,¦
     key = "a", lease = LEASE, renew = true, max_hold = "10m", on_lost = continue,¦
     keys = ["a:<id>", "b:<req.to>"], on_busy = skip,¦
+    keys = "b:<req.to..>", guard = hold,¦
     key = "a", mode = permits(2), on_busy = fallback(later), map_err = wrap,¦key = "a",¦"#;
 
 fn attribute() -> impl Strategy<Value = String> {

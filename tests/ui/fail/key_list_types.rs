@@ -1,0 +1,35 @@
+// A list is iterated by reference, and its items are key parts.
+use lock_runtime::{LockError, distributed_lock};
+
+struct Secret;
+
+struct Request {
+    id: u64,
+}
+
+#[distributed_lock(keys = "item:<id..>")]
+async fn one_value(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(keys = "item:<text..>")]
+async fn text(text: &str) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(keys = "item:<req.id..>")]
+async fn field(req: Request) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(keys = "item:<secrets..>")]
+async fn secrets(secrets: Vec<Secret>) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(keys = "item:<ids..>")]
+async fn options(ids: &[Option<u64>]) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}
