@@ -170,7 +170,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         changes: &[Change {
             file: "lock-runtime/src/renewal.rs",
             from: "            answered = clock::boot::timeout_at(until, &mut answers) => answered,\n        };\n        if answered.is_some() {\n            return answered;\n        }",
-            to: "            answered = clock::boot::timeout_at(until.min(clock::boot::now() + RETRY_AFTER), &mut answers) => answered,\n        };\n        if answered.is_some() {\n            return answered;\n        }\n        asked.iter().for_each(|asked| drop(asked.hold.lose(LossReason::Expired)));",
+            to: "            answered = clock::boot::timeout_at(until.min(clock::boot::now() + RETRY_AFTER), &mut answers) => answered,\n        };\n        if answered.is_some() {\n            return answered;\n        }\n        asked.iter().for_each(|asked| drop(asked.hold.apply(asked.requested, Renewed::NotHeld)));",
         }],
     },
     Mutant {
