@@ -11,6 +11,9 @@ use crate::advice::Advice;
 /// The longest key, in bytes, that a backend is asked to hold: namespace and hash tag included.
 pub const MAX_KEY_BYTES: usize = 1024;
 
+/// The most keys that one call may name: a server serves nobody else while it takes all of them.
+pub const MAX_KEYS: usize = 1000;
+
 /// A value that can stand in a placeholder of a key: anything that is [`Display`], so `u64`, `&str`, `Uuid` and a
 /// user's `OrderId` all do. `Option` and `()` are not: absent values would share one lock.
 ///
@@ -65,6 +68,8 @@ pub enum KeyError {
     },
     /// The list of keys has no key: nothing would be locked.
     NoKeys,
+    /// A call with several keys names more than [`MAX_KEYS`].
+    TooManyKeys,
     /// The `Display` of this placeholder's value failed.
     Unprintable {
         /// The placeholder as written, without its brackets.
@@ -94,6 +99,7 @@ impl Display for KeyError {
                 "the key ends with `{suffix}`, which names a lock's own state"
             ),
             Self::NoKeys => f.write_str("the list of keys is empty"),
+            Self::TooManyKeys => write!(f, "the list has more than {MAX_KEYS} keys"),
             Self::Unprintable { placeholder } => {
                 write!(f, "the `Display` of the value of `<{placeholder}>` failed")
             }
@@ -115,6 +121,9 @@ impl Error for KeyError {
             Self::StrayBrace => &Advice("write one non-empty pair of braces, or none"),
             Self::ReservedName => &Advice("choose another name"),
             Self::ReservedSuffix { .. } => &Advice("choose another ending"),
+            Self::TooManyKeys => {
+                &Advice("take them in parts, or have one lock for a group of them")
+            }
             Self::NoKeys => &Advice("check it before the call: there is nothing to lock"),
             Self::Unprintable { .. } => return None,
         })

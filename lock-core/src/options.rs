@@ -220,7 +220,13 @@ impl LockOptions {
     /// # Errors
     /// [`OptionsError`] where choices are out of range or contradict each other.
     pub fn complete(&self, defaults: &Defaults) -> Result<Terms, OptionsError> {
+        // Servers count milliseconds: less is one attempt, as zero.
         let wait = self.wait.unwrap_or(defaults.wait);
+        let wait = if wait < Duration::from_millis(1) {
+            Duration::ZERO
+        } else {
+            wait
+        };
         let time = self.lease.unwrap_or(defaults.lease);
         let renewed = self.renew.unwrap_or(self.lease.is_none());
         if wait > MAX_WAIT {

@@ -15,7 +15,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) struct Argument {
-    /// What the expansion calls it before the body: its own name, or a made one for a pattern.
+    /// What the expansion calls it before the body: its own name, or that of the only one in its pattern, or a made one.
     pub(crate) outer: Ident,
     /// The one name it is bound to, if it is.
     pub(crate) name: Option<Ident>,
@@ -35,10 +35,13 @@ impl Arguments {
     /// Reads the arguments, and leaves the signature with a plain name for each.
     ///
     /// ```text
-    /// async fn f(mut id: u64, (a, _): Pair, _: Guard)
+    /// async fn f(mut id: u64, State(app): State<App>, (a, b): Pair, _: Guard)
     ///
-    /// async fn f(id: u64, __arg1: Pair, __arg2: Guard)
+    /// async fn f(id: u64, app: State<App>, __arg2: Pair, __arg3: Guard)
     /// ```
+    ///
+    /// The name of a pattern's only binding stands for the whole argument in what other attributes below see, as
+    /// `#[instrument(skip(app))]`.
     pub(crate) fn take(sig: &mut Signature) -> Self {
         let mut arguments = Self::read(sig);
         let typed = sig.inputs.iter_mut().filter_map(|input| match input {
@@ -46,9 +49,11 @@ impl Arguments {
             FnArg::Receiver(_) => None,
         });
         for (index, (input, argument)) in typed.zip(&mut arguments.typed).enumerate() {
-            if matches!(&argument.pattern, Pat::Ident(pattern) if !is_plain(pattern)) {
-                argument.outer = made(index);
-            }
+            let bound: Vec<_> = argument.bound().cloned().collect();
+            argument.outer = match &bound[..] {
+                [only] => only.clone(),
+                _ => made(index),
+            };
             argument.taken = true;
             let outer = &argument.outer;
             *input.pat = parse_quote!(#outer);

@@ -145,7 +145,9 @@ use crate::{args::Args, mistakes::Mistakes, signature::Function};
 /// it needs a `client = …` of its own.
 ///
 /// `#[tracing::instrument]` with any of its options may stand below: its span covers the waiting too, and its `err` and
-/// `ret` tell of a lock that failed. Above, it covers the body alone.
+/// `ret` tell of a lock that failed. Above, it covers the body alone. Below, an argument whose pattern has one name goes by that
+/// name as a whole: with `Path(id): Path<u64>`, `skip(id)` and `fields(order = id.0)`. One with more names has none there;
+/// `skip_all` leaves it out.
 ///
 /// Options name what a pattern binds: with `State(app): State<App>` and `Path((user, id)): Path<(u64, u64)>` the handler
 /// of an axum router can have `key = "order:<user>:<id>", client = app.locks`. A part stands there as a reference. Under

@@ -89,7 +89,7 @@ fn arguments_of_every_form() {
                 mut self: Box<Self>,
                 __arg0: Pair,
                 __arg1: Guard,
-                __arg2: C,
+                c: C,
                 #[cfg(unix)] d: D,
                 r#type: u8,
             ) -> Result<(), E> {
@@ -100,8 +100,8 @@ fn arguments_of_every_form() {
                     #[allow(unused_mut)] let mut __arg0 = __arg0;
                     let (a, mut b) = __arg0;
                     let __arg1 = __arg1;
-                    #[allow(unused_mut)] let mut __arg2 = __arg2;
-                    let ref c = __arg2;
+                    #[allow(unused_mut)] let mut c = c;
+                    let ref c = c;
                     #[cfg(unix)] #[expect(unused_variables)] let d = d;
                     let r#type = r#type;
                     #fake '__body: { body }
@@ -120,18 +120,18 @@ fn parts_of_patterns_are_lent() {
             async fn f(State(app): State<App>, Path(Pair { user, mut id }): Path<Pair>) -> Result<(), E> { body }
         },
         quote! {
-            async fn f(__arg0: State<App>, __arg1: Path<Pair>) -> Result<(), E> {
+            async fn f(app: State<App>, __arg1: Path<Pair>) -> Result<(), E> {
                 let __key = {
                     #[allow(unused_variables)] let Path(Pair { user: _, id }) = &__arg1;
                     ::lock_runtime::__private::v1::key().part("id", id).build()
                 };
                 let __call = {
-                    #[allow(unused_variables)] let State(app) = &__arg0;
+                    #[allow(unused_variables)] let State(app) = &app;
                     { let __client = &(app.locks); ::lock_runtime::__private::v1::Call::new(__key).client(__client) }
                 };
                 __call.run(async move {
-                    #[allow(unused_mut)] let mut __arg0 = __arg0;
-                    let State(app) = __arg0;
+                    #[allow(unused_mut)] let mut app = app;
+                    let State(app) = app;
                     let _ = &app;
                     #[allow(unused_mut)] let mut __arg1 = __arg1;
                     let Path(Pair { user, mut id }) = __arg1;
@@ -327,19 +327,20 @@ fn a_fallback_takes_the_arguments_that_the_body_did_not() {
             async fn f(&self, mut order: Order, (a, _): Pair) -> Result<(), E> { body }
         },
         quote! {
-            async fn f(&self, order: Order, __arg1: Pair) -> Result<(), E> {
+            async fn f(&self, order: Order, a: Pair) -> Result<(), E> {
                 let __key = ::lock_runtime::__private::v1::key().part("self.id", &self.id).build();
                 let __call = ::lock_runtime::__private::v1::Call::new(__key);
                 match __call.enter().await {
                     ::core::result::Result::Ok(__inside) => __inside.run(async move {
                         #[allow(unused_variables)]
                         let mut order = order;
-                        #[allow(unused_mut)] let mut __arg1 = __arg1;
-                        let (a, _) = __arg1;
+                        #[allow(unused_mut)] let mut a = a;
+                        let (a, _) = a;
+                        let _ = &a;
                         #fake '__body: { body }
                     }, #failed).await,
                     ::core::result::Result::Err(__error) if ::lock_runtime::__private::v1::is_busy(&__error) =>
-                        { let __fallback = Self::later; __fallback(self, order, __arg1, __error).await },
+                        { let __fallback = Self::later; __fallback(self, order, a, __error).await },
                     ::core::result::Result::Err(__error) => (#failed)(__error),
                 }
             }

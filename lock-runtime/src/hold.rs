@@ -223,6 +223,12 @@ impl HoldState {
         self.unused_until.0.load(Ordering::Acquire) == Self::GIVEN_UP
     }
 
+    /// Whether somebody relies on it: a body that has begun, or a guard. Nobody loses what nobody used; the call that
+    /// holds it acquires it again.
+    fn is_in_use(&self) -> bool {
+        self.unused_until.get().is_none()
+    }
+
     /// When to look whether the body has begun.
     pub(crate) fn unused_until(&self) -> Option<Moment> {
         self.unused_until.get().filter(|_| !self.is_given_up())
@@ -329,8 +335,8 @@ impl HoldState {
     pub(crate) fn renewal_failed(&self, error: &BackendError) {
         count(&self.counters().renewal_failed);
         let remaining = self.remaining();
-        if self.renewal_warned.swap(true, Ordering::AcqRel) {
-            tracing::debug!(key = %self.key, token = %self.token, ?remaining, %error, "renewal failed again");
+        if !self.is_in_use() || self.renewal_warned.swap(true, Ordering::AcqRel) {
+            tracing::debug!(key = %self.key, token = %self.token, ?remaining, %error, "renewal failed");
         } else {
             tracing::warn!(key = %self.key, token = %self.token, ?remaining, %error, "renewal failed, trying again until the lease ends");
         }
@@ -487,8 +493,12 @@ impl HoldState {
             reason
         });
         if first {
-            count(&self.counters().lost);
-            tracing::warn!(key = %self.key, token = %self.token, ?reason, "lease lost while held");
+            if self.is_in_use() {
+                count(&self.counters().lost);
+                tracing::warn!(key = %self.key, token = %self.token, ?reason, "lease lost while held");
+            } else {
+                tracing::debug!(key = %self.key, token = %self.token, ?reason, "lease lost before its body began");
+            }
             self.lost_now.notify_waiters();
         }
         reason

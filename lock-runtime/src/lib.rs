@@ -82,7 +82,7 @@ pub use lock_core::{
     backend::{Holder, Status},
     error::{BusyWith, FromLockError, LockError, LockResult, LossReason, MapErrResult, SkipResult},
     fencing::FencingToken,
-    key::{KeyError, KeyPart, LockKey, MAX_KEY_BYTES, escape},
+    key::{KeyError, KeyPart, LockKey, MAX_KEY_BYTES, MAX_KEYS, escape},
     layout::Layout,
     options::{Backoff, OnLost, OptionsError, Release, Strategy},
     owner::OwnerId,

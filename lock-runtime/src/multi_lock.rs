@@ -32,9 +32,9 @@ use crate::{
 /// taken. Where calls nest, a lock that comes before one that is held is tried once.
 ///
 /// # Number of keys
-/// A key that is named twice is one lock. A list without keys is [`KeyError::NoKeys`]: nothing runs unlocked. The number
-/// of keys has no limit, but a Redis server serves nobody else while it takes all of them in one step, and each lock is
-/// renewed and released by itself: have one lock for a group, where a call would need thousands.
+/// A key that is named twice is one lock. A list without keys is [`KeyError::NoKeys`]: nothing runs unlocked. One of more
+/// than [`MAX_KEYS`](crate::MAX_KEYS) is [`KeyError::TooManyKeys`], because a server serves nobody else while it takes all of
+/// them in one step: have one lock for a group, where a call would need thousands.
 ///
 /// # Fairness
 /// Waiters of one key enter in the order in which they queued, as those of a [`Lock`](crate::Lock) do. A call queues for

@@ -2,7 +2,7 @@
 
 use lock_core::{
     error::LockError,
-    key::{KeyError, LockKey, LockName},
+    key::{KeyError, LockKey, LockName, MAX_KEYS},
     options::LockOptions,
 };
 
@@ -44,24 +44,25 @@ impl Settings {
         })
     }
 
-    /// One lock for each of these keys, in their order. Without any there is nothing to lock, which is an error.
+    /// One lock for each of these keys, in their order: one at least, and [`MAX_KEYS`] at most.
     pub(crate) fn several(
         &self,
         keys: impl IntoIterator<Item = Result<LockKey, KeyError>>,
     ) -> Result<Vec<Wanted>, LockError> {
         let wanted = keys.into_iter().map(|key| self.one(key));
-        let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
-        if wanted.is_empty() {
-            return Err(KeyError::NoKeys.into());
+        let wanted = wanted.take(MAX_KEYS + 1).collect::<Result<Vec<_>, _>>()?;
+        match wanted.len() {
+            0 => Err(KeyError::NoKeys.into()),
+            1..=MAX_KEYS => Ok(wanted),
+            _ => Err(KeyError::TooManyKeys.into()),
         }
-        Ok(wanted)
     }
 }
 
 /// The methods that set the options of a type that has `settings`.
 macro_rules! option_setters {
     () => {
-        /// How long the acquisition may take, end to end; zero is one attempt that never queues.
+        /// How long the acquisition may take, end to end; less than a millisecond is one attempt that never queues.
         pub fn wait(mut self, wait: Duration) -> Self {
             self.settings.options.wait = Some(wait);
             self

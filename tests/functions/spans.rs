@@ -55,6 +55,20 @@ async fn below(id: u64, mut text: String) -> Locked<String> {
     Ok(text)
 }
 
+#[derive(Debug)]
+struct Path<T>(T);
+
+/// Shows nothing of what it has.
+struct State<T>(T);
+
+/// A pattern with one name goes by that name below.
+#[distributed_lock(key = "<id>")]
+#[instrument(skip(app), fields(order = id.0))]
+async fn extracted(State(app): State<String>, Path(id): Path<u64>) -> Locked<String> {
+    stay().await;
+    Ok(format!("{app}{id}"))
+}
+
 struct Shop;
 
 #[async_trait]
@@ -112,7 +126,10 @@ async fn a_span_covers_the_waiting_if_it_stands_below() {
     assert_eq!(begun_while_waiting(Shop.above(7)).await, nothing);
     assert_eq!(begun_while_waiting(below(7, "a".into())).await, ["below"]);
     assert_eq!(begun_while_waiting(Shop.below(7)).await, ["below"]);
+    let call = async || extracted(State("a".to_owned()), Path(7)).await;
+    assert_eq!(begun_while_waiting(call()).await, ["extracted"]);
 
+    guarded("7", Ok("a7".into()), call).await;
     guarded("7", Ok("7a".into()), async || above(7, "a").await).await;
     guarded("7", Ok("7a".into()), async || below(7, "a".into()).await).await;
     guarded("7", Ok(7), async || Shop.above(7).await).await;

@@ -113,3 +113,26 @@ async fn nothing_is_told_of_a_server_that_answers() {
     }
     assert!(log::about("server", &address).is_empty());
 }
+
+/// What a call with several keys has while it waits for the others is nobody's loss: the call takes it again.
+#[tokio::test]
+async fn a_lock_that_nobody_used_is_not_told_as_lost() {
+    log::keep();
+    let server = RedisServer::start().await;
+    let connect = async || LockClient::connect(server.url()).await.unwrap();
+    let (client, other) = (connect().await, connect().await);
+    let held = other.lock("unused:b").acquire().await.unwrap();
+    let both = client.locks(["unused:a", "unused:b"]).wait(30 * SECOND);
+    let both = tokio::spawn(async move { both.run(async {}).await });
+    support::stores::until_waiting(&other, "unused:b", 1).await;
+    server.stop_process();
+    until(async || client.stats().renewal_failed > 0).await;
+    // Longer than the claim that it has.
+    tokio::time::sleep(2500 * MS).await;
+    server.continue_process();
+    held.release().await;
+    both.await.unwrap().unwrap();
+    assert_eq!(client.stats().lost, 0);
+    let told = log::about("key", "unused:a");
+    assert!(told.is_empty(), "{told:?}");
+}

@@ -9,8 +9,8 @@ use std::{
 };
 
 use lock_runtime::{
-    BusyWith, Hold, Holds, KeyError, LockClient, LockError, LossReason, MultiLock, OptionsError,
-    ReleaseOutcome,
+    BusyWith, Hold, Holds, KeyError, LockClient, LockError, LossReason, MAX_KEYS, MultiLock,
+    OptionsError, ReleaseOutcome,
 };
 use support::{epsilon, server::RedisServer};
 use tokio::{task::JoinSet, time::sleep};
@@ -465,6 +465,23 @@ async fn a_thousand_are_taken_and_released() {
         assert_eq!(released.count(), 1000);
         until(async || store.keys().await.is_empty()).await;
         nothing_is_left(&store, &other, &["key:0", "key:999"]).await;
+    })
+    .await;
+}
+
+/// A server serves nobody else while it takes many at once.
+#[tokio::test]
+async fn a_list_of_more_keys_than_allowed_is_refused() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        for keys in [MAX_KEYS + 1, 100_000] {
+            let locks = client.locks((0..keys).map(|key| format!("key:{key}")));
+            let refused = locks.run(async { panic!("nothing is locked") }).await;
+            let refused: Result<(), _> = refused;
+            let too_many = LockError::InvalidKey(KeyError::TooManyKeys);
+            assert_eq!(refused, Err(too_many));
+        }
+        assert_eq!(client.stats().acquired, 0);
     })
     .await;
 }

@@ -112,6 +112,25 @@ async fn a_wait_spans_a_reconnect() {
     entering.await.unwrap().unwrap().release().await;
 }
 
+/// The rest of somebody's deadline may be next to nothing.
+#[tokio::test]
+async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        for wait in [1, 1_000, 999_999].map(Duration::from_nanos) {
+            for _ in 0..20 {
+                let entered = client.lock("k").wait(wait).acquire().await;
+                entered.expect("it is free").release().await;
+            }
+            let held = client.lock("k").acquire().await.unwrap();
+            let busy = client.lock("k").wait(wait).acquire().await;
+            assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+            held.release().await;
+        }
+    })
+    .await;
+}
+
 /// Far more callers than their process can ask for in time: the server answers, and they are late.
 #[tokio::test]
 async fn a_crowd_is_late_and_its_server_is_not_unreachable() {

@@ -198,7 +198,7 @@ impl RedisAttempt {
             }
             Ok(Reply::Queued { place, holder_ends }) => {
                 link.queued(&args.names.lock, &[(&**args, place)], holder_ends);
-                tracing::debug!(server = %self.server.address(), key = self.server.key(&args.names.lock), place, "queued");
+                tracing::debug!(server = %self.server.address(), key = %self.server.key(&args.names.lock), place, "queued");
                 self.turn().await
             }
             Ok(Reply::Late) => {

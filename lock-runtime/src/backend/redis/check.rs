@@ -32,7 +32,8 @@ pub(super) enum Failure {
 
 impl Failure {
     fn of(error: &RedisError) -> Self {
-        let text = error.to_string();
+        // What answers may be anything: its words stay on one line.
+        let text = error.to_string().replace(char::is_control, " ");
         match error.kind() {
             ErrorKind::AuthenticationFailed => Self::Authentication(text),
             ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(text),

@@ -39,7 +39,7 @@ pub(super) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>)
 pub(super) fn revoke(server: &Arc<Server>, link: &Arc<Link>, now: Moment) {
     for args in link.unanswered.overdue(now) {
         if args.revoke(now) {
-            tracing::debug!(server = %server.address(), key = server.key(&args.names.lock), "a caller did not come back for its answer");
+            tracing::debug!(server = %server.address(), key = %server.key(&args.names.lock), "a caller did not come back for its answer");
             let sent = Sent {
                 link: link.clone(),
                 args,
@@ -141,7 +141,7 @@ pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
             Some(Ok(answer)) => return left(answer),
             Some(Err(CallError::Refused(BackendError::WrongLayout))) => return,
             Some(Err(CallError::Refused(error))) => {
-                tracing::warn!(server = %server.address(), key = server.key(&args.names.lock), %error, "an abandoned acquisition runs out by itself");
+                tracing::warn!(server = %server.address(), key = %server.key(&args.names.lock), %error, "an abandoned acquisition runs out by itself");
                 return;
             }
             _ => {}
@@ -168,5 +168,5 @@ pub(super) async fn clean_up(server: Arc<Server>, sent: Sent) {
         clock::sleep_until(clock::now() + backoff).await;
         backoff = (backoff * 2).min(Duration::from_secs(1));
     }
-    tracing::warn!(server = %server.address(), key = server.key(&args.names.lock), "an abandoned acquisition could not be cleaned up; it has run out by itself");
+    tracing::warn!(server = %server.address(), key = %server.key(&args.names.lock), "an abandoned acquisition could not be cleaned up; it has run out by itself");
 }

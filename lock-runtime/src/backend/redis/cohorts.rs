@@ -395,7 +395,7 @@ impl Server {
     pub(super) fn tend_cohorts(self: &Arc<Self>, link: &Arc<Link>, now: Moment, next_look: Moment) {
         let chores = self.cohorts.tend(link, now, next_look);
         for (name, token) in chores.missed {
-            tracing::debug!(server = %self.address(), key = self.key(&name), token, "a waiter did not take its turn, passing it on");
+            tracing::debug!(server = %self.address(), key = %self.key(&name), token, "a waiter did not take its turn, passing it on");
         }
         for name in chores.requeue {
             link.requeue(self, Some(&name));
@@ -409,7 +409,7 @@ impl Server {
                 let patience = clock::now() + lease;
                 let renewing = server.renew(&name, token, Extend::To(lease));
                 if let Some(Err(error)) = clock::timeout_at(patience, renewing).await {
-                    tracing::debug!(server = %server.address(), key = server.key(&name), %token, %error, "an offer was not renewed");
+                    tracing::debug!(server = %server.address(), key = %server.key(&name), %token, %error, "an offer was not renewed");
                 }
             });
         }

@@ -362,11 +362,11 @@ impl Link {
             // The server knows this caller no longer.
             _ => match server.cohorts.lost_member(name, args.owner, asked) {
                 Some(first) => {
-                    tracing::debug!(server = %server.address(), key = server.key(name), "the server has lost a grant");
+                    tracing::debug!(server = %server.address(), key = %server.key(name), "the server has lost a grant");
                     server.lose_cohort(name, first);
                 }
                 None => {
-                    tracing::debug!(server = %server.address(), key = server.key(name), "the server has lost the queue, queueing again");
+                    tracing::debug!(server = %server.address(), key = %server.key(name), "the server has lost the queue, queueing again");
                     self.requeue(server, Some(name));
                 }
             },

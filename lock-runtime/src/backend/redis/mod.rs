@@ -488,7 +488,7 @@ impl Server {
         match released {
             Some(Ok(Released::Released)) => {
                 count(&self.counters.released);
-                tracing::debug!(server = %self.address(), key = self.key(&name), %token, "released in the background");
+                tracing::debug!(server = %self.address(), key = %self.key(&name), %token, "released in the background");
             }
             // A first request was carried out and its answer not read.
             Some(Ok(Released::NotHeld)) if clock::now() < lease_ends => {
@@ -497,11 +497,11 @@ impl Server {
             Some(Ok(Released::NotHeld)) => {}
             Some(Err(error)) => {
                 count(&self.counters.release_failed);
-                tracing::warn!(server = %self.address(), key = self.key(&name), %token, %error, "release failed, the lease ends by itself");
+                tracing::warn!(server = %self.address(), key = %self.key(&name), %token, %error, "release failed, the lease ends by itself");
             }
             None => {
                 count(&self.counters.release_failed);
-                tracing::warn!(server = %self.address(), key = self.key(&name), %token, "release not answered, the lease has ended by itself");
+                tracing::warn!(server = %self.address(), key = %self.key(&name), %token, "release not answered, the lease has ended by itself");
             }
         }
     }

@@ -367,7 +367,7 @@ impl Quorum {
             let joined = clock::timeout_at(patience, node.rejoin(&name, token, owner, until)).await;
             match joined {
                 Some(Ok(true)) => {
-                    tracing::debug!(server = %node.server().address(), key = Layout::Native.key(&name), %token, "a node has joined a hold");
+                    tracing::debug!(server = %node.server().address(), key = %Layout::Native.key(&name), %token, "a node has joined a hold");
                 }
                 Some(_) => return,
                 None => {}
@@ -446,7 +446,7 @@ impl Quorum {
         match released {
             Some(Ok(Released::Released)) => {
                 count(&self.counters.released);
-                tracing::debug!(key = Layout::Native.key(&name), %token, "released in the background");
+                tracing::debug!(key = %Layout::Native.key(&name), %token, "released in the background");
             }
             // A first request was carried out and its answer not read.
             Some(Ok(Released::NotHeld)) if clock::now() < lease_ends => {
@@ -455,11 +455,11 @@ impl Quorum {
             Some(Ok(Released::NotHeld)) => {}
             Some(Err(error)) => {
                 count(&self.counters.release_failed);
-                tracing::warn!(key = Layout::Native.key(&name), %token, %error, "release failed, the lease ends by itself");
+                tracing::warn!(key = %Layout::Native.key(&name), %token, %error, "release failed, the lease ends by itself");
             }
             None => {
                 count(&self.counters.release_failed);
-                tracing::warn!(key = Layout::Native.key(&name), %token, "release not answered by a majority, the lease has ended by itself");
+                tracing::warn!(key = %Layout::Native.key(&name), %token, "release not answered by a majority, the lease has ended by itself");
             }
         }
     }
