@@ -31,8 +31,7 @@ use crate::{
 /// A renewal that got no answer is tried again after this, as long as the local deadline allows.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// A renewal without an answer for so long, or for half of what is left of the lease, counts as failed. It goes on all the
-/// same.
+/// A renewal without an answer for so long counts as failed. It goes on all the same.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The holds of one client, by when something is due for them.
@@ -252,7 +251,7 @@ impl Keeper {
                 }
             }
             Err(error) => {
-                hold.renewal_failed(&error);
+                asked.failed(&error);
                 return error == BackendError::ShutDown;
             }
         }
@@ -303,6 +302,8 @@ struct Asked {
     hold: Arc<HoldState>,
     step: Step,
     requested: Requested,
+    /// Whether it counts as failed already.
+    has_failed: AtomicBool,
 }
 
 impl Asked {
@@ -313,6 +314,15 @@ impl Asked {
             hold,
             step,
             requested,
+            has_failed: AtomicBool::new(false),
+        }
+    }
+
+    /// It has failed, or has no answer yet. A check that fails is no renewal: its lease is fixed.
+    fn failed(&self, error: &BackendError) {
+        let is_renewal = matches!(self.step, Step::Renew(_));
+        if is_renewal && !self.has_failed.swap(true, Ordering::AcqRel) {
+            self.hold.renewal_failed(error);
         }
     }
 
@@ -374,11 +384,11 @@ async fn answers(keeper: &Keeper, asked: &[Asked]) -> Option<Vec<Result<Renewed,
     let mut is_awaited = false;
     loop {
         let deadline = first_deadline(asked.iter().map(|asked| &asked.hold))?;
-        let patience = (deadline.since(asked_at) / 2).min(ANSWER_PATIENCE);
+        let patience = asked_at + ANSWER_PATIENCE;
         let until = if is_awaited {
             deadline
         } else {
-            asked_at + patience
+            deadline.min(patience)
         };
         let answered = tokio::select! {
             biased;
@@ -388,12 +398,12 @@ async fn answers(keeper: &Keeper, asked: &[Asked]) -> Option<Vec<Result<Renewed,
         if answered.is_some() {
             return answered;
         }
-        if !is_awaited {
+        if !is_awaited && clock::boot::now() >= patience {
             is_awaited = true;
             let error = backend.trouble().unwrap_or_else(|| "no answer".into());
             let error = BackendError::Unreachable(error);
             let tended = asked.iter().filter(|asked| is_tended(&asked.hold));
-            tended.for_each(|asked| asked.hold.renewal_failed(&error));
+            tended.for_each(|asked| asked.failed(&error));
         }
     }
 }

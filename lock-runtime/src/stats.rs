@@ -42,7 +42,7 @@ counters! {
     release_failed,
     /// Renewals that extended a lease.
     renewed,
-    /// Renewals and checks that failed, or had no answer for a second, and were tried again.
+    /// Renewals that failed, or had no answer for a second, and were tried again.
     renewal_failed,
     /// Leases lost while they were held.
     lost,

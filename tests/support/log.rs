@@ -30,7 +30,7 @@ fn all() -> MutexGuard<'static, Vec<Record>> {
     RECORDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps from now on what the library logs at INFO and above, in the whole process.
+/// Keeps from now on what the library logs at INFO and above, and what it does of its sessions, in the whole process.
 ///
 /// # Panics
 /// If the process has another subscriber.
@@ -41,9 +41,17 @@ pub fn keep() {
     });
 }
 
-/// The events that have this value in this field, oldest first.
+/// The events at INFO and above that have this value in this field, oldest first.
 #[must_use]
 pub fn about(field: &str, value: &str) -> Vec<Record> {
+    let mut records = of_any_level(field, value);
+    records.retain(|record| record.level <= Level::INFO);
+    records
+}
+
+/// The events that have this value in this field, oldest first.
+#[must_use]
+pub fn of_any_level(field: &str, value: &str) -> Vec<Record> {
     let is_about = |record: &&Record| record.fields.get(field).is_some_and(|text| text == value);
     all().iter().filter(is_about).cloned().collect()
 }
@@ -62,7 +70,9 @@ struct Log {
 
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("lock_runtime") && *metadata.level() <= Level::INFO
+        let target = metadata.target();
+        let level = *metadata.level();
+        target.starts_with("lock_runtime") && (level <= Level::INFO || target.ends_with("::link"))
     }
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
         span::Id::from_u64(self.spans.fetch_add(1, Ordering::Relaxed) + 1)

@@ -86,7 +86,7 @@ impl Failure {
     }
 }
 
-/// How long a server may leave a TLS handshake unanswered before it is asked whether it speaks TLS at all.
+/// How long a server may take to say whether it speaks TLS at all.
 const TLS_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Makes a first connection, and asks whether the server can be used.
@@ -95,15 +95,23 @@ pub(super) async fn check(
     allow_eviction: bool,
     patience: Duration,
 ) -> Result<(), Failure> {
-    tokio::select! {
-        checked = check_server(&server, allow_eviction, patience) => match checked {
-            Err(Failure::Unreachable(_) | Failure::Closed(_)) if speaks_plainly(&server).await => {
-                Err(Failure::NoTls)
-            }
-            checked => checked,
-        },
-        // To a server without TLS a handshake is a line that does not end.
-        () = until_plain_after(&server, TLS_PATIENCE) => Err(Failure::NoTls),
+    // To a server without TLS a handshake is a line that does not end: time is left to ask what it speaks.
+    let asks = asks_for_tls(&server);
+    let patience = if asks {
+        patience.saturating_sub(TLS_PATIENCE)
+    } else {
+        patience
+    };
+    let until = clock::now() + patience;
+    let checking = check_server(&server, allow_eviction, patience);
+    let checked = clock::timeout_at(until, checking).await;
+    match checked.unwrap_or_else(|| Err(Failure::Unreachable("no answer".into()))) {
+        Err(Failure::Unreachable(detail) | Failure::Closed(detail))
+            if asks && !detail.contains("certificate") && speaks_plainly(&server).await =>
+        {
+            Err(Failure::NoTls)
+        }
+        checked => checked,
     }
 }
 
@@ -167,12 +175,11 @@ async fn is_sentinel(server: &Server) -> bool {
     mode.as_deref() == Some("sentinel")
 }
 
-/// Ends after this time, if the URL asks for TLS and the server answers without it.
-async fn until_plain_after(server: &Server, pause: Duration) {
-    clock::sleep_until(clock::now() + pause).await;
-    if !speaks_plainly(server).await {
-        std::future::pending::<()>().await;
-    }
+fn asks_for_tls(server: &Server) -> bool {
+    matches!(
+        server.client.get_connection_info().addr(),
+        ConnectionAddr::TcpTls { .. }
+    )
 }
 
 /// Whether the URL asks for TLS, and the server answers without it.
@@ -184,11 +191,12 @@ async fn speaks_plainly(server: &Server) -> bool {
     let asking = async {
         let mut socket = TcpStream::connect((host.as_str(), *port)).await.ok()?;
         socket.write_all(b"PING\r\n").await.ok()?;
-        let mut first = [0];
-        socket.read_exact(&mut first).await.ok()?;
-        Some(first[0])
+        let mut answer = [0; 5];
+        socket.read_exact(&mut answer).await.ok()?;
+        Some(answer)
     };
     let answer = clock::timeout_at(clock::now() + TLS_PATIENCE, asking).await;
-    // `+PONG`, or `-NOAUTH`.
-    matches!(answer.flatten(), Some(b'+' | b'-'))
+    // Other errors come from ports for TLS, too.
+    let answer = answer.flatten();
+    answer.is_some_and(|answer| [b"+PONG", b"-NOAU", b"-DENI"].contains(&&answer))
 }

@@ -289,12 +289,6 @@ impl Cohorts {
         })?
     }
 
-    /// Whether this grant is known, or a later one.
-    pub(super) fn knows(&self, name: &LockName, first: u64) -> bool {
-        self.with(name, |entry| entry.cohort.first() >= first)
-            .unwrap_or(false)
-    }
-
     /// The member of this token's grant that has or had the turn, and how many are still to come.
     pub(super) fn seen(&self, name: &LockName, first: u64) -> Option<(Turn, usize)> {
         self.with(name, |entry| {
@@ -314,6 +308,10 @@ impl Server {
         if *grant.inbox != *link.inbox {
             return; // of another session: its owners have left it, and have other names here
         }
+        let is_new = link.lines.note_grant(name, &grant.owners, grant.first);
+        if grant.is_pushed && !is_new {
+            return; // each grant is pushed once: this is an old message, which somebody repeats
+        }
         let now = clock::now();
         let Some(cohort) = Cohort::new(grant, now) else {
             return;
@@ -326,7 +324,8 @@ impl Server {
             let mut cohorts = lock(&self.cohorts.0);
             if let Some(known) = cohorts.get(name).map(|entry| &entry.cohort) {
                 let newer = known.first() > grant.first;
-                if newer || (known.first() == grant.first && !known.is_suspended()) {
+                let again = grant.is_pushed || !known.is_suspended();
+                if newer || (known.first() == grant.first && again) {
                     return;
                 }
             }

@@ -218,8 +218,17 @@ impl Health {
 
     /// The connection is lost: the server is gone, silent, or leads no more.
     pub(super) fn mark_lost(&self, reason: &str) {
-        self.lost.get_or_init(|| reason.to_owned());
-        self.mark_broken();
+        // What fails because this process has given it up says nothing of the server.
+        if !self.is_broken() {
+            self.lost.get_or_init(|| reason.to_owned());
+            self.mark_broken();
+        }
+    }
+
+    /// The connection is lost, and the next one is made after a pause.
+    pub(super) fn mark_lost_and_demoted(&self, reason: &str) {
+        self.demoted.store(true, Ordering::Release);
+        self.mark_lost(reason);
     }
 
     pub(super) fn lost(&self) -> Option<&str> {
@@ -488,8 +497,7 @@ impl Connection {
             CallError::Broken(detail) => self.health.mark_lost(detail),
             CallError::Demoted(detail) => {
                 self.hindered.note();
-                self.health.mark_lost(detail);
-                self.health.mark_demoted();
+                self.health.mark_lost_and_demoted(detail);
             }
             CallError::NotNow(_) => self.hindered.note(),
             CallError::Refused(_) => {}

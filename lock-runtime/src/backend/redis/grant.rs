@@ -2,7 +2,8 @@
 //!
 //! A session has an inbox, a random number that the entries of its callers in a queue name and nothing else shows. What a
 //! script tells it goes to the channel that is named by the inbox's SHA-1, and is signed with the inbox: whoever may list
-//! channels, listen and publish, but read no keys, can neither forge a grant nor change one.
+//! channels, listen and publish, but read no keys, can neither forge a grant nor change one. A message that is repeated
+//! tells its owners nothing new: each keeps the newest grant that it was told of.
 
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub(super) struct GrantSnapshot {
     pub(super) lease: Duration,
     /// The inbox of the session that was told.
     pub(super) inbox: String,
+    /// Whether it was pushed, and not the answer to a question.
+    pub(super) is_pushed: bool,
     /// How long the grant is valid, from a moment known to lie before that.
     validity: Duration,
     after: Moment,
@@ -35,11 +38,12 @@ impl GrantSnapshot {
         let (first, lease, inbox, owners) = (next()?, next()?, next()?, next()?);
         Self::new(first, lease, owners, inbox, asked).map(|snapshot| Self {
             validity: Duration::from_millis(left),
+            is_pushed: false,
             ..snapshot
         })
     }
 
-    /// A grant that stands as a claim.
+    /// A grant that was pushed: it stands as a claim.
     fn new(first: &str, lease: &str, owners: &str, inbox: &str, after: Moment) -> Option<Self> {
         let owners = owners.split(' ').map(|owner| owner.parse().ok());
         let lease = Duration::from_millis(lease.parse().ok()?);
@@ -49,6 +53,7 @@ impl GrantSnapshot {
             lease,
             inbox: inbox.to_owned(),
             validity: lease.min(CLAIM),
+            is_pushed: true,
             after,
         })
     }

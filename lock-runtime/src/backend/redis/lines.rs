@@ -215,6 +215,19 @@ impl Lines {
         waiting.is_some_and(|waiting| waiting.told.is_some())
     }
 
+    /// Notes a grant of those who wait. False if one of them was told of it before, or of a later one.
+    pub(super) fn note_grant(&self, name: &LockName, owners: &[OwnerId], first: u64) -> bool {
+        let lines = lock(&self.0);
+        let Some(line) = lines.get(name) else {
+            return true;
+        };
+        let waiting = owners.iter().filter_map(|owner| line.waiting.get(owner));
+        // Each of them notes it.
+        waiting.fold(true, |is_new, waiting| {
+            waiting.args.note_grant(first) && is_new
+        })
+    }
+
     /// Tells a caller, if it still waits, and returns how many offers it has missed before. It is known here until it has
     /// entered, or missed its turn.
     pub(super) fn tell(&self, name: &LockName, owner: OwnerId, told: Told) -> Option<u32> {

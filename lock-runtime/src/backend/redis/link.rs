@@ -7,7 +7,10 @@ use std::{
     collections::HashMap,
     fmt,
     future::Future,
-    sync::{Arc, Mutex, OnceLock, Weak},
+    sync::{
+        Arc, Mutex, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -31,7 +34,7 @@ use super::{
     grant::{self, GrantSnapshot, Told},
     lines::Lines,
     notify::Notified,
-    outage::Disconnected,
+    outage::SessionPresence,
     request::{Args, ends},
     script,
 };
@@ -68,6 +71,8 @@ pub(super) struct Link {
     pub(super) inbox: Arc<str>,
     /// The channel of the inbox.
     channel: String,
+    /// Whether somebody was warned of messages that are not signed.
+    forged: AtomicBool,
     state: watch::Sender<State>,
     runtime: OnceLock<Handle>,
     /// Those who queue.
@@ -127,6 +132,7 @@ impl Link {
         let inbox = Uuid::new_v4().simple().to_string();
         Arc::new(Self {
             channel: grant::channel(&inbox),
+            forged: AtomicBool::new(false),
             inbox: inbox.into(),
             state: watch::Sender::new(State::Connecting),
             runtime: OnceLock::new(),
@@ -144,6 +150,7 @@ impl Link {
         let ending = Ending {
             link: self.clone(),
             server: Arc::downgrade(server),
+            presence: server.outages.session(),
         };
         runtime.spawn(ending.supervise());
         engine::spawn(beat(
@@ -231,15 +238,15 @@ impl Link {
         }
         match Told::read(&push.payload, &self.inbox, push.after) {
             Some(Told::Free(name)) => self.notified.wake(name),
-            // Each grant is pushed once: told again, it is an old message that somebody repeats.
-            Some(Told::Granted(name, grant)) => {
-                if !server.cohorts.knows(&name, grant.first) {
-                    server.take_up(self, &name, &grant);
-                }
-            }
+            Some(Told::Granted(name, grant)) => server.take_up(self, &name, &grant),
             None => {
                 let payload: String = push.payload.chars().take(LOGGED_AT_MOST).collect();
-                tracing::warn!(server = %server.address(), ?payload, "ignored a message that no lock script has sent");
+                // Whoever sends such messages may send many.
+                if self.forged.swap(true, Ordering::AcqRel) {
+                    tracing::debug!(server = %server.address(), ?payload, "ignored a message that no lock script has sent");
+                } else {
+                    tracing::warn!(server = %server.address(), ?payload, "ignored a message that no lock script has sent, and others like it");
+                }
             }
         }
     }
@@ -379,13 +386,13 @@ impl Link {
 struct Ending {
     link: Arc<Link>,
     server: Weak<Server>,
+    presence: SessionPresence,
 }
 
 impl Ending {
     /// Connects, again and again, until the link has ended.
-    async fn supervise(self) {
+    async fn supervise(mut self) {
         let mut previous: Option<Identity> = None;
-        let mut disconnected: Option<Disconnected> = None;
         let mut demoted = false;
         let mut backoff = BACKOFF.0;
         let mut state = self.link.state.subscribe();
@@ -412,7 +419,6 @@ impl Ending {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
                     tracing::debug!(server = %server.address(), channel = self.link.channel, "connected");
-                    server.outages.clear();
                     backoff = BACKOFF.0;
                     previous = Some(connection.identity.clone());
                     let up = self.link.state.send_if_modified(|state| {
@@ -426,7 +432,6 @@ impl Ending {
                         return;
                     }
                     self.link.requeue(&server, None);
-                    let outages = server.outages.clone();
                     drop(server);
                     // A replica can be connected to: that ends no outage that a replica has begun.
                     let trial = if demoted { TRIAL } else { Duration::ZERO };
@@ -434,17 +439,17 @@ impl Ending {
                     tokio::select! {
                         biased;
                         () = connection.health.until_broken() => {}
-                        () = is_trial_over, if disconnected.is_some() => {
-                            disconnected.take().into_iter().for_each(Disconnected::reconnected);
+                        () = is_trial_over => {
+                            self.presence.connected();
                             connection.health.until_broken().await;
                         }
                     }
                     demoted = connection.health.is_demoted();
                     if let Some(error) = connection.health.lost() {
-                        disconnected.get_or_insert_with(|| outages.begin(error));
+                        self.presence.disconnected(error);
                     }
                     drop(connection);
-                    tracing::debug!(server = %outages.address(), channel = self.link.channel, "connection lost");
+                    tracing::debug!(channel = self.link.channel, "connection lost");
                     self.link.state.send_if_modified(|state| {
                         let up = matches!(state, State::Up(_));
                         if up {
@@ -459,7 +464,7 @@ impl Ending {
                 Err(error) => {
                     let error = error.to_string();
                     tracing::debug!(server = %server.address(), %error, "cannot connect to the lock server");
-                    disconnected.get_or_insert_with(|| server.outages.begin(&error));
+                    self.presence.disconnected(&error);
                     server.outages.note(error);
                     drop(server);
                     let pause = clock::sleep_until(clock::now() + backoff);

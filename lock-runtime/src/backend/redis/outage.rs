@@ -2,6 +2,7 @@
 //! is over, however many sessions lose their connections and however often they try.
 
 use std::{
+    mem,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -24,12 +25,44 @@ pub(super) struct Outages {
 struct State {
     /// The newest error, and when it was seen.
     last_error: Option<(Moment, String)>,
-    /// The sessions that have no connection.
+    /// The sessions that have a connection, and those that have lost theirs.
+    connected: usize,
     disconnected: usize,
-    /// When the first of them lost its connection.
+    /// When the first of these lost its connection.
     since: Option<Moment>,
-    /// Whether one of them has connected again.
-    reconnected: bool,
+}
+
+impl State {
+    fn count(&mut self, presence: Presence) -> Option<&mut usize> {
+        match presence {
+            Presence::New => None,
+            Presence::Connected => Some(&mut self.connected),
+            Presence::Disconnected => Some(&mut self.disconnected),
+        }
+    }
+
+    /// A session changes. Returns how long the outage was that ends with it.
+    fn change(&mut self, from: Presence, to: Presence) -> Option<Duration> {
+        if let Some(count) = self.count(from) {
+            *count -= 1;
+        }
+        if let Some(count) = self.count(to) {
+            *count += 1;
+        }
+        if self.disconnected > 0 {
+            return None;
+        }
+        let since = self.since.take()?;
+        (self.connected > 0).then(|| clock::now().since(since))
+    }
+}
+
+/// What is known of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    New,
+    Connected,
+    Disconnected,
 }
 
 impl Outages {
@@ -49,58 +82,62 @@ impl Outages {
         lock(&self.state).last_error = Some((clock::now(), error));
     }
 
-    /// Forgets the newest error: a session has connected.
-    pub(super) fn clear(&self) {
-        lock(&self.state).last_error = None;
-    }
-
     /// The newest error, unless it is old.
     pub(super) fn last_error(&self) -> Option<String> {
         let (seen, error) = lock(&self.state).last_error.clone()?;
         (clock::now().since(seen) < ERROR_AGE).then_some(error)
     }
 
-    /// A session has no connection any more, or none yet.
-    pub(super) fn begin(self: &Arc<Self>, error: &str) -> Disconnected {
-        let mut state = lock(&self.state);
-        state.disconnected += 1;
-        if state.since.is_none() {
-            state.since = Some(clock::now());
-            drop(state);
-            tracing::warn!(server = %self.address, %error, "no connection to the lock server, connecting again");
-        }
-        Disconnected(self.clone())
-    }
-
-    fn end(&self) {
-        let mut state = lock(&self.state);
-        state.disconnected -= 1;
-        if state.disconnected > 0 {
-            return;
-        }
-        let since = state.since.take();
-        let reconnected = std::mem::take(&mut state.reconnected);
-        drop(state);
-        if let (Some(since), true) = (since, reconnected) {
-            let outage = clock::now().since(since);
-            tracing::info!(server = %self.address, ?outage, "the lock server is connected again");
+    /// A session that has not connected yet.
+    pub(super) fn session(self: &Arc<Self>) -> SessionPresence {
+        SessionPresence {
+            outages: self.clone(),
+            presence: Presence::New,
         }
     }
 }
 
-/// A session without a connection. Dropped without a new connection, the session has ended.
+/// Whether one session has a connection. Dropped with the session.
 #[derive(Debug)]
-pub(super) struct Disconnected(Arc<Outages>);
+pub(super) struct SessionPresence {
+    outages: Arc<Outages>,
+    presence: Presence,
+}
 
-impl Disconnected {
-    /// The session has a connection again.
-    pub(super) fn reconnected(self) {
-        lock(&self.0.state).reconnected = true;
+impl SessionPresence {
+    /// The session has a connection.
+    pub(super) fn connected(&mut self) {
+        lock(&self.outages.state).last_error = None;
+        self.change(Presence::Connected);
+    }
+
+    /// The session has no connection any more, or none yet.
+    pub(super) fn disconnected(&mut self, error: &str) {
+        self.change(Presence::Disconnected);
+        let begins = {
+            let mut state = lock(&self.outages.state);
+            let begins = state.since.is_none();
+            state.since.get_or_insert_with(clock::now);
+            begins
+        };
+        if begins {
+            let server = &self.outages.address;
+            tracing::warn!(%server, %error, "no connection to the lock server, connecting again");
+        }
+    }
+
+    fn change(&mut self, to: Presence) {
+        let from = mem::replace(&mut self.presence, to);
+        let ended = lock(&self.outages.state).change(from, to);
+        if let Some(outage) = ended {
+            let server = &self.outages.address;
+            tracing::info!(%server, ?outage, "the lock server is connected again");
+        }
     }
 }
 
-impl Drop for Disconnected {
+impl Drop for SessionPresence {
     fn drop(&mut self) {
-        self.0.end();
+        self.change(Presence::New);
     }
 }

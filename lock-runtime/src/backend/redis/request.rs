@@ -55,6 +55,8 @@ pub(super) struct Args {
     pub(super) wait: Duration,
     /// How many offers its caller has missed, as other owners.
     pub(super) missed: u32,
+    /// The newest grant that it was told to be of, by that one's token; zero before.
+    granted: AtomicU64,
     inbox: Arc<str>,
     /// Its place in the queue, once the server has given one: what it comes back to. Zero before.
     place: AtomicU64,
@@ -125,6 +127,7 @@ impl Args {
             lease: request.lease.time,
             wait: request.wait,
             missed: 0,
+            granted: AtomicU64::new(0),
             inbox,
             place: AtomicU64::new(0),
             direct: sync::Mutex::new(Direct::Idle),
@@ -205,6 +208,11 @@ impl Args {
         self.over.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.sending.ended().await;
+    }
+
+    /// Notes a grant that it was told to be of. False if it was told of that one before, or of a later one.
+    pub(super) fn note_grant(&self, first: u64) -> bool {
+        self.granted.fetch_max(first, Ordering::AcqRel) < first
     }
 
     pub(super) fn set_place(&self, place: u64) {
@@ -366,7 +374,13 @@ impl Drop for Sending<'_> {
 fn snapshot(grant: Value, left: Value, sent: Moment) -> Result<GrantSnapshot, CallError> {
     let (grant, left): (String, u64) = (decode(grant)?, decode(left)?);
     GrantSnapshot::told(&grant, left, sent)
-        .ok_or_else(|| CallError::Refused(not_understood(&format_args!("`{grant}`"))))
+        // It names an inbox, which is a secret.
+        .ok_or_else(|| {
+            CallError::Refused(not_understood(&format_args!(
+                "a grant of {} bytes",
+                grant.len()
+            )))
+        })
 }
 
 /// When something ends of which so much was left, in ms, when that was asked for.
