@@ -954,12 +954,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Faults,
-        caught_by: &["row_58"],
+        caught_by: &["row_58_forged_pushes"],
         what: "a message on the channel of an inbox is believed, whoever sent it",
         changes: &[Change {
             file: "lock-runtime/src/backend/redis/grant.rs",
             from: "if signature != sha1(&[inbox, told, inbox])",
             to: "if signature.len() != 40",
+        }],
+    },
+    Mutant {
+        suite: Suite::Faults,
+        caught_by: &["row_58_repeated_push"],
+        what: "a push is believed as often as it comes",
+        changes: &[Change {
+            file: "lock-runtime/src/backend/redis/cohorts.rs",
+            from: "        if grant.is_pushed && !is_new {",
+            to: "        if grant.is_pushed && !is_new && grant.owners.is_empty() {",
         }],
     },
     Mutant {
