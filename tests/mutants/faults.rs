@@ -964,16 +964,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         suite: Suite::Faults,
-        caught_by: &["row_58_repeated_push"],
-        what: "a push is believed as often as it comes",
-        changes: &[Change {
-            file: "lock-runtime/src/backend/redis/cohorts.rs",
-            from: "        if grant.is_pushed && !is_new {",
-            to: "        if grant.is_pushed && !is_new && grant.owners.is_empty() {",
-        }],
-    },
-    Mutant {
-        suite: Suite::Faults,
         caught_by: &["row_51_a_release_is_never_polled"],
         what: "what a release takes beyond one step is its caller's",
         changes: &[
