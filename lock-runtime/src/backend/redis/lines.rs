@@ -221,11 +221,11 @@ impl Lines {
         let Some(line) = lines.get(name) else {
             return true;
         };
-        let waiting = owners.iter().filter_map(|owner| line.waiting.get(owner));
-        // Each of them notes it.
-        waiting.fold(true, |is_new, waiting| {
-            waiting.args.note_grant(first) && is_new
-        })
+        let mut is_new = true;
+        for waiting in owners.iter().filter_map(|owner| line.waiting.get(owner)) {
+            is_new &= waiting.args.note_grant(first);
+        }
+        is_new
     }
 
     /// Tells a caller, if it still waits, and returns how many offers it has missed before. It is known here until it has
