@@ -11,12 +11,14 @@ use lock_core::{
 };
 
 use crate::{
-    engine,
-    entry::Entered,
-    hold::{HoldState, ReleaseOutcome},
-    reentry::{self, Frame, SeveralLocks},
-    run::{Inside, Slot},
-    wait,
+    acquire::{
+        entry::Entered,
+        one,
+        reentry::{self, Frame, SeveralLocks},
+    },
+    background,
+    call::{Inside, Slot},
+    lease::hold::{HoldState, ReleaseOutcome},
 };
 
 /// The hold that a body runs in: its fencing token, what is left of its lease, and word of its loss.
@@ -113,7 +115,7 @@ impl Hold {
         let mut renewing = pin!(state.clone().renew(lease));
         loop {
             let deadline = state.deadline().unwrap_or(until);
-            match wait::bounded(backend, deadline, renewing.as_mut()).await {
+            match one::bounded(backend, deadline, renewing.as_mut()).await {
                 Some(Ok(Ok(_))) => return Ok(self.remaining()),
                 Some(Ok(Err(reason))) => return Err(lost(reason)),
                 Some(Err(error)) => {
@@ -283,7 +285,7 @@ impl LockGuard {
     /// # Panics
     /// In an async context, where it would block the runtime.
     pub fn blocking_release(self) -> ReleaseOutcome {
-        engine::handle().block_on(self.release())
+        background::handle().block_on(self.release())
     }
 }
 
@@ -364,7 +366,7 @@ impl MultiLockGuard {
     /// # Panics
     /// In an async context, where it would block the runtime.
     pub fn blocking_release(self) -> Vec<ReleaseOutcome> {
-        engine::handle().block_on(self.release())
+        background::handle().block_on(self.release())
     }
 }
 

@@ -42,40 +42,28 @@
 //! Every step of a lock's life is a `tracing` event of the target `lock_runtime`: grants and releases at debug, losses,
 //! failed renewals and bodies that have used 80 % of a fixed lease at warn. [`LockClient::stats`] counts them.
 
+mod acquire;
 mod backend;
+mod background;
+mod call;
 mod client;
-mod clock;
-mod closing;
-mod connect;
-mod engine;
-mod entry;
+mod events;
 mod guard;
-mod held;
-mod hold;
-mod latch;
 mod lease;
 mod lock;
-mod locks;
 mod multi_lock;
-mod plan;
-mod reentry;
-mod renewal;
-mod run;
-mod settings;
-mod several;
-mod stats;
-mod sync;
-mod turns;
-mod wait;
 
 #[doc(hidden)]
 #[path = "private.rs"]
 pub mod __private;
 
+pub use acquire::reentry::{InCurrentHold, WithinHold};
+pub use call::Run;
+pub use client::url::ConnectError;
 pub use client::{AlreadyInstalled, LockClient, LockClientBuilder, URL_VARIABLE};
-pub use connect::ConnectError;
+pub use events::Stats;
 pub use guard::{Hold, Holds, LockGuard, MultiLockGuard};
-pub use hold::ReleaseOutcome;
+pub use lease::hold::ReleaseOutcome;
 pub use lock::Lock;
 pub use lock_core::{
     advice::{Advice, Detail},
@@ -90,6 +78,3 @@ pub use lock_core::{
 pub use lock_macros::distributed_lock;
 pub use multi_lock::MultiLock;
 pub use redis;
-pub use reentry::{InCurrentHold, WithinHold};
-pub use run::Run;
-pub use stats::Stats;

@@ -10,14 +10,16 @@ use lock_core::{
 };
 
 use crate::{
+    acquire::{
+        Locks,
+        one::{self, Wanted},
+        options::{Settings, option_setters},
+        reentry,
+    },
+    background,
+    call::Run,
     client::LockClient,
-    engine,
     guard::LockGuard,
-    locks::Locks,
-    reentry,
-    run::Run,
-    settings::{Settings, option_setters},
-    wait::{self, Wanted},
 };
 
 /// One lock of a client, with the options of the acquisition to come.
@@ -109,7 +111,7 @@ impl Lock {
         async move {
             let wanted = wanted?;
             let enclosing = reentry::enclosing();
-            let entered = wait::enter(&wanted, enclosing.as_ref()).await?;
+            let entered = one::enter(&wanted, enclosing.as_ref()).await?;
             Ok(LockGuard::new(entered))
         }
     }
@@ -144,7 +146,7 @@ impl Lock {
         let backend = &client.shared().backend;
         let started = backend.now();
         let deadline = started + options.wait.unwrap_or(client.defaults().wait);
-        match wait::bounded(backend, deadline, backend.status(&name)).await {
+        match one::bounded(backend, deadline, backend.status(&name)).await {
             Some(status) => status.map_err(|error| {
                 LockError::from_backend(error, &key, backend.now().since(started))
             }),
@@ -180,7 +182,7 @@ impl Lock {
     /// # Panics
     /// In an async context, where it would block the runtime.
     pub fn blocking_acquire(&self) -> Result<LockGuard, LockError> {
-        engine::handle().block_on(self.acquire())
+        background::handle().block_on(self.acquire())
     }
 
     /// [`try_acquire`](Self::try_acquire) for code outside async.
@@ -191,6 +193,6 @@ impl Lock {
     /// # Panics
     /// In an async context, where it would block the runtime.
     pub fn blocking_try_acquire(&self) -> Result<LockGuard, LockError> {
-        engine::handle().block_on(self.try_acquire())
+        background::handle().block_on(self.try_acquire())
     }
 }

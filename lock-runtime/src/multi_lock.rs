@@ -9,14 +9,15 @@ use lock_core::{
 };
 
 use crate::{
+    acquire::{
+        Locks, multi,
+        one::Wanted,
+        options::{Settings, option_setters},
+    },
+    background,
+    call::Run,
     client::LockClient,
-    engine,
     guard::MultiLockGuard,
-    locks::Locks,
-    run::Run,
-    settings::{Settings, option_setters},
-    several,
-    wait::Wanted,
 };
 
 /// Several locks of a client, with the options of the acquisition to come: what `keys` are to the attribute, for keys
@@ -117,7 +118,7 @@ impl MultiLock {
     ) -> impl Future<Output = Result<MultiLockGuard, LockError>> + Send + use<> {
         let wanted = self.wanted();
         async move {
-            let (entered, frame) = several::enter(wanted?).await?;
+            let (entered, frame) = multi::enter(wanted?).await?;
             Ok(MultiLockGuard::new(entered, &frame))
         }
     }
@@ -187,7 +188,7 @@ impl MultiLock {
     /// # Panics
     /// In an async context, where it would block the runtime.
     pub fn blocking_acquire(&self) -> Result<MultiLockGuard, LockError> {
-        engine::handle().block_on(self.acquire())
+        background::handle().block_on(self.acquire())
     }
 
     /// [`try_acquire`](Self::try_acquire) for code outside async.
@@ -198,6 +199,6 @@ impl MultiLock {
     /// # Panics
     /// In an async context, where it would block the runtime.
     pub fn blocking_try_acquire(&self) -> Result<MultiLockGuard, LockError> {
-        engine::handle().block_on(self.try_acquire())
+        background::handle().block_on(self.try_acquire())
     }
 }

@@ -22,13 +22,13 @@ pub mod v1 {
     use pin_project_lite::pin_project;
 
     use crate::{
+        acquire::Locks,
+        acquire::entry::Entered,
+        acquire::options::Settings,
+        acquire::reentry::Frame,
+        call::{Ends, Passage, Slot},
         client::LockClient,
-        entry::Entered,
         guard::{Hold, Holds},
-        locks::Locks,
-        reentry::Frame,
-        run::{Ends, Passage, Slot},
-        settings::Settings,
     };
 
     /// Begins a key.

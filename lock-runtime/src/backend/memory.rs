@@ -33,9 +33,8 @@ use once_cell::sync::Lazy;
 use tokio::sync::Notify;
 
 use crate::{
-    clock::runtime as clock,
-    stats::{Counters, count},
-    sync::lock,
+    background::{clock::runtime as clock, sync::lock},
+    events::{Counters, count},
 };
 
 /// How much later than its local deadline a grant ends here: the body of a lost lease is dropped before the next one

@@ -4,25 +4,9 @@
 //! a promoted replica that lacks the newest write) can admit a second holder until the first one is told, at its next
 //! renewal or check; fencing tokens rise all the same.
 
-mod attempt;
-mod check;
-mod cleanup;
-mod cohort;
-mod cohorts;
-mod connection;
-mod grant;
-mod layout;
-mod lines;
-mod link;
-pub(super) mod node;
-mod notify;
-mod outage;
-mod outbox;
-mod pulse;
-pub(super) mod renew;
-mod request;
-mod script;
-mod together;
+pub(crate) mod protocol;
+pub(crate) mod queue;
+pub(crate) mod transport;
 
 use std::{
     borrow::Cow,
@@ -54,39 +38,42 @@ use tokio::{
     sync::Notify,
 };
 
-use self::{
-    attempt::RedisAttempt,
-    check::{Failure, check},
-    cleanup::NOT_NOW_PAUSE,
-    cohorts::Cohorts,
-    connection::{CallError, Connection},
-    layout::{Names, Scripts},
-    link::Link,
-    notify::NotifiedAttempt,
-    outage::Outages,
-    pulse::{Hindered, Pulse},
-    renew::Extend,
-    request::{LATE_SLACK, millis, not_understood},
-    script::Script,
-    together::acquire_together,
-};
 use crate::{
-    clock::boot as clock,
-    connect::ConnectError,
-    engine,
-    latch::{Latch, UnderWay},
-    stats::{Counters, count},
-    sync::lock,
+    backend::redis::{
+        protocol::{
+            layout::{Names, Scripts},
+            request::{LATE_SLACK, millis, not_understood},
+            script::Script,
+        },
+        queue::{
+            attempt::RedisAttempt, cleanup::NOT_NOW_PAUSE, cohorts::Cohorts,
+            multi::acquire_together, notify::NotifiedAttempt, renew::Extend, session::Link,
+        },
+        transport::{
+            connection::{CallError, Connection},
+            outage::Outages,
+            preflight::{Failure, check},
+            pulse::{Hindered, Pulse},
+        },
+    },
+    background::{
+        self,
+        clock::boot as clock,
+        latch::{Latch, UnderWay},
+        sync::lock,
+    },
+    client::url::ConnectError,
+    events::{Counters, count},
 };
 
 /// The time a pushed grant stands unconfirmed, as the scripts take it.
-fn claim_ms() -> &'static str {
+pub(crate) fn claim_ms() -> &'static str {
     static CLAIM_MS: Lazy<String> = Lazy::new(|| millis(CLAIM));
     &CLAIM_MS
 }
 
 /// An argument of a script.
-enum Arg<'a> {
+pub(crate) enum Arg<'a> {
     Text(&'a str),
     /// The floor of the connection that carries the command.
     Floor,
@@ -99,7 +86,7 @@ enum Arg<'a> {
 }
 
 impl Arg<'_> {
-    fn over(&self, connection: &Connection) -> Cow<'_, str> {
+    pub(crate) fn over(&self, connection: &Connection) -> Cow<'_, str> {
         match self {
             Self::Text(text) => (*text).into(),
             Self::Floor => connection.floor.clone().into(),
@@ -116,12 +103,12 @@ impl Arg<'_> {
 }
 
 /// A script's answer.
-struct Answered {
-    value: Value,
+pub(crate) struct Answered {
+    pub(crate) value: Value,
     /// When the request that it answers was sent.
-    sent: Moment,
+    pub(crate) sent: Moment,
     /// Whether an earlier request got no answer, and may have been carried out.
-    again: bool,
+    pub(crate) again: bool,
 }
 
 /// How to reach the server.
@@ -133,7 +120,7 @@ pub(crate) struct RedisConfig {
 }
 
 /// One server, as all links see it.
-pub(super) struct Server {
+pub(crate) struct Server {
     client: redis::Client,
     layout: Layout,
     scripts: &'static Scripts,
@@ -165,24 +152,24 @@ impl fmt::Debug for Server {
 }
 
 /// Something that runs in the background; shutting down waits for it.
-pub(super) type Duty = UnderWay;
+pub(crate) type Duty = UnderWay;
 
 impl Server {
     /// A server that nothing has been sent to.
-    pub(super) fn open(
+    pub(crate) fn open(
         info: redis::ConnectionInfo,
         layout: Layout,
         counters: Arc<Counters>,
     ) -> Result<Arc<Self>, ConnectError> {
         #[cfg(feature = "tls")]
-        crate::connect::install_tls();
+        crate::client::url::install_tls();
         // Grants are pushed on the connection that carries the commands.
         let settings = info
             .redis_settings()
             .clone()
             .set_protocol(ProtocolVersion::RESP3);
         let info = info.set_redis_settings(settings);
-        let info = crate::connect::with_tcp_settings(info);
+        let info = crate::client::url::with_tcp_settings(info);
         let client = redis::Client::open(info).map_err(|error| ConnectError::InvalidUrl {
             detail: error.category().to_owned(),
         })?;
@@ -207,27 +194,27 @@ impl Server {
         }))
     }
 
-    fn names(&self, name: &LockName) -> Names {
+    pub(crate) fn names(&self, name: &LockName) -> Names {
         Names::new(self.layout, name.clone())
     }
 
     /// The key of a lock, as its callers write it and as logs show it.
-    fn key<'a>(&self, name: &'a LockName) -> &'a str {
+    pub(crate) fn key<'a>(&self, name: &'a LockName) -> &'a str {
         self.layout.key(name)
     }
 
-    pub(super) fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         self.outages.address()
     }
 
     /// Connects once, to tell what is wrong with the server.
-    pub(super) async fn check(
+    pub(crate) async fn check(
         self: &Arc<Self>,
         allow_eviction: bool,
         patience: Duration,
     ) -> Result<(), ConnectError> {
         let started = clock::now();
-        let checked = engine::spawn(check(self.clone(), allow_eviction, patience));
+        let checked = background::spawn(check(self.clone(), allow_eviction, patience));
         let failure = match clock::timeout_at(started + patience, checked).await {
             Some(Ok(Ok(()))) => return Ok(()),
             Some(Ok(Err(failure))) => failure,
@@ -238,7 +225,7 @@ impl Server {
     }
 
     /// From now on nobody waits here, and nobody begins to.
-    pub(super) fn refuse(&self) {
+    pub(crate) fn refuse(&self) {
         self.refusing.store(true, Ordering::Release);
         self.refused.notify_waiters();
         for link in lock(&self.links).values().flatten().chain(self.home.get()) {
@@ -248,10 +235,10 @@ impl Server {
 
     /// The link of the runtime that calls; the home link outside any, and where the runtime could not carry one: it has
     /// ended, or drives no sockets.
-    fn link(self: &Arc<Self>) -> Arc<Link> {
+    pub(crate) fn link(self: &Arc<Self>) -> Arc<Link> {
         let runtime = Handle::try_current().ok().filter(|runtime| {
             // The engine's own runtime is where the home link lives; and none is made after the end.
-            runtime.id() != engine::handle().id() && !self.closed.load(Ordering::Acquire)
+            runtime.id() != background::handle().id() && !self.closed.load(Ordering::Acquire)
         });
         let link = runtime.and_then(|runtime| {
             let (link, new) = match lock(&self.links).entry(runtime.id()) {
@@ -272,7 +259,7 @@ impl Server {
     }
 
     /// A connection of the link of the runtime that calls, as soon as there is one.
-    async fn connected(self: &Arc<Self>) -> Result<(Arc<Link>, Arc<Connection>), BackendError> {
+    pub(crate) async fn connected(self: &Arc<Self>) -> Result<(Arc<Link>, Arc<Connection>), BackendError> {
         let link = self.link();
         if let Ok(connection) = link.connection().await {
             return Ok((link, connection));
@@ -283,16 +270,16 @@ impl Server {
     }
 
     /// The engine's own link.
-    fn home(self: &Arc<Self>) -> &Arc<Link> {
+    pub(crate) fn home(self: &Arc<Self>) -> &Arc<Link> {
         self.home.get_or_init(|| {
             let home = Link::new();
-            home.run(self, engine::handle());
+            home.run(self, background::handle());
             home
         })
     }
 
     /// Uses a link no more.
-    fn retire(&self, link: &Arc<Link>) {
+    pub(crate) fn retire(&self, link: &Arc<Link>) {
         for other in lock(&self.links).values_mut() {
             if other.as_ref().is_some_and(|other| Arc::ptr_eq(other, link)) {
                 *other = None;
@@ -301,25 +288,25 @@ impl Server {
     }
 
     /// Notes an error, which explains what fails soon after.
-    fn note(&self, error: String) {
+    pub(crate) fn note(&self, error: String) {
         self.outages.note(error);
     }
 
-    pub(super) fn trouble(&self) -> Option<String> {
+    pub(crate) fn trouble(&self) -> Option<String> {
         self.outages.last_error()
     }
 
     /// Whether the client has given up all connections.
-    fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    pub(super) fn is_refusing(&self) -> bool {
+    pub(crate) fn is_refusing(&self) -> bool {
         self.refusing.load(Ordering::Acquire)
     }
 
     /// Ends when nobody waits here any more, and nobody begins to.
-    async fn until_refusing(&self) {
+    pub(crate) async fn until_refusing(&self) {
         let mut refused = pin!(self.refused.notified());
         refused.as_mut().enable();
         if !self.is_refusing() {
@@ -328,7 +315,7 @@ impl Server {
     }
 
     /// An acquisition, or what cleans up after it. What begins during the shutdown belongs to what was held.
-    pub(super) fn begin_duty(&self) -> Duty {
+    pub(crate) fn begin_duty(&self) -> Duty {
         if self.is_refusing() {
             self.begin_release(clock::now() + CLAIM)
         } else {
@@ -337,19 +324,19 @@ impl Server {
     }
 
     /// What cleans up after a caller that does not come back. Shutting down waits for it as for what waits.
-    pub(super) fn begin_clean_up(&self) -> Duty {
+    pub(crate) fn begin_clean_up(&self) -> Duty {
         self.unsettled.begin()
     }
 
     /// A release in the background, of a lease that ends by itself then.
-    pub(super) fn begin_release(&self, lease_ends: Moment) -> Duty {
+    pub(crate) fn begin_release(&self, lease_ends: Moment) -> Duty {
         let mut released_by = lock(&self.released_by);
         *released_by = (*released_by).max(Some(lease_ends));
         self.releases.begin()
     }
 
     /// Runs a script on the caller's link, over as many connections as it takes; the caller bounds it.
-    async fn run(
+    pub(crate) async fn run(
         self: &Arc<Self>,
         script: &Script,
         keys: &[&str],
@@ -376,7 +363,7 @@ impl Server {
     }
 
     /// Gives the grant of this token to the next in the queue, or to nobody.
-    async fn release_grant(
+    pub(crate) async fn release_grant(
         self: &Arc<Self>,
         name: &LockName,
         token: FencingToken,
@@ -399,7 +386,7 @@ impl Server {
                     Arg::Floor,
                     Arg::Text(claim_ms()),
                 ];
-                self.run(self.scripts.keep, &keys, &args).await
+                self.run(self.scripts.retain, &keys, &args).await
             }
         };
         let answered = match released {
@@ -415,7 +402,7 @@ impl Server {
         })
     }
 
-    pub(super) async fn status(self: &Arc<Self>, name: &LockName) -> Result<Status, BackendError> {
+    pub(crate) async fn status(self: &Arc<Self>, name: &LockName) -> Result<Status, BackendError> {
         let names = self.names(name);
         let keys = [names.grant(), names.companion()];
         let status = self.run(self.scripts.status, &keys, &[]).await?.value;
@@ -440,20 +427,20 @@ impl Server {
     }
 
     /// Ends when nothing is left of the acquisitions that were given up.
-    pub(super) async fn cleaned_up(&self) {
+    pub(crate) async fn cleaned_up(&self) {
         self.unsettled.ended().await;
     }
 
     /// Waits for the background releases, at most until the last of their leases ends and not beyond `until`. Then
     /// closes all connections.
-    pub(super) async fn close(&self, until: Moment) {
+    pub(crate) async fn close(&self, until: Moment) {
         let released_by = lock(&self.released_by).unwrap_or(until);
         clock::timeout_at(released_by.min(until), self.releases.ended()).await;
         self.end();
     }
 
     /// Closes all connections when nothing runs in the background any more.
-    pub(super) async fn close_behind(&self) {
+    pub(crate) async fn close_behind(&self) {
         self.cleaned_up().await;
         self.releases.ended().await;
         self.end();
@@ -518,7 +505,7 @@ impl Server {
         let releasing = self
             .clone()
             .release_until(name.clone(), token, keep_until, lease_ends);
-        engine::spawn(async move {
+        background::spawn(async move {
             releasing.await;
             drop(duty);
         });
@@ -621,7 +608,7 @@ impl Backend for RedisBackend {
     }
 
     fn renews_together(&self) -> usize {
-        renew::TOGETHER_AT_MOST
+        queue::renew::TOGETHER_AT_MOST
     }
 
     fn renew_all<'a>(
@@ -660,6 +647,6 @@ impl Drop for RedisBackend {
     fn drop(&mut self) {
         // What still runs in the background keeps the server, and with it the home link, until it is done.
         let server = self.server.clone();
-        engine::spawn(async move { server.close_behind().await });
+        background::spawn(async move { server.close_behind().await });
     }
 }

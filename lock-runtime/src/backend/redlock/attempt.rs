@@ -16,12 +16,12 @@ use lock_core::{
 use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
-use super::{Quorum, less_node_drift};
 use crate::{
-    backend::redis::node::{Node, NodeAttempt},
-    clock::boot as clock,
-    engine,
-    sync::lock,
+    backend::redlock::{
+        Quorum, less_node_drift,
+        node::{Node, NodeAttempt},
+    },
+    background::{self, clock::boot as clock, sync::lock},
 };
 
 /// A node may take this part of the lease to answer, within these bounds.
@@ -69,7 +69,7 @@ fn adopt(mut attempt: NodeAttempt, token: FencingToken) -> BoxFuture<'static, St
 
 /// How long a round that may be lost waits for nodes which were silent before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Haste {
+pub(crate) enum Haste {
     /// As long as for the others: its answer is right.
     Patient,
     /// Not at all: it gives back what it got at once, for others. It is followed by a patient one.
@@ -88,7 +88,7 @@ impl Haste {
 }
 
 /// What a round came to.
-pub(super) enum Round {
+pub(crate) enum Round {
     Granted(Box<Taken>),
     /// Others hold it, or have it in part.
     Busy,
@@ -97,7 +97,7 @@ pub(super) enum Round {
 }
 
 /// A lock that a majority has granted. Dropped before it was kept, it is given back in the background.
-pub(super) struct Taken {
+pub(crate) struct Taken {
     quorum: Arc<Quorum>,
     request: Request,
     token: FencingToken,
@@ -111,7 +111,7 @@ pub(super) struct Taken {
 
 impl Taken {
     /// Whether enough of the lease is left to start on.
-    pub(super) fn is_young(&self) -> bool {
+    pub(crate) fn is_young(&self) -> bool {
         is_enough(
             self.valid_until.since(clock::now()),
             self.request.lease.time,
@@ -119,22 +119,22 @@ impl Taken {
     }
 
     /// Gives the lock back. What cannot be given back now is in the background.
-    pub(super) async fn release(self) {
+    pub(crate) async fn release(self) {
         let (quorum, name) = (self.quorum.clone(), self.request.name.clone());
         let grant = self.keep();
         if quorum.release(&name, grant.token, None).await.is_err() {
             let ends = grant.valid_until;
-            engine::spawn(quorum.release_until(name, grant.token, None, ends));
+            background::spawn(quorum.release_until(name, grant.token, None, ends));
         }
     }
 
     /// The nodes' grants become a hold's, all at once.
-    pub(super) fn keep(self) -> Grant {
+    pub(crate) fn keep(self) -> Grant {
         let name = &self.request.name;
         let is_over = self.quorum.begin_hold(name, self.token, self.request.owner);
         self.ready.into_iter().for_each(NodeAttempt::keep);
         if !self.steps.is_empty() {
-            engine::spawn(join(self.token, self.steps, self.until, is_over));
+            background::spawn(join(self.token, self.steps, self.until, is_over));
         }
         Grant {
             token: self.token,
@@ -147,14 +147,14 @@ impl Taken {
 
 /// Runs something for a caller on the engine, and offers what it came to until a claim has passed since the start. `None` if
 /// the caller comes later. What is not taken is dropped by the engine, as it is when the caller is dropped.
-pub(super) async fn offered<T: Send + 'static>(
+pub(crate) async fn offered<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> Option<T> {
     let offer = Arc::new(Mutex::new(None));
     let (done, is_done) = oneshot::channel::<()>();
     let (caller, gone) = oneshot::channel::<()>();
     let engines = offer.clone();
-    engine::spawn(async move {
+    background::spawn(async move {
         let claim_ends = clock::now() + CLAIM;
         let offering = async {
             let value = work.await;
@@ -178,7 +178,7 @@ pub(super) async fn offered<T: Send + 'static>(
 type Asking = BoxFuture<'static, Option<Round>>;
 
 /// An acquisition under way.
-pub(super) struct RedlockAttempt {
+pub(crate) struct RedlockAttempt {
     quorum: Arc<Quorum>,
     request: Request,
     rounds: u32,
@@ -189,7 +189,7 @@ pub(super) struct RedlockAttempt {
 }
 
 impl RedlockAttempt {
-    pub(super) fn new(quorum: Arc<Quorum>, request: Request) -> Self {
+    pub(crate) fn new(quorum: Arc<Quorum>, request: Request) -> Self {
         let newest = Err(quorum.unreachable(0));
         Self {
             quorum,
@@ -280,7 +280,7 @@ impl Silence {
 }
 
 /// Asks all nodes once. Dropped, or without a grant, it gives back what it got.
-pub(super) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste) -> Round {
+pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste) -> Round {
     let lease = request.lease.time;
     let majority = quorum.majority();
     let patience = node_patience(lease);

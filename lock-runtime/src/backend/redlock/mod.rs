@@ -31,6 +31,7 @@
 //! state when the lock was granted, where the lock is free. So another node may go after that.
 
 mod attempt;
+mod node;
 mod url;
 
 use std::{
@@ -57,18 +58,18 @@ use lock_core::{
 };
 use tokio::sync::{Notify, watch};
 
-use self::attempt::{Haste, RedlockAttempt, Round, Taken, offered, round};
 pub(crate) use self::url::{is_redlock, parse};
-use super::redis::{
-    node::{LOST, Node, Standing},
-    renew::Extend,
-};
 use crate::{
-    clock::boot as clock,
-    connect::ConnectError,
-    engine,
-    stats::{Counters, count},
-    sync::lock,
+    backend::{
+        redis::queue::renew::Extend,
+        redlock::{
+            attempt::{Haste, RedlockAttempt, Round, Taken, offered, round},
+            node::{LOST, Node, Standing},
+        },
+    },
+    background::{self, clock::boot as clock, sync::lock},
+    client::url::ConnectError,
+    events::{Counters, count},
 };
 
 /// How long the other nodes may take at connect once a majority is there.
@@ -332,7 +333,7 @@ impl Quorum {
                     let rejoining =
                         self.clone()
                             .rejoin(name.clone(), token, missing, answers, until);
-                    engine::spawn(rejoining);
+                    background::spawn(rejoining);
                 }
                 Ok(Renewed::Until(until))
             }
@@ -395,7 +396,7 @@ impl Quorum {
             .map(|node| {
                 let (server, name) = (node.server().clone(), name.clone());
                 // On the engine, as the rounds: the next round of this process comes after the release.
-                engine::spawn(async move { server.release(&name, token, keep_until).await })
+                background::spawn(async move { server.release(&name, token, keep_until).await })
                     .map(|ended| ended.unwrap_or_else(|panic| Err(panicked(&panic))))
             })
             .collect();
@@ -406,7 +407,7 @@ impl Quorum {
             let ends = clock::now() + self.longest_lease();
             let unneeded = clock::now() + REST_PATIENCE;
             let duties = self.begin_releases(unneeded);
-            engine::spawn(async move {
+            background::spawn(async move {
                 let mut rest = Box::pin(answers.count());
                 if clock::timeout_at(unneeded, &mut rest).await.is_none() {
                     drop(duties);
@@ -422,7 +423,7 @@ impl Quorum {
     }
 
     /// A release in the background, of a lease that ends by itself then.
-    fn begin_releases(&self, lease_ends: Moment) -> Vec<super::redis::Duty> {
+    fn begin_releases(&self, lease_ends: Moment) -> Vec<crate::backend::redis::Duty> {
         let nodes = self.nodes.iter();
         nodes
             .map(|node| node.server().begin_release(lease_ends))
@@ -577,7 +578,7 @@ impl RedlockBackend {
             quorum: Arc::new(quorum),
         };
         backend.quorum.connect(config.patience).await?;
-        engine::spawn(admit_lost(Arc::downgrade(&backend.quorum), lost));
+        background::spawn(admit_lost(Arc::downgrade(&backend.quorum), lost));
         Ok(backend)
     }
 }
@@ -824,7 +825,7 @@ impl Backend for RedlockBackend {
             self.quorum
                 .clone()
                 .release_until(name.clone(), token, keep_until, lease_ends);
-        engine::spawn(async move {
+        background::spawn(async move {
             releasing.await;
             drop(duties);
         });
@@ -899,7 +900,7 @@ impl Drop for RedlockBackend {
     fn drop(&mut self) {
         // What still runs in the background keeps the nodes, and with them their home links, until it is done.
         let quorum = self.quorum.clone();
-        engine::spawn(async move {
+        background::spawn(async move {
             join_all(quorum.nodes.iter().map(|node| node.server().close_behind())).await;
         });
     }

@@ -1,0 +1,275 @@
+//! The way into several locks: in the order of their names, the same for every call, so that no two calls wait for each
+//! other.
+
+use std::{future::Future, pin::pin, sync::Arc};
+
+use futures_util::future::try_join_all;
+use lock_core::{
+    backend::{BackendError, Together},
+    error::LockError,
+    lease::{CLAIM, LeaseTerms, MIN_RENEWED_LEASE, Renewal},
+};
+
+use crate::acquire::{
+    entry::{self, Entered, Entry},
+    one::{self, Budget, LEAVE_PATIENCE, Wanted},
+    reentry::{self, Frame, SeveralLocks},
+};
+
+/// Enters all of these locks of one client, within the `wait` that they share.
+///
+/// They are taken in one step if all are free, else one after the other: those that are had already are kept while
+/// the next one is waited for, and their leases restart with the body. If one of them is lost meanwhile, the call starts
+/// over while its `wait` lasts.
+///
+/// # Panics
+/// Without any.
+pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<(Entered, Arc<Frame>), LockError> {
+    let mut in_order = wanted.clone();
+    in_order.sort_by(|a, b| a.name.cmp(&b.name));
+    in_order.dedup_by(|a, b| a.name == b.name);
+    let shared = in_order[0].shared.clone();
+    let at_least = in_order[0].terms.hold_at_least;
+    let budget = Budget::of(&in_order[0]);
+    let enclosing = reentry::enclosing();
+    let entering = pin!(async {
+        loop {
+            let mut way = Way::new(budget, enclosing.clone());
+            let Err(error) = way.enter(&in_order).await else {
+                let entered = Entered::several(way.entries).for_at_least(at_least);
+                let names = wanted.iter().map(|wanted| &wanted.name);
+                way.call.show(entered.named(names));
+                let frame = way.innermost.expect("a call enters one lock at least");
+                return Ok((entered, frame));
+            };
+            // The body has not started: if an earlier lock was lost in the meantime, the call starts over, or is `Busy`
+            // once its `wait` is over.
+            let lost = way.lost_before_the_body(&error, &in_order);
+            // Where the server answers, nothing is left to the background, unless it takes long.
+            let answers = !matches!(error, LockError::Unreachable { .. });
+            if answers && !way.entries.is_empty() {
+                let until = shared.backend.now() + LEAVE_PATIENCE;
+                let leaving = Entered::several(way.entries).leave(false);
+                one::bounded(&shared.backend, until, leaving).await;
+            }
+            match lost {
+                Some(_) if budget.waits_until() > shared.backend.now() => {}
+                Some(lost) => return Err(one::busy_outside(lost, budget)),
+                None => return Err(error),
+            }
+        }
+    });
+    one::counted(&shared, entering).await
+}
+
+/// How far one call has come.
+struct Way {
+    budget: Budget,
+    entries: Vec<Entry>,
+    /// How many of the entries were there before the newest step.
+    earlier: usize,
+    /// What the next lock is nested in.
+    innermost: Option<Arc<Frame>>,
+    call: Arc<SeveralLocks>,
+}
+
+impl Way {
+    fn new(budget: Budget, enclosing: Option<Arc<Frame>>) -> Self {
+        Self {
+            budget,
+            entries: Vec::new(),
+            earlier: 0,
+            innermost: enclosing,
+            call: Arc::default(),
+        }
+    }
+
+    /// Which of its own holds the call has lost, if that is why it failed. The loss of an enclosing call's hold is
+    /// another matter while somebody is inside that.
+    fn lost_before_the_body<'a>(
+        &self,
+        error: &LockError,
+        wanted: &'a [Wanted],
+    ) -> Option<&'a Wanted> {
+        let LockError::Lost { key, token, .. } = error else {
+            return None;
+        };
+        let own = self.entries.iter();
+        let mut own = own.filter(|entry| entry.has_begun() || entry.hold().has_ended());
+        let hold = own
+            .find(|entry| entry.hold().key == *key && entry.hold().token == *token)?
+            .hold();
+        wanted.iter().find(|wanted| wanted.name == hold.name)
+    }
+
+    async fn enter(&mut self, wanted: &[Wanted]) -> Result<(), LockError> {
+        let mut rest = wanted;
+        while !rest.is_empty() {
+            // Up to the first lock that an enclosing call is inside of: its siblings take turns, and whoever waits for
+            // a turn holds nothing that comes later in the order.
+            let new = rest
+                .iter()
+                .take_while(|wanted| !self.is_enclosed(wanted))
+                .count();
+            let (some, others) = rest.split_at(new.max(1));
+            if !self.take_together(some).await? {
+                for wanted in some {
+                    self.take(wanted).await?;
+                }
+            }
+            rest = others;
+        }
+        self.begin(wanted).await
+    }
+
+    fn is_enclosed(&self, wanted: &Wanted) -> bool {
+        let enclosing = self.innermost.as_ref();
+        enclosing.is_some_and(|frame| frame.find(&wanted.shared, &wanted.name).is_some())
+    }
+
+    fn push(&mut self, mut entry: Entry) {
+        // Nobody may come back while the others are waited for.
+        let until = self.budget.waits_until().max(entry.hold().backend().now());
+        entry.wait_for_body(until + CLAIM);
+        let outer = self.innermost.take();
+        self.innermost = Some(entry.frame(outer, Some(self.call.clone())));
+        self.entries.push(entry);
+    }
+
+    /// What `step` comes to, unless one of the locks that are had already is lost meanwhile.
+    async fn unless_lost<T>(
+        &self,
+        step: impl Future<Output = Result<T, LockError>>,
+    ) -> Result<T, LockError> {
+        let done = tokio::select! {
+            biased;
+            done = step => done?,
+            () = entry::loss_of_one(&self.entries) => return Err(self.loss()),
+        };
+        self.not_lost()?;
+        Ok(done)
+    }
+
+    fn loss(&self) -> LockError {
+        let lost = self.entries.iter().map(|entry| entry.hold().not_lost());
+        lost.filter_map(Result::err)
+            .next()
+            .expect("one of them is lost")
+    }
+
+    /// Takes them in one step if all of them are free.
+    async fn take_together(&mut self, wanted: &[Wanted]) -> Result<bool, LockError> {
+        let [first, _, ..] = wanted else {
+            return Ok(false);
+        };
+        let budget = self.budget;
+        let until = if budget.waits() {
+            budget.waits_until()
+        } else {
+            budget.answers_until()
+        };
+        let wait = budget.waits_until().since(first.now());
+        let backend = first.shared.backend.clone();
+        let requests = wanted.iter().map(|wanted| wanted.request(wait));
+        let taking = backend.acquire_together(requests.collect());
+        let taken = self.unless_lost(async {
+            match one::unless_closing(&first.shared, until, taking).await? {
+                Some(Ok(taken)) => Ok(Some(taken)),
+                // One by one, it turns out whose fault that is.
+                Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),
+                Some(Err(error)) => Err(one::failed(first, budget, error)),
+                None => Err(one::too_late(first, budget).await),
+            }
+        });
+        let grants = match taken.await? {
+            Some(Together::Granted(grants)) => grants,
+            Some(Together::Busy(index)) if !budget.waits() => {
+                return Err(one::busy_outside(&wanted[index], budget));
+            }
+            Some(Together::Busy(_)) | None => return Ok(false),
+        };
+        self.earlier = self.entries.len();
+        for (wanted, grant) in wanted.iter().zip(grants) {
+            let entry = one::begin(wanted, grant);
+            self.push(entry);
+        }
+        Ok(true)
+    }
+
+    /// Takes one, and keeps what is had already while that lasts.
+    async fn take(&mut self, wanted: &Wanted) -> Result<(), LockError> {
+        let budget = self.budget;
+        // A lease too short to be renewed is longer meanwhile.
+        let meanwhile = LeaseTerms {
+            time: wanted.terms.lease.time.max(MIN_RENEWED_LEASE),
+            renewal: Renewal::WhileHeld {
+                max_hold: Some(budget.waits_until().since(wanted.now())),
+            },
+        };
+        let uncovered = self
+            .entries
+            .iter_mut()
+            .filter(|entry| budget.waits() && entry.has_begun() && !entry.is_covered());
+        let covers = uncovered.map(async |entry| {
+            let covering = entry.hold().clone().cover(meanwhile);
+            let cover = one::answered(wanted, budget, budget.answers_until(), covering).await?;
+            entry.set_cover(cover);
+            Ok::<_, LockError>(())
+        });
+        try_join_all(covers).await?;
+        let entering = one::enter_one(wanted, &budget, self.innermost.as_ref(), true);
+        let entry = self.unless_lost(entering).await?;
+        self.earlier = self.entries.len();
+        self.push(entry);
+        Ok(())
+    }
+
+    /// The body begins, and with it the leases of what was had before the newest step.
+    async fn begin(&mut self, wanted: &[Wanted]) -> Result<(), LockError> {
+        let budget = self.budget;
+        let earlier = self.entries[..self.earlier].iter_mut().zip(wanted);
+        let begins = earlier.map(async |(entry, wanted)| {
+            let hold = entry.hold().clone();
+            let until = budget.grace(wanted.now());
+            if entry.has_begun() && wanted.terms.lease.renewal == Renewal::Fixed {
+                // What was added meanwhile is not the body's.
+                entry.set_cover(None);
+                one::answered(wanted, budget, until, hold.restart()).await
+            } else {
+                let covering = hold.cover(wanted.terms.lease);
+                let cover = one::answered(wanted, budget, until, covering).await?;
+                entry.set_cover(cover);
+                Ok(())
+            }
+        });
+        try_join_all(begins).await?;
+        loop {
+            self.not_lost()?;
+            let mut confirms = Vec::new();
+            for (entry, wanted) in self.entries.iter().zip(wanted) {
+                if entry.has_begun() && !entry.hold().is_fresh() {
+                    confirms.push(one::confirm(wanted, budget, entry));
+                }
+            }
+            if confirms.is_empty() {
+                break;
+            }
+            try_join_all(confirms).await?;
+        }
+        for (entry, wanted) in self.entries.iter_mut().zip(wanted) {
+            if !entry.take_turn() {
+                // It was kept for longer than the call waits.
+                return Err(one::busy_with_sibling(wanted, budget));
+            }
+            if !entry.step_in() {
+                return Err(entry.hold().not_held());
+            }
+        }
+        Ok(())
+    }
+
+    fn not_lost(&self) -> Result<(), LockError> {
+        let mut entries = self.entries.iter();
+        entries.try_for_each(|entry| entry.hold().not_lost())
+    }
+}

@@ -1,0 +1,503 @@
+//! The way in: re-entry if an enclosing call is inside, else an attempt bounded by `wait`.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use lock_core::{
+    backend::{Answer, Attempt, Backend, BackendError, BoxFuture, Leaving, Request},
+    error::{BusyWith, LockError},
+    key::{LockKey, LockName},
+    lease::{CLAIM, Grant, Moment},
+    options::{Strategy, Terms},
+    owner::OwnerId,
+};
+use pin_project_lite::pin_project;
+use uuid::Uuid;
+
+use crate::{
+    acquire::{
+        entry::{Entered, Entry},
+        reentry::Frame,
+    },
+    background::shutdown::Renewals,
+    client::Shared,
+    events::count,
+    lease::hold::{Cover, HoldState},
+};
+
+/// How long one attempt that never queues may go unanswered.
+const TRY_PATIENCE: Duration = Duration::from_secs(1);
+/// How long leaving the queue may go unanswered at the end of `wait`.
+pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
+
+/// What a caller wants, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) renewals: Arc<Renewals>,
+    pub(crate) key: LockKey,
+    pub(crate) name: LockName,
+    pub(crate) terms: Terms,
+}
+
+impl Wanted {
+    /// A new acquisition of it, which waits so long.
+    pub(crate) fn request(&self, wait: Duration) -> Request {
+        Request {
+            name: self.name.clone(),
+            owner: OwnerId::from_u128(Uuid::new_v4().as_u128()),
+            lease: self.terms.lease,
+            wait,
+            strategy: self.terms.strategy,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.shared.backend.now()
+    }
+}
+
+/// The time of one call, whatever it does in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    started: Moment,
+    wait: Duration,
+}
+
+impl Budget {
+    /// Of a call that starts now.
+    pub(crate) fn of(wanted: &Wanted) -> Self {
+        Self {
+            started: wanted.now(),
+            wait: wanted.terms.wait,
+        }
+    }
+
+    /// Whether the call waits at all.
+    pub(crate) fn waits(self) -> bool {
+        !self.wait.is_zero()
+    }
+
+    /// Until when it waits for others to leave.
+    pub(crate) fn waits_until(self) -> Moment {
+        self.started + self.wait
+    }
+
+    /// Until when a server may answer.
+    pub(crate) fn answers_until(self) -> Moment {
+        self.started + self.wait.max(TRY_PATIENCE)
+    }
+
+    /// Until when one attempt, or what ends a wait, that starts now may be answered.
+    pub(crate) fn grace(self, now: Moment) -> Moment {
+        self.answers_until().max(now + LEAVE_PATIENCE)
+    }
+}
+
+/// Enters from inside `enclosing`.
+pub(crate) async fn enter(
+    wanted: &Wanted,
+    enclosing: Option<&Arc<Frame>>,
+) -> Result<Entered, LockError> {
+    let entering = pin!(async {
+        let budget = Budget::of(wanted);
+        let entry = enter_one(wanted, &budget, enclosing, false).await?;
+        Ok(Entered::one(entry).for_at_least(wanted.terms.hold_at_least))
+    });
+    counted(&wanted.shared, entering).await
+}
+
+/// Runs what enters, unless the client is shut down, and counts what comes of it.
+pub(crate) async fn counted<T>(
+    shared: &Arc<Shared>,
+    // Pinned: a future that is given away whole is kept twice.
+    entering: Pin<&mut impl Future<Output = Result<T, LockError>>>,
+) -> Result<T, LockError> {
+    // Counted before the look: shutting down either sees this call, or is seen by it.
+    let _entering = shared.held.entering();
+    let entered = if shared.closing.has_begun() {
+        Err(LockError::ShutDown)
+    } else {
+        entering.await
+    };
+    if let Err(error) = &entered {
+        let counters = &shared.counters;
+        match error {
+            LockError::Busy { .. } => count(&counters.busy),
+            LockError::Lost { .. } => {}
+            _ => count(&counters.failed),
+        }
+        tracing::debug!(%error, "not acquired");
+    }
+    entered
+}
+
+/// Enters one lock from inside `enclosing`.
+pub(crate) async fn enter_one(
+    wanted: &Wanted,
+    budget: &Budget,
+    enclosing: Option<&Arc<Frame>>,
+    is_one_of_several: bool,
+) -> Result<Entry, LockError> {
+    let out_of_order =
+        |frame: &Arc<Frame>| frame.is_out_of_order(&wanted.shared, &wanted.name, is_one_of_several);
+    let once = !budget.waits();
+    let out_of_order = !once && enclosing.is_some_and(out_of_order);
+    let entered = enter_now(wanted, budget, once || out_of_order, enclosing).await;
+    match entered {
+        Err(LockError::Busy { key, waited, .. }) if out_of_order => Err(LockError::Busy {
+            key,
+            waited,
+            with: BusyWith::OutOfOrder,
+        }),
+        entered => entered,
+    }
+}
+
+async fn enter_now(
+    wanted: &Wanted,
+    budget: &Budget,
+    once: bool,
+    enclosing: Option<&Arc<Frame>>,
+) -> Result<Entry, LockError> {
+    let inside = enclosing.and_then(|frame| frame.find(&wanted.shared, &wanted.name));
+    if let Some(frame) = inside {
+        let waits_until = if once {
+            wanted.now()
+        } else {
+            budget.waits_until()
+        };
+        let hold = &frame.hold;
+        let turn = frame.turns().next(&wanted.shared.backend);
+        loop {
+            // A shutdown waits for what runs inside a hold.
+            let come = bounded(&wanted.shared.backend, waits_until, turn.come()).await;
+            if come.is_none() {
+                return Err(busy_with_sibling(wanted, *budget));
+            }
+            // If that hold has ended, the lock is acquired like any other.
+            if hold.has_ended() {
+                break;
+            }
+            // Boxed: who waits for others does not need it.
+            let cover = Box::pin(cover(wanted, budget, hold)).await?;
+            // Only now: nobody may come back for the answer.
+            if !turn.begin_body() {
+                continue;
+            }
+            let Some(duty) = hold.enter_again() else {
+                break;
+            };
+            count(&wanted.shared.counters.reentered);
+            tracing::debug!(key = %wanted.key, token = %hold.token, "entered again");
+            return Ok(Entry::again(duty, frame.level().inner(turn), cover));
+        }
+    }
+    loop {
+        let grant = acquire(wanted, budget, once).await?;
+        let entry = begin(wanted, grant);
+        // Boxed: few need it.
+        if is_fresh(&entry) || Box::pin(confirm(wanted, *budget, &entry)).await? {
+            return Ok(entry);
+        }
+        // Nobody was inside. What is left of the grant is given back, and the call goes on waiting.
+        if once {
+            return Err(busy_outside(wanted, *budget));
+        }
+    }
+}
+
+/// Whether the body of an entry may start on what was confirmed of its lease.
+fn is_fresh(entry: &Entry) -> bool {
+    entry.hold().is_fresh() && entry.hold().loss().is_none()
+}
+
+/// Confirms the lease of an entry whose grant, or whose last confirmation, is read late, before its body starts. False if
+/// the lease is lost. A caller may be late again when the answer has come, and asks again then.
+pub(crate) async fn confirm(
+    wanted: &Wanted,
+    budget: Budget,
+    entry: &Entry,
+) -> Result<bool, LockError> {
+    let hold = entry.hold();
+    while hold.loss().is_none() {
+        if hold.is_fresh() {
+            return Ok(true);
+        }
+        // Nobody may come back for the answer.
+        hold.wait_for_body(wanted.now() + CLAIM);
+        let until = budget.grace(wanted.now());
+        let confirming = answered(wanted, budget, until, hold.clone().confirm());
+        tokio::select! {
+            biased;
+            confirmed = confirming => confirmed?,
+            _ = hold.wait_for_loss() => {}
+        }
+    }
+    Ok(false)
+}
+
+/// Makes the lease of an enclosing call's hold last long enough for one more entry.
+async fn cover(
+    wanted: &Wanted,
+    budget: &Budget,
+    hold: &Arc<HoldState>,
+) -> Result<Option<Cover>, LockError> {
+    hold.not_lost()?;
+    let until = budget.answers_until();
+    let cover = answered(
+        wanted,
+        *budget,
+        until,
+        hold.clone().cover(wanted.terms.lease),
+    )
+    .await?;
+    hold.not_lost()?;
+    Ok(cover)
+}
+
+/// A hold begins with its grant.
+pub(crate) fn begin(wanted: &Wanted, grant: Grant) -> Entry {
+    let shared = &wanted.shared;
+    count(&shared.counters.acquired);
+    if grant.queued {
+        count(&shared.counters.waited);
+    }
+    tracing::debug!(key = %wanted.key, token = %grant.token, queued = grant.queued, "acquired");
+    Entry::began(HoldState::begin(
+        shared.clone(),
+        wanted.key.clone(),
+        wanted.name.clone(),
+        wanted.terms.lease,
+        grant,
+    ))
+}
+
+/// What the backend answers to a renewal, until then.
+pub(crate) fn answered<'a, T>(
+    wanted: &'a Wanted,
+    budget: Budget,
+    until: Moment,
+    renewal: impl Future<Output = Result<T, BackendError>> + 'a,
+) -> impl Future<Output = Result<T, LockError>> + 'a {
+    bounded(&wanted.shared.backend, until, renewal).map(move |answer| match answer {
+        Some(Ok(answer)) => Ok(answer),
+        Some(Err(error)) => Err(failed(wanted, budget, error)),
+        None => Err(unreachable(wanted, budget)),
+    })
+}
+
+/// Acquires from the backend.
+async fn acquire(wanted: &Wanted, budget: &Budget, once: bool) -> Result<Grant, LockError> {
+    let backend = &wanted.shared.backend;
+    let now = backend.now();
+    let (wait, until) = if once {
+        let patience = now + TRY_PATIENCE;
+        (Duration::ZERO, budget.answers_until().min(patience))
+    } else {
+        let until = budget.waits_until();
+        (until.since(now), until)
+    };
+    if wait.is_zero() && !once {
+        return Err(busy_outside(wanted, *budget));
+    }
+    if wanted.terms.strategy == Strategy::Spin && !once {
+        return Box::pin(spin(wanted, budget)).await;
+    }
+    let mut attempt = backend.attempt(wanted.request(wait));
+    match unless_closing(&wanted.shared, until, attempt.enter()).await? {
+        Some(Ok(Answer::Granted(grant))) => Ok(grant),
+        Some(Ok(Answer::Busy)) => Err(busy_outside(wanted, *budget)),
+        Some(Err(error)) => Err(failed(wanted, *budget, error)),
+        None if once => {
+            // One attempt stands in no queue. Dropped, it gives back what it may have got.
+            drop(attempt);
+            Err(too_late(wanted, *budget).await)
+        }
+        // Boxed: the end of a wait is rare, or long after its beginning.
+        None => Box::pin(leave(wanted, budget, attempt)).await,
+    }
+}
+
+/// Leaves the queue, which decides. Without an answer the attempt, dropped, goes on leaving in the background.
+async fn leave(
+    wanted: &Wanted,
+    budget: &Budget,
+    mut attempt: Box<dyn Attempt>,
+) -> Result<Grant, LockError> {
+    let backend = &wanted.shared.backend;
+    let left = {
+        let patience = backend.now() + LEAVE_PATIENCE;
+        let late = async {
+            backend.sleep_until(patience - LEAVE_PATIENCE / 2).await;
+            let late = too_late(wanted, *budget).await;
+            backend.sleep_until(patience).await;
+            late
+        };
+        tokio::select! {
+            biased;
+            left = attempt.leave() => left,
+            late = late => return Err(late),
+        }
+    };
+    match left {
+        Ok(Leaving::Granted(grant)) => Ok(grant),
+        Ok(Leaving::Left) => Err(busy_outside(wanted, *budget)),
+        Err(error) => Err(failed(wanted, *budget, error)),
+    }
+}
+
+/// Why there is no answer: the server answers others, and too many are before this caller; or it answers nobody.
+pub(crate) async fn too_late(wanted: &Wanted, budget: Budget) -> LockError {
+    let backend = &wanted.shared.backend;
+    if backend.is_answering(LEAVE_PATIENCE / 2).await {
+        busy_outside(wanted, budget)
+    } else {
+        unreachable(wanted, budget)
+    }
+}
+
+/// Tries, sleeps, and tries again, at the end of the wait once more.
+async fn spin(wanted: &Wanted, budget: &Budget) -> Result<Grant, LockError> {
+    let (shared, backend) = (&wanted.shared, &wanted.shared.backend);
+    let deadline = budget.waits_until();
+    let mut failed_tries = 0;
+    loop {
+        let began = backend.now();
+        let until = (began + TRY_PATIENCE).min(began.max(deadline) + LEAVE_PATIENCE / 2);
+        let mut attempt = backend.attempt(wanted.request(Duration::ZERO));
+        let tried = unless_closing(shared, until, attempt.enter()).await?;
+        drop(attempt);
+        let is_last = backend.now() >= deadline;
+        match tried {
+            Some(Ok(Answer::Granted(grant))) => {
+                let queued = failed_tries > 0;
+                return Ok(Grant { queued, ..grant });
+            }
+            Some(Ok(Answer::Busy)) if is_last => return Err(busy_outside(wanted, *budget)),
+            None if is_last => return Err(too_late(wanted, *budget).await),
+            Some(Ok(Answer::Busy)) | None => {}
+            Some(Err(BackendError::Unreachable(_))) if !is_last => {}
+            Some(Err(error)) => return Err(failed(wanted, *budget, error)),
+        }
+        failed_tries += 1;
+        let chance = Uuid::new_v4().as_fields().0;
+        let next = backend.now() + wanted.terms.backoff.pause(failed_tries, chance);
+        unless_closing(shared, next.min(deadline), std::future::pending::<()>()).await?;
+    }
+}
+
+pub(crate) fn failed(wanted: &Wanted, budget: Budget, error: BackendError) -> LockError {
+    LockError::from_backend(error, &wanted.key, wanted.now().since(budget.started))
+}
+
+fn busy(wanted: &Wanted, budget: Budget, with: BusyWith) -> LockError {
+    LockError::Busy {
+        key: wanted.key.clone(),
+        waited: wanted.now().since(budget.started),
+        with,
+    }
+}
+
+pub(crate) fn busy_with_sibling(wanted: &Wanted, budget: Budget) -> LockError {
+    busy(wanted, budget, BusyWith::Sibling)
+}
+
+pub(crate) fn busy_outside(wanted: &Wanted, budget: Budget) -> LockError {
+    let with = if wanted.shared.held.contains(&wanted.name) {
+        BusyWith::ThisProcess
+    } else {
+        BusyWith::AnotherProcess
+    };
+    busy(wanted, budget, with)
+}
+
+pub(crate) fn unreachable(wanted: &Wanted, budget: Budget) -> LockError {
+    let trouble = wanted.shared.backend.trouble();
+    LockError::Unreachable {
+        key: wanted.key.clone(),
+        waited: wanted.now().since(budget.started),
+        detail: trouble.map_or_else(|| "no answer".into(), Into::into),
+    }
+}
+
+/// Bounds `future` by the backend's clock; `None` if `deadline` came first. What is ready at once needs no timer.
+pub(crate) fn bounded<F: Future>(
+    backend: &Arc<dyn Backend>,
+    deadline: Moment,
+    future: F,
+) -> Bounded<'_, F> {
+    Bounded {
+        backend,
+        until_closing: None,
+        deadline,
+        future,
+        timer: None,
+    }
+}
+
+/// The same for a call on its way in: the client's shutdown ends it with an error, even if its future is ready.
+pub(crate) fn unless_closing<F: Future>(
+    shared: &Arc<Shared>,
+    deadline: Moment,
+    future: F,
+) -> impl Future<Output = Result<Option<F::Output>, LockError>> {
+    let bounded = Bounded {
+        until_closing: Some(shared),
+        ..bounded(&shared.backend, deadline, future)
+    };
+    bounded.map(|output| match output {
+        None if shared.closing.has_begun() => Err(LockError::ShutDown),
+        output => Ok(output),
+    })
+}
+
+pin_project! {
+    /// The future of [`bounded`].
+    pub(crate) struct Bounded<'a, F> {
+        backend: &'a Arc<dyn Backend>,
+        // The client whose shutdown ends it.
+        until_closing: Option<&'a Arc<Shared>>,
+        deadline: Moment,
+        #[pin]
+        future: F,
+        timer: Option<BoxFuture<'static, ()>>,
+    }
+}
+
+impl<F: Future> Future for Bounded<'_, F> {
+    type Output = Option<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if this
+            .until_closing
+            .is_some_and(|shared| shared.closing.has_begun())
+        {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(output) = this.future.poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        let timer = this.timer.get_or_insert_with(|| {
+            let deadline = this.backend.sleep_until(*this.deadline);
+            let Some(shared) = this.until_closing.cloned() else {
+                return deadline;
+            };
+            Box::pin(async move {
+                tokio::select! {
+                    biased;
+                    () = deadline => {}
+                    () = shared.closing.begun() => {}
+                }
+            })
+        });
+        timer.as_mut().poll(cx).map(|()| None)
+    }
+}

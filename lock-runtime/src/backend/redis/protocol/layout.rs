@@ -1,0 +1,181 @@
+//! The layouts: the names under which a lock is stored, and the scripts that know what is stored there. Those of both
+//! layouts are called alike, and answer alike.
+
+use lock_core::{
+    key::{FENCE, LockName},
+    layout::Layout,
+};
+use once_cell::sync::Lazy;
+
+use crate::backend::redis::protocol::script::{self, Script};
+
+/// Redisson's names for what belongs to a lock begin so. Its message that a lock is free is `0`.
+const REDISSON_CHANNEL: &str = "redisson_lock__channel";
+const REDISSON_TOKEN: &str = "redisson_lock_token";
+/// The channel of no lock.
+pub(crate) const REDISSON_PROBE: &str = "redisson_lock__channel:{lock:check}";
+
+/// The names of one lock's states on the server.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Names {
+    pub(crate) lock: LockName,
+    companion: Box<str>,
+    /// In the native layout, beside a queue.
+    claim: Option<Box<str>>,
+}
+
+impl Names {
+    pub(crate) fn new(layout: Layout, lock: LockName) -> Self {
+        // Joined in one allocation of the right size: this is made for every acquisition and every release.
+        let beside = |what: &str| -> Box<str> { [lock.as_str(), what].concat().into() };
+        let companion = match layout {
+            Layout::Redisson => redisson_name(REDISSON_TOKEN, &lock).into(),
+            Layout::Native => beside(":queue"),
+        };
+        let claim = (layout == Layout::Native).then(|| beside(":claim"));
+        Self {
+            companion,
+            claim,
+            lock,
+        }
+    }
+
+    /// What is held, and by whom.
+    pub(crate) fn grant(&self) -> &str {
+        self.lock.as_str()
+    }
+
+    /// The keys of the scripts that may hand the lock on.
+    pub(crate) fn keys(&self) -> Vec<&str> {
+        let mut keys = Vec::with_capacity(4);
+        keys.extend([self.grant(), self.companion(), FENCE]);
+        keys.extend(self.claim());
+        keys
+    }
+
+    /// Which inbox was handed the lock last, where a queue hands it on.
+    pub(crate) fn claim(&self) -> Option<&str> {
+        self.claim.as_deref()
+    }
+
+    /// What is stored beside it: the queue, or the counter of Redisson's fenced lock of that name.
+    pub(crate) fn companion(&self) -> &str {
+        &self.companion
+    }
+}
+
+/// Where Redisson says that a lock is free.
+pub(crate) fn redisson_channel(lock: &LockName) -> String {
+    redisson_name(REDISSON_CHANNEL, lock)
+}
+
+/// As Redisson puts a name into the slot of its lock.
+fn redisson_name(prefix: &str, lock: &LockName) -> String {
+    if lock.as_str().contains('{') {
+        format!("{prefix}:{lock}")
+    } else {
+        format!("{prefix}:{{{lock}}}")
+    }
+}
+
+/// The scripts of a layout.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) acquire: &'static Lazy<Script>,
+    pub(crate) multi_acquire: &'static Lazy<Script>,
+    pub(crate) release: &'static Lazy<Script>,
+    pub(crate) retain: &'static Lazy<Script>,
+    pub(crate) leave: &'static Lazy<Script>,
+    pub(crate) renew: &'static Lazy<Script>,
+    pub(crate) status: &'static Lazy<Script>,
+    /// Those that only this layout has.
+    others: &'static [&'static Lazy<Script>],
+}
+
+static NATIVE: Scripts = Scripts {
+    acquire: &script::ACQUIRE,
+    multi_acquire: &script::MULTI_ACQUIRE,
+    release: &script::RELEASE,
+    retain: &script::RETAIN,
+    leave: &script::LEAVE,
+    renew: &script::RENEW,
+    status: &script::STATUS,
+    others: &[&script::QUEUE, &script::UNSUBSCRIBE, &script::PROBE],
+};
+
+static REDISSON: Scripts = Scripts {
+    acquire: &script::REDISSON_ACQUIRE,
+    multi_acquire: &script::REDISSON_MULTI_ACQUIRE,
+    release: &script::REDISSON_RELEASE,
+    retain: &script::REDISSON_RETAIN,
+    leave: &script::REDISSON_LEAVE,
+    renew: &script::REDISSON_RENEW,
+    status: &script::REDISSON_STATUS,
+    others: &[],
+};
+
+impl Scripts {
+    pub(crate) fn of(layout: Layout) -> &'static Self {
+        match layout {
+            Layout::Redisson => &REDISSON,
+            Layout::Native => &NATIVE,
+        }
+    }
+
+    /// Lets the server know all of them, in one round trip. Each is sent whole where that is not permitted, or where the
+    /// server has forgotten it.
+    pub(crate) fn load(&self) -> redis::Pipeline {
+        let Self {
+            acquire,
+            multi_acquire,
+            release,
+            retain,
+            leave,
+            renew,
+            status,
+            others,
+        } = self;
+        let all = [
+            acquire,
+            multi_acquire,
+            release,
+            retain,
+            leave,
+            renew,
+            status,
+        ];
+        let mut pipeline = redis::Pipeline::new();
+        for script in all.into_iter().chain(*others) {
+            pipeline
+                .cmd("SCRIPT")
+                .arg("LOAD")
+                .arg(script.source())
+                .ignore();
+        }
+        pipeline
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::key::LockKey;
+
+    use super::*;
+
+    #[test]
+    fn names_are_put_into_the_slot_of_their_lock() {
+        let names = |layout: Layout, namespace, key| {
+            let name = layout.name(namespace, &LockKey::new(key).unwrap()).unwrap();
+            let channel = redisson_channel(&name);
+            (Names::new(layout, name).companion.into_string(), channel)
+        };
+        let (queue, _) = names(Layout::Native, None, "a");
+        assert_eq!(queue, "{lock:a}:queue");
+        let (counter, channel) = names(Layout::Redisson, None, "a");
+        assert_eq!(counter, "redisson_lock_token:{a}");
+        assert_eq!(channel, "redisson_lock__channel:{a}");
+        let (counter, channel) = names(Layout::Redisson, Some("shop"), "{a}:b");
+        assert_eq!(counter, "redisson_lock_token:shop:{a}:b");
+        assert_eq!(channel, "redisson_lock__channel:shop:{a}:b");
+    }
+}

@@ -1,0 +1,174 @@
+//! The end of an acquisition that its caller has left: nothing of it stays on the server.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::{backend::BackendError, fencing::FencingToken, lease::Moment};
+
+use crate::{
+    backend::redis::{
+        Server,
+        protocol::request::{Args, Left, Sent},
+        queue::session::Link,
+        transport::connection::{CallError, Connection},
+    },
+    background::{self, clock::boot as clock},
+};
+
+/// Between two tries while the server cannot answer for the moment.
+pub(crate) const NOT_NOW_PAUSE: Duration = Duration::from_millis(50);
+/// How long a clean-up trusts the connection that carried the request.
+const SAME_CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
+/// How long one try of a clean-up over the home link may take.
+const HOME_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a caller's leaving waits for the caller's own connection, before the engine's takes part: nobody may drive the
+/// runtime of the former.
+const HEDGE: Duration = Duration::from_millis(20);
+
+/// Gives back what an acquisition has got: its turn, or its place.
+pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>) {
+    let Some(token) = offer else {
+        return clean_up(server, sent).await;
+    };
+    sent.link.lines.forget(&sent.args);
+    // Nothing of it is sent again after the release.
+    end(&server, &sent).await;
+    let name = sent.args.names.lock.clone();
+    let ends = clock::now() + sent.args.lease;
+    server.give_back(name, FencingToken::new(token), ends).await;
+}
+
+/// Gives up what the answers may have granted whose callers have not come back for them.
+pub(crate) fn revoke(server: &Arc<Server>, link: &Arc<Link>, now: Moment) {
+    for args in link.unanswered.overdue(now) {
+        if args.revoke(now) {
+            tracing::debug!(server = %server.address(), key = %server.key(&args.names.lock), "a caller did not come back for its answer");
+            let sent = Sent {
+                link: link.clone(),
+                args,
+            };
+            let (server, duty) = (server.clone(), server.begin_clean_up());
+            background::spawn(async move {
+                clean_up(server, sent).await;
+                drop(duty);
+            });
+        }
+    }
+}
+
+/// Ends when no request is under way any more, and returns the connection that carried the newest one, if one did.
+async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
+    let Sent { link, args } = sent;
+    let patience = clock::now() + SAME_CONNECTION_PATIENCE;
+    let ended = clock::timeout_at(patience, args.end()).await;
+    let carried = args.carried_by();
+    if ended.is_none()
+        && let Some(connection) = &carried
+    {
+        // Nobody drives the runtime of that link, or the server is silent.
+        connection.health.mark_broken();
+        until_closed(server, link, connection, args).await;
+    }
+    carried
+}
+
+/// Ends when nothing that was sent over a connection which is broken can be carried out any more: the server may not have
+/// read all of it yet.
+pub(crate) async fn until_closed(
+    server: &Arc<Server>,
+    link: &Link,
+    connection: &Connection,
+    args: &Args,
+) {
+    let closing = async {
+        loop {
+            if let Ok(home) = server.home().connection().await
+                && (!home.may_kill || home.kill(&connection.identity).await.is_ok())
+            {
+                return;
+            }
+            clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+        }
+    };
+    let closed = async {
+        tokio::select! {
+            // The first thing that a new connection of the link does is to close the one before.
+            () = link.succeeds(&connection.identity) => {}
+            () = closing => {}
+        }
+    };
+    clock::timeout_at(args.run_out(), closed).await;
+}
+
+/// Makes sure that nothing of an acquisition stays behind. Where all its requests are answered, the home link leaves for
+/// it, because nobody may drive its own. Else its own connection keeps the order of request and leaving; where that does
+/// not answer, it is closed on the server before the home link leaves.
+pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
+    sent.link.lines.forget(&sent.args);
+    let Some(connection) = end(&server, &sent).await else {
+        return;
+    };
+    let Sent { link, args } = sent;
+    let left = |left| {
+        if let Left::Held(grant) = left {
+            server.take_up(&link, &args.names.lock, &grant);
+        }
+    };
+    let leave_by_home = async || -> Option<Arc<Connection>> {
+        let home = server.home().connection().await.ok()?;
+        left(args.leave(&home, true).await.ok()?);
+        Some(home)
+    };
+    // A request that is not answered may be carried out later, unless its connection is closed before.
+    let answered = args.is_answered();
+    if answered {
+        let patience = clock::now() + HOME_PATIENCE;
+        if let Some(Some(_)) = clock::timeout_at(patience, leave_by_home()).await {
+            return;
+        }
+    } else if !connection.health.is_broken() {
+        let patience = clock::now() + SAME_CONNECTION_PATIENCE;
+        let hedge = async {
+            clock::sleep_until(clock::now() + HEDGE).await;
+            leave_by_home().await;
+            std::future::pending::<()>().await;
+        };
+        let leaving = async {
+            tokio::select! {
+                biased;
+                left = args.leave(&connection, true) => left,
+                () = hedge => unreachable!("the hedge does not end"),
+            }
+        };
+        match clock::timeout_at(patience, leaving).await {
+            Some(Ok(answer)) => return left(answer),
+            Some(Err(CallError::Refused(BackendError::WrongLayout))) => return,
+            Some(Err(CallError::Refused(error))) => {
+                tracing::warn!(server = %server.address(), key = %server.key(&args.names.lock), %error, "an abandoned acquisition runs out by itself");
+                return;
+            }
+            _ => {}
+        }
+        // It is closed on the server below, and of no use to anybody else either.
+        connection.health.mark_broken();
+    }
+    let until = args.run_out();
+    let mut backoff = NOT_NOW_PAUSE;
+    while clock::now() < until && !server.is_closed() {
+        let leaving = async {
+            let home = server.home().connection().await.ok()?;
+            if home.may_kill && !answered {
+                home.kill(&connection.identity).await.ok()?;
+            }
+            leave_by_home().await?;
+            // A late request that cannot be stopped may still come, until it refuses itself.
+            (answered || home.may_kill).then_some(())
+        };
+        let patience = clock::now() + HOME_PATIENCE;
+        if let Some(Some(())) = clock::timeout_at(patience, leaving).await {
+            return;
+        }
+        clock::sleep_until(clock::now() + backoff).await;
+        backoff = (backoff * 2).min(Duration::from_secs(1));
+    }
+    tracing::warn!(server = %server.address(), key = %server.key(&args.names.lock), "an abandoned acquisition could not be cleaned up; it has run out by itself");
+}

@@ -1,0 +1,166 @@
+//! Several locks in one request: all of them, or none.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::{
+    backend::{BackendError, Request, Together},
+    fencing::FencingToken,
+    key::FENCE,
+    lease::{Grant, less_drift},
+    owner::OwnerId,
+};
+use redis::Value;
+use uuid::Uuid;
+
+use crate::{
+    backend::redis::{
+        Server, claim_ms,
+        protocol::request::{Args, Sent, decode, millis},
+        queue::{attempt::RedisAttempt, cleanup::NOT_NOW_PAUSE},
+        transport::connection::{CallError, Connection},
+    },
+    background::clock::boot as clock,
+};
+
+/// Asks for several locks in one request, again and again until it is answered.
+pub(crate) async fn acquire_together(
+    server: Arc<Server>,
+    mut requests: Vec<Request>,
+) -> Result<Together, BackendError> {
+    // One attempt a lock: dropped without an answer, each of them cleans up.
+    let mut attempts: Vec<RedisAttempt> = Vec::new();
+    let mut unsure = false;
+    loop {
+        if server.is_refusing() {
+            return Err(BackendError::ShutDown);
+        }
+        let sent = attempts.first().and_then(|attempt| attempt.sent.as_ref());
+        let link = sent.map(|sent| sent.link.clone());
+        let (link, connection) = match link {
+            Some(link) => match link.connection().await {
+                Ok(connection) => (link, connection),
+                Err(error) if server.is_refusing() => return Err(error),
+                Err(_) => {
+                    // The runtime of the link has ended: another one, another inbox, other attempts.
+                    attempts.clear();
+                    continue;
+                }
+            },
+            None => server.connected().await?,
+        };
+        if attempts.is_empty() {
+            let under_way = requests.iter().map(|request| {
+                let mut attempt = RedisAttempt::new(server.clone(), request.clone());
+                attempt.duty = Some(server.begin_duty());
+                attempt.sent = Some(Sent {
+                    link: link.clone(),
+                    args: Arc::new(Args::new(&server, request, link.inbox.clone(), false)),
+                });
+                attempt
+            });
+            attempts.extend(under_way);
+        }
+        let asked: Vec<_> = attempts
+            .iter()
+            .filter_map(|attempt| attempt.sent.as_ref())
+            .map(|sent| sent.args.clone())
+            .collect();
+        let mut lasting = true;
+        for args in &asked {
+            lasting &= args.ask();
+            link.unanswered.insert(args);
+            args.carry(&connection);
+        }
+        let answer = if lasting {
+            ask(&asked, &connection).await
+        } else {
+            Ok(Together::Busy(0))
+        };
+        if answer.is_ok() {
+            for args in &asked {
+                link.unanswered.remove(args.owner);
+                lasting &= args.answered();
+            }
+        }
+        if !lasting {
+            // The engine has given up what some of them were granted, because the caller did not come back for it. Dropped,
+            // the others give back theirs.
+            attempts.clear();
+            unsure = false;
+            requests.iter_mut().for_each(renew_owner);
+            continue;
+        }
+        match answer {
+            Ok(together) => {
+                // No await from here on: nobody drops some of them settled, and some not.
+                attempts.iter_mut().for_each(RedisAttempt::settle);
+                return Ok(together);
+            }
+            Err(CallError::Refused(error)) => {
+                for attempt in &mut attempts {
+                    if !unsure {
+                        attempt.settle(); // nothing was carried out
+                    }
+                }
+                return Err(error);
+            }
+            Err(CallError::Broken(detail)) => {
+                unsure = true;
+                server.note(detail);
+            }
+            Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
+                server.note(detail);
+                clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn renew_owner(request: &mut Request) {
+    request.owner = OwnerId::from_u128(Uuid::new_v4().as_u128());
+}
+
+/// Sends one request for all of them over `connection`.
+async fn ask(all: &[Arc<Args>], connection: &Connection) -> Result<Together, CallError> {
+    let Some(first) = all.first() else {
+        return Ok(Together::Granted(Vec::new()));
+    };
+    let (lease, not_after) = (millis(first.lease), first.not_after(connection));
+    let tails: Vec<String> = all.iter().map(|args| args.tail()).collect();
+    let mut keys = vec![FENCE];
+    let mut args = vec![&lease, &connection.floor, claim_ms(), &not_after];
+    for (lock, tail) in all.iter().zip(&tails) {
+        keys.extend([lock.names.grant(), lock.names.companion()]);
+        args.push(tail);
+    }
+    let (reply, sent) = connection
+        .run(first.scripts.multi_acquire, &keys, &args)
+        .await?;
+    match reply {
+        Value::Int(0) => {
+            // A new connection will know the server's clock.
+            connection.health.mark_demoted();
+            Err(CallError::NotNow("the request came too late".into()))
+        }
+        Value::Int(busy) => Ok(Together::Busy(
+            usize::try_from(busy - 1).unwrap_or_default(),
+        )),
+        granted => {
+            let granted: Vec<(u64, u64)> = decode(granted)?;
+            let grants = all.iter().zip(granted);
+            Ok(Together::Granted(
+                grants
+                    .map(|(args, (token, left))| {
+                        let left = Duration::from_millis(left).min(args.lease);
+                        Grant {
+                            token: FencingToken::new(token),
+                            valid_until: Some(sent + less_drift(left)),
+                            validity: left,
+                            queued: false,
+                        }
+                    })
+                    .collect(),
+            ))
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Renewals and checks, of one grant or of many by one command.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use lock_core::{
+    backend::{BackendError, Renewed, ToRenew},
+    fencing::FencingToken,
+    key::LockName,
+    lease::{Moment, less_drift},
+};
+
+use crate::{
+    backend::redis::{
+        Arg, Server,
+        protocol::request::{millis, not_understood},
+        queue::{cohort::Confirmation, cohorts::Known},
+    },
+    background::clock::boot as clock,
+};
+
+/// What becomes of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extend {
+    /// It lasts this long from now, unless it lasts longer already. Zero only looks.
+    To(Duration),
+    /// It lasts this long from now, even if that is shorter.
+    Restart(Duration),
+}
+
+impl Extend {
+    pub(crate) fn lease(self) -> Duration {
+        match self {
+            Self::To(lease) | Self::Restart(lease) => lease,
+        }
+    }
+
+    fn restarts(self) -> bool {
+        matches!(self, Self::Restart(_))
+    }
+}
+
+/// How many grants one command renews: a loaded server is busy with them for less than a millisecond.
+pub(crate) const TOGETHER_AT_MOST: usize = 100;
+
+impl Server {
+    /// Extends what the holder under this token has.
+    pub(crate) async fn renew(
+        self: &Arc<Self>,
+        name: &LockName,
+        token: FencingToken,
+        extend: Extend,
+    ) -> Result<Renewed, BackendError> {
+        let lease = extend.lease();
+        let one = [ToRenew { name, token, lease }];
+        let mut answers = self.renew_together(&one, extend.restarts()).await?;
+        Ok(answers.pop().unwrap_or(Renewed::NotHeld))
+    }
+
+    /// Extends what the holders have, by one command; where that is refused, for whatever one of them has, each by a
+    /// command of its own.
+    pub(crate) async fn renew_all(
+        self: &Arc<Self>,
+        holders: &[ToRenew<'_>],
+    ) -> Vec<Result<Renewed, BackendError>> {
+        match self.renew_together(holders, false).await {
+            Ok(answers) => answers.into_iter().map(Ok).collect(),
+            Err(BackendError::Refused(_)) if holders.len() > 1 => {
+                let each = holders
+                    .iter()
+                    .map(|one| self.renew(one.name, one.token, Extend::To(one.lease)));
+                join_all(each).await
+            }
+            Err(error) => holders.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn renew_together(
+        self: &Arc<Self>,
+        holders: &[ToRenew<'_>],
+        restart: bool,
+    ) -> Result<Vec<Renewed>, BackendError> {
+        let known: Vec<_> = holders
+            .iter()
+            .map(|one| self.cohorts.known(one.name, one.token))
+            .collect();
+        // The server knows a grant by its first token.
+        let grants = holders.iter().zip(&known).filter_map(|(one, known)| {
+            let token = match known {
+                Known::Itself => one.token,
+                Known::Turn(first) => FencingToken::new(*first),
+                Known::Over => return None,
+            };
+            Some(ToRenew { token, ..*one })
+        });
+        let (confirmed, asked) = self
+            .renew_grants(&grants.collect::<Vec<_>>(), restart)
+            .await?;
+        let mut confirmed = confirmed.into_iter();
+        let answers = holders.iter().zip(&known).map(|(one, known)| {
+            let first = match known {
+                Known::Over => return Renewed::NotHeld,
+                Known::Itself => None,
+                Known::Turn(first) => Some(*first),
+            };
+            let until = confirmed.next().flatten();
+            match (first, until) {
+                (None, Some(until)) => Renewed::Until(until),
+                // An answer that comes when the turn has passed on is nobody's.
+                (Some(_), Some(until)) => {
+                    let answer = Confirmation {
+                        asked,
+                        until,
+                        restarted: restart,
+                    };
+                    if self.cohorts.confirm(one.name, one.token, answer) {
+                        Renewed::Until(until)
+                    } else {
+                        Renewed::NotHeld
+                    }
+                }
+                (Some(first), None) => {
+                    self.lose_cohort(one.name, first);
+                    Renewed::NotHeld
+                }
+                (None, None) => Renewed::NotHeld,
+            }
+        });
+        Ok(answers.collect())
+    }
+
+    /// Extends grants, each named by its own token, by one command. Returns the local deadline of each that stands, and
+    /// when they were asked for.
+    async fn renew_grants(
+        self: &Arc<Self>,
+        grants: &[ToRenew<'_>],
+        restart: bool,
+    ) -> Result<(Vec<Option<Moment>>, Moment), BackendError> {
+        if grants.is_empty() {
+            return Ok((Vec::new(), clock::now()));
+        }
+        let keys: Vec<_> = grants.iter().map(|grant| grant.name.as_str()).collect();
+        let texts: Vec<_> = grants
+            .iter()
+            .flat_map(|grant| [grant.token.to_string(), millis(grant.lease)])
+            .collect();
+        let mut args = Vec::with_capacity(1 + texts.len());
+        args.push(if restart { Arg::Restart } else { Arg::Text("") });
+        args.extend(texts.iter().map(|text| Arg::Text(text)));
+        let answered = self.run(self.scripts.renew, &keys, &args).await?;
+        let left: Vec<i64> =
+            redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
+        if left.len() != grants.len() {
+            return Err(not_understood(&"another number of grants"));
+        }
+        let until = |left| {
+            let left = u64::try_from(left).ok()?;
+            Some(answered.sent + less_drift(Duration::from_millis(left)))
+        };
+        Ok((left.into_iter().map(until).collect(), answered.sent))
+    }
+}

@@ -1,0 +1,125 @@
+//! Commands on their way to the server. While few are under way, each goes at once. Those that come while many are go
+//! together, one write for as many as ask within one turn of their runtime: where many tasks share a connection, writing
+//! costs more than all else.
+
+use std::{
+    pin::pin,
+    sync::{Arc, Mutex},
+    task::Poll,
+};
+
+use lock_core::backend::BoxFuture;
+use redis::{Cmd, Pipeline, RedisError, RedisResult, Value, aio::MultiplexedConnection};
+use tokio::{runtime::Handle, sync::oneshot};
+
+use crate::background::sync::lock;
+
+/// So many commands under way are many.
+const MANY: usize = 8;
+
+type Answer = oneshot::Sender<RedisResult<Value>>;
+
+/// What is to be sent next, in order.
+#[derive(Default)]
+struct Pending {
+    commands: Vec<(Cmd, Answer)>,
+    /// Whether somebody is about to send these.
+    leaving: bool,
+}
+
+/// The sending end of a connection.
+#[derive(Clone)]
+pub(crate) struct Outbox {
+    redis: MultiplexedConnection,
+    pending: Arc<Mutex<Pending>>,
+    /// Where the connection lives.
+    runtime: Handle,
+}
+
+impl Outbox {
+    /// Of a connection that lives on the runtime that calls.
+    pub(crate) fn new(redis: MultiplexedConnection) -> Self {
+        Self {
+            redis,
+            pending: Arc::default(),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Sends a command, after all that were sent before, while so many others are under way. Dropped before its answer,
+    /// the command is sent or not: the connection skips a command whose caller has gone.
+    pub(crate) async fn send(&self, command: &Cmd, others: usize) -> RedisResult<Value> {
+        let answer = {
+            let mut pending = lock(&self.pending);
+            if others < MANY && !pending.leaving {
+                None
+            } else {
+                let (answer, receiver) = oneshot::channel();
+                pending.commands.push((command.clone(), answer));
+                if !std::mem::replace(&mut pending.leaving, true) {
+                    self.begin_leaving();
+                }
+                Some(receiver)
+            }
+        };
+        match answer {
+            None => self.redis.clone().send_packed_command(command).await,
+            Some(answer) => answer.await.unwrap_or_else(|_| Err(gone())),
+        }
+    }
+
+    fn begin_leaving(&self) {
+        let leaving: BoxFuture<'static, ()> = Box::pin(self.clone().leave());
+        self.runtime.spawn(leaving);
+    }
+
+    async fn leave(self) {
+        // Whoever is about to ask comes along.
+        tokio::task::yield_now().await;
+        let commands = std::mem::take(&mut lock(&self.pending).commands);
+        let mut pipeline = Pipeline::with_capacity(commands.len());
+        let answers: Vec<Answer> = commands
+            .into_iter()
+            .map(|(command, answer)| {
+                pipeline.add_command(command);
+                answer
+            })
+            .collect();
+        let mut redis = self.redis.clone();
+        let mut sending = pin!(redis.send_packed_commands(&pipeline, 0, answers.len()));
+        // Polled once, they are before all that is sent from now on.
+        let first = std::future::poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
+        {
+            let mut pending = lock(&self.pending);
+            pending.leaving = !pending.commands.is_empty();
+            if pending.leaving {
+                self.begin_leaving();
+            }
+        }
+        let sent = match first {
+            Poll::Ready(sent) => sent,
+            Poll::Pending => sending.await,
+        };
+        match sent {
+            Ok(values) => {
+                for (value, answer) in values.into_iter().zip(answers) {
+                    let _ = answer.send(Ok(value));
+                }
+            }
+            Err(error) => {
+                for answer in answers {
+                    let _ = answer.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+}
+
+/// The connection's runtime has ended.
+fn gone() -> RedisError {
+    std::io::Error::new(
+        std::io::ErrorKind::ConnectionReset,
+        "the runtime of the connection has ended",
+    )
+    .into()
+}

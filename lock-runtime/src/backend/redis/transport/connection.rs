@@ -1,0 +1,615 @@
+//! One connection to the server: its identity there, its floor for tokens, and what is known of its health.
+
+use std::{
+    fmt,
+    pin::pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future;
+use lock_core::{
+    backend::{BackendError, BoxFuture},
+    lease::Moment,
+};
+use redis::{
+    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
+    ServerErrorKind, Value,
+};
+use tokio::sync::Notify;
+
+use crate::{
+    backend::redis::{
+        Server,
+        protocol::script::Script,
+        transport::{batcher::Outbox, pulse::Hindered},
+    },
+    background::clock::boot as clock,
+    events::{Counters, count},
+};
+
+/// How long making a connection may take, before the next try.
+pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What names one connection, and no other: a server never repeats an ID, but counts from one again after a restart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The server's run; `None` if it does not say.
+    run: Option<String>,
+    id: i64,
+}
+
+impl Identity {
+    /// Whether the connection was made to the server that `other` was made to, and that has not restarted in between. Of
+    /// what was sent to another run nothing is carried out any more.
+    fn is_of_the_run_of(&self, other: &Self) -> bool {
+        self.run.is_some() && self.run == other.run
+    }
+}
+
+/// Why a command has no answer that counts.
+#[derive(Debug, Clone)]
+pub(crate) enum CallError {
+    /// The connection is gone, or has to go; it is not known whether the command was carried out.
+    Broken(String),
+    /// The server cannot carry out the command for the moment.
+    NotNow(String),
+    /// The server leads no more: a new connection, and with it a new floor, after a moment.
+    Demoted(String),
+    /// The server refuses.
+    Refused(BackendError),
+}
+
+impl CallError {
+    fn of(error: &RedisError) -> Self {
+        let text = error.to_string();
+        // Redis 6.2 wraps what a script met into an error of the script.
+        if text.contains("WRONGTYPE") {
+            return Self::Refused(BackendError::WrongLayout);
+        }
+        match error.kind() {
+            ErrorKind::Server(kind) => match kind {
+                ServerErrorKind::BusyLoading
+                | ServerErrorKind::TryAgain
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::MasterDown => Self::NotNow(text),
+                ServerErrorKind::ReadOnly | ServerErrorKind::Moved | ServerErrorKind::Ask => {
+                    Self::Demoted(text)
+                }
+                _ if text.contains("-READONLY") => Self::Demoted(text),
+                _ if ["-LOADING", "-MISCONF", "-NOREPLICAS", "-MASTERDOWN"]
+                    .iter()
+                    .any(|code| text.contains(code)) =>
+                {
+                    Self::NotNow(text)
+                }
+                _ => Self::Refused(BackendError::Refused(text)),
+            },
+            ErrorKind::Extension
+                if matches!(error.code(), Some("BUSY" | "MISCONF" | "NOREPLICAS")) =>
+            {
+                Self::NotNow(text)
+            }
+            ErrorKind::Extension => Self::Refused(BackendError::Refused(text)),
+            _ => Self::Broken(text),
+        }
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broken(text) | Self::NotNow(text) | Self::Demoted(text) => f.write_str(text),
+            Self::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Where a heartbeat sleeps as long as there is nothing to watch.
+#[derive(Debug, Default)]
+pub(crate) struct Parking {
+    parked: AtomicBool,
+    active: Notify,
+}
+
+impl Parking {
+    /// There is something to watch, and it can be seen already.
+    pub(crate) fn watch(&self) {
+        if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
+            self.active.notify_one();
+        }
+    }
+
+    /// Sleeps while there is nothing to watch.
+    pub(crate) async fn park(&self, is_idle: impl Fn() -> bool) {
+        if !is_idle() {
+            return;
+        }
+        self.parked.store(true, Ordering::SeqCst);
+        // Once more: what came in between has not seen anybody parked.
+        if is_idle() {
+            self.active.notified().await;
+        }
+        self.parked.store(false, Ordering::SeqCst);
+    }
+
+    /// Wakes it, for it shall end.
+    pub(crate) fn leave(&self) {
+        self.active.notify_one();
+    }
+}
+
+/// What both ends of a connection's life share: what it has seen, and whether it has ended.
+#[derive(Debug)]
+pub(crate) struct Health {
+    parking: Arc<Parking>,
+    /// When the newest command was sent whose reply has come, in ns of the local clock.
+    answered: AtomicU64,
+    /// When the newest reply came.
+    heard: AtomicU64,
+    /// When something was last heard, or the first unanswered command was sent.
+    progress: AtomicU64,
+    in_flight: AtomicUsize,
+    broken: AtomicBool,
+    /// Why the connection was lost; none while it is not, and where this process gave it up.
+    lost: OnceLock<String>,
+    /// The server at its other end leads no more, or has another time: connecting anew at once would find the same.
+    demoted: AtomicBool,
+    broke: Notify,
+}
+
+fn nanos(moment: Moment) -> u64 {
+    u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Health {
+    fn new(parking: Arc<Parking>) -> Self {
+        Self {
+            parking,
+            answered: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+            progress: AtomicU64::new(0),
+            in_flight: AtomicUsize::new(0),
+            broken: AtomicBool::new(false),
+            lost: OnceLock::new(),
+            demoted: AtomicBool::new(false),
+            broke: Notify::new(),
+        }
+    }
+
+    /// A moment known to lie before everything that the server says from now on.
+    pub(crate) fn stamp(&self) -> Moment {
+        Moment::new(Duration::from_nanos(self.answered.load(Ordering::Acquire)))
+    }
+
+    /// Notes a command; returns how many others are under way.
+    fn sent(&self, at: Moment) -> usize {
+        let others = self.in_flight.fetch_add(1, Ordering::SeqCst);
+        if others == 0 {
+            self.progress.fetch_max(nanos(at), Ordering::AcqRel);
+        }
+        self.parking.watch();
+        others
+    }
+
+    fn heard(&self, sent: Moment) {
+        self.answered.fetch_max(nanos(sent), Ordering::AcqRel);
+        let now = nanos(clock::now());
+        self.heard.fetch_max(now, Ordering::AcqRel);
+        self.progress.fetch_max(now, Ordering::AcqRel);
+    }
+
+    /// Whether a reply has come since then.
+    pub(crate) fn has_heard_since(&self, moment: Moment) -> bool {
+        self.heard.load(Ordering::Acquire) >= nanos(moment)
+    }
+
+    /// How long commands have been unanswered.
+    pub(crate) fn silent_for(&self, now: Moment) -> Duration {
+        if self.in_flight.load(Ordering::Acquire) == 0 {
+            return Duration::ZERO;
+        }
+        let progress = self.progress.load(Ordering::Acquire);
+        now.since(Moment::new(Duration::from_nanos(progress)))
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::SeqCst) == 0
+    }
+
+    /// The connection is lost: the server is gone, silent, or leads no more.
+    pub(crate) fn mark_lost(&self, reason: &str) {
+        // What fails because this process has given it up says nothing of the server.
+        if !self.is_broken() {
+            self.lost.get_or_init(|| reason.to_owned());
+            self.mark_broken();
+        }
+    }
+
+    /// The connection is lost, and the next one is made after a pause.
+    pub(crate) fn mark_lost_and_demoted(&self, reason: &str) {
+        self.demoted.store(true, Ordering::Release);
+        self.mark_lost(reason);
+    }
+
+    pub(crate) fn lost(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
+    }
+
+    /// Gives the connection up.
+    pub(crate) fn mark_broken(&self) {
+        self.broken.store(true, Ordering::Release);
+        self.broke.notify_waiters();
+    }
+
+    /// Gives the connection up, for one to be made after a pause.
+    pub(crate) fn mark_demoted(&self) {
+        self.demoted.store(true, Ordering::Release);
+        self.mark_broken();
+    }
+
+    pub(crate) fn is_demoted(&self) -> bool {
+        self.demoted.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    /// Ends when the connection is given up.
+    pub(crate) async fn until_broken(&self) {
+        let mut broke = pin!(self.broke.notified());
+        broke.as_mut().enable();
+        if !self.is_broken() {
+            broke.await;
+        }
+    }
+}
+
+/// Counts a command in flight, as long as somebody waits for it.
+struct InFlight<'a>(&'a Health);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One connection, ready for use: subscribed to its channel, its floor read.
+pub(crate) struct Connection {
+    pub(crate) identity: Identity,
+    /// The server's time when the connection was made, in µs.
+    pub(crate) floor: String,
+    /// Whether the server lets us close connections that are ours no more.
+    pub(crate) may_kill: bool,
+    pub(crate) health: Arc<Health>,
+    /// Server time less local time, in µs, to a round trip.
+    clock_offset: i128,
+    outbox: Outbox,
+    hindered: Arc<Hindered>,
+    counters: Arc<Counters>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("identity", &self.identity)
+            .field("health", &self.health)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the server pushed.
+pub(crate) struct Pushed {
+    pub(crate) channel: String,
+    pub(crate) payload: String,
+    /// A moment known to lie before the push.
+    pub(crate) after: Moment,
+}
+
+impl Connection {
+    /// Connects, closes what is left of `previous` on the server, and only then subscribes and reads the floor.
+    pub(crate) async fn open(
+        server: &Server,
+        channel: &str,
+        previous: Option<Identity>,
+        parking: Arc<Parking>,
+        patience: Duration,
+        on_push: impl Fn(Pushed) + Send + Sync + 'static,
+    ) -> Result<Self, RedisError> {
+        let opening = Self::open_unbounded(server, channel, previous, parking, on_push);
+        match clock::timeout_at(clock::now() + patience, opening).await {
+            Some(opened) => opened,
+            None => Err(RedisError::from(std::io::Error::new(
+                std::io::ErrorKind::TimedOut,
+                "the server did not answer the handshake",
+            ))),
+        }
+    }
+
+    async fn open_unbounded(
+        server: &Server,
+        channel: &str,
+        previous: Option<Identity>,
+        parking: Arc<Parking>,
+        on_push: impl Fn(Pushed) + Send + Sync + 'static,
+    ) -> Result<Self, RedisError> {
+        let health = Arc::new(Health::new(parking));
+        let seen = health.clone();
+        let push_sender = move |push: PushInfo| {
+            match push.kind {
+                PushKind::Message => {
+                    let mut fields = push.data.into_iter().map(String::from_redis_value);
+                    if let (Some(Ok(channel)), Some(Ok(payload))) = (fields.next(), fields.next()) {
+                        on_push(Pushed {
+                            channel,
+                            payload,
+                            after: seen.stamp(),
+                        });
+                    }
+                }
+                PushKind::Disconnection => seen.mark_lost("the connection was closed"),
+                _ => {}
+            }
+            Ok::<(), ()>(())
+        };
+        // Timeouts are ours: those of the crate run on the caller's clock, which may be paused or blocked.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(1024)
+            .set_push_sender(push_sender);
+        let redis = server
+            .client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
+        let asking_run = async || -> Result<Option<String>, RedisError> {
+            let mut info = redis::cmd("INFO");
+            info.arg("server");
+            match info.query_async::<String>(&mut redis.clone()).await {
+                Ok(info) => Ok(field(&info, "run_id").map(str::to_owned)),
+                Err(error) if is_forbidden(&error) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        let asking_id = async || -> Result<i64, RedisError> {
+            let mut id = redis::cmd("CLIENT");
+            id.arg("ID").query_async(&mut redis.clone()).await
+        };
+        // Whom to close is known only when the server has said which run it is: one round trip more, and for a connection
+        // that follows another one alone.
+        let previous = match &previous {
+            Some(previous) if previous.run.is_some() => {
+                let run = asking_run().await?;
+                (run == previous.run).then_some(previous.id)
+            }
+            _ => None,
+        };
+        let closing = async |id: Option<i64>| match id {
+            Some(id) => kill_command(id).exec_async(&mut redis.clone()).await,
+            None => Ok(()),
+        };
+        // Everything in one round trip, carried out in this order.
+        let sent = clock::now();
+        let (closed, probed, run, id, subscribed, loaded, time) = tokio::join!(
+            biased;
+            closing(previous),
+            closing(Some(NOBODY)),
+            asking_run(),
+            asking_id(),
+            async { redis.clone().subscribe(channel).await },
+            async {
+                let loaded: Result<(), RedisError> =
+                    server.scripts.load().query_async(&mut redis.clone()).await;
+                loaded
+            },
+            async {
+                let time: Result<(u64, u64), RedisError> =
+                    redis::cmd("TIME").query_async(&mut redis.clone()).await;
+                time
+            },
+        );
+        let may_kill = |closed: Result<(), RedisError>| match closed {
+            Ok(()) => Ok(true),
+            Err(error) if is_forbidden(&error) => Ok(false),
+            Err(error) => Err(error),
+        };
+        may_kill(closed)?;
+        let (may_kill, run, id) = (may_kill(probed)?, run?, id?);
+        subscribed?;
+        if let Err(error) = loaded {
+            tracing::debug!(server = %server.address(), %error, "scripts are not loaded ahead");
+        }
+        let (seconds, micros) = time?;
+        health.heard(sent);
+        count(&server.counters.connections);
+        let server_micros = seconds * 1_000_000 + micros;
+        let local_micros = sent.since_origin().as_micros();
+        Ok(Self {
+            may_kill: may_kill && run.is_some(),
+            identity: Identity { run, id },
+            floor: server_micros.to_string(),
+            health,
+            clock_offset: i128::from(server_micros)
+                - i128::try_from(local_micros).unwrap_or_default(),
+            outbox: Outbox::new(redis),
+            hindered: server.hindered.clone(),
+            counters: server.counters.clone(),
+        })
+    }
+
+    /// The server's time at a local moment, in µs, to a round trip.
+    pub(crate) fn server_micros(&self, at: Moment) -> i128 {
+        i128::try_from(at.since_origin().as_micros()).unwrap_or(i128::MAX) + self.clock_offset
+    }
+
+    /// Runs a script, and returns its answer and the moment of its sending.
+    pub(crate) fn run<'a>(
+        &'a self,
+        script: &'a Script,
+        keys: &[&str],
+        args: &[&str],
+    ) -> BoxFuture<'a, Result<(Value, Moment), CallError>> {
+        let by_hash = script.by_hash(keys, args);
+        // Boxed: what a command under way needs, a caller that waits for its turn does not need.
+        Box::pin(async move {
+            let answer = self.send(&by_hash).await;
+            let answer = match answer {
+                // The server has forgotten its scripts, and has not run this one.
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                    self.send(&script.by_source(&by_hash)).await
+                }
+                answer => answer,
+            };
+            answer.map_err(|error| self.failed(&error))
+        })
+    }
+
+    /// Hears of a channel from now on, or no more.
+    pub(crate) async fn listen(&self, channel: &str, listening: bool) -> Result<(), CallError> {
+        let verb = if listening {
+            "SUBSCRIBE"
+        } else {
+            "UNSUBSCRIBE"
+        };
+        let mut command = redis::cmd(verb);
+        command.arg(channel);
+        let listened = self.send(&command).await;
+        listened.map(drop).map_err(|error| self.failed(&error))
+    }
+
+    /// Says something on a channel.
+    pub(crate) async fn say(&self, channel: &str, text: &str) -> Result<(), CallError> {
+        let mut command = redis::cmd("PUBLISH");
+        command.arg(channel).arg(text);
+        let said = self.send(&command).await;
+        said.map(drop).map_err(|error| self.failed(&error))
+    }
+
+    /// Asks whether the server answers, by what every user may ask.
+    pub(crate) async fn ask_time(&self) -> Result<(), CallError> {
+        let time = self.send(&redis::cmd("TIME")).await;
+        time.map(drop).map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &RedisError) -> CallError {
+        let error = CallError::of(error);
+        match &error {
+            CallError::Broken(detail) => self.health.mark_lost(detail),
+            CallError::Demoted(detail) => {
+                self.hindered.note();
+                self.health.mark_lost_and_demoted(detail);
+            }
+            CallError::NotNow(_) => self.hindered.note(),
+            CallError::Refused(_) => {}
+        }
+        error
+    }
+
+    async fn send(&self, command: &Cmd) -> Result<(Value, Moment), RedisError> {
+        let sent = clock::now();
+        let health = &*self.health;
+        let others = health.sent(sent);
+        let _in_flight = InFlight(health);
+        count(&self.counters.commands);
+        let reply = {
+            let mut reply = pin!(self.outbox.send(command, others));
+            tokio::select! {
+                biased;
+                reply = &mut reply => reply,
+                () = health.until_broken() => Err(RedisError::from(std::io::Error::new(
+                    std::io::ErrorKind::ConnectionReset,
+                    "the connection was given up",
+                ))),
+            }
+        };
+        let reply = reply.and_then(Value::extract_error);
+        if reply.as_ref().is_ok()
+            || reply.as_ref().is_err_and(|error| {
+                matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+            })
+        {
+            health.heard(sent);
+        }
+        reply.map(|reply| (reply, sent))
+    }
+
+    /// Closes another connection of ours on the server, so that nothing sent on it is carried out any more. One to an
+    /// earlier run of the server is closed already, and its ID may be a stranger's.
+    pub(crate) async fn kill(&self, other: &Identity) -> Result<(), CallError> {
+        if !self.identity.is_of_the_run_of(other) {
+            return Ok(());
+        }
+        let killed = self.send(&kill_command(other.id)).await;
+        killed.map(drop).map_err(|error| CallError::of(&error))
+    }
+
+    /// Which server answers, and what it evicts.
+    pub(crate) async fn incarnation(&self) -> Result<Incarnation, CallError> {
+        let (server, memory) = future::try_join(self.info("server"), self.info("memory"))
+            .await
+            .map_err(|error| CallError::of(&error))?;
+        Ok(Incarnation {
+            run_id: field(&server, "run_id").unwrap_or_default().to_owned(),
+            eviction: field(&memory, "maxmemory_policy").map(str::to_owned),
+        })
+    }
+
+    /// What the server says of itself. A user who may not ask is told nothing, if that is allowed.
+    pub(crate) async fn server_info(&self, may_be_silent: bool) -> Result<ServerInfo, CallError> {
+        match future::try_join(self.info("server"), self.info("memory")).await {
+            Ok((server, memory)) => Ok(ServerInfo {
+                mode: field(&server, "redis_mode").map(str::to_owned),
+                eviction: field(&memory, "maxmemory_policy").map(str::to_owned),
+            }),
+            Err(error) if may_be_silent && is_forbidden(&error) => Ok(ServerInfo::default()),
+            Err(error) => Err(CallError::of(&error)),
+        }
+    }
+
+    async fn info(&self, section: &str) -> Result<String, RedisError> {
+        let (info, _) = self.send(redis::cmd("INFO").arg(section)).await?;
+        Ok(redis::from_redis_value(info)?)
+    }
+}
+
+/// What a server says of itself at the first connection, as far as it does.
+#[derive(Debug, Default)]
+pub(crate) struct ServerInfo {
+    /// `standalone`, `cluster` or `sentinel`.
+    pub(crate) mode: Option<String>,
+    /// What it evicts when its memory is full.
+    pub(crate) eviction: Option<String>,
+}
+
+/// What a node of a quorum says of itself.
+pub(crate) struct Incarnation {
+    /// Differs from that of every other server, and from its own before a restart.
+    pub(crate) run_id: String,
+    /// What it evicts when its memory is full, if it says so.
+    pub(crate) eviction: Option<String>,
+}
+
+/// One field of what INFO answers.
+pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let value = |line: &'a str| line.strip_prefix(name)?.strip_prefix(':');
+    info.lines().find_map(value).map(str::trim)
+}
+
+/// An ID that no connection has: closing it shows whether that is permitted.
+const NOBODY: i64 = i64::MAX;
+
+/// Closes the connection with this ID, if there is one.
+fn kill_command(id: i64) -> Cmd {
+    let mut command = redis::cmd("CLIENT");
+    command.arg("KILL").arg("ID").arg(id);
+    command
+}
+
+/// Whether the server's ACL does not let this user do it.
+fn is_forbidden(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
+}

@@ -1,0 +1,7 @@
+//! Connections: how they are made, what is sent over them, and what is known of the server at the other end.
+
+pub(crate) mod batcher;
+pub(crate) mod connection;
+pub(crate) mod outage;
+pub(crate) mod preflight;
+pub(crate) mod pulse;

@@ -1,0 +1,143 @@
+//! What is wrong with one server: its newest error, and its outages. An outage is logged once when it begins and once when it
+//! is over, however many sessions lose their connections and however often they try.
+
+use std::{
+    mem,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use lock_core::lease::Moment;
+
+use crate::background::{clock::boot as clock, sync::lock};
+
+/// The age up to which an error explains why a command is not answered.
+const ERROR_AGE: Duration = Duration::from_secs(5);
+
+/// The outages of one server.
+#[derive(Debug)]
+pub(crate) struct Outages {
+    address: String,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The newest error, and when it was seen.
+    last_error: Option<(Moment, String)>,
+    /// The sessions that have a connection, and those that have lost theirs.
+    connected: usize,
+    disconnected: usize,
+    /// When the first of these lost its connection.
+    since: Option<Moment>,
+}
+
+impl State {
+    fn count(&mut self, presence: Presence) -> Option<&mut usize> {
+        match presence {
+            Presence::New => None,
+            Presence::Connected => Some(&mut self.connected),
+            Presence::Disconnected => Some(&mut self.disconnected),
+        }
+    }
+
+    /// A session changes. Returns how long the outage was that ends with it.
+    fn change(&mut self, from: Presence, to: Presence) -> Option<Duration> {
+        if let Some(count) = self.count(from) {
+            *count -= 1;
+        }
+        if let Some(count) = self.count(to) {
+            *count += 1;
+        }
+        if self.disconnected > 0 {
+            return None;
+        }
+        let since = self.since.take()?;
+        (self.connected > 0).then(|| clock::now().since(since))
+    }
+}
+
+/// What is known of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    New,
+    Connected,
+    Disconnected,
+}
+
+impl Outages {
+    pub(crate) fn new(address: String) -> Arc<Self> {
+        Arc::new(Self {
+            address,
+            state: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Notes an error, which explains what fails soon after.
+    pub(crate) fn note(&self, error: String) {
+        lock(&self.state).last_error = Some((clock::now(), error));
+    }
+
+    /// The newest error, unless it is old.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        let (seen, error) = lock(&self.state).last_error.clone()?;
+        (clock::now().since(seen) < ERROR_AGE).then_some(error)
+    }
+
+    /// A session that has not connected yet.
+    pub(crate) fn session(self: &Arc<Self>) -> SessionPresence {
+        SessionPresence {
+            outages: self.clone(),
+            presence: Presence::New,
+        }
+    }
+}
+
+/// Whether one session has a connection. Dropped with the session.
+#[derive(Debug)]
+pub(crate) struct SessionPresence {
+    outages: Arc<Outages>,
+    presence: Presence,
+}
+
+impl SessionPresence {
+    /// The session has a connection.
+    pub(crate) fn connected(&mut self) {
+        lock(&self.outages.state).last_error = None;
+        self.change(Presence::Connected);
+    }
+
+    /// The session has no connection any more, or none yet.
+    pub(crate) fn disconnected(&mut self, error: &str) {
+        self.change(Presence::Disconnected);
+        let begins = {
+            let mut state = lock(&self.outages.state);
+            let begins = state.since.is_none();
+            state.since.get_or_insert_with(clock::now);
+            begins
+        };
+        if begins {
+            let server = &self.outages.address;
+            tracing::warn!(%server, %error, "no connection to the lock server, connecting again");
+        }
+    }
+
+    fn change(&mut self, to: Presence) {
+        let from = mem::replace(&mut self.presence, to);
+        let ended = lock(&self.outages.state).change(from, to);
+        if let Some(outage) = ended {
+            let server = &self.outages.address;
+            tracing::info!(%server, ?outage, "the lock server is connected again");
+        }
+    }
+}
+
+impl Drop for SessionPresence {
+    fn drop(&mut self) {
+        self.change(Presence::New);
+    }
+}

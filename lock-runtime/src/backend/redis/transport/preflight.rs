@@ -1,0 +1,205 @@
+//! What can be wrong with a server, found by a first connection.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::{backend::BackendError, layout::Layout};
+use redis::{ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::{
+    backend::redis::{
+        Server,
+        protocol::layout::REDISSON_PROBE,
+        transport::connection::{CallError, Connection, OPEN_PATIENCE, field},
+    },
+    background::clock::boot as clock,
+    client::url::ConnectError,
+};
+
+/// What a first connection may find.
+pub(crate) enum Failure {
+    Unreachable(String),
+    Authentication(String),
+    Permission(String),
+    NotRedis(String),
+    NoTls,
+    Closed(String),
+    Cluster,
+    Sentinel,
+    Eviction(String),
+    Refused(String),
+}
+
+impl Failure {
+    fn of(error: &RedisError) -> Self {
+        // What answers may be anything: its words stay on one line.
+        let text = error.to_string().replace(char::is_control, " ");
+        match error.kind() {
+            ErrorKind::AuthenticationFailed => Self::Authentication(text),
+            ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(text),
+            ErrorKind::Server(ServerErrorKind::ResponseError)
+                if text.contains("unknown command") || text.contains("subcommand") =>
+            {
+                Self::NotRedis(text)
+            }
+            ErrorKind::Extension if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
+                Self::Authentication(text)
+            }
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::RESP3NotSupported => {
+                Self::NotRedis(text)
+            }
+            ErrorKind::Extension | ErrorKind::Server(_) => Self::Refused(text),
+            _ if error.is_connection_dropped() && !error.is_connection_refusal() => {
+                Self::Closed(text)
+            }
+            _ => Self::Unreachable(text),
+        }
+    }
+
+    fn of_call(error: CallError) -> Self {
+        match error {
+            CallError::Refused(BackendError::Refused(text)) if text.contains("NoPerm") => {
+                Self::Permission(text)
+            }
+            CallError::Refused(error) => Self::Refused(error.to_string()),
+            error => Self::Unreachable(error.to_string()),
+        }
+    }
+
+    pub(crate) fn at(self, server: String, waited: Duration) -> ConnectError {
+        match self {
+            Self::Unreachable(detail) => ConnectError::Unreachable {
+                server,
+                waited,
+                detail,
+            },
+            Self::Authentication(detail) => ConnectError::Authentication { server, detail },
+            Self::Permission(detail) => ConnectError::Permission { server, detail },
+            Self::NoTls => ConnectError::NoTls { server },
+            Self::Closed(detail) => ConnectError::Closed { server, detail },
+            Self::Cluster => ConnectError::Cluster { server },
+            Self::Sentinel => ConnectError::Sentinel { server },
+            Self::NotRedis(detail) => ConnectError::NotRedis { server, detail },
+            Self::Eviction(policy) => ConnectError::Eviction { server, policy },
+            Self::Refused(detail) => ConnectError::Refused { server, detail },
+        }
+    }
+}
+
+/// How long a server may take to say whether it speaks TLS at all.
+const TLS_PATIENCE: Duration = Duration::from_millis(250);
+
+/// Makes a first connection, and asks whether the server can be used.
+pub(crate) async fn check(
+    server: Arc<Server>,
+    allow_eviction: bool,
+    patience: Duration,
+) -> Result<(), Failure> {
+    // To a server without TLS a handshake is a line that does not end: time is left to ask what it speaks.
+    let asks = asks_for_tls(&server);
+    let patience = if asks {
+        patience.saturating_sub(TLS_PATIENCE)
+    } else {
+        patience
+    };
+    let until = clock::now() + patience;
+    let checking = check_server(&server, allow_eviction, patience);
+    let checked = clock::timeout_at(until, checking).await;
+    match checked.unwrap_or_else(|| Err(Failure::Unreachable("no answer".into()))) {
+        Err(Failure::Unreachable(detail) | Failure::Closed(detail))
+            if asks && !detail.contains("certificate") && speaks_plainly(&server).await =>
+        {
+            Err(Failure::NoTls)
+        }
+        checked => checked,
+    }
+}
+
+async fn check_server(
+    server: &Arc<Server>,
+    allow_eviction: bool,
+    patience: Duration,
+) -> Result<(), Failure> {
+    let channel = "lock:inbox:check";
+    let opened = Connection::open(server, channel, None, Arc::default(), patience, |_| {}).await;
+    let connection = match opened {
+        Ok(connection) => connection,
+        Err(error) => {
+            let failure = Failure::of(&error);
+            // A Sentinel lacks commands that every server has.
+            let is_other = matches!(failure, Failure::NotRedis(_));
+            return Err(if is_other && is_sentinel(server).await {
+                Failure::Sentinel
+            } else {
+                failure
+            });
+        }
+    };
+    let info = connection
+        .server_info(allow_eviction)
+        .await
+        .map_err(Failure::of_call)?;
+    if info.mode.as_deref() == Some("cluster") {
+        return Err(Failure::Cluster);
+    }
+    if server.layout == Layout::Redisson {
+        // A right that is missing would show only when somebody waits.
+        for listening in [true, false] {
+            let listened = connection.listen(REDISSON_PROBE, listening).await;
+            listened.map_err(Failure::of_call)?;
+        }
+        let told = connection.say(REDISSON_PROBE, "0").await;
+        told.map_err(Failure::of_call)?;
+    }
+    match info.eviction {
+        Some(policy) if policy != "noeviction" && !allow_eviction => Err(Failure::Eviction(policy)),
+        _ => Ok(()),
+    }
+}
+
+async fn is_sentinel(server: &Server) -> bool {
+    let asking = async {
+        let mut connection = server
+            .client
+            .get_multiplexed_async_connection()
+            .await
+            .ok()?;
+        let mut info = redis::cmd("INFO");
+        info.arg("server");
+        info.query_async::<String>(&mut connection).await.ok()
+    };
+    let answer = clock::timeout_at(clock::now() + OPEN_PATIENCE, asking).await;
+    let mode = answer
+        .flatten()
+        .and_then(|info| Some(field(&info, "redis_mode")?.to_owned()));
+    mode.as_deref() == Some("sentinel")
+}
+
+fn asks_for_tls(server: &Server) -> bool {
+    matches!(
+        server.client.get_connection_info().addr(),
+        ConnectionAddr::TcpTls { .. }
+    )
+}
+
+/// Whether the URL asks for TLS, and the server answers without it.
+async fn speaks_plainly(server: &Server) -> bool {
+    let ConnectionAddr::TcpTls { host, port, .. } = server.client.get_connection_info().addr()
+    else {
+        return false;
+    };
+    let asking = async {
+        let mut socket = TcpStream::connect((host.as_str(), *port)).await.ok()?;
+        socket.write_all(b"PING\r\n").await.ok()?;
+        let mut answer = [0; 5];
+        socket.read_exact(&mut answer).await.ok()?;
+        Some(answer)
+    };
+    let answer = clock::timeout_at(clock::now() + TLS_PATIENCE, asking).await;
+    // Other errors come from ports for TLS, too.
+    let answer = answer.flatten();
+    answer.is_some_and(|answer| [b"+PONG", b"-NOAU", b"-DENI"].contains(&&answer))
+}

@@ -1,0 +1,518 @@
+//! One server as a node of a quorum: a try that never queues, and the mark by which the node is known to have its state.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use lock_core::{
+    backend::{BackendError, Request},
+    fencing::FencingToken,
+    key::{FENCE, LockName},
+    layout::Layout,
+    lease::Moment,
+    owner::OwnerId,
+};
+use redis::Value;
+use tokio::sync::Notify;
+
+use crate::{
+    backend::redis::{
+        Arg, Duty, Server,
+        protocol::{
+            request::{Args, Sent, millis, not_understood},
+            script,
+        },
+        queue::{cleanup::clean_up, session::Link},
+        transport::connection::{CallError, Connection, OPEN_PATIENCE},
+    },
+    background::{self, clock::boot as clock, sync::lock},
+    client::url::ConnectError,
+    events::Counters,
+};
+
+/// The key of a node's mark.
+const MARK: &str = "lock:fence:whole";
+/// Why a node is not counted that has no mark.
+pub(crate) const LOST: &str = "it has started without its state, and is not counted yet";
+/// A request that a node reads later than this after its sending changes nothing there.
+const REQUEST_LIFE: Duration = Duration::from_secs(1);
+
+impl CallError {
+    fn into_backend_error(self, server: &Server) -> BackendError {
+        match self {
+            Self::Refused(error) => error,
+            Self::Broken(detail) | Self::NotNow(detail) | Self::Demoted(detail) => {
+                server.note(detail.clone());
+                BackendError::Unreachable(detail)
+            }
+        }
+    }
+}
+
+impl Server {
+    /// A connection that is up already, if there is one: a quorum does not wait for a handshake. Else the next one of
+    /// the runtime that calls.
+    async fn ready(self: &Arc<Self>) -> Result<(Arc<Link>, Arc<Connection>), BackendError> {
+        let link = self.link();
+        for link in [&link, self.home()] {
+            if let Some(Ok(connection)) = link.connection().now_or_never() {
+                return Ok((link.clone(), connection));
+            }
+        }
+        self.connected().await
+    }
+}
+
+/// Whether a node still has its state, according to its mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It has all state since its mark was written, which names the loss before. No lease in use is longer than this, as far
+    /// as the node was told.
+    Whole { since: u64, longest: Duration },
+    /// It was seen without a mark: it is new, or has lost its state.
+    Lost { since: u64, age: Duration },
+}
+
+/// What is known of a node's memory.
+#[derive(Debug, Default)]
+struct Memory {
+    /// The connections over which the node was asked.
+    asked: Vec<Weak<Connection>>,
+    run_id: String,
+    /// The newest token that it is known to have had.
+    newest: u64,
+    /// By its newest answer it has lost its state.
+    is_lost: bool,
+    /// Its policy drops keys that are held.
+    evicts: Option<String>,
+}
+
+/// One of several servers that answer for a lock together.
+pub(crate) struct Node {
+    server: Arc<Server>,
+    allow_eviction: bool,
+    memory: Mutex<Memory>,
+    asking: tokio::sync::Mutex<()>,
+    /// The owners whose requests are being given back.
+    leaving: Mutex<HashSet<OwnerId>>,
+    /// Where it is told that a node has lost its state.
+    lost: Arc<Notify>,
+    warned: AtomicBool,
+    /// It did not answer the newest request for a lock, as far as that is known.
+    silent: AtomicBool,
+}
+
+impl Node {
+    /// A node that nothing has been sent to.
+    pub(crate) fn open(
+        info: redis::ConnectionInfo,
+        allow_eviction: bool,
+        counters: Arc<Counters>,
+        lost: Arc<Notify>,
+    ) -> Result<Self, ConnectError> {
+        Ok(Self {
+            server: Server::open(info, Layout::Native, counters)?,
+            allow_eviction,
+            lost,
+            memory: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
+            leaving: Mutex::default(),
+            warned: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    /// Connects, and tells what is wrong with the node. It goes on connecting when this has failed.
+    pub(crate) async fn connect(self: &Arc<Self>, patience: Duration) -> Result<(), ConnectError> {
+        let started = clock::now();
+        let home = self.server.home().clone();
+        self.server.check(self.allow_eviction, patience).await?;
+        let asking = async {
+            let connection = home.connection().await?;
+            self.ask(&connection).await
+        };
+        let detail = match clock::timeout_at(started + patience, asking).await {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(error)) => error.to_string(),
+            None => "no answer".to_owned(),
+        };
+        Err(ConnectError::Unreachable {
+            server: self.server.address().to_owned(),
+            waited: clock::now().since(started),
+            detail,
+        })
+    }
+
+    fn has_asked(&self, connection: &Arc<Connection>) -> bool {
+        let is_this = |asked: &Weak<Connection>| {
+            std::ptr::eq(asked.as_ptr(), Arc::as_ptr(connection)) && asked.strong_count() > 0
+        };
+        lock(&self.memory).asked.iter().any(is_this)
+    }
+
+    /// Asks, once a connection, which server this is and what it evicts: it cannot have restarted in between.
+    async fn ask(self: &Arc<Self>, connection: &Arc<Connection>) -> Result<(), BackendError> {
+        if self.has_asked(connection) {
+            return Ok(());
+        }
+        // To its end, however long the caller waits: else a node that is slower than that would be asked forever.
+        let (node, connection) = (self.clone(), connection.clone());
+        let asking = background::spawn(async move {
+            let _asking = node.asking.lock().await;
+            if node.has_asked(&connection) {
+                return Ok(());
+            }
+            let asking = async {
+                let seen = connection.incarnation().await;
+                let seen = seen.map_err(|error| error.into_backend_error(&node.server))?;
+                let evicts = node.evicting(seen.eviction);
+                if evicts.is_none() {
+                    // One that has come back with an older state is found here.
+                    node.look_over(&connection, Duration::ZERO).await?;
+                }
+                let mut memory = lock(&node.memory);
+                memory.asked.retain(|asked| asked.strong_count() > 0);
+                memory.asked.push(Arc::downgrade(&connection));
+                (memory.run_id, memory.evicts) = (seen.run_id, evicts);
+                Ok(())
+            };
+            match clock::timeout_at(clock::now() + OPEN_PATIENCE, asking).await {
+                Some(asked) => asked,
+                None => {
+                    connection.health.mark_broken();
+                    Err(BackendError::Unreachable("no answer".into()))
+                }
+            }
+        });
+        let asked = asking.await;
+        asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
+    }
+
+    /// The policy by which a server drops keys that are held, if that is not allowed.
+    fn evicting(&self, policy: Option<String>) -> Option<String> {
+        policy.filter(|policy| policy != "noeviction" && !self.allow_eviction)
+    }
+
+    /// Reads the node's mark, and lets a whole node know of a lease that is in use.
+    pub(crate) async fn look(self: &Arc<Self>, lease: Duration) -> Result<Standing, BackendError> {
+        let (_, connection) = self.fit().await?;
+        self.look_over(&connection, lease).await
+    }
+
+    /// A connection to a node that keeps what it is told.
+    async fn fit(self: &Arc<Self>) -> Result<(Arc<Link>, Arc<Connection>), BackendError> {
+        let ready = self.server.ready().await?;
+        self.ask(&ready.1).await?;
+        match self.evicts() {
+            Some(reason) => Err(self.not_counted(&reason)),
+            None => Ok(ready),
+        }
+    }
+
+    async fn look_over(
+        &self,
+        connection: &Connection,
+        lease: Duration,
+    ) -> Result<Standing, BackendError> {
+        let newest = lock(&self.memory).newest;
+        let (lease, token) = (millis(lease), newest.to_string());
+        let looked = connection
+            .run(&script::QUORUM_PROBE, &[MARK, FENCE], &[&lease, &token])
+            .await;
+        let (answer, _) = looked.map_err(|error| error.into_backend_error(&self.server))?;
+        let (state, since, fence, time): (String, u64, u64, u64) =
+            redis::from_redis_value(answer).map_err(|error| not_understood(&error))?;
+        let time = Duration::from_millis(time);
+        let standing = if state == "whole" {
+            Standing::Whole {
+                since,
+                longest: time,
+            }
+        } else {
+            Standing::Lost { since, age: time }
+        };
+        {
+            let mut memory = lock(&self.memory);
+            // Unless a grant has been heard of meanwhile.
+            if memory.newest == newest {
+                memory.newest = fence;
+            }
+        }
+        self.is_lost(matches!(standing, Standing::Lost { .. }));
+        Ok(standing)
+    }
+
+    /// Lets a node grant again that has been without its state for `age`, unless another client was faster.
+    pub(crate) async fn admit(
+        &self,
+        since: u64,
+        age: Duration,
+        longest: Duration,
+    ) -> Result<(), BackendError> {
+        let (_, connection) = self.server.ready().await?;
+        let (since, age, longest) = (since.to_string(), millis(age), millis(longest));
+        let admitted = connection
+            .run(
+                &script::QUORUM_ADMIT,
+                &[MARK, FENCE],
+                &[&since, &age, &longest],
+            )
+            .await;
+        let (answer, _) = admitted.map_err(|error| error.into_backend_error(&self.server))?;
+        if answer == Value::Int(1) {
+            tracing::info!(server = %self.server.address(), "a node is counted again");
+        }
+        Ok(())
+    }
+
+    /// Gives the node a grant that a majority has, until the majority's lease ends. `false` if the lock is not free there.
+    pub(crate) async fn rejoin(
+        &self,
+        name: &LockName,
+        token: FencingToken,
+        owner: OwnerId,
+        until: Moment,
+    ) -> Result<bool, BackendError> {
+        let lease = until.since(clock::now());
+        if lease.is_zero() || self.evicts().is_some() {
+            return Ok(false);
+        }
+        // An earlier request of this owner is given back by the owner's name: what it joins now would go along.
+        if lock(&self.leaving).contains(&owner) {
+            return Ok(false);
+        }
+        let (token, lease) = (token.to_string(), millis(lease));
+        let tail = format!("{lease}|{}|{owner}", self.server.home().inbox);
+        let args = [
+            Arg::Text(&token),
+            Arg::Text(&tail),
+            Arg::Text(&lease),
+            Arg::At(clock::now() + REQUEST_LIFE),
+        ];
+        let keys = [
+            self.server.names(name).grant().to_owned(),
+            FENCE.into(),
+            MARK.into(),
+        ];
+        let keys = keys.each_ref().map(String::as_str);
+        let answered = self
+            .server
+            .run(&script::QUORUM_REJOIN, &keys, &args)
+            .await?;
+        if answered.value == Value::Int(-2) {
+            self.is_lost(true);
+        }
+        Ok(answered.value == Value::Int(1))
+    }
+
+    pub(crate) fn run_id(&self) -> String {
+        lock(&self.memory).run_id.clone()
+    }
+
+    fn knows(&self, token: FencingToken) {
+        let mut memory = lock(&self.memory);
+        memory.newest = memory.newest.max(token.get());
+    }
+
+    fn evicts(&self) -> Option<String> {
+        let memory = lock(&self.memory);
+        let policy = memory.evicts.as_ref()?;
+        Some(format!("it evicts keys (maxmemory-policy {policy})"))
+    }
+
+    /// Notes whether the node has lost its state, by its newest answer.
+    fn is_lost(&self, is_lost: bool) {
+        lock(&self.memory).is_lost = is_lost;
+        if is_lost {
+            self.lost.notify_one();
+        }
+    }
+
+    /// Whether the node had lost its state by its newest answer.
+    pub(crate) fn was_lost(&self) -> bool {
+        lock(&self.memory).is_lost
+    }
+
+    /// The node's grants do not count at the moment.
+    pub(crate) fn not_counted(&self, reason: &str) -> BackendError {
+        let server = &self.server;
+        if !self.warned.swap(true, Ordering::AcqRel) {
+            tracing::warn!(server = %server.address(), reason, "a node is not counted");
+        }
+        server.note(reason.to_owned());
+        BackendError::Unreachable(reason.to_owned())
+    }
+
+    /// Asks for a lock, once. The attempt has to be kept or dropped, whatever the answer.
+    pub(crate) async fn take(
+        self: &Arc<Self>,
+        request: &Request,
+    ) -> (NodeAttempt, Result<Option<FencingToken>, BackendError>) {
+        let mut attempt = NodeAttempt {
+            node: self.clone(),
+            sent: None,
+        };
+        let taken = attempt.take(request).await;
+        self.silent.store(taken.is_err(), Ordering::Release);
+        (attempt, taken)
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Acquire)
+    }
+
+    /// It has not answered in time.
+    pub(crate) fn note_silence(&self) {
+        self.silent.store(true, Ordering::Release);
+    }
+}
+
+/// What a node was sent for one acquisition.
+struct Carried {
+    sent: Sent,
+    connection: Arc<Connection>,
+    duty: Duty,
+}
+
+/// One acquisition on one node. Dropped before it was kept it gives back, in the background, what it may have got.
+pub(crate) struct NodeAttempt {
+    node: Arc<Node>,
+    /// `None` while nothing is there to give back.
+    sent: Option<Carried>,
+}
+
+impl NodeAttempt {
+    pub(crate) fn is_of(&self, node: &Arc<Node>) -> bool {
+        Arc::ptr_eq(&self.node, node)
+    }
+
+    async fn take(&mut self, request: &Request) -> Result<Option<FencingToken>, BackendError> {
+        let node = self.node.clone();
+        let server = &node.server;
+        if server.is_refusing() {
+            return Err(BackendError::ShutDown);
+        }
+        let (link, connection) = node.fit().await?;
+        let request = Request {
+            wait: Duration::ZERO,
+            ..request.clone()
+        };
+        let args = Arc::new(Args::new(server, &request, link.inbox.clone(), false));
+        args.ask();
+        args.carry(&connection);
+        let sent = self.sent.insert(Carried {
+            sent: Sent {
+                link,
+                args: args.clone(),
+            },
+            connection,
+            duty: server.begin_duty(),
+        });
+        let connection = &sent.connection;
+        let life_ends = clock::now() + REQUEST_LIFE;
+        let keys = [args.names.grant(), FENCE, MARK];
+        let not_after = connection.server_micros(life_ends).to_string();
+        let (tail, lease) = (args.tail(), millis(args.lease));
+        let taken = connection
+            .run(
+                &script::QUORUM_TAKE,
+                &keys,
+                &[&tail, &lease, &connection.floor, &not_after],
+            )
+            .await;
+        if taken.is_ok() {
+            args.answered();
+        }
+        let answer = match taken {
+            Ok((Value::Int(answer), _)) => answer,
+            Ok((answer, _)) => return Err(not_understood(&format_args!("{answer:?}"))),
+            Err(error) => {
+                let error = error.into_backend_error(server);
+                if !matches!(error, BackendError::Unreachable(_)) {
+                    self.sent = None; // refused: nothing was changed
+                }
+                return Err(error);
+            }
+        };
+        if let Ok(token) = u64::try_from(answer)
+            && token > 0
+        {
+            let token = FencingToken::new(token);
+            node.is_lost(false);
+            node.warned.store(false, Ordering::Release);
+            node.knows(token);
+            return Ok(Some(token));
+        }
+        if answer == -1 && clock::now() < life_ends {
+            // The server's clock was set forward: a new connection knows it.
+            connection.health.mark_demoted();
+        }
+        // Asked once only: nothing was changed, and nothing is under way.
+        self.sent = None;
+        match answer {
+            0 => Ok(None),
+            -1 => Err(BackendError::Unreachable(
+                "the request came too late".into(),
+            )),
+            _ => {
+                node.is_lost(true);
+                Err(node.not_counted(LOST))
+            }
+        }
+    }
+
+    /// Lets the node know the token that the quorum agreed on; false if the grant has ended there.
+    pub(crate) async fn adopt(&mut self, token: FencingToken) -> Result<bool, BackendError> {
+        let Some(Carried {
+            sent, connection, ..
+        }) = &self.sent
+        else {
+            return Ok(false);
+        };
+        let (owner, number) = (sent.args.owner.to_string(), token.to_string());
+        let keys = [sent.args.names.grant(), FENCE];
+        // Over the connection of the request, so that a giving back comes after both.
+        let args = [owner.as_str(), &number];
+        match connection
+            .run(&script::QUORUM_RAISE_TOKEN, &keys, &args)
+            .await
+        {
+            Ok((Value::Int(1), _)) => {
+                self.node.knows(token);
+                Ok(true)
+            }
+            Ok(_) => Ok(false),
+            Err(error) => Err(error.into_backend_error(&self.node.server)),
+        }
+    }
+
+    /// What was taken belongs to a hold from now on, which releases it by its token.
+    pub(crate) fn keep(mut self) {
+        self.sent = None;
+    }
+}
+
+impl Drop for NodeAttempt {
+    fn drop(&mut self) {
+        if let Some(Carried { sent, duty, .. }) = self.sent.take() {
+            let node = self.node.clone();
+            let owner = sent.args.owner;
+            lock(&node.leaving).insert(owner);
+            background::spawn(async move {
+                clean_up(node.server.clone(), sent).await;
+                lock(&node.leaving).remove(&owner);
+                drop(duty);
+            });
+        }
+    }
+}

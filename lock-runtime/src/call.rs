@@ -1,0 +1,346 @@
+//! A body under its locks: the call enters, runs the body inside, and leaves.
+//!
+//! Whatever the body is, all but its own polling is compiled once, behind [`Body`]: services have hundreds of bodies.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker, ready},
+};
+
+use futures_util::FutureExt;
+use lock_core::{
+    backend::BoxFuture,
+    error::LockError,
+    options::{OnLost, Release},
+};
+use pin_project_lite::pin_project;
+
+use crate::{
+    acquire::{
+        Locks,
+        entry::Entered,
+        reentry::{self, Frame},
+    },
+    background::{self, shutdown::Renewals},
+};
+
+/// A body of any type.
+pub(crate) trait Body {
+    /// Polls it inside the frame, and keeps what it returns.
+    fn poll(&mut self, frame: &Arc<Frame>, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Drops it inside its frame, with all that it owns.
+    fn end(&mut self);
+}
+
+pin_project! {
+    /// A body, and what it has returned.
+    pub(crate) struct Slot<F: Future> {
+        #[pin]
+        body: Option<F>,
+        output: Option<F::Output>,
+        // Set while a body is there that has begun.
+        frame: Option<Arc<Frame>>,
+    }
+
+    impl<F: Future> PinnedDrop for Slot<F> {
+        fn drop(this: Pin<&mut Self>) {
+            this.end();
+        }
+    }
+}
+
+impl<F: Future> Slot<F> {
+    pub(crate) fn new(body: F) -> Self {
+        Self {
+            body: Some(body),
+            output: None,
+            frame: None,
+        }
+    }
+
+    fn end(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        let _scope = this.frame.take().map(|frame| reentry::enter(Some(frame)));
+        this.body.set(None);
+    }
+
+    pub(crate) fn take_output(self: Pin<&mut Self>) -> F::Output {
+        let output = self.project().output.take();
+        output.expect("a finished call is not polled again")
+    }
+}
+
+impl<F: Future> Body for Pin<&mut Slot<F>> {
+    fn poll(&mut self, frame: &Arc<Frame>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.as_mut().project();
+        let body = this.body.as_pin_mut();
+        let body = body.expect("a body is there until it has ended");
+        let frame = this.frame.get_or_insert_with(|| frame.clone());
+        let _scope = reentry::enter(Some(frame.clone()));
+        *this.output = Some(ready!(body.poll(cx)));
+        Poll::Ready(())
+    }
+
+    fn end(&mut self) {
+        self.as_mut().end();
+    }
+}
+
+/// How a body under its locks ends.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ends {
+    /// What becomes of it at a loss.
+    pub(crate) on_lost: OnLost,
+    /// Whether its value waits for the release.
+    pub(crate) release: Release,
+    /// The call's client lives until then.
+    pub(crate) _renewals: Option<Arc<Renewals>>,
+}
+
+/// What a body inside its locks needs from poll to poll.
+///
+/// Bodies nest: what stands on the stack while one is polled is small, and the rest is in functions of its own.
+pub(crate) struct Inside {
+    frame: Arc<Frame>,
+    /// Whether the body was polled.
+    begun: bool,
+    /// Whether a loss has ended the body.
+    lost: bool,
+    /// Word of a lease's loss, made when the body first has to wait.
+    watch: Option<BoxFuture<'static, ()>>,
+}
+
+impl Inside {
+    /// Of a body that has not begun, and will see this frame around it.
+    pub(crate) fn new(frame: Arc<Frame>) -> Self {
+        Self {
+            frame,
+            begun: false,
+            lost: false,
+            watch: None,
+        }
+    }
+
+    /// Polls a body inside its locks, the deadlines checked before. Ends with the body, or with a loss.
+    pub(crate) fn poll(
+        &mut self,
+        entered: &Entered,
+        on_lost: OnLost,
+        body: &mut dyn Body,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        // A body may run on without its locks, but none begins without them.
+        if !self.begun {
+            entered.begin_body();
+        }
+        if (on_lost == OnLost::Cancel || !self.begun) && self.is_lost(entered) {
+            return Poll::Ready(());
+        }
+        self.begun = true;
+        match body.poll(&self.frame, cx) {
+            Poll::Ready(()) => {
+                entered.is_lost();
+                Poll::Ready(())
+            }
+            Poll::Pending => self.poll_watch(entered, on_lost, cx),
+        }
+    }
+
+    /// Without an error the body has returned: the result is the body's, whatever became of the lease.
+    #[inline(never)]
+    pub(crate) fn result(&self, entered: &Entered) -> Result<(), LockError> {
+        let lost = self.lost.then(|| entered.loss());
+        lost.flatten().map_or(Ok(()), Err)
+    }
+
+    fn is_lost(&mut self, entered: &Entered) -> bool {
+        self.lost = entered.is_lost();
+        self.lost
+    }
+
+    #[inline(never)]
+    fn poll_watch(&mut self, entered: &Entered, on_lost: OnLost, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let watch = self.watch.get_or_insert_with(|| entered.watch());
+            ready!(watch.as_mut().poll(cx));
+            self.watch = match on_lost {
+                OnLost::Cancel if self.is_lost(entered) => return Poll::Ready(()),
+                OnLost::Cancel => None,
+                OnLost::Continue => {
+                    entered.is_lost();
+                    Some(Box::pin(std::future::pending()))
+                }
+            };
+        }
+    }
+}
+
+enum Stage {
+    Entering(BoxFuture<'static, Result<(Entered, Arc<Frame>), LockError>>),
+    Inside { entered: Entered, inside: Inside },
+    Leaving(BoxFuture<'static, ()>, Result<(), LockError>),
+    Left(Result<(), LockError>),
+    Ended,
+}
+
+/// The way of one call through its locks. Dropped after the body, it gives back whatever it has of them.
+pub(crate) struct Passage {
+    stage: Stage,
+    ends: Ends,
+}
+
+impl Passage {
+    /// Enters first.
+    pub(crate) fn through(locks: Result<Locks, LockError>) -> Self {
+        match locks {
+            Ok(locks) => Self {
+                ends: locks.ends(),
+                stage: Stage::Entering(locks.enter()),
+            },
+            Err(error) => Self {
+                ends: Ends::default(),
+                stage: Stage::Entering(Box::pin(std::future::ready(Err(error)))),
+            },
+        }
+    }
+
+    /// Is inside already.
+    pub(crate) fn from_inside(entered: Entered, frame: Arc<Frame>, ends: Ends) -> Self {
+        Self {
+            stage: Stage::Inside {
+                entered,
+                inside: Inside::new(frame),
+            },
+            ends,
+        }
+    }
+
+    /// Ends when the locks are left, or were not entered. What is beside the body has functions of its own, see
+    /// [`Inside`].
+    pub(crate) fn poll(&mut self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match &mut self.stage {
+                Stage::Entering(_) => ready!(self.poll_entering(body, cx)),
+                Stage::Inside { entered, inside } => {
+                    ready!(inside.poll(entered, self.ends.on_lost, body, cx));
+                    // The key is released only after the body is gone.
+                    body.end();
+                    self.leave();
+                }
+                Stage::Leaving(leaving, _) => {
+                    ready!(leaving.as_mut().poll(cx));
+                    self.end_leaving();
+                }
+                Stage::Left(_) => return Poll::Ready(()),
+                Stage::Ended => panic!("a finished call is not polled again"),
+            }
+        }
+    }
+
+    /// What has come of it, once it has ended; without an error the body has returned.
+    #[inline(never)]
+    pub(crate) fn result(&mut self) -> Result<(), LockError> {
+        match self.take_stage() {
+            Stage::Left(result) => result,
+            _ => panic!("a call has a result when it has left"),
+        }
+    }
+
+    fn take_stage(&mut self) -> Stage {
+        std::mem::replace(&mut self.stage, Stage::Ended)
+    }
+
+    #[inline(never)]
+    fn poll_entering(&mut self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
+        if let Stage::Entering(entering) = &mut self.stage {
+            self.stage = match ready!(entering.as_mut().poll(cx)) {
+                Ok((entered, frame)) => Stage::Inside {
+                    entered,
+                    inside: Inside::new(frame),
+                },
+                Err(error) => {
+                    body.end();
+                    Stage::Left(Err(error))
+                }
+            };
+        }
+        Poll::Ready(())
+    }
+
+    #[inline(never)]
+    fn leave(&mut self) {
+        if let Stage::Inside { entered, inside } = self.take_stage() {
+            let result = inside.result(&entered);
+            drop(inside);
+            let leaving = Box::pin(entered.leave(result.is_ok()).map(drop));
+            self.stage = match self.ends.release {
+                Release::Background => {
+                    leave_behind(leaving);
+                    Stage::Left(result)
+                }
+                Release::Confirmed => Stage::Leaving(leaving, result),
+            };
+        }
+    }
+
+    #[inline(never)]
+    fn end_leaving(&mut self) {
+        if let Stage::Leaving(_, result) = self.take_stage() {
+            self.stage = Stage::Left(result);
+        }
+    }
+}
+
+/// Goes on leaving by itself. The release is on its way when this returns, where there is a connection: the next
+/// acquisition over it comes later.
+fn leave_behind(mut leaving: BoxFuture<'static, ()>) {
+    let mut cx = Context::from_waker(Waker::noop());
+    if leaving.as_mut().poll(&mut cx).is_pending() {
+        // On the engine: nobody may drive the caller's runtime once the call has returned.
+        background::finish(leaving);
+    }
+}
+
+pin_project! {
+    /// A body under its lock: acquires, runs, releases.
+    ///
+    /// # Cancel safety
+    /// Dropped at any point it drops the body, then gives back in the background whatever it has of the lock.
+    #[must_use = "futures do nothing unless they are awaited"]
+    pub struct Run<F: Future> {
+        // Before the passage: what the body owns is dropped while the lock is still held.
+        #[pin]
+        body: Slot<F>,
+        passage: Passage,
+    }
+}
+
+impl<F: Future> Run<F> {
+    pub(crate) fn new(locks: Result<Locks, LockError>, body: F) -> Self {
+        Self {
+            body: Slot::new(body),
+            passage: Passage::through(locks),
+        }
+    }
+}
+
+impl<F: Future> fmt::Debug for Run<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").finish_non_exhaustive()
+    }
+}
+
+impl<F: Future> Future for Run<F> {
+    type Output = Result<F::Output, LockError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let mut body = this.body;
+        ready!(this.passage.poll(&mut body, cx));
+        Poll::Ready(this.passage.result().map(|()| body.take_output()))
+    }
+}

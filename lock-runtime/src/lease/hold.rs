@@ -1,0 +1,767 @@
+//! One hold: an entered critical section, from its grant to its release.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use lock_core::{
+    backend::{Backend, BackendError, Released, Renewed},
+    error::{LockError, LossReason},
+    fencing::FencingToken,
+    key::{LockKey, LockName},
+    lease::{Grant, LeaseTerms, Moment, Renewal},
+};
+use tokio::sync::Notify;
+
+use crate::{
+    acquire::siblings::Turns,
+    background::{self, clock, sync::lock},
+    client::Shared,
+    events::{Counters, count},
+    lease::{
+        Applied, Lease, Request, Requested,
+        policy::{self, Plan, Step},
+    },
+};
+
+/// How long a caller waits for its release to be confirmed before that goes on in the background.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A moment that threads share, or none.
+#[derive(Debug)]
+struct AtomicMoment(AtomicU64);
+
+impl AtomicMoment {
+    const NONE: u64 = u64::MAX;
+
+    fn new(moment: Option<Moment>) -> Self {
+        Self(AtomicU64::new(moment.map_or(Self::NONE, Self::nanos)))
+    }
+
+    fn nanos(moment: Moment) -> u64 {
+        u64::try_from(moment.since_origin().as_nanos()).unwrap_or(Self::NONE - 1)
+    }
+
+    fn moment(nanos: u64) -> Option<Moment> {
+        (nanos != Self::NONE).then(|| Moment::new(Duration::from_nanos(nanos)))
+    }
+
+    fn get(&self) -> Option<Moment> {
+        Self::moment(self.0.load(Ordering::Acquire))
+    }
+
+    fn set(&self, moment: Option<Moment>) {
+        let nanos = moment.map_or(Self::NONE, Self::nanos);
+        self.0.store(nanos, Ordering::Release);
+    }
+}
+
+/// Where a hold stands in the schedule of its keeper. Changed under the keeper's lock.
+#[derive(Debug)]
+pub(crate) struct KeptAt {
+    /// None while it is not in the schedule.
+    due: AtomicMoment,
+    /// Its number among those that are due then.
+    place: AtomicU32,
+    ended: AtomicBool,
+}
+
+impl KeptAt {
+    fn new() -> Self {
+        Self {
+            due: AtomicMoment::new(None),
+            place: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes a place in the schedule.
+    pub(crate) fn move_to(&self, due: Moment, place: usize) {
+        let place =
+            u32::try_from(place).expect("a process has less than four thousand million holds");
+        self.place.store(place, Ordering::Release);
+        self.due.set(Some(due));
+    }
+
+    /// Notes that it is taken out of the schedule, and returns where it stood.
+    pub(crate) fn take(&self) -> Option<(Moment, usize)> {
+        let due = self.due.get()?;
+        self.due.set(None);
+        Some((due, self.place.load(Ordering::Acquire) as usize))
+    }
+
+    /// Ends the keeping.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn due(&self) -> Option<Moment> {
+        self.due.get()
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        !self.ended.load(Ordering::Acquire)
+    }
+}
+
+/// What the engine knows of one hold.
+pub(crate) struct HoldState {
+    pub(crate) key: LockKey,
+    pub(crate) name: LockName,
+    pub(crate) token: FencingToken,
+    pub(crate) terms: LeaseTerms,
+    pub(crate) kept_at: KeptAt,
+    /// Released before, the lock stays taken until then; none if it is free at once.
+    keep_until: AtomicMoment,
+    shared: Arc<Shared>,
+    lease: Mutex<Lease>,
+    lost: OnceLock<LossReason>,
+    /// The lease is lost, or ends earlier than it did.
+    lost_now: Notify,
+    /// Whether somebody was warned that a fixed lease runs out.
+    warned: AtomicBool,
+    /// Whether somebody was warned that renewals fail; again after one that succeeds.
+    renewal_warned: AtomicBool,
+    /// Until when it is held for a body that has not begun; none once it has.
+    unused_until: AtomicMoment,
+    /// How many entered calls are inside; the last one out releases.
+    entries: AtomicUsize,
+    /// The turns of the calls nested in the entry that began the hold.
+    pub(crate) turns: Turns,
+}
+
+impl fmt::Debug for HoldState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("key", &self.key)
+            .field("token", &self.token)
+            .field("lost", &self.lost.get())
+            .finish_non_exhaustive()
+    }
+}
+
+impl HoldState {
+    /// A hold just granted, with one entry inside.
+    pub(crate) fn begin(
+        shared: Arc<Shared>,
+        key: LockKey,
+        name: LockName,
+        terms: LeaseTerms,
+        grant: Grant,
+    ) -> EntryDuty {
+        let entered = shared.backend.now();
+        let hold = Arc::new(Self {
+            key,
+            name,
+            token: grant.token,
+            terms,
+            kept_at: KeptAt::new(),
+            keep_until: AtomicMoment::new(Some(Moment::new(Duration::ZERO))),
+            shared,
+            lease: Mutex::new(Lease::granted(terms, &grant, entered)),
+            lost: OnceLock::new(),
+            lost_now: Notify::new(),
+            warned: AtomicBool::new(false),
+            renewal_warned: AtomicBool::new(false),
+            unused_until: AtomicMoment::new(None),
+            entries: AtomicUsize::new(1),
+            turns: Turns::default(),
+        });
+        hold.shared.held.add(&hold);
+        if !hold.backend().keeps_leases() {
+            hold.shared.keeper.keep(&hold);
+        }
+        EntryDuty::new(hold)
+    }
+
+    /// Its body begins later than it: it is given back if the body has not begun by then, because nobody may poll the call
+    /// that holds it. The call acquires again when it is polled.
+    pub(crate) fn wait_for_body(self: &Arc<Self>, until: Moment) {
+        if self.is_given_up() {
+            return;
+        }
+        self.unused_until.set(Some(until));
+        if self.backend().keeps_leases() {
+            // No keeper watches it: the grant ends by itself, as that of a fixed lease does.
+            self.keep(|_| {});
+        } else {
+            self.shared.keeper.look_at(self, until);
+        }
+    }
+
+    /// Its body begins, unless it has been given back.
+    pub(crate) fn begin_body(&self) {
+        let before = self
+            .unused_until
+            .0
+            .swap(AtomicMoment::NONE, Ordering::AcqRel);
+        let stands = match before {
+            AtomicMoment::NONE => true,
+            Self::GIVEN_UP => {
+                self.unused_until.0.store(before, Ordering::Release);
+                false
+            }
+            // In process, the backend decides.
+            _ => self.keep(|_| {}),
+        };
+        if !stands {
+            self.forget_lease();
+        }
+    }
+
+    const GIVEN_UP: u64 = 0;
+
+    fn is_given_up(&self) -> bool {
+        self.unused_until.0.load(Ordering::Acquire) == Self::GIVEN_UP
+    }
+
+    /// Whether somebody relies on it: a body that has begun, or a guard. Nobody loses what nobody used; the call that
+    /// holds it acquires it again.
+    fn is_in_use(&self) -> bool {
+        self.unused_until.get().is_none()
+    }
+
+    /// When to look whether the body has begun.
+    pub(crate) fn unused_until(&self) -> Option<Moment> {
+        self.unused_until.get().filter(|_| !self.is_given_up())
+    }
+
+    /// Gives it back if its body has not begun in time. One step decides that or the beginning.
+    pub(crate) fn give_up_unused(&self, now: Moment) -> bool {
+        let Some(until) = self.unused_until().filter(|until| *until <= now) else {
+            return false;
+        };
+        let (until, order) = (AtomicMoment::nanos(until), Ordering::AcqRel);
+        let given_up = self
+            .unused_until
+            .0
+            .compare_exchange(until, Self::GIVEN_UP, order, Ordering::Acquire)
+            .is_ok();
+        if given_up {
+            tracing::debug!(key = %self.key, token = %self.token, "the call that holds it is not polled, giving it back");
+            self.forget_lease();
+            self.backend()
+                .release_in_background(&self.name, self.token, None, self.deadline());
+        }
+        given_up
+    }
+
+    /// Marks the lease as not held. No body has started on it, so this does not count as a loss.
+    fn forget_lease(&self) {
+        self.lost.get_or_init(|| LossReason::NotHeld);
+        self.lost_now.notify_waiters();
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
+        &self.shared.backend
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// The local deadline; none while the backend itself keeps the lease.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        lock(&self.lease).deadline()
+    }
+
+    pub(crate) fn is_claim(&self) -> bool {
+        lock(&self.lease).is_claim()
+    }
+
+    fn begun(&self) -> Moment {
+        lock(&self.lease).begun()
+    }
+
+    /// Whether a body may start on what was confirmed, without another word of the backend.
+    pub(crate) fn is_fresh(&self) -> bool {
+        // A backend that keeps leases by itself has nothing to confirm.
+        self.backend().keeps_leases() || lock(&self.lease).is_fresh(self.backend().now())
+    }
+
+    /// The end that an extension is added to.
+    pub(crate) fn lease_ends(&self) -> Moment {
+        lock(&self.lease).ends(self.backend().now())
+    }
+
+    /// What is due for the lease.
+    pub(crate) fn step(&self, now: Moment) -> Step {
+        lock(&self.lease).step(now)
+    }
+
+    /// A request to the backend that is sent at `now`.
+    pub(crate) fn request(&self, request: Request, now: Moment) -> Requested {
+        lock(&self.lease).request(request, now)
+    }
+
+    /// Applies an answer of the backend: the only way in which a lease is renewed. An answer that is read after the
+    /// local deadline revives nothing, whether or not anybody has noticed the loss before.
+    pub(crate) fn apply(
+        &self,
+        requested: Requested,
+        answer: Renewed,
+    ) -> Result<Applied, LossReason> {
+        let until = match answer {
+            Renewed::Until(until) => until,
+            // Released meanwhile is no loss.
+            Renewed::NotHeld if self.has_ended() => return Err(LossReason::NotHeld),
+            Renewed::NotHeld => return Err(self.lose(LossReason::NotHeld)),
+        };
+        if let Some(reason) = self.loss() {
+            return Err(reason);
+        }
+        self.renewal_warned.store(false, Ordering::Release);
+        let applied = lock(&self.lease).apply(requested, until, self.backend().now());
+        match applied {
+            Applied::Late => Err(self.lose(LossReason::Expired)),
+            applied => Ok(applied),
+        }
+    }
+
+    /// A renewal or a check has failed, or has no answer yet. It is tried again until the local deadline: only the first
+    /// failure is a warning.
+    pub(crate) fn renewal_failed(&self, error: &BackendError) {
+        count(&self.counters().renewal_failed);
+        let remaining = self.remaining();
+        if !self.is_in_use() || self.renewal_warned.swap(true, Ordering::AcqRel) {
+            tracing::debug!(key = %self.key, token = %self.token, ?remaining, %error, "renewal failed");
+        } else {
+            tracing::warn!(key = %self.key, token = %self.token, ?remaining, %error, "renewal failed, trying again until the lease ends");
+        }
+    }
+
+    /// Asks the backend, and applies its answer. The engine does both, so that a caller that is polled late finds what the
+    /// answer has changed.
+    async fn ask(
+        self: &Arc<Self>,
+        request: Request,
+    ) -> Result<Result<Applied, LossReason>, BackendError> {
+        let hold = self.clone();
+        let asking = async move {
+            let requested = hold.request(request, hold.backend().now());
+            let (name, token) = (&hold.name, hold.token);
+            let answer = match request {
+                Request::Check => hold.backend().check(name, token),
+                Request::Renew(lease) => hold.backend().renew(name, token, lease),
+                Request::Restart => hold.backend().restart(name, token, hold.terms.time),
+            };
+            Ok(hold.apply(requested, answer.await?))
+        };
+        if self.backend().keeps_leases() {
+            // In process, the answer is there at once.
+            return asking.await;
+        }
+        let asked = background::run(asking).await;
+        asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
+    }
+
+    /// Extends the lease to this, from now.
+    pub(crate) async fn renew(
+        self: Arc<Self>,
+        lease: Duration,
+    ) -> Result<Result<Applied, LossReason>, BackendError> {
+        self.ask(Request::Renew(lease)).await
+    }
+
+    /// Confirms the whole lease before a body starts on it. What it finds shows in the lease.
+    pub(crate) async fn confirm(self: Arc<Self>) -> Result<(), BackendError> {
+        self.ask(Request::Renew(self.terms.time)).await.map(drop)
+    }
+
+    /// Ends a fixed lease its whole time from now, because its body begins only now, however long the lock was held
+    /// before. What it finds shows in the lease.
+    pub(crate) async fn restart(self: Arc<Self>) -> Result<(), BackendError> {
+        self.ask(Request::Restart).await.map(drop)
+    }
+
+    /// Promises the lease until then, and as long as those inside ask for renewal, on a backend that keeps it by itself.
+    pub(crate) fn promise(&self, until: Moment) {
+        self.keep(|lease| lease.promise(until));
+    }
+
+    /// Changes what a backend that keeps leases by itself is told, and tells it. False if the lease is over.
+    fn keep(&self, change: impl FnOnce(&mut Lease)) -> bool {
+        let mut lease = lock(&self.lease);
+        let now = self.backend().now();
+        change(&mut lease);
+        if !self.backend().keeps_leases() {
+            return true;
+        }
+        if lease.is_over(now) {
+            return false;
+        }
+        let ends = [lease.kept_until(), self.unused_until()];
+        let until = ends.into_iter().flatten().min();
+        if until == lease.deadline() {
+            return true;
+        }
+        let time = until.map_or(Duration::MAX, |until| until.since(now));
+        let kept = self.backend().restart(&self.name, self.token, time);
+        // In process, the answer is there at once. A lock that was released has no lease.
+        let is_kept = matches!(kept.now_or_never(), Some(Ok(Renewed::Until(_))));
+        if is_kept {
+            lease.keep(until);
+            self.lost_now.notify_waiters();
+        }
+        is_kept
+    }
+
+    /// An entry that leaves wants the lock to stay taken until then.
+    pub(crate) fn keep_until(&self, until: Moment) {
+        self.keep_until
+            .0
+            .fetch_max(AtomicMoment::nanos(until), Ordering::AcqRel);
+    }
+
+    /// Until when the lock stays taken after its release, if that is still to come and the lock is not lost.
+    fn kept_until(&self) -> Option<Moment> {
+        self.keep_until
+            .get()
+            .filter(|until| *until > self.backend().now() && self.loss().is_none())
+    }
+
+    /// The loss as the error of a call inside, if the lease is lost by now.
+    pub(crate) fn not_lost(&self) -> Result<(), LockError> {
+        self.loss()
+            .map_or(Ok(()), |reason| Err(self.lost_by(reason)))
+    }
+
+    /// The error of a call that is not inside, because the hold has ended.
+    pub(crate) fn not_held(&self) -> LockError {
+        self.lost_by(LossReason::NotHeld)
+    }
+
+    fn lost_by(&self, reason: LossReason) -> LockError {
+        LockError::Lost {
+            key: self.key.clone(),
+            token: self.token,
+            reason,
+        }
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        if self.has_ended() || self.loss().is_some() {
+            return Duration::ZERO;
+        }
+        match self.deadline() {
+            Some(until) => until.since(self.backend().now()),
+            None => self.terms.time,
+        }
+    }
+
+    /// Whether the lease is lost by now, and how. One that ends after everybody has left is not lost.
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        if let Some(reason) = self.lost.get() {
+            return Some(*reason);
+        }
+        (self.has_passed() && !self.has_ended()).then(|| {
+            if self.give_up_unused(self.backend().now()) {
+                LossReason::NotHeld
+            } else {
+                self.lose(LossReason::Expired)
+            }
+        })
+    }
+
+    fn has_passed(&self) -> bool {
+        self.deadline()
+            .is_some_and(|until| self.backend().now() >= until)
+    }
+
+    /// Whether the lease stands, as far as this process knows, also while it is given back.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.lost.get().is_none() && !self.has_passed()
+    }
+
+    /// Marks the lease as lost. The first reason stands, is logged and counted.
+    pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
+        let mut first = false;
+        let reason = *self.lost.get_or_init(|| {
+            first = true;
+            reason
+        });
+        if first {
+            if self.is_in_use() {
+                count(&self.counters().lost);
+                tracing::warn!(key = %self.key, token = %self.token, ?reason, "lease lost while held");
+            } else {
+                tracing::debug!(key = %self.key, token = %self.token, ?reason, "lease lost before its body began");
+            }
+            self.lost_now.notify_waiters();
+        }
+        reason
+    }
+
+    /// Ends when the lease is lost; never, once everybody has left.
+    pub(crate) async fn wait_for_loss(&self) -> LossReason {
+        loop {
+            let mut told = pin!(self.lost_now.notified());
+            told.as_mut().enable();
+            if let Some(reason) = self.loss() {
+                return reason;
+            }
+            match self.deadline().filter(|_| !self.has_ended()) {
+                Some(until) => tokio::select! {
+                    () = told => {}
+                    () = self.backend().sleep_until(until) => {}
+                },
+                None => told.await,
+            }
+        }
+    }
+
+    /// Ends when the lease is lost, after a warning when a body has used 80 % of a fixed lease.
+    pub(crate) async fn watch(self: Arc<Self>) -> LossReason {
+        let late = self.begun() + self.terms.time * 4 / 5;
+        if self.terms.renewal == Renewal::Fixed && !self.warned.load(Ordering::Acquire) {
+            let loss = pin!(self.wait_for_loss());
+            tokio::select! {
+                reason = loss => return reason,
+                () = self.backend().sleep_until(late) => {}
+            }
+            if self.plan().is_none() && !self.warned.swap(true, Ordering::AcqRel) {
+                tracing::warn!(
+                    key = %self.key,
+                    token = %self.token,
+                    lease = ?self.terms.time,
+                    remaining = ?self.remaining(),
+                    "the body has used 80 % of its fixed lease, which nobody renews"
+                );
+            }
+        }
+        self.wait_for_loss().await
+    }
+
+    /// Whether everybody has left.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.entries.load(Ordering::Acquire) == 0
+    }
+
+    /// One more entry, unless the hold has ended already.
+    pub(crate) fn enter_again(self: &Arc<Self>) -> Option<EntryDuty> {
+        self.count_in().then(|| EntryDuty::new(self.clone()))
+    }
+
+    fn count_in(&self) -> bool {
+        self.entries
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |entries| {
+                (entries > 0).then_some(entries + 1)
+            })
+            .is_ok()
+    }
+
+    /// How the hold is renewed, `None` if its lease is fixed. The most demanding of those inside decides.
+    pub(crate) fn plan(&self) -> Option<Plan> {
+        lock(&self.lease).plan()
+    }
+
+    /// Makes the lease last as long as a nested entry asks for: one round trip, or none if a renewal covers it
+    /// already. The longer deadline stays when the entry has left.
+    pub(crate) async fn cover(
+        self: Arc<Self>,
+        terms: LeaseTerms,
+    ) -> Result<Option<Cover>, BackendError> {
+        let now = self.backend().now();
+        let wanted = Plan::of(terms, now);
+        if self.backend().keeps_leases() {
+            self.keep(|lease| {
+                lease.promise(now + terms.time);
+                wanted.into_iter().for_each(|plan| lease.add(plan));
+            });
+        } else {
+            let deadline = self.deadline().unwrap_or(now);
+            if let Some(lease) = policy::extension(self.plan(), deadline, terms, now)
+                && self.ask(Request::Renew(lease)).await?.is_err()
+            {
+                return Ok(None); // lost
+            }
+            if let Some(plan) = wanted {
+                lock(&self.lease).add(plan);
+                self.shared.keeper.hurry(&self, plan.lease);
+            }
+        }
+        Ok(wanted.map(|plan| Cover { hold: self, plan }))
+    }
+}
+
+/// A nested entry's demand for renewal; dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Cover {
+    hold: Arc<HoldState>,
+    plan: Plan,
+}
+
+impl Drop for Cover {
+    fn drop(&mut self) {
+        let now = self.hold.backend().now();
+        self.hold.keep(|lease| lease.remove(self.plan, now));
+    }
+}
+
+/// What became of a lock when its guard was released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReleaseOutcome {
+    /// The lock was held until now, and is free, or kept as long as `hold_at_least` says.
+    Released,
+    /// An enclosing call of this key, or a task that was taken along, is still inside: the last one out releases.
+    StillHeld,
+    /// The server has not confirmed the release yet: it goes on in the background until the lease ends.
+    InBackground,
+    /// The lease was lost before: somebody else may have been inside meanwhile.
+    Lost(LossReason),
+}
+
+/// One entry's duty to leave. Dropped, it leaves in the background.
+#[derive(Debug)]
+pub(crate) struct EntryDuty {
+    /// `None` once it has left.
+    hold: Option<Arc<HoldState>>,
+    /// Whether it is counted among those inside.
+    inside: bool,
+}
+
+impl EntryDuty {
+    fn new(hold: Arc<HoldState>) -> Self {
+        Self {
+            hold: Some(hold),
+            inside: true,
+        }
+    }
+
+    /// Steps out until its body begins: it does not keep the hold meanwhile.
+    pub(crate) fn step_out(&mut self) {
+        if std::mem::take(&mut self.inside) {
+            drop(self.hold.clone().map(Self::new));
+        }
+    }
+
+    /// Steps in again. False if the hold has ended meanwhile.
+    pub(crate) fn step_in(&mut self) -> bool {
+        self.inside = self.inside || self.hold().count_in();
+        self.inside
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<HoldState> {
+        self.hold
+            .as_ref()
+            .expect("an entry has a hold until it leaves")
+    }
+
+    /// Leaves; the last one out releases, and waits for the confirmation, a second at most.
+    pub(crate) async fn leave(mut self) -> ReleaseOutcome {
+        let hold = self.hold().clone();
+        let Some(releasing) = self.go() else {
+            return hold
+                .loss()
+                .map_or(ReleaseOutcome::StillHeld, ReleaseOutcome::Lost);
+        };
+        if let Some(reason) = hold.loss() {
+            // The lease is over; what is left of it on the server is given back behind the caller's back.
+            return ReleaseOutcome::Lost(reason);
+        }
+        let keep_until = hold.kept_until();
+        let mut release = pin!(hold.backend().release(&hold.name, hold.token, keep_until));
+        // In process the answer is there at once: no timer, and no thread of the engine's.
+        let answer = match std::future::poll_fn(|cx| Poll::Ready(release.as_mut().poll(cx))).await {
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => {
+                let patience = clock::boot::now() + RELEASE_PATIENCE;
+                hold.shared.keeper.watch_release(&releasing, patience);
+                clock::boot::timeout_at(patience, release).await
+            }
+        };
+        match answer {
+            Some(Ok(released)) => releasing.confirm(released),
+            _ => ReleaseOutcome::InBackground,
+        }
+    }
+
+    /// Counts this entry out. The last one has to release.
+    fn go(&mut self) -> Option<Arc<Releasing>> {
+        let hold = self.hold.take().filter(|_| self.inside)?;
+        // What has passed by now is lost; what passes after the last one has left is not.
+        hold.loss();
+        if hold.entries.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return None;
+        }
+        hold.shared.keeper.forget(&hold);
+        Some(Arc::new(Releasing {
+            hold,
+            settled: AtomicBool::new(false),
+        }))
+    }
+}
+
+impl Drop for EntryDuty {
+    fn drop(&mut self) {
+        drop(self.go());
+    }
+}
+
+/// A release under way. Dropped before it was confirmed, it goes on in the background; so it does where its caller is not
+/// polled.
+#[derive(Debug)]
+pub(crate) struct Releasing {
+    hold: Arc<HoldState>,
+    settled: AtomicBool,
+}
+
+impl Releasing {
+    fn confirm(&self, released: Released) -> ReleaseOutcome {
+        if self.settled.swap(true, Ordering::AcqRel) {
+            return ReleaseOutcome::InBackground;
+        }
+        let hold = &self.hold;
+        let outcome = match released {
+            Released::Released => {
+                count(&hold.counters().released);
+                tracing::debug!(key = %hold.key, token = %hold.token, "released");
+                ReleaseOutcome::Released
+            }
+            Released::NotHeld => ReleaseOutcome::Lost(hold.lose(LossReason::NotHeld)),
+        };
+        hold.shared.held.remove(hold);
+        outcome
+    }
+
+    /// Goes on in the background, unless it was confirmed.
+    pub(crate) fn go_on_behind(&self) {
+        if self.settled.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let hold = &self.hold;
+        if !hold.is_given_up() {
+            tracing::debug!(key = %hold.key, token = %hold.token, "releasing in the background");
+            // A loss is counted already: what becomes of the rest of it is no release.
+            let lease_ends = hold.deadline().filter(|_| hold.lost.get().is_none());
+            hold.backend().release_in_background(
+                &hold.name,
+                hold.token,
+                hold.kept_until(),
+                lease_ends,
+            );
+        }
+        // Only now: shutting down waits for the release too, or for its going on in the background.
+        hold.shared.held.remove(hold);
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        self.go_on_behind();
+    }
+}

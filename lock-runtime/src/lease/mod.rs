@@ -1,0 +1,363 @@
+//! The lease of one hold, as its process knows it. Decides what an answer of the backend changes; sends nothing.
+
+pub(crate) mod hold;
+pub(crate) mod policy;
+pub(crate) mod registry;
+pub(crate) mod scheduler;
+
+use std::time::Duration;
+
+use lock_core::lease::{Grant, LeaseTerms, Moment};
+
+use crate::lease::policy::{Plan, Step};
+
+/// What is asked of the backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Read whether the grant stands.
+    Check,
+    /// Extend the lease to this, counted from now.
+    Renew(Duration),
+    /// End the lease its whole time from now, be that later or earlier.
+    Restart,
+}
+
+impl From<Step> for Request {
+    fn from(step: Step) -> Self {
+        match step {
+            Step::Check => Self::Check,
+            Step::Renew(lease) => Self::Renew(lease),
+        }
+    }
+}
+
+/// A request under way, which its answer is applied with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "an answer is applied with the request that it answers"]
+pub(crate) struct Requested {
+    request: Request,
+    /// The term that the lease was in.
+    term: u32,
+    /// Whether the lease reaches its own end with it.
+    is_whole: bool,
+}
+
+/// What an answer has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Applied {
+    /// The lease was confirmed.
+    Renewed,
+    /// Nothing: the request only read, or was sent before the newest restart was answered.
+    Nothing,
+    /// Nothing: the local deadline has passed, and nothing revives the lease.
+    Late,
+}
+
+/// A lease.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    time: Duration,
+    /// When it began: with the grant, or with a body that waited for other locks.
+    begun: Moment,
+    /// Counts the restarts that were sent, and those that were answered. While one is under way nobody knows which
+    /// requests precede it on the server.
+    term: u32,
+    /// The local deadline, which moves on except at a restart; none while the backend itself keeps the lease.
+    deadline: Option<Moment>,
+    /// The deadline without the renewals that those inside ask for, where the backend itself keeps the lease.
+    promised: Moment,
+    /// What was left when the newest confirmation was read; at first, the validity of the grant.
+    confirmed: Duration,
+    /// Whether the grant stands for a claim only, until it is confirmed.
+    claim: bool,
+    /// The renewals that those inside ask for.
+    plans: Vec<Plan>,
+}
+
+impl Lease {
+    /// The lease of a grant that is read at `now`.
+    pub(crate) fn granted(terms: LeaseTerms, grant: &Grant, now: Moment) -> Self {
+        Self {
+            time: terms.time,
+            begun: now,
+            term: 0,
+            deadline: grant.valid_until,
+            promised: grant.valid_until.unwrap_or(now + terms.time),
+            confirmed: grant.validity,
+            claim: grant.validity + Duration::from_millis(1) < terms.time,
+            plans: Plan::of(terms, now).into_iter().collect(),
+        }
+    }
+
+    pub(crate) fn begun(&self) -> Moment {
+        self.begun
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        self.deadline
+    }
+
+    pub(crate) fn is_claim(&self) -> bool {
+        self.claim
+    }
+
+    /// Whether the local deadline has passed.
+    pub(crate) fn is_over(&self, now: Moment) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    /// Whether two thirds of what was confirmed are left: a body starts on no older confirmation.
+    pub(crate) fn is_fresh(&self, now: Moment) -> bool {
+        self.deadline
+            .is_none_or(|deadline| deadline.since(now) >= self.confirmed * 2 / 3)
+    }
+
+    /// The end that an extension at `now` is added to. A claim becomes the whole lease.
+    pub(crate) fn ends(&self, now: Moment) -> Moment {
+        match self.deadline {
+            Some(deadline) if self.claim => deadline.max(self.begun + self.time),
+            Some(deadline) => deadline,
+            None => self.promised.max(now + self.time),
+        }
+    }
+
+    /// What is due at `now`.
+    pub(crate) fn step(&self, now: Moment) -> Step {
+        policy::step(self.plan(), self.claim, self.begun + self.time, now)
+    }
+
+    /// A request that is sent at `now`. A restart begins a new term.
+    pub(crate) fn request(&mut self, request: Request, now: Moment) -> Requested {
+        let is_whole = match request {
+            Request::Check => false,
+            Request::Renew(lease) => now + lease >= self.begun + self.time,
+            Request::Restart => {
+                self.term += 1;
+                self.begun = now;
+                true
+            }
+        };
+        Requested {
+            request,
+            term: self.term,
+            is_whole,
+        }
+    }
+
+    /// Applies an answer that is read at `now`: the grant stands until then.
+    pub(crate) fn apply(&mut self, requested: Requested, until: Moment, now: Moment) -> Applied {
+        if self.is_over(now) {
+            return Applied::Late;
+        }
+        if requested.term != self.term {
+            return Applied::Nothing;
+        }
+        match requested.request {
+            Request::Check => return Applied::Nothing,
+            Request::Renew(_) => {
+                self.deadline = self.deadline.map(|deadline| deadline.max(until));
+                self.promised = self.promised.max(until);
+            }
+            Request::Restart => {
+                self.term += 1;
+                self.deadline = Some(until);
+                self.promised = until;
+            }
+        }
+        if self.is_over(now) {
+            return Applied::Late;
+        }
+        if requested.is_whole {
+            self.claim = false;
+            self.confirmed = until.since(now);
+        }
+        Applied::Renewed
+    }
+
+    /// How the lease is renewed, `None` if it is fixed. The most demanding of those inside decides.
+    pub(crate) fn plan(&self) -> Option<Plan> {
+        policy::most_demanding(&self.plans)
+    }
+
+    /// An entry asks for this renewal.
+    pub(crate) fn add(&mut self, plan: Plan) {
+        self.plans.push(plan);
+    }
+
+    /// The entry leaves. Where the backend itself keeps the lease, its last renewal is made now.
+    pub(crate) fn remove(&mut self, plan: Plan, now: Moment) {
+        if let Some(index) = self.plans.iter().position(|other| *other == plan) {
+            self.plans.swap_remove(index);
+            let last = plan.until.map_or(now, |until| until.min(now));
+            self.promise(last + plan.lease);
+        }
+    }
+
+    /// Promises the lease until then, where the backend itself keeps it.
+    pub(crate) fn promise(&mut self, until: Moment) {
+        self.promised = self.promised.max(until);
+    }
+
+    /// Until when a backend that keeps leases by itself shall keep this one; `None` is until the release.
+    pub(crate) fn kept_until(&self) -> Option<Moment> {
+        match self.plan() {
+            None => Some(self.promised),
+            Some(Plan { lease, until }) => until.map(|until| self.promised.max(until + lease)),
+        }
+    }
+
+    /// Such a backend keeps it until then.
+    pub(crate) fn keep(&mut self, until: Option<Moment>) {
+        self.deadline = until;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::{fencing::FencingToken, lease::Renewal};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u32) -> Moment {
+        Moment::new(SECOND * seconds)
+    }
+
+    fn terms(lease: u32, renewal: Renewal) -> LeaseTerms {
+        LeaseTerms {
+            time: SECOND * lease,
+            renewal,
+        }
+    }
+
+    /// A lease of 30 s, fixed and granted at 100 s, of which this much is valid.
+    fn fixed(validity: u32) -> Lease {
+        let grant = Grant {
+            token: FencingToken::new(1),
+            valid_until: Some(at(100 + validity)),
+            validity: SECOND * validity,
+            queued: false,
+        };
+        Lease::granted(terms(30, Renewal::Fixed), &grant, at(100))
+    }
+
+    const RENEWED: Renewal = Renewal::WhileHeld { max_hold: None };
+
+    #[test]
+    fn an_answer_read_in_time_moves_the_deadline_on_and_never_back() {
+        let mut lease = fixed(30);
+        let asked = lease.request(Request::Renew(40 * SECOND), at(110));
+        assert_eq!(lease.apply(asked, at(150), at(129)), Applied::Renewed);
+        assert_eq!(lease.deadline(), Some(at(150)));
+        let asked = lease.request(Request::Renew(SECOND), at(111));
+        assert_eq!(lease.apply(asked, at(112), at(129)), Applied::Renewed);
+        assert_eq!(lease.deadline(), Some(at(150)));
+        let asked = lease.request(Request::Check, at(111));
+        assert_eq!(lease.apply(asked, at(160), at(129)), Applied::Nothing);
+        assert_eq!(lease.deadline(), Some(at(150)));
+    }
+
+    #[test]
+    fn an_answer_read_at_the_deadline_revives_nothing() {
+        for request in [
+            Request::Check,
+            Request::Renew(100 * SECOND),
+            Request::Restart,
+        ] {
+            let mut lease = fixed(30);
+            let asked = lease.request(request, at(101));
+            assert_eq!(lease.apply(asked, at(200), at(130)), Applied::Late);
+            assert_eq!(lease.deadline(), Some(at(130)));
+        }
+    }
+
+    #[test]
+    fn a_restart_may_shorten_and_its_late_answer_ends_the_lease() {
+        let mut lease = fixed(30);
+        let asked = lease.request(Request::Renew(90 * SECOND), at(101));
+        assert_eq!(lease.apply(asked, at(191), at(101)), Applied::Renewed);
+        let restart = lease.request(Request::Restart, at(110));
+        assert_eq!(lease.begun(), at(110));
+        assert_eq!(lease.apply(restart, at(140), at(111)), Applied::Renewed);
+        assert_eq!(lease.deadline(), Some(at(140)));
+
+        let restart = lease.request(Request::Restart, at(111));
+        assert_eq!(lease.apply(restart, at(112), at(112)), Applied::Late);
+        assert!(lease.is_over(at(112)));
+    }
+
+    #[test]
+    fn a_renewal_sent_before_a_restart_is_answered_changes_nothing_after_it() {
+        for restart_first in [true, false] {
+            let mut lease = fixed(30);
+            let before = lease.request(Request::Renew(90 * SECOND), at(101));
+            let restart = lease.request(Request::Restart, at(102));
+            let beside = lease.request(Request::Renew(90 * SECOND), at(103));
+            if restart_first {
+                assert_eq!(lease.apply(restart, at(132), at(104)), Applied::Renewed);
+            }
+            assert_eq!(lease.apply(before, at(191), at(105)), Applied::Nothing);
+            let beside = lease.apply(beside, at(193), at(105));
+            if restart_first {
+                assert_eq!(beside, Applied::Nothing);
+            } else {
+                // The restart, which is answered last, decides.
+                assert_eq!(lease.apply(restart, at(132), at(106)), Applied::Renewed);
+            }
+            assert_eq!(lease.deadline(), Some(at(132)));
+        }
+    }
+
+    #[test]
+    fn a_lease_is_fresh_while_two_thirds_of_it_are_left() {
+        let mut lease = fixed(30);
+        assert!(lease.is_fresh(at(110)));
+        assert!(!lease.is_fresh(at(111)));
+        // A slow line has used up a half before the answer is read: that is no reason to ask again and again.
+        let asked = lease.request(Request::Renew(30 * SECOND), at(111));
+        assert_eq!(lease.apply(asked, at(141), at(126)), Applied::Renewed);
+        assert!(lease.is_fresh(at(131)));
+        assert!(!lease.is_fresh(at(132)));
+    }
+
+    #[test]
+    fn a_claim_becomes_the_whole_lease_and_is_extended_as_such() {
+        let mut lease = fixed(2);
+        assert!(lease.is_claim());
+        assert_eq!(lease.ends(at(101)), at(130));
+        // What a nested entry asks for confirms that much.
+        let asked = lease.request(Request::Renew(5 * SECOND), at(101));
+        assert_eq!(lease.apply(asked, at(106), at(101)), Applied::Renewed);
+        assert!(lease.is_claim());
+        assert_eq!(lease.step(at(102)), Step::Renew(28 * SECOND));
+        let asked = lease.request(lease.step(at(102)).into(), at(102));
+        assert_eq!(lease.apply(asked, at(130), at(102)), Applied::Renewed);
+        assert!(!lease.is_claim());
+        assert_eq!(lease.step(at(102)), Step::Check);
+    }
+
+    #[test]
+    fn a_fixed_lease_kept_by_its_backend_is_fixed_again_when_a_renewed_entry_has_left() {
+        let mut lease = fixed(30);
+        let nested = Plan::of(terms(5, RENEWED), at(110)).unwrap();
+        lease.add(nested);
+        lease.promise(at(115));
+        assert_eq!(lease.kept_until(), None);
+        lease.remove(nested, at(112));
+        // No lease is shortened.
+        assert_eq!(lease.kept_until(), Some(at(130)));
+        lease.add(nested);
+        lease.remove(nested, at(128));
+        assert_eq!(lease.kept_until(), Some(at(133)));
+        // Nor renewed beyond the longest hold.
+        let limited = Renewal::WhileHeld {
+            max_hold: Some(10 * SECOND),
+        };
+        let nested = Plan::of(terms(5, limited), at(120)).unwrap();
+        lease.add(nested);
+        assert_eq!(lease.kept_until(), Some(at(135)));
+        lease.remove(nested, at(200));
+        assert_eq!(lease.kept_until(), Some(at(135)));
+    }
+}

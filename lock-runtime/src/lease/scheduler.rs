@@ -1,0 +1,408 @@
+//! Renewal: the engine's thread extends leases while their bodies run. Holds that are due together are renewed by few
+//! commands, and each has a fate of its own: one lock's failure touches no other, and a blocked or finished user runtime
+//! stops none.
+
+use std::{
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_core::{
+    backend::{BackendError, Renewed, ToRenew},
+    lease::Moment,
+};
+use tokio::sync::Notify;
+
+use crate::{
+    background::{self, clock, shutdown::Closing, sync::lock},
+    events::count,
+    lease::{
+        Applied, Requested,
+        hold::{HoldState, Releasing},
+        policy::{self, Step},
+    },
+};
+
+/// A renewal that got no answer is tried again after this, as long as the local deadline allows.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// A renewal without an answer for so long counts as failed. It goes on all the same.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The holds of one client, by when something is due for them.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    schedule: Mutex<Schedule>,
+    earlier: Arc<Notify>,
+    started: AtomicBool,
+    ending: Closing,
+    releases: Mutex<Releases>,
+}
+
+/// Releases that wait for their answers.
+#[derive(Debug, Default)]
+struct Releases {
+    /// When each goes on without its caller, in this order.
+    unconfirmed: VecDeque<(Moment, Weak<Releasing>)>,
+    /// When the keeper will wake for them by itself.
+    armed: Option<Moment>,
+}
+
+impl Releases {
+    /// Drops the oldest ones as far as they are confirmed, as most are long before their time.
+    fn skip_confirmed(&mut self) {
+        let confirmed = |(_, releasing): &(_, Weak<Releasing>)| releasing.strong_count() == 0;
+        while self.unconfirmed.front().is_some_and(confirmed) {
+            self.unconfirmed.pop_front();
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Schedule {
+    due: BTreeMap<Moment, Vec<Arc<HoldState>>>,
+    /// When the keeper will wake by itself.
+    armed: Option<Moment>,
+}
+
+impl Schedule {
+    fn insert(&mut self, hold: &Arc<HoldState>, due: Moment) {
+        let holds = self.due.entry(due).or_default();
+        hold.kept_at.move_to(due, holds.len());
+        holds.push(hold.clone());
+    }
+
+    /// False if it was not there.
+    fn remove(&mut self, hold: &HoldState) -> bool {
+        let Some((due, place)) = hold.kept_at.take() else {
+            return false;
+        };
+        if let Entry::Occupied(mut entry) = self.due.entry(due) {
+            let holds = entry.get_mut();
+            holds.swap_remove(place);
+            if let Some(moved) = holds.get(place) {
+                moved.kept_at.move_to(due, place);
+            }
+            if holds.is_empty() {
+                entry.remove();
+            }
+        }
+        true
+    }
+
+    /// Takes all holds that are due.
+    fn take_due(&mut self, now: Moment) -> Vec<Arc<HoldState>> {
+        let mut taken = Vec::new();
+        while let Some(entry) = self.due.first_entry() {
+            if *entry.key() > now {
+                break;
+            }
+            let holds = entry.remove();
+            for hold in &holds {
+                hold.kept_at.take();
+            }
+            taken.extend(holds);
+        }
+        taken
+    }
+}
+
+impl Keeper {
+    /// Keeps a hold until it is forgotten; one whose backend keeps it needs no keeping.
+    pub(crate) fn keep(self: &Arc<Self>, hold: &Arc<HoldState>) {
+        let Some(deadline) = hold.deadline() else {
+            return;
+        };
+        let now = clock::boot::now();
+        let (renews, claim) = (hold.plan().is_some(), hold.is_claim());
+        let due = policy::first_due(hold.terms.time, deadline, renews, claim, now);
+        self.insert(hold, due);
+        if !self.started.swap(true, Ordering::AcqRel) {
+            background::spawn(keep_all(Arc::downgrade(self), self.earlier.clone()));
+        }
+    }
+
+    /// Makes a hold due for a renewal to `lease` by a third of it from now: a nested entry has asked for it.
+    pub(crate) fn hurry(&self, hold: &Arc<HoldState>, lease: Duration) {
+        let now = clock::boot::now();
+        let due = now + lease / 3;
+        let mut schedule = lock(&self.schedule);
+        // A hold that is being tended right now is not in the schedule, and will see its new plan.
+        if hold.kept_at.due().is_some_and(|planned| due < planned) && schedule.remove(hold) {
+            drop(schedule);
+            self.insert(hold, due);
+        }
+    }
+
+    /// Looks at a hold then, or before.
+    pub(crate) fn look_at(&self, hold: &Arc<HoldState>, due: Moment) {
+        let mut schedule = lock(&self.schedule);
+        if hold.kept_at.due().is_some_and(|planned| due < planned) && schedule.remove(hold) {
+            drop(schedule);
+            self.insert(hold, due);
+        }
+    }
+
+    /// A release whose caller has not read its answer by then goes on in the background.
+    pub(crate) fn watch_release(&self, releasing: &Arc<Releasing>, until: Moment) {
+        let mut releases = lock(&self.releases);
+        releases.skip_confirmed();
+        releases
+            .unconfirmed
+            .push_back((until, Arc::downgrade(releasing)));
+        if releases.armed.is_none_or(|armed| until < armed) {
+            releases.armed = Some(until);
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Lets the releases go on whose callers have not read their answers, and says when to look again: not before the
+    /// keeper would wake by itself, so that a release does not wake it for nothing.
+    fn finish_releases(&self, now: Moment) -> Option<Moment> {
+        let mut late = Vec::new();
+        let next = {
+            let mut releases = lock(&self.releases);
+            if releases.armed.is_none_or(|armed| now < armed) {
+                return releases.armed;
+            }
+            loop {
+                releases.skip_confirmed();
+                match releases.unconfirmed.front() {
+                    Some((until, _)) if *until <= now => {}
+                    _ => break,
+                }
+                let first = releases.unconfirmed.pop_front();
+                late.extend(first.and_then(|(_, releasing)| releasing.upgrade()));
+            }
+            releases.armed = releases.unconfirmed.front().map(|(until, _)| *until);
+            releases.armed
+        };
+        late.iter().for_each(|releasing| releasing.go_on_behind());
+        next
+    }
+
+    fn insert(&self, hold: &Arc<HoldState>, due: Moment) {
+        let mut schedule = lock(&self.schedule);
+        // Under the lock: who sets it meanwhile finds no entry, and leaves it to this.
+        let due = hold.unused_until().map_or(due, |until| due.min(until));
+        if !hold.kept_at.is_kept() || self.ending.has_begun() {
+            return;
+        }
+        schedule.insert(hold, due);
+        if schedule.armed.is_none_or(|armed| due < armed) {
+            schedule.armed = Some(due);
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Keeps a hold no longer.
+    pub(crate) fn forget(&self, hold: &Arc<HoldState>) {
+        let mut schedule = lock(&self.schedule);
+        hold.kept_at.end();
+        schedule.remove(hold);
+    }
+
+    /// Renews and checks nothing from now on: the client has ended.
+    pub(crate) fn end(&self) {
+        let mut schedule = lock(&self.schedule);
+        self.ending.begin();
+        for hold in std::mem::take(&mut schedule.due).into_values().flatten() {
+            hold.kept_at.take();
+        }
+    }
+
+    /// Takes all holds that are due, and says when the next one is.
+    fn take_due(&self, now: Moment) -> (Vec<Arc<HoldState>>, Option<Moment>) {
+        let mut schedule = lock(&self.schedule);
+        let taken = schedule.take_due(now);
+        // A hold that has left does not put the waking off: the next one would wake the keeper for nothing.
+        if schedule.armed.is_none_or(|armed| armed <= now) {
+            schedule.armed = schedule.due.keys().next().copied();
+        }
+        (taken, schedule.armed)
+    }
+
+    /// Takes in what became of a renewal or a check that was asked for at `now`. False if it is to be tried again.
+    fn settle(&self, asked: &Asked, answer: Result<Renewed, BackendError>, now: Moment) -> bool {
+        let hold = &asked.hold;
+        match answer {
+            Ok(answer) => {
+                // Lost or released, it is renewed no longer.
+                let Ok(applied) = hold.apply(asked.requested, answer) else {
+                    return true;
+                };
+                if applied == Applied::Renewed {
+                    count(&hold.counters().renewed);
+                    tracing::debug!(key = %hold.key, token = %hold.token, step = ?asked.step, "lease renewed");
+                }
+                let lease = hold.plan().map_or(hold.terms.time, |plan| plan.lease);
+                let renews = hold.step(now) != Step::Check;
+                if let Some(deadline) = hold.deadline() {
+                    self.insert(hold, policy::next_due(lease, deadline, renews, now));
+                }
+                // A nested entry may have come meanwhile, and found the hold nowhere in the schedule.
+                if let Some(plan) = hold.plan().filter(|plan| plan.lease < lease) {
+                    self.hurry(hold, plan.lease);
+                }
+            }
+            Err(error) => {
+                asked.failed(&error);
+                return error == BackendError::ShutDown;
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.earlier.notify_one();
+    }
+}
+
+/// The keeper's loop. It ends with its client.
+async fn keep_all(keeper: Weak<Keeper>, earlier: Arc<Notify>) {
+    loop {
+        let next = {
+            let Some(keeper) = keeper.upgrade() else {
+                return;
+            };
+            let now = clock::boot::now();
+            let (due, next) = keeper.take_due(now);
+            let next = next.into_iter().chain(keeper.finish_releases(now)).min();
+            let together = due
+                .first()
+                .map_or(1, |hold| hold.backend().renews_together());
+            let mut due = due.into_iter().peekable();
+            while due.peek().is_some() {
+                // A task of its own: a server that is slow for some keys delays no others.
+                let holds = due.by_ref().take(together).collect();
+                background::spawn(tend(keeper.clone(), holds));
+            }
+            next
+        };
+        match next {
+            Some(next) => tokio::select! {
+                () = clock::boot::sleep_until(next) => {}
+                () = earlier.notified() => {}
+            },
+            None => earlier.notified().await,
+        }
+    }
+}
+
+/// What is asked of the backend for one hold.
+#[derive(Debug)]
+struct Asked {
+    hold: Arc<HoldState>,
+    step: Step,
+    requested: Requested,
+    /// Whether it counts as failed already.
+    has_failed: AtomicBool,
+}
+
+impl Asked {
+    fn of(hold: Arc<HoldState>, now: Moment) -> Self {
+        let step = hold.step(now);
+        let requested = hold.request(step.into(), now);
+        Self {
+            hold,
+            step,
+            requested,
+            has_failed: AtomicBool::new(false),
+        }
+    }
+
+    /// It has failed, or has no answer yet. A check that fails is no renewal: its lease is fixed.
+    fn failed(&self, error: &BackendError) {
+        let is_renewal = matches!(self.step, Step::Renew(_));
+        if is_renewal && !self.has_failed.swap(true, Ordering::AcqRel) {
+            self.hold.renewal_failed(error);
+        }
+    }
+
+    fn to_renew(&self) -> ToRenew<'_> {
+        ToRenew {
+            name: &self.hold.name,
+            token: self.hold.token,
+            lease: match self.step {
+                Step::Renew(lease) => lease,
+                Step::Check => Duration::ZERO,
+            },
+        }
+    }
+}
+
+/// Whether there is anything to do for a hold. A deadline that has passed is seen here.
+fn is_tended(hold: &HoldState) -> bool {
+    hold.kept_at.is_kept() && hold.loss().is_none() && !hold.give_up_unused(clock::boot::now())
+}
+
+/// When the first of those that are still tended is lost; `None` if none is.
+fn first_deadline<'a>(holds: impl Iterator<Item = &'a Arc<HoldState>>) -> Option<Moment> {
+    let tended = holds.filter(|hold| is_tended(hold));
+    tended.filter_map(|hold| hold.deadline()).min()
+}
+
+/// Does what is due for these holds of one client, again and again while the server does not answer, for each until its
+/// local deadline.
+async fn tend(keeper: Arc<Keeper>, mut holds: Vec<Arc<HoldState>>) {
+    loop {
+        let now = clock::boot::now();
+        let asked: Vec<_> = holds
+            .drain(..)
+            .filter(|hold| is_tended(hold))
+            .map(|hold| Asked::of(hold, now))
+            .collect();
+        let Some(answers) = answers(&keeper, &asked).await else {
+            return;
+        };
+        for (asked, answer) in asked.into_iter().zip(answers) {
+            if !keeper.settle(&asked, answer, now) {
+                holds.push(asked.hold);
+            }
+        }
+        let Some(deadline) = first_deadline(holds.iter()) else {
+            return;
+        };
+        clock::boot::sleep_until((clock::boot::now() + RETRY_AFTER).min(deadline)).await;
+    }
+}
+
+/// What the backend answers for these holds; `None` if meanwhile all of them were lost or released, or the client has
+/// ended. If one hold is lost in the meantime, the request continues for the others.
+async fn answers(keeper: &Keeper, asked: &[Asked]) -> Option<Vec<Result<Renewed, BackendError>>> {
+    let backend = asked.first()?.hold.backend();
+    let grants: Vec<_> = asked.iter().map(Asked::to_renew).collect();
+    let mut answers = backend.renew_all(&grants);
+    let asked_at = clock::boot::now();
+    let mut is_awaited = false;
+    loop {
+        let deadline = first_deadline(asked.iter().map(|asked| &asked.hold))?;
+        let patience = asked_at + ANSWER_PATIENCE;
+        let until = if is_awaited {
+            deadline
+        } else {
+            deadline.min(patience)
+        };
+        let answered = tokio::select! {
+            biased;
+            () = keeper.ending.begun() => return None,
+            answered = clock::boot::timeout_at(until, &mut answers) => answered,
+        };
+        if answered.is_some() {
+            return answered;
+        }
+        if !is_awaited && clock::boot::now() >= patience {
+            is_awaited = true;
+            let error = backend.trouble().unwrap_or_else(|| "no answer".into());
+            let error = BackendError::Unreachable(error);
+            let tended = asked.iter().filter(|asked| is_tended(&asked.hold));
+            tended.for_each(|asked| asked.failed(&error));
+        }
+    }
+}
