@@ -162,7 +162,7 @@ impl Pair {
                 let queue = format!("{key}:queue");
                 let claim = format!("{key}:claim");
                 let keys = [key, &queue, &turn.fence, &claim];
-                let tail = format!("{lease}|lock:inbox:{owner}|{owner}");
+                let tail = format!("{lease}|lock:session:{owner}|{owner}");
                 let floor = FIRST_TOKEN.to_string();
                 let [acquire, release] = scripts;
                 let args = [&tail, &lease, &floor, WAIT_MS, CLAIM_MS, "", ""];

@@ -42,7 +42,7 @@ pub enum Answer {
 
 /// What an attempt to take several locks as one came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Together {
+pub enum MultiAnswer {
     /// Inside all of them, in the order of the requests.
     Granted(Vec<Grant>),
     /// None of them was taken; the index of the first that is not free.
@@ -151,29 +151,29 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// The local clock, on which all deadlines count.
     fn now(&self) -> Moment;
 
-    /// Ends at `deadline` by the local clock.
+    /// ExitPolicy at `deadline` by the local clock.
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()>;
 
     /// Whether the backend keeps the leases of living holders by itself, so that nothing has to be renewed or checked.
-    fn keeps_leases(&self) -> bool;
+    fn maintains_leases(&self) -> bool;
 
     /// Begins an acquisition. Nothing is sent before [`Attempt::enter`] is polled.
     fn attempt(&self, request: Request) -> Box<dyn Attempt>;
 
     /// Takes several locks, in one step, if each of them is free and waited for by nobody; else none. Nothing queues.
     /// Dropped before its answer it gives back, in the background, whatever it may have got.
-    fn acquire_together(
+    fn acquire_multi(
         &self,
         requests: Vec<Request>,
-    ) -> BoxFuture<'_, Result<Together, BackendError>>;
+    ) -> BoxFuture<'_, Result<MultiAnswer, BackendError>>;
 
-    /// Gives the lock to the next waiter, or frees it; at `keep_until`, if that is later than now. Either way the grant
+    /// Gives the lock to the next waiter, or frees it; at `retain_until`, if that is later than now. Either way the grant
     /// cannot be renewed any more.
     fn release<'a>(
         &'a self,
         name: &'a LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>>;
 
     /// The same without being awaited, tried again until the lease ends by itself. On a backend that does not keep leases by
@@ -182,7 +182,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         &self,
         name: &LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
         lease_ends: Option<Moment>,
     );
 
@@ -210,7 +210,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
 
     /// How many grants are renewed and checked by one command, at most.
-    fn renews_together(&self) -> usize {
+    fn renewal_batch(&self) -> usize {
         1
     }
 
@@ -233,7 +233,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// What kept the newest unanswered command from being answered, for the error message of a caller that gave up.
-    fn trouble(&self) -> Option<String>;
+    fn last_error(&self) -> Option<String>;
 
     /// Reads who holds the lock.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
@@ -245,9 +245,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// From now on every attempt ends with [`BackendError::ShutDown`], also one that is waiting.
-    fn refuse(&self);
+    fn begin_shutdown(&self);
 
-    /// Ends when nothing is left of the attempts that were given up.
+    /// ExitPolicy when nothing is left of the attempts that were given up.
     fn cleaned_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }

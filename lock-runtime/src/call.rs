@@ -38,7 +38,7 @@ pub(crate) trait Body {
 
 pin_project! {
     /// A body, and what it has returned.
-    pub(crate) struct Slot<F: Future> {
+    pub(crate) struct BodySlot<F: Future> {
         #[pin]
         body: Option<F>,
         output: Option<F::Output>,
@@ -46,14 +46,14 @@ pin_project! {
         frame: Option<Arc<Frame>>,
     }
 
-    impl<F: Future> PinnedDrop for Slot<F> {
+    impl<F: Future> PinnedDrop for BodySlot<F> {
         fn drop(this: Pin<&mut Self>) {
             this.end();
         }
     }
 }
 
-impl<F: Future> Slot<F> {
+impl<F: Future> BodySlot<F> {
     pub(crate) fn new(body: F) -> Self {
         Self {
             body: Some(body),
@@ -74,7 +74,7 @@ impl<F: Future> Slot<F> {
     }
 }
 
-impl<F: Future> Body for Pin<&mut Slot<F>> {
+impl<F: Future> Body for Pin<&mut BodySlot<F>> {
     fn poll(&mut self, frame: &Arc<Frame>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.as_mut().project();
         let body = this.body.as_pin_mut();
@@ -92,7 +92,7 @@ impl<F: Future> Body for Pin<&mut Slot<F>> {
 
 /// How a body under its locks ends.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ends {
+pub(crate) struct ExitPolicy {
     /// What becomes of it at a loss.
     pub(crate) on_lost: OnLost,
     /// Whether its value waits for the release.
@@ -125,7 +125,7 @@ impl Inside {
         }
     }
 
-    /// Polls a body inside its locks, the deadlines checked before. Ends with the body, or with a loss.
+    /// Polls a body inside its locks, the deadlines checked before. ExitPolicy with the body, or with a loss.
     pub(crate) fn poll(
         &mut self,
         entered: &Entered,
@@ -188,12 +188,12 @@ enum Stage {
 }
 
 /// The way of one call through its locks. Dropped after the body, it gives back whatever it has of them.
-pub(crate) struct Passage {
+pub(crate) struct GuardedCall {
     stage: Stage,
-    ends: Ends,
+    ends: ExitPolicy,
 }
 
-impl Passage {
+impl GuardedCall {
     /// Enters first.
     pub(crate) fn through(locks: Result<Locks, LockError>) -> Self {
         match locks {
@@ -202,14 +202,14 @@ impl Passage {
                 stage: Stage::Entering(locks.enter()),
             },
             Err(error) => Self {
-                ends: Ends::default(),
+                ends: ExitPolicy::default(),
                 stage: Stage::Entering(Box::pin(std::future::ready(Err(error)))),
             },
         }
     }
 
     /// Is inside already.
-    pub(crate) fn from_inside(entered: Entered, frame: Arc<Frame>, ends: Ends) -> Self {
+    pub(crate) fn from_inside(entered: Entered, frame: Arc<Frame>, ends: ExitPolicy) -> Self {
         Self {
             stage: Stage::Inside {
                 entered,
@@ -219,7 +219,7 @@ impl Passage {
         }
     }
 
-    /// Ends when the locks are left, or were not entered. What is beside the body has functions of its own, see
+    /// ExitPolicy when the locks are left, or were not entered. What is beside the body has functions of its own, see
     /// [`Inside`].
     pub(crate) fn poll(&mut self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
         loop {
@@ -314,16 +314,16 @@ pin_project! {
     pub struct Run<F: Future> {
         // Before the passage: what the body owns is dropped while the lock is still held.
         #[pin]
-        body: Slot<F>,
-        passage: Passage,
+        body: BodySlot<F>,
+        passage: GuardedCall,
     }
 }
 
 impl<F: Future> Run<F> {
     pub(crate) fn new(locks: Result<Locks, LockError>, body: F) -> Self {
         Self {
-            body: Slot::new(body),
-            passage: Passage::through(locks),
+            body: BodySlot::new(body),
+            passage: GuardedCall::through(locks),
         }
     }
 }

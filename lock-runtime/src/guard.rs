@@ -14,10 +14,10 @@ use crate::{
     acquire::{
         entry::Entered,
         one,
-        reentry::{self, Frame, SeveralLocks},
+        reentry::{self, Frame, MultiCall},
     },
     background,
-    call::{Inside, Slot},
+    call::{BodySlot, Inside},
     lease::hold::{HoldState, ReleaseOutcome},
 };
 
@@ -63,7 +63,7 @@ impl Hold {
         self.state.loss()
     }
 
-    /// Ends when the lease is lost; never, if the hold is released before.
+    /// ExitPolicy when the lease is lost; never, if the hold is released before.
     ///
     /// # Cancel safety
     /// May be dropped and called again.
@@ -108,7 +108,7 @@ impl Hold {
         if lease > MAX_LEASE {
             return Err(OptionsError::LeaseTooLong.into());
         }
-        if backend.keeps_leases() {
+        if backend.maintains_leases() {
             state.promise(until);
             return Ok(lease);
         }
@@ -184,7 +184,7 @@ impl Holds {
         self.holds.iter().find_map(Hold::loss)
     }
 
-    /// Ends when one of them is lost; never, if they are released before.
+    /// ExitPolicy when one of them is lost; never, if they are released before.
     ///
     /// # Cancel safety
     /// May be dropped and called again.
@@ -205,11 +205,11 @@ impl std::ops::Deref for Holds {
 /// Runs `body` inside what a guard has entered.
 async fn run_inside<F: Future>(
     entered: &Entered,
-    several: Option<&Arc<SeveralLocks>>,
+    several: Option<&Arc<MultiCall>>,
     body: F,
 ) -> Result<F::Output, LockError> {
     let mut inside = Inside::new(entered.lend(reentry::enclosing(), several));
-    let mut body = pin!(Slot::new(body));
+    let mut body = pin!(BodySlot::new(body));
     std::future::poll_fn(|cx| inside.poll(entered, OnLost::Cancel, &mut body.as_mut(), cx)).await;
     inside.result(entered).map(|()| body.take_output())
 }
@@ -309,7 +309,7 @@ impl std::ops::Deref for LockGuard {
 #[must_use = "a dropped guard releases its locks"]
 pub struct MultiLockGuard {
     holds: Holds,
-    several: Option<Arc<SeveralLocks>>,
+    several: Option<Arc<MultiCall>>,
     entered: Entered,
 }
 

@@ -12,7 +12,7 @@ use lock_core::{
 use crate::{
     acquire::{
         Locks,
-        one::{self, Wanted},
+        one::{self, AcquireSpec},
         options::{Settings, option_setters},
         reentry,
     },
@@ -76,7 +76,7 @@ impl Lock {
         Ok((key, name))
     }
 
-    fn wanted(&self) -> Result<Wanted, LockError> {
+    fn spec(&self) -> Result<AcquireSpec, LockError> {
         self.settings.one(self.key.clone())
     }
 
@@ -107,11 +107,11 @@ impl Lock {
     /// # }
     /// ```
     pub fn acquire(&self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
-        let wanted = self.wanted();
+        let spec = self.spec();
         async move {
-            let wanted = wanted?;
+            let spec = spec?;
             let enclosing = reentry::enclosing();
-            let entered = one::enter(&wanted, enclosing.as_ref()).await?;
+            let entered = one::enter(&spec, enclosing.as_ref()).await?;
             Ok(LockGuard::new(entered))
         }
     }
@@ -131,7 +131,7 @@ impl Lock {
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
     pub fn run<F: Future>(&self, body: F) -> Run<F> {
-        Run::new(self.wanted().map(Locks::One), body)
+        Run::new(self.spec().map(Locks::One), body)
     }
 
     /// Reads who holds the lock, for how long, and how many wait. The answer may be stale when it arrives.
@@ -154,7 +154,7 @@ impl Lock {
                 key,
                 waited: backend.now().since(started),
                 detail: backend
-                    .trouble()
+                    .last_error()
                     .map_or_else(|| "no answer".into(), Into::into),
             }),
         }

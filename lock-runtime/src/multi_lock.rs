@@ -11,7 +11,7 @@ use lock_core::{
 use crate::{
     acquire::{
         Locks, multi,
-        one::Wanted,
+        one::AcquireSpec,
         options::{Settings, option_setters},
     },
     background,
@@ -84,7 +84,7 @@ impl MultiLock {
 
     option_setters!();
 
-    fn wanted(&self) -> Result<Vec<Wanted>, LockError> {
+    fn spec(&self) -> Result<Vec<AcquireSpec>, LockError> {
         self.settings.several(self.keys.iter().cloned())
     }
 
@@ -116,9 +116,9 @@ impl MultiLock {
     pub fn acquire(
         &self,
     ) -> impl Future<Output = Result<MultiLockGuard, LockError>> + Send + use<> {
-        let wanted = self.wanted();
+        let spec = self.spec();
         async move {
-            let (entered, frame) = multi::enter(wanted?).await?;
+            let (entered, frame) = multi::enter(spec?).await?;
             Ok(MultiLockGuard::new(entered, &frame))
         }
     }
@@ -177,7 +177,7 @@ impl MultiLock {
     /// # }
     /// ```
     pub fn run<F: Future>(&self, body: F) -> Run<F> {
-        Run::new(self.wanted().map(Locks::Several), body)
+        Run::new(self.spec().map(Locks::Several), body)
     }
 
     /// [`acquire`](Self::acquire) for code outside async.

@@ -26,7 +26,7 @@ pub mod v1 {
         acquire::entry::Entered,
         acquire::options::Settings,
         acquire::reentry::Frame,
-        call::{Ends, Passage, Slot},
+        call::{BodySlot, ExitPolicy, GuardedCall},
         client::LockClient,
         guard::{Hold, Holds},
     };
@@ -311,8 +311,8 @@ pub mod v1 {
             M: FnOnce(LockError) -> F::Output,
         {
             Called {
-                body: Slot::new(body),
-                passage: Passage::through(self.locks()),
+                body: BodySlot::new(body),
+                passage: GuardedCall::through(self.locks()),
                 failed: Some(failed),
             }
         }
@@ -355,7 +355,7 @@ pub mod v1 {
     pub struct Inside {
         entered: Entered,
         frame: Arc<Frame>,
-        ends: Ends,
+        ends: ExitPolicy,
     }
 
     impl Inside {
@@ -366,8 +366,8 @@ pub mod v1 {
             M: FnOnce(LockError) -> F::Output,
         {
             Called {
-                body: Slot::new(body),
-                passage: Passage::from_inside(self.entered, self.frame, self.ends),
+                body: BodySlot::new(body),
+                passage: GuardedCall::from_inside(self.entered, self.frame, self.ends),
                 failed: Some(failed),
             }
         }
@@ -379,8 +379,8 @@ pub mod v1 {
         pub struct Called<F: Future, M> {
             // Before the passage: what the body owns is dropped while the locks are still held.
             #[pin]
-            body: Slot<F>,
-            passage: Passage,
+            body: BodySlot<F>,
+            passage: GuardedCall,
             failed: Option<M>,
         }
     }

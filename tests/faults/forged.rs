@@ -53,13 +53,13 @@ impl Forger {
             .get_multiplexed_async_connection_with_config(&config)
             .await
             .unwrap();
-        connection.psubscribe("lock:inbox:*").await.unwrap();
+        connection.psubscribe("lock:session:*").await.unwrap();
         Self { connection, heard }
     }
 
     async fn channels(&mut self) -> Vec<String> {
         let mut list = redis::cmd("PUBSUB");
-        list.arg("CHANNELS").arg("lock:inbox:*");
+        list.arg("CHANNELS").arg("lock:session:*");
         list.query_async(&mut self.connection).await.unwrap()
     }
 
@@ -134,7 +134,7 @@ async fn row_58_forged_pushes() {
         let first = guard.token().get() + 1;
         for channel in forger.channels().await {
             let owner = Uuid::new_v4().simple();
-            for inbox in [&channel, channel.trim_start_matches("lock:inbox:")] {
+            for inbox in [&channel, channel.trim_start_matches("lock:session:")] {
                 let grant = format!("{first}|30000|{inbox}|{owner}|{{faults:k}}");
                 forger.publish(&channel, &grant).await;
             }

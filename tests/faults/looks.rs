@@ -159,7 +159,7 @@ async fn row_57_dead_entries() {
                     let wait = if outdated { 1 } else { 600_000 };
                     let score = now - 100_000_000 + number;
                     add.arg(score)
-                        .arg(format!("{number:032x}|lock:inbox:{:032x}|30000|{wait}", 7));
+                        .arg(format!("{number:032x}|lock:session:{:032x}|30000|{wait}", 7));
                 }
                 add.exec_async(&mut connection).await.unwrap();
             }

@@ -520,7 +520,7 @@ async fn those_who_queued_and_are_gone_keep_no_try_out() {
     let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut redis).await.unwrap();
     // A process that was killed while it waited, for ten minutes, and whose holder was killed too.
     let queue = format!("{}:queue", store.name("account:1"));
-    let gone = format!("{:032x}|lock:inbox:gone|30000|600000", 1);
+    let gone = format!("{:032x}|lock:session:gone|30000|600000", 1);
     let mut queued = redis::cmd("ZADD");
     queued
         .arg(&queue)

@@ -616,7 +616,7 @@ async fn a_user_with_few_rights_can_share_locks() {
     next.unwrap().release().await;
     client.shutdown().await;
     let mut taken = redis::cmd("ACL");
-    taken.arg(&["SETUSER", "locks", "resetchannels", "&lock:inbox:*"]);
+    taken.arg(&["SETUSER", "locks", "resetchannels", "&lock:session:*"]);
     taken.exec_async(&mut admin).await.unwrap();
     let refused = builder().connect().await.err();
     assert!(

@@ -7,39 +7,39 @@ use lock_core::{backend::BoxFuture, error::LockError, key::LockName, lease::Mome
 
 use crate::{
     acquire::{
-        reentry::{Frame, Level, SeveralLocks},
+        reentry::{Frame, Level, MultiCall},
         siblings::Turn,
     },
-    lease::hold::{Cover, EntryDuty, HoldState, ReleaseOutcome},
+    lease::hold::{EntryTicket, HoldState, ReleaseOutcome, RenewalDemand},
 };
 
 /// One entered lock. Dropped, it is left in the background.
 #[derive(Debug)]
 pub(crate) struct Entry {
     // In the order in which they end: the demand for renewal, the entry itself, the level with the turn among siblings.
-    cover: Option<Cover>,
-    duty: EntryDuty,
+    cover: Option<RenewalDemand>,
+    duty: EntryTicket,
     level: Level,
     /// Whether this entry began the hold.
     began: bool,
     /// Left before, the lock stays taken until then.
-    keep_until: Option<Moment>,
+    retain_until: Option<Moment>,
 }
 
 impl Entry {
     /// The entry that began a hold.
-    pub(crate) fn began(duty: EntryDuty) -> Self {
+    pub(crate) fn began(duty: EntryTicket) -> Self {
         Self {
             cover: None,
             duty,
             level: Level::default(),
             began: true,
-            keep_until: None,
+            retain_until: None,
         }
     }
 
     /// One more entry into a hold.
-    pub(crate) fn again(duty: EntryDuty, level: Level, cover: Option<Cover>) -> Self {
+    pub(crate) fn again(duty: EntryTicket, level: Level, cover: Option<RenewalDemand>) -> Self {
         Self {
             cover,
             level,
@@ -56,7 +56,7 @@ impl Entry {
     pub(crate) fn frame(
         &self,
         outer: Option<Arc<Frame>>,
-        several: Option<Arc<SeveralLocks>>,
+        several: Option<Arc<MultiCall>>,
     ) -> Arc<Frame> {
         Frame::new(self.hold().clone(), self.level.clone(), outer, several)
     }
@@ -95,14 +95,14 @@ impl Entry {
     }
 
     /// Replaces the demand for renewal.
-    pub(crate) fn set_cover(&mut self, cover: Option<Cover>) {
+    pub(crate) fn set_cover(&mut self, cover: Option<RenewalDemand>) {
         self.cover = cover;
     }
 
     /// Leaves, and releases if nobody else is inside; later, if a body has returned that wants it so.
     async fn leave(self, returned: bool) -> ReleaseOutcome {
-        if let Some(until) = self.keep_until.filter(|_| returned) {
-            self.hold().keep_until(until);
+        if let Some(until) = self.retain_until.filter(|_| returned) {
+            self.hold().retain_until(until);
         }
         drop(self.cover);
         let outcome = self.duty.leave().await;
@@ -139,7 +139,7 @@ impl Entered {
     pub(crate) fn for_at_least(mut self, time: Duration) -> Self {
         if !time.is_zero() {
             for entry in std::iter::once(&mut self.innermost).chain(&mut self.others) {
-                entry.keep_until = Some(entry.duty.hold().backend().now() + time);
+                entry.retain_until = Some(entry.duty.hold().backend().now() + time);
             }
         }
         self
@@ -181,7 +181,7 @@ impl Entered {
     pub(crate) fn lend(
         &self,
         outer: Option<Arc<Frame>>,
-        several: Option<&Arc<SeveralLocks>>,
+        several: Option<&Arc<MultiCall>>,
     ) -> Arc<Frame> {
         let lend = |outer, entry: &Entry| {
             let (hold, level) = (entry.hold().clone(), entry.level.clone());
@@ -207,7 +207,7 @@ impl Entered {
         self.loss().is_some()
     }
 
-    /// Ends when one of them is lost.
+    /// ExitPolicy when one of them is lost.
     pub(crate) fn watch(&self) -> BoxFuture<'static, ()> {
         if self.others.is_empty() {
             let hold = self.hold().clone();
@@ -244,7 +244,7 @@ impl Entered {
     }
 }
 
-/// Ends when one of them is lost; never, without any.
+/// ExitPolicy when one of them is lost; never, without any.
 pub(crate) async fn loss_of_one(entries: &[Entry]) {
     if entries.is_empty() {
         return pending().await;

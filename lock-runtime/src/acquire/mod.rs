@@ -12,29 +12,29 @@ use std::sync::Arc;
 use lock_core::{backend::BoxFuture, error::LockError};
 
 use crate::{
-    acquire::{entry::Entered, one::Wanted, reentry::Frame},
-    call::Ends,
+    acquire::{entry::Entered, one::AcquireSpec, reentry::Frame},
+    call::ExitPolicy,
 };
 
 /// The locks of one call, all of one client and on the same terms.
 #[derive(Debug)]
 pub(crate) enum Locks {
-    One(Wanted),
+    One(AcquireSpec),
     /// One at least, in any order.
-    Several(Vec<Wanted>),
+    Several(Vec<AcquireSpec>),
 }
 
 impl Locks {
     /// How a body under them ends.
-    pub(crate) fn ends(&self) -> Ends {
+    pub(crate) fn ends(&self) -> ExitPolicy {
         let first = match self {
-            Self::One(wanted) => Some(wanted),
-            Self::Several(wanted) => wanted.first(),
+            Self::One(spec) => Some(spec),
+            Self::Several(spec) => spec.first(),
         };
-        first.map_or_else(Ends::default, |wanted| Ends {
-            on_lost: wanted.terms.on_lost,
-            release: wanted.terms.release,
-            _renewals: Some(wanted.renewals.clone()),
+        first.map_or_else(ExitPolicy::default, |spec| ExitPolicy {
+            on_lost: spec.terms.on_lost,
+            release: spec.terms.release,
+            _renewals: Some(spec.renewals.clone()),
         })
     }
 
@@ -43,13 +43,13 @@ impl Locks {
     pub(crate) fn enter(self) -> BoxFuture<'static, Result<(Entered, Arc<Frame>), LockError>> {
         // Boxed here: what one lock needs is smaller.
         match self {
-            Self::One(wanted) => Box::pin(async move {
+            Self::One(spec) => Box::pin(async move {
                 let outer = reentry::enclosing();
-                let entered = one::enter(&wanted, outer.as_ref()).await?;
+                let entered = one::enter(&spec, outer.as_ref()).await?;
                 let frame = entered.frame(outer);
                 Ok((entered, frame))
             }),
-            Self::Several(wanted) => Box::pin(multi::enter(wanted)),
+            Self::Several(spec) => Box::pin(multi::enter(spec)),
         }
     }
 }

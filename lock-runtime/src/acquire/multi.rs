@@ -5,15 +5,15 @@ use std::{future::Future, pin::pin, sync::Arc};
 
 use futures_util::future::try_join_all;
 use lock_core::{
-    backend::{BackendError, Together},
+    backend::{BackendError, MultiAnswer},
     error::LockError,
     lease::{CLAIM, LeaseTerms, MIN_RENEWED_LEASE, Renewal},
 };
 
 use crate::acquire::{
     entry::{self, Entered, Entry},
-    one::{self, Budget, LEAVE_PATIENCE, Wanted},
-    reentry::{self, Frame, SeveralLocks},
+    one::{self, AcquireSpec, Budget, LEAVE_PATIENCE},
+    reentry::{self, Frame, MultiCall},
 };
 
 /// Enters all of these locks of one client, within the `wait` that they share.
@@ -24,8 +24,8 @@ use crate::acquire::{
 ///
 /// # Panics
 /// Without any.
-pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<(Entered, Arc<Frame>), LockError> {
-    let mut in_order = wanted.clone();
+pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>), LockError> {
+    let mut in_order = spec.clone();
     in_order.sort_by(|a, b| a.name.cmp(&b.name));
     in_order.dedup_by(|a, b| a.name == b.name);
     let shared = in_order[0].shared.clone();
@@ -37,7 +37,7 @@ pub(crate) async fn enter(wanted: Vec<Wanted>) -> Result<(Entered, Arc<Frame>), 
             let mut way = Way::new(budget, enclosing.clone());
             let Err(error) = way.enter(&in_order).await else {
                 let entered = Entered::several(way.entries).for_at_least(at_least);
-                let names = wanted.iter().map(|wanted| &wanted.name);
+                let names = spec.iter().map(|spec| &spec.name);
                 way.call.show(entered.named(names));
                 let frame = way.innermost.expect("a call enters one lock at least");
                 return Ok((entered, frame));
@@ -70,7 +70,7 @@ struct Way {
     earlier: usize,
     /// What the next lock is nested in.
     innermost: Option<Arc<Frame>>,
-    call: Arc<SeveralLocks>,
+    call: Arc<MultiCall>,
 }
 
 impl Way {
@@ -89,8 +89,8 @@ impl Way {
     fn lost_before_the_body<'a>(
         &self,
         error: &LockError,
-        wanted: &'a [Wanted],
-    ) -> Option<&'a Wanted> {
+        spec: &'a [AcquireSpec],
+    ) -> Option<&'a AcquireSpec> {
         let LockError::Lost { key, token, .. } = error else {
             return None;
         };
@@ -99,32 +99,32 @@ impl Way {
         let hold = own
             .find(|entry| entry.hold().key == *key && entry.hold().token == *token)?
             .hold();
-        wanted.iter().find(|wanted| wanted.name == hold.name)
+        spec.iter().find(|spec| spec.name == hold.name)
     }
 
-    async fn enter(&mut self, wanted: &[Wanted]) -> Result<(), LockError> {
-        let mut rest = wanted;
+    async fn enter(&mut self, spec: &[AcquireSpec]) -> Result<(), LockError> {
+        let mut rest = spec;
         while !rest.is_empty() {
             // Up to the first lock that an enclosing call is inside of: its siblings take turns, and whoever waits for
             // a turn holds nothing that comes later in the order.
             let new = rest
                 .iter()
-                .take_while(|wanted| !self.is_enclosed(wanted))
+                .take_while(|spec| !self.is_enclosed(spec))
                 .count();
             let (some, others) = rest.split_at(new.max(1));
             if !self.take_together(some).await? {
-                for wanted in some {
-                    self.take(wanted).await?;
+                for spec in some {
+                    self.take(spec).await?;
                 }
             }
             rest = others;
         }
-        self.begin(wanted).await
+        self.begin(spec).await
     }
 
-    fn is_enclosed(&self, wanted: &Wanted) -> bool {
+    fn is_enclosed(&self, spec: &AcquireSpec) -> bool {
         let enclosing = self.innermost.as_ref();
-        enclosing.is_some_and(|frame| frame.find(&wanted.shared, &wanted.name).is_some())
+        enclosing.is_some_and(|frame| frame.find(&spec.shared, &spec.name).is_some())
     }
 
     fn push(&mut self, mut entry: Entry) {
@@ -158,8 +158,8 @@ impl Way {
     }
 
     /// Takes them in one step if all of them are free.
-    async fn take_together(&mut self, wanted: &[Wanted]) -> Result<bool, LockError> {
-        let [first, _, ..] = wanted else {
+    async fn take_together(&mut self, spec: &[AcquireSpec]) -> Result<bool, LockError> {
+        let [first, _, ..] = spec else {
             return Ok(false);
         };
         let budget = self.budget;
@@ -170,8 +170,8 @@ impl Way {
         };
         let wait = budget.waits_until().since(first.now());
         let backend = first.shared.backend.clone();
-        let requests = wanted.iter().map(|wanted| wanted.request(wait));
-        let taking = backend.acquire_together(requests.collect());
+        let requests = spec.iter().map(|spec| spec.request(wait));
+        let taking = backend.acquire_multi(requests.collect());
         let taken = self.unless_lost(async {
             match one::unless_closing(&first.shared, until, taking).await? {
                 Some(Ok(taken)) => Ok(Some(taken)),
@@ -182,28 +182,28 @@ impl Way {
             }
         });
         let grants = match taken.await? {
-            Some(Together::Granted(grants)) => grants,
-            Some(Together::Busy(index)) if !budget.waits() => {
-                return Err(one::busy_outside(&wanted[index], budget));
+            Some(MultiAnswer::Granted(grants)) => grants,
+            Some(MultiAnswer::Busy(index)) if !budget.waits() => {
+                return Err(one::busy_outside(&spec[index], budget));
             }
-            Some(Together::Busy(_)) | None => return Ok(false),
+            Some(MultiAnswer::Busy(_)) | None => return Ok(false),
         };
         self.earlier = self.entries.len();
-        for (wanted, grant) in wanted.iter().zip(grants) {
-            let entry = one::begin(wanted, grant);
+        for (spec, grant) in spec.iter().zip(grants) {
+            let entry = one::begin(spec, grant);
             self.push(entry);
         }
         Ok(true)
     }
 
     /// Takes one, and keeps what is had already while that lasts.
-    async fn take(&mut self, wanted: &Wanted) -> Result<(), LockError> {
+    async fn take(&mut self, spec: &AcquireSpec) -> Result<(), LockError> {
         let budget = self.budget;
         // A lease too short to be renewed is longer meanwhile.
         let meanwhile = LeaseTerms {
-            time: wanted.terms.lease.time.max(MIN_RENEWED_LEASE),
+            time: spec.terms.lease.time.max(MIN_RENEWED_LEASE),
             renewal: Renewal::WhileHeld {
-                max_hold: Some(budget.waits_until().since(wanted.now())),
+                max_hold: Some(budget.waits_until().since(spec.now())),
             },
         };
         let uncovered = self
@@ -212,12 +212,12 @@ impl Way {
             .filter(|entry| budget.waits() && entry.has_begun() && !entry.is_covered());
         let covers = uncovered.map(async |entry| {
             let covering = entry.hold().clone().cover(meanwhile);
-            let cover = one::answered(wanted, budget, budget.answers_until(), covering).await?;
+            let cover = one::answered(spec, budget, budget.answers_until(), covering).await?;
             entry.set_cover(cover);
             Ok::<_, LockError>(())
         });
         try_join_all(covers).await?;
-        let entering = one::enter_one(wanted, &budget, self.innermost.as_ref(), true);
+        let entering = one::enter_one(spec, &budget, self.innermost.as_ref(), true);
         let entry = self.unless_lost(entering).await?;
         self.earlier = self.entries.len();
         self.push(entry);
@@ -225,19 +225,19 @@ impl Way {
     }
 
     /// The body begins, and with it the leases of what was had before the newest step.
-    async fn begin(&mut self, wanted: &[Wanted]) -> Result<(), LockError> {
+    async fn begin(&mut self, spec: &[AcquireSpec]) -> Result<(), LockError> {
         let budget = self.budget;
-        let earlier = self.entries[..self.earlier].iter_mut().zip(wanted);
-        let begins = earlier.map(async |(entry, wanted)| {
+        let earlier = self.entries[..self.earlier].iter_mut().zip(spec);
+        let begins = earlier.map(async |(entry, spec)| {
             let hold = entry.hold().clone();
-            let until = budget.grace(wanted.now());
-            if entry.has_begun() && wanted.terms.lease.renewal == Renewal::Fixed {
+            let until = budget.grace(spec.now());
+            if entry.has_begun() && spec.terms.lease.renewal == Renewal::Fixed {
                 // What was added meanwhile is not the body's.
                 entry.set_cover(None);
-                one::answered(wanted, budget, until, hold.restart()).await
+                one::answered(spec, budget, until, hold.restart()).await
             } else {
-                let covering = hold.cover(wanted.terms.lease);
-                let cover = one::answered(wanted, budget, until, covering).await?;
+                let covering = hold.cover(spec.terms.lease);
+                let cover = one::answered(spec, budget, until, covering).await?;
                 entry.set_cover(cover);
                 Ok(())
             }
@@ -246,9 +246,9 @@ impl Way {
         loop {
             self.not_lost()?;
             let mut confirms = Vec::new();
-            for (entry, wanted) in self.entries.iter().zip(wanted) {
+            for (entry, spec) in self.entries.iter().zip(spec) {
                 if entry.has_begun() && !entry.hold().is_fresh() {
-                    confirms.push(one::confirm(wanted, budget, entry));
+                    confirms.push(one::confirm(spec, budget, entry));
                 }
             }
             if confirms.is_empty() {
@@ -256,10 +256,10 @@ impl Way {
             }
             try_join_all(confirms).await?;
         }
-        for (entry, wanted) in self.entries.iter_mut().zip(wanted) {
+        for (entry, spec) in self.entries.iter_mut().zip(spec) {
             if !entry.take_turn() {
                 // It was kept for longer than the call waits.
-                return Err(one::busy_with_sibling(wanted, budget));
+                return Err(one::busy_with_sibling(spec, budget));
             }
             if !entry.step_in() {
                 return Err(entry.hold().not_held());

@@ -28,7 +28,7 @@ use crate::{
     background::shutdown::Renewals,
     client::Shared,
     events::count,
-    lease::hold::{Cover, HoldState},
+    lease::hold::{HoldState, RenewalDemand},
 };
 
 /// How long one attempt that never queues may go unanswered.
@@ -38,7 +38,7 @@ pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// What a caller wants, checked.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct AcquireSpec {
     pub(crate) shared: Arc<Shared>,
     pub(crate) renewals: Arc<Renewals>,
     pub(crate) key: LockKey,
@@ -46,7 +46,7 @@ pub(crate) struct Wanted {
     pub(crate) terms: Terms,
 }
 
-impl Wanted {
+impl AcquireSpec {
     /// A new acquisition of it, which waits so long.
     pub(crate) fn request(&self, wait: Duration) -> Request {
         Request {
@@ -72,10 +72,10 @@ pub(crate) struct Budget {
 
 impl Budget {
     /// Of a call that starts now.
-    pub(crate) fn of(wanted: &Wanted) -> Self {
+    pub(crate) fn of(spec: &AcquireSpec) -> Self {
         Self {
-            started: wanted.now(),
-            wait: wanted.terms.wait,
+            started: spec.now(),
+            wait: spec.terms.wait,
         }
     }
 
@@ -102,15 +102,15 @@ impl Budget {
 
 /// Enters from inside `enclosing`.
 pub(crate) async fn enter(
-    wanted: &Wanted,
+    spec: &AcquireSpec,
     enclosing: Option<&Arc<Frame>>,
 ) -> Result<Entered, LockError> {
     let entering = pin!(async {
-        let budget = Budget::of(wanted);
-        let entry = enter_one(wanted, &budget, enclosing, false).await?;
-        Ok(Entered::one(entry).for_at_least(wanted.terms.hold_at_least))
+        let budget = Budget::of(spec);
+        let entry = enter_one(spec, &budget, enclosing, false).await?;
+        Ok(Entered::one(entry).for_at_least(spec.terms.hold_at_least))
     });
-    counted(&wanted.shared, entering).await
+    counted(&spec.shared, entering).await
 }
 
 /// Runs what enters, unless the client is shut down, and counts what comes of it.
@@ -140,16 +140,16 @@ pub(crate) async fn counted<T>(
 
 /// Enters one lock from inside `enclosing`.
 pub(crate) async fn enter_one(
-    wanted: &Wanted,
+    spec: &AcquireSpec,
     budget: &Budget,
     enclosing: Option<&Arc<Frame>>,
     is_one_of_several: bool,
 ) -> Result<Entry, LockError> {
     let out_of_order =
-        |frame: &Arc<Frame>| frame.is_out_of_order(&wanted.shared, &wanted.name, is_one_of_several);
+        |frame: &Arc<Frame>| frame.is_out_of_order(&spec.shared, &spec.name, is_one_of_several);
     let once = !budget.waits();
     let out_of_order = !once && enclosing.is_some_and(out_of_order);
-    let entered = enter_now(wanted, budget, once || out_of_order, enclosing).await;
+    let entered = enter_now(spec, budget, once || out_of_order, enclosing).await;
     match entered {
         Err(LockError::Busy { key, waited, .. }) if out_of_order => Err(LockError::Busy {
             key,
@@ -161,32 +161,32 @@ pub(crate) async fn enter_one(
 }
 
 async fn enter_now(
-    wanted: &Wanted,
+    spec: &AcquireSpec,
     budget: &Budget,
     once: bool,
     enclosing: Option<&Arc<Frame>>,
 ) -> Result<Entry, LockError> {
-    let inside = enclosing.and_then(|frame| frame.find(&wanted.shared, &wanted.name));
+    let inside = enclosing.and_then(|frame| frame.find(&spec.shared, &spec.name));
     if let Some(frame) = inside {
         let waits_until = if once {
-            wanted.now()
+            spec.now()
         } else {
             budget.waits_until()
         };
         let hold = &frame.hold;
-        let turn = frame.turns().next(&wanted.shared.backend);
+        let turn = frame.turns().next(&spec.shared.backend);
         loop {
             // A shutdown waits for what runs inside a hold.
-            let come = bounded(&wanted.shared.backend, waits_until, turn.come()).await;
+            let come = bounded(&spec.shared.backend, waits_until, turn.come()).await;
             if come.is_none() {
-                return Err(busy_with_sibling(wanted, *budget));
+                return Err(busy_with_sibling(spec, *budget));
             }
             // If that hold has ended, the lock is acquired like any other.
             if hold.has_ended() {
                 break;
             }
             // Boxed: who waits for others does not need it.
-            let cover = Box::pin(cover(wanted, budget, hold)).await?;
+            let cover = Box::pin(cover(spec, budget, hold)).await?;
             // Only now: nobody may come back for the answer.
             if !turn.begin_body() {
                 continue;
@@ -194,21 +194,21 @@ async fn enter_now(
             let Some(duty) = hold.enter_again() else {
                 break;
             };
-            count(&wanted.shared.counters.reentered);
-            tracing::debug!(key = %wanted.key, token = %hold.token, "entered again");
+            count(&spec.shared.counters.reentered);
+            tracing::debug!(key = %spec.key, token = %hold.token, "entered again");
             return Ok(Entry::again(duty, frame.level().inner(turn), cover));
         }
     }
     loop {
-        let grant = acquire(wanted, budget, once).await?;
-        let entry = begin(wanted, grant);
+        let grant = acquire(spec, budget, once).await?;
+        let entry = begin(spec, grant);
         // Boxed: few need it.
-        if is_fresh(&entry) || Box::pin(confirm(wanted, *budget, &entry)).await? {
+        if is_fresh(&entry) || Box::pin(confirm(spec, *budget, &entry)).await? {
             return Ok(entry);
         }
         // Nobody was inside. What is left of the grant is given back, and the call goes on waiting.
         if once {
-            return Err(busy_outside(wanted, *budget));
+            return Err(busy_outside(spec, *budget));
         }
     }
 }
@@ -221,7 +221,7 @@ fn is_fresh(entry: &Entry) -> bool {
 /// Confirms the lease of an entry whose grant, or whose last confirmation, is read late, before its body starts. False if
 /// the lease is lost. A caller may be late again when the answer has come, and asks again then.
 pub(crate) async fn confirm(
-    wanted: &Wanted,
+    spec: &AcquireSpec,
     budget: Budget,
     entry: &Entry,
 ) -> Result<bool, LockError> {
@@ -231,9 +231,9 @@ pub(crate) async fn confirm(
             return Ok(true);
         }
         // Nobody may come back for the answer.
-        hold.wait_for_body(wanted.now() + CLAIM);
-        let until = budget.grace(wanted.now());
-        let confirming = answered(wanted, budget, until, hold.clone().confirm());
+        hold.wait_for_body(spec.now() + CLAIM);
+        let until = budget.grace(spec.now());
+        let confirming = answered(spec, budget, until, hold.clone().confirm());
         tokio::select! {
             biased;
             confirmed = confirming => confirmed?,
@@ -245,57 +245,51 @@ pub(crate) async fn confirm(
 
 /// Makes the lease of an enclosing call's hold last long enough for one more entry.
 async fn cover(
-    wanted: &Wanted,
+    spec: &AcquireSpec,
     budget: &Budget,
     hold: &Arc<HoldState>,
-) -> Result<Option<Cover>, LockError> {
+) -> Result<Option<RenewalDemand>, LockError> {
     hold.not_lost()?;
     let until = budget.answers_until();
-    let cover = answered(
-        wanted,
-        *budget,
-        until,
-        hold.clone().cover(wanted.terms.lease),
-    )
-    .await?;
+    let cover = answered(spec, *budget, until, hold.clone().cover(spec.terms.lease)).await?;
     hold.not_lost()?;
     Ok(cover)
 }
 
 /// A hold begins with its grant.
-pub(crate) fn begin(wanted: &Wanted, grant: Grant) -> Entry {
-    let shared = &wanted.shared;
+pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
+    let shared = &spec.shared;
     count(&shared.counters.acquired);
     if grant.queued {
         count(&shared.counters.waited);
     }
-    tracing::debug!(key = %wanted.key, token = %grant.token, queued = grant.queued, "acquired");
+    tracing::debug!(key = %spec.key, token = %grant.token, queued = grant.queued, "acquired");
     Entry::began(HoldState::begin(
         shared.clone(),
-        wanted.key.clone(),
-        wanted.name.clone(),
-        wanted.terms.lease,
+        spec.key.clone(),
+        spec.name.clone(),
+        spec.terms.lease,
         grant,
     ))
 }
 
 /// What the backend answers to a renewal, until then.
 pub(crate) fn answered<'a, T>(
-    wanted: &'a Wanted,
+    spec: &'a AcquireSpec,
     budget: Budget,
     until: Moment,
     renewal: impl Future<Output = Result<T, BackendError>> + 'a,
 ) -> impl Future<Output = Result<T, LockError>> + 'a {
-    bounded(&wanted.shared.backend, until, renewal).map(move |answer| match answer {
+    bounded(&spec.shared.backend, until, renewal).map(move |answer| match answer {
         Some(Ok(answer)) => Ok(answer),
-        Some(Err(error)) => Err(failed(wanted, budget, error)),
-        None => Err(unreachable(wanted, budget)),
+        Some(Err(error)) => Err(failed(spec, budget, error)),
+        None => Err(unreachable(spec, budget)),
     })
 }
 
 /// Acquires from the backend.
-async fn acquire(wanted: &Wanted, budget: &Budget, once: bool) -> Result<Grant, LockError> {
-    let backend = &wanted.shared.backend;
+async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Grant, LockError> {
+    let backend = &spec.shared.backend;
     let now = backend.now();
     let (wait, until) = if once {
         let patience = now + TRY_PATIENCE;
@@ -305,38 +299,38 @@ async fn acquire(wanted: &Wanted, budget: &Budget, once: bool) -> Result<Grant, 
         (until.since(now), until)
     };
     if wait.is_zero() && !once {
-        return Err(busy_outside(wanted, *budget));
+        return Err(busy_outside(spec, *budget));
     }
-    if wanted.terms.strategy == Strategy::Spin && !once {
-        return Box::pin(spin(wanted, budget)).await;
+    if spec.terms.strategy == Strategy::Spin && !once {
+        return Box::pin(spin(spec, budget)).await;
     }
-    let mut attempt = backend.attempt(wanted.request(wait));
-    match unless_closing(&wanted.shared, until, attempt.enter()).await? {
+    let mut attempt = backend.attempt(spec.request(wait));
+    match unless_closing(&spec.shared, until, attempt.enter()).await? {
         Some(Ok(Answer::Granted(grant))) => Ok(grant),
-        Some(Ok(Answer::Busy)) => Err(busy_outside(wanted, *budget)),
-        Some(Err(error)) => Err(failed(wanted, *budget, error)),
+        Some(Ok(Answer::Busy)) => Err(busy_outside(spec, *budget)),
+        Some(Err(error)) => Err(failed(spec, *budget, error)),
         None if once => {
             // One attempt stands in no queue. Dropped, it gives back what it may have got.
             drop(attempt);
-            Err(too_late(wanted, *budget).await)
+            Err(too_late(spec, *budget).await)
         }
         // Boxed: the end of a wait is rare, or long after its beginning.
-        None => Box::pin(leave(wanted, budget, attempt)).await,
+        None => Box::pin(leave(spec, budget, attempt)).await,
     }
 }
 
 /// Leaves the queue, which decides. Without an answer the attempt, dropped, goes on leaving in the background.
 async fn leave(
-    wanted: &Wanted,
+    spec: &AcquireSpec,
     budget: &Budget,
     mut attempt: Box<dyn Attempt>,
 ) -> Result<Grant, LockError> {
-    let backend = &wanted.shared.backend;
+    let backend = &spec.shared.backend;
     let left = {
         let patience = backend.now() + LEAVE_PATIENCE;
         let late = async {
             backend.sleep_until(patience - LEAVE_PATIENCE / 2).await;
-            let late = too_late(wanted, *budget).await;
+            let late = too_late(spec, *budget).await;
             backend.sleep_until(patience).await;
             late
         };
@@ -348,30 +342,30 @@ async fn leave(
     };
     match left {
         Ok(Leaving::Granted(grant)) => Ok(grant),
-        Ok(Leaving::Left) => Err(busy_outside(wanted, *budget)),
-        Err(error) => Err(failed(wanted, *budget, error)),
+        Ok(Leaving::Left) => Err(busy_outside(spec, *budget)),
+        Err(error) => Err(failed(spec, *budget, error)),
     }
 }
 
 /// Why there is no answer: the server answers others, and too many are before this caller; or it answers nobody.
-pub(crate) async fn too_late(wanted: &Wanted, budget: Budget) -> LockError {
-    let backend = &wanted.shared.backend;
+pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget) -> LockError {
+    let backend = &spec.shared.backend;
     if backend.is_answering(LEAVE_PATIENCE / 2).await {
-        busy_outside(wanted, budget)
+        busy_outside(spec, budget)
     } else {
-        unreachable(wanted, budget)
+        unreachable(spec, budget)
     }
 }
 
 /// Tries, sleeps, and tries again, at the end of the wait once more.
-async fn spin(wanted: &Wanted, budget: &Budget) -> Result<Grant, LockError> {
-    let (shared, backend) = (&wanted.shared, &wanted.shared.backend);
+async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
+    let (shared, backend) = (&spec.shared, &spec.shared.backend);
     let deadline = budget.waits_until();
     let mut failed_tries = 0;
     loop {
         let began = backend.now();
         let until = (began + TRY_PATIENCE).min(began.max(deadline) + LEAVE_PATIENCE / 2);
-        let mut attempt = backend.attempt(wanted.request(Duration::ZERO));
+        let mut attempt = backend.attempt(spec.request(Duration::ZERO));
         let tried = unless_closing(shared, until, attempt.enter()).await?;
         drop(attempt);
         let is_last = backend.now() >= deadline;
@@ -380,50 +374,50 @@ async fn spin(wanted: &Wanted, budget: &Budget) -> Result<Grant, LockError> {
                 let queued = failed_tries > 0;
                 return Ok(Grant { queued, ..grant });
             }
-            Some(Ok(Answer::Busy)) if is_last => return Err(busy_outside(wanted, *budget)),
-            None if is_last => return Err(too_late(wanted, *budget).await),
+            Some(Ok(Answer::Busy)) if is_last => return Err(busy_outside(spec, *budget)),
+            None if is_last => return Err(too_late(spec, *budget).await),
             Some(Ok(Answer::Busy)) | None => {}
             Some(Err(BackendError::Unreachable(_))) if !is_last => {}
-            Some(Err(error)) => return Err(failed(wanted, *budget, error)),
+            Some(Err(error)) => return Err(failed(spec, *budget, error)),
         }
         failed_tries += 1;
         let chance = Uuid::new_v4().as_fields().0;
-        let next = backend.now() + wanted.terms.backoff.pause(failed_tries, chance);
+        let next = backend.now() + spec.terms.backoff.pause(failed_tries, chance);
         unless_closing(shared, next.min(deadline), std::future::pending::<()>()).await?;
     }
 }
 
-pub(crate) fn failed(wanted: &Wanted, budget: Budget, error: BackendError) -> LockError {
-    LockError::from_backend(error, &wanted.key, wanted.now().since(budget.started))
+pub(crate) fn failed(spec: &AcquireSpec, budget: Budget, error: BackendError) -> LockError {
+    LockError::from_backend(error, &spec.key, spec.now().since(budget.started))
 }
 
-fn busy(wanted: &Wanted, budget: Budget, with: BusyWith) -> LockError {
+fn busy(spec: &AcquireSpec, budget: Budget, with: BusyWith) -> LockError {
     LockError::Busy {
-        key: wanted.key.clone(),
-        waited: wanted.now().since(budget.started),
+        key: spec.key.clone(),
+        waited: spec.now().since(budget.started),
         with,
     }
 }
 
-pub(crate) fn busy_with_sibling(wanted: &Wanted, budget: Budget) -> LockError {
-    busy(wanted, budget, BusyWith::Sibling)
+pub(crate) fn busy_with_sibling(spec: &AcquireSpec, budget: Budget) -> LockError {
+    busy(spec, budget, BusyWith::Sibling)
 }
 
-pub(crate) fn busy_outside(wanted: &Wanted, budget: Budget) -> LockError {
-    let with = if wanted.shared.held.contains(&wanted.name) {
+pub(crate) fn busy_outside(spec: &AcquireSpec, budget: Budget) -> LockError {
+    let with = if spec.shared.held.contains(&spec.name) {
         BusyWith::ThisProcess
     } else {
         BusyWith::AnotherProcess
     };
-    busy(wanted, budget, with)
+    busy(spec, budget, with)
 }
 
-pub(crate) fn unreachable(wanted: &Wanted, budget: Budget) -> LockError {
-    let trouble = wanted.shared.backend.trouble();
+pub(crate) fn unreachable(spec: &AcquireSpec, budget: Budget) -> LockError {
+    let last_error = spec.shared.backend.last_error();
     LockError::Unreachable {
-        key: wanted.key.clone(),
-        waited: wanted.now().since(budget.started),
-        detail: trouble.map_or_else(|| "no answer".into(), Into::into),
+        key: spec.key.clone(),
+        waited: spec.now().since(budget.started),
+        detail: last_error.map_or_else(|| "no answer".into(), Into::into),
     }
 }
 

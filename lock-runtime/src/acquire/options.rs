@@ -6,7 +6,7 @@ use lock_core::{
     options::LockOptions,
 };
 
-use crate::{acquire::one::Wanted, client::LockClient};
+use crate::{acquire::one::AcquireSpec, client::LockClient};
 
 /// Whose locks, and on which terms. What is not set comes from the client's defaults.
 #[derive(Debug, Clone)]
@@ -31,11 +31,11 @@ impl Settings {
         Ok(self.client.defaults().layout.name(namespace, key)?)
     }
 
-    pub(crate) fn one(&self, key: Result<LockKey, KeyError>) -> Result<Wanted, LockError> {
+    pub(crate) fn one(&self, key: Result<LockKey, KeyError>) -> Result<AcquireSpec, LockError> {
         let key = key?;
         let name = self.name(&key)?;
         let terms = self.options.complete(self.client.defaults())?;
-        Ok(Wanted {
+        Ok(AcquireSpec {
             shared: self.client.shared().clone(),
             renewals: self.client.renewals().clone(),
             key,
@@ -48,12 +48,12 @@ impl Settings {
     pub(crate) fn several(
         &self,
         keys: impl IntoIterator<Item = Result<LockKey, KeyError>>,
-    ) -> Result<Vec<Wanted>, LockError> {
-        let wanted = keys.into_iter().map(|key| self.one(key));
-        let wanted = wanted.take(MAX_KEYS + 1).collect::<Result<Vec<_>, _>>()?;
-        match wanted.len() {
+    ) -> Result<Vec<AcquireSpec>, LockError> {
+        let spec = keys.into_iter().map(|key| self.one(key));
+        let spec = spec.take(MAX_KEYS + 1).collect::<Result<Vec<_>, _>>()?;
+        match spec.len() {
             0 => Err(KeyError::NoKeys.into()),
-            1..=MAX_KEYS => Ok(wanted),
+            1..=MAX_KEYS => Ok(spec),
             _ => Err(KeyError::TooManyKeys.into()),
         }
     }

@@ -23,7 +23,7 @@ use crate::{
     acquire::siblings::{Turn, Turns},
     background::sync::lock,
     client::{LockClient, Shared, scoped},
-    lease::hold::{EntryDuty, HoldState},
+    lease::hold::{EntryTicket, HoldState},
 };
 
 thread_local! {
@@ -125,12 +125,12 @@ impl Drop for Inner {
 
 /// A call with several locks, which it takes in the order of their names.
 #[derive(Debug, Default)]
-pub(crate) struct SeveralLocks {
+pub(crate) struct MultiCall {
     /// Its holds in the order of its keys, once it has entered all of them.
     holds: OnceLock<Vec<Arc<HoldState>>>,
 }
 
-impl SeveralLocks {
+impl MultiCall {
     /// Tells the call's own body which holds it has.
     pub(crate) fn show(&self, holds: Vec<Arc<HoldState>>) {
         let shown = self.holds.set(holds);
@@ -145,7 +145,7 @@ pub(crate) struct Frame {
     /// Whether a guard lends its level to the call, which has not entered it.
     lent: bool,
     /// What the frames of one call have in common; `None` where it has one lock, wherever its author nests it.
-    several: Option<Arc<SeveralLocks>>,
+    several: Option<Arc<MultiCall>>,
     outer: Option<Arc<Self>>,
     /// What keeps the holds from here outwards, while tasks that were taken along need that.
     stay: Mutex<Weak<Stay>>,
@@ -165,7 +165,7 @@ impl Frame {
         hold: Arc<HoldState>,
         level: Level,
         outer: Option<Arc<Self>>,
-        several: Option<Arc<SeveralLocks>>,
+        several: Option<Arc<MultiCall>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             hold,
@@ -183,7 +183,7 @@ impl Frame {
         hold: Arc<HoldState>,
         level: Level,
         outer: Option<Arc<Self>>,
-        several: Option<Arc<SeveralLocks>>,
+        several: Option<Arc<MultiCall>>,
     ) -> Arc<Self> {
         let enclosing = outer.as_ref().and_then(|frame| {
             let mut chain = frame.chain();
@@ -260,7 +260,7 @@ impl Frame {
     }
 
     /// What this frame has in common with the others of its call; `None` if the call has one lock.
-    pub(crate) fn several(&self) -> Option<&Arc<SeveralLocks>> {
+    pub(crate) fn several(&self) -> Option<&Arc<MultiCall>> {
         self.several.as_ref()
     }
 
@@ -286,7 +286,7 @@ impl Drop for Frame {
 /// Keeps a hold, and those around it, until everything is dropped that was taken along.
 struct Stay {
     /// None if the hold had ended by then.
-    _duty: Option<EntryDuty>,
+    _duty: Option<EntryTicket>,
     outer: Option<Arc<Self>>,
 }
 

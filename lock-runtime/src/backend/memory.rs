@@ -20,8 +20,8 @@ use std::{
 
 use lock_core::{
     backend::{
-        Answer, Attempt, Backend, BackendError, BoxFuture, Holder, Leaving, Released, Renewed,
-        Request, Status, Together,
+        Answer, Attempt, Backend, BackendError, BoxFuture, Holder, Leaving, MultiAnswer, Released,
+        Renewed, Request, Status,
     },
     fencing::FencingToken,
     key::LockName,
@@ -42,16 +42,16 @@ use crate::{
 const MARGIN: Duration = Duration::from_millis(2);
 
 /// The worlds that clients share by name, as long as one of them lives.
-static WORLDS: Lazy<Mutex<HashMap<String, Weak<World>>>> = Lazy::new(Mutex::default);
+static REGISTRIES: Lazy<Mutex<HashMap<String, Weak<Registry>>>> = Lazy::new(Mutex::default);
 
-/// The next place in a queue. Drawn under the mutex of a world, so that its queues are in order.
+/// The next place in a queue. Drawn under the mutex of a registry, so that its queues are in order.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 /// The in-process backend.
 pub(crate) struct MemoryBackend {
-    world: Arc<World>,
+    registry: Arc<Registry>,
     counters: Arc<Counters>,
-    refusing: Arc<AtomicBool>,
+    shutting_down: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for MemoryBackend {
@@ -63,30 +63,30 @@ impl fmt::Debug for MemoryBackend {
 impl MemoryBackend {
     /// The locks of that name in this process; locks of its own for the empty name.
     pub(crate) fn named(name: &str, counters: Arc<Counters>) -> Self {
-        let world = if name.is_empty() {
-            Arc::new(World::new())
+        let registry = if name.is_empty() {
+            Arc::new(Registry::new())
         } else {
-            let mut worlds = lock(&WORLDS);
-            worlds.retain(|_, world| world.strong_count() > 0);
+            let mut worlds = lock(&REGISTRIES);
+            worlds.retain(|_, registry| registry.strong_count() > 0);
             match worlds.get(name).and_then(Weak::upgrade) {
-                Some(world) => world,
+                Some(registry) => registry,
                 None => {
-                    let world = Arc::new(World::new());
-                    worlds.insert(name.to_owned(), Arc::downgrade(&world));
-                    world
+                    let registry = Arc::new(Registry::new());
+                    worlds.insert(name.to_owned(), Arc::downgrade(&registry));
+                    registry
                 }
             }
         };
         Self {
-            world,
+            registry,
             counters,
-            refusing: Arc::default(),
+            shutting_down: Arc::default(),
         }
     }
 }
 
 /// All locks, behind one mutex that is held for a few instructions.
-struct World(Mutex<State>);
+struct Registry(Mutex<State>);
 
 struct State {
     common: Common,
@@ -147,7 +147,7 @@ enum View {
     Waiting(Option<Moment>),
 }
 
-impl World {
+impl Registry {
     fn new() -> Self {
         // Tokens rise over restarts of the process too, as long as its clock does not fall behind by the outage.
         let micros = SystemTime::now()
@@ -185,20 +185,20 @@ impl World {
         })
     }
 
-    /// Who is inside under this token is not any more, or will not be from `keep_until` on.
+    /// Who is inside under this token is not any more, or will not be from `retain_until` on.
     fn release(
         &self,
         name: &LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
     ) -> Released {
-        let keep_until = keep_until.filter(|until| *until > clock::now());
+        let retain_until = retain_until.filter(|until| *until > clock::now());
         let released = self.with(name, |slot, common| {
             let Some(held) = slot.held.as_mut().filter(|held| held.token == token) else {
                 return Released::NotHeld;
             };
-            if keep_until.is_some() {
-                held.until = keep_until;
+            if retain_until.is_some() {
+                held.until = retain_until;
                 held.stage = Stage::Kept;
                 slot.nudge(common);
             } else {
@@ -206,7 +206,7 @@ impl World {
             }
             Released::Released
         });
-        if let Some(until) = keep_until {
+        if let Some(until) = retain_until {
             self.keep(name, until);
         }
         released
@@ -235,13 +235,13 @@ impl World {
     }
 
     /// All or none.
-    fn acquire_together(&self, requests: &[Request]) -> Together {
+    fn acquire_multi(&self, requests: &[Request]) -> MultiAnswer {
         self.change(|State { common, locks, .. }| {
             for (index, request) in requests.iter().enumerate() {
                 if let Some(slot) = locks.get_mut(&request.name) {
                     slot.settle(common);
                     if slot.held.is_some() || !slot.queue.is_empty() {
-                        return Together::Busy(index);
+                        return MultiAnswer::Busy(index);
                     }
                 }
             }
@@ -256,7 +256,7 @@ impl World {
                     queued: false,
                 }
             });
-            Together::Granted(grants.collect())
+            MultiAnswer::Granted(grants.collect())
         })
     }
 }
@@ -358,8 +358,8 @@ fn end(lease: LeaseTerms) -> Option<Moment> {
 }
 
 struct MemoryAttempt {
-    world: Arc<World>,
-    refusing: Arc<AtomicBool>,
+    registry: Arc<Registry>,
+    shutting_down: Arc<AtomicBool>,
     request: Request,
     look: Arc<Notify>,
     deadline: Moment,
@@ -374,7 +374,7 @@ impl MemoryAttempt {
     /// Tries; queues at the first try.
     fn view(&mut self) -> View {
         let Self {
-            world,
+            registry,
             request,
             look,
             deadline,
@@ -382,7 +382,7 @@ impl MemoryAttempt {
             queued,
             ..
         } = self;
-        world.with(&request.name, |slot, common| {
+        registry.with(&request.name, |slot, common| {
             if let Some(held) = &mut slot.held
                 && held.owner == request.owner
             {
@@ -449,7 +449,7 @@ impl Attempt for MemoryAttempt {
             self.deadline = clock::now() + self.request.wait;
             let look = self.look.clone();
             loop {
-                if self.refusing.load(Ordering::Acquire) {
+                if self.shutting_down.load(Ordering::Acquire) {
                     return Err(BackendError::ShutDown);
                 }
                 match self.view() {
@@ -472,7 +472,7 @@ impl Attempt for MemoryAttempt {
     }
 
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
-        let holds = self.world.with(&self.request.name, |slot, _| {
+        let holds = self.registry.with(&self.request.name, |slot, _| {
             slot.held
                 .as_ref()
                 .is_some_and(|held| held.owner == self.request.owner)
@@ -480,7 +480,7 @@ impl Attempt for MemoryAttempt {
         let leaving = match holds.then(|| self.view()) {
             Some(View::Granted(token, until)) => Leaving::Granted(self.granted(token, until)),
             _ => {
-                self.world.with(&self.request.name, |slot, common| {
+                self.registry.with(&self.request.name, |slot, common| {
                     slot.remove(self.request.owner, self.ticket, &self.look, common);
                 });
                 Leaving::Left
@@ -494,7 +494,7 @@ impl Attempt for MemoryAttempt {
 impl Drop for MemoryAttempt {
     fn drop(&mut self) {
         if !self.settled {
-            self.world.with(&self.request.name, |slot, common| {
+            self.registry.with(&self.request.name, |slot, common| {
                 slot.remove(self.request.owner, self.ticket, &self.look, common);
             });
         }
@@ -510,14 +510,14 @@ impl Backend for MemoryBackend {
         clock::sleep_until(deadline)
     }
 
-    fn keeps_leases(&self) -> bool {
+    fn maintains_leases(&self) -> bool {
         true
     }
 
     fn attempt(&self, request: Request) -> Box<dyn Attempt> {
         Box::new(MemoryAttempt {
-            world: self.world.clone(),
-            refusing: self.refusing.clone(),
+            registry: self.registry.clone(),
+            shutting_down: self.shutting_down.clone(),
             deadline: clock::now() + request.wait,
             request,
             look: Arc::default(),
@@ -527,15 +527,15 @@ impl Backend for MemoryBackend {
         })
     }
 
-    fn acquire_together(
+    fn acquire_multi(
         &self,
         requests: Vec<Request>,
-    ) -> BoxFuture<'_, Result<Together, BackendError>> {
+    ) -> BoxFuture<'_, Result<MultiAnswer, BackendError>> {
         Box::pin(async move {
-            if self.refusing.load(Ordering::Acquire) {
+            if self.shutting_down.load(Ordering::Acquire) {
                 return Err(BackendError::ShutDown);
             }
-            Ok(self.world.acquire_together(&requests))
+            Ok(self.registry.acquire_multi(&requests))
         })
     }
 
@@ -543,9 +543,9 @@ impl Backend for MemoryBackend {
         &'a self,
         name: &'a LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>> {
-        let released = self.world.release(name, token, keep_until);
+        let released = self.registry.release(name, token, retain_until);
         Box::pin(std::future::ready(Ok(released)))
     }
 
@@ -553,10 +553,10 @@ impl Backend for MemoryBackend {
         &self,
         name: &LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
         _lease_ends: Option<Moment>,
     ) {
-        if self.world.release(name, token, keep_until) == Released::Released {
+        if self.registry.release(name, token, retain_until) == Released::Released {
             count(&self.counters.released);
         }
     }
@@ -567,7 +567,7 @@ impl Backend for MemoryBackend {
         token: FencingToken,
         lease: Duration,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        let renewed = self.world.with(name, |slot, _| match &mut slot.held {
+        let renewed = self.registry.with(name, |slot, _| match &mut slot.held {
             Some(held) if held.token == token && held.stage == Stage::Entered => {
                 let until = clock::now() + lease;
                 held.until = held.until.map(|old| old.max(until + MARGIN));
@@ -584,16 +584,18 @@ impl Backend for MemoryBackend {
         token: FencingToken,
         lease: Duration,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        let restarted = self.world.with(name, |slot, common| match &mut slot.held {
-            Some(held) if held.token == token && held.stage == Stage::Entered => {
-                let until = clock::now() + lease;
-                // Without an end, it is kept as long as its hold lives.
-                held.until = (lease < Duration::MAX).then_some(until + MARGIN);
-                slot.nudge(common);
-                Renewed::Until(until)
-            }
-            _ => Renewed::NotHeld,
-        });
+        let restarted = self
+            .registry
+            .with(name, |slot, common| match &mut slot.held {
+                Some(held) if held.token == token && held.stage == Stage::Entered => {
+                    let until = clock::now() + lease;
+                    // Without an end, it is kept as long as its hold lives.
+                    held.until = (lease < Duration::MAX).then_some(until + MARGIN);
+                    slot.nudge(common);
+                    Renewed::Until(until)
+                }
+                _ => Renewed::NotHeld,
+            });
         Box::pin(std::future::ready(Ok(restarted)))
     }
 
@@ -605,12 +607,12 @@ impl Backend for MemoryBackend {
         self.renew(name, token, Duration::ZERO)
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn last_error(&self) -> Option<String> {
         None
     }
 
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>> {
-        let status = self.world.with(name, |slot, _| Status {
+        let status = self.registry.with(name, |slot, _| Status {
             holder: slot.held.as_ref().map(|held| Holder {
                 owner: held.owner,
                 token: Some(held.token),
@@ -621,9 +623,9 @@ impl Backend for MemoryBackend {
         Box::pin(std::future::ready(Ok(status)))
     }
 
-    fn refuse(&self) {
-        self.refusing.store(true, Ordering::Release);
-        self.world.change(|State { common, locks, .. }| {
+    fn begin_shutdown(&self) {
+        self.shutting_down.store(true, Ordering::Release);
+        self.registry.change(|State { common, locks, .. }| {
             for slot in locks.values() {
                 let queued = slot.queue.iter().map(|waiter| &waiter.look);
                 common.woken.extend(queued.chain(&slot.notified).cloned());

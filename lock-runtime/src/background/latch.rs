@@ -34,7 +34,7 @@ impl Latch {
         UnderWay(self.clone())
     }
 
-    /// Ends when nothing is under way.
+    /// ExitPolicy when nothing is under way.
     pub(crate) async fn ended(&self) {
         // As it is most often: nothing has to be told.
         if self.under_way.load(Ordering::Acquire) == 0 {

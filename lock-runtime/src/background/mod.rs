@@ -19,7 +19,7 @@ use tokio::{
 use crate::background::sync::lock;
 
 /// What nobody waits for is looked at this often.
-const LEISURE: Duration = Duration::from_millis(5);
+const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 
 /// What a caller has begun and left to the engine may take so much longer.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -78,7 +78,7 @@ pub(crate) fn finish(future: BoxFuture<'static, ()>) {
     unfinished.push(future);
     if unfinished.len() == 1 {
         spawn(async {
-            time::sleep(LEISURE).await;
+            time::sleep(HANDOFF_DELAY).await;
             for future in std::mem::take(&mut *lock(&UNFINISHED)) {
                 // Dropped, it goes on by the engine's own connections: nobody may drive the caller's.
                 spawn(time::timeout(PATIENCE, future));

@@ -10,16 +10,16 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::lease::scheduler::Keeper;
+use crate::lease::scheduler::RenewalScheduler;
 
 /// Whether a client's shutdown has begun.
 #[derive(Debug, Default)]
-pub(crate) struct Closing {
+pub(crate) struct ShutdownSignal {
     begun: AtomicBool,
     begins: Notify,
 }
 
-impl Closing {
+impl ShutdownSignal {
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
         self.begins.notify_waiters();
@@ -29,7 +29,7 @@ impl Closing {
         self.begun.load(Ordering::Acquire)
     }
 
-    /// Ends when the shutdown begins.
+    /// ExitPolicy when the shutdown begins.
     pub(crate) async fn begun(&self) {
         let mut begins = pin!(self.begins.notified());
         begins.as_mut().enable();
@@ -41,7 +41,7 @@ impl Closing {
 
 /// The renewals of a client, as long as it lives: dropped, it ends them.
 #[derive(Debug)]
-pub(crate) struct Renewals(pub(crate) Arc<Keeper>);
+pub(crate) struct Renewals(pub(crate) Arc<RenewalScheduler>);
 
 impl Drop for Renewals {
     fn drop(&mut self) {

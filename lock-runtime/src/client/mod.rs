@@ -24,11 +24,11 @@ use crate::{
     },
     background::{
         self,
-        shutdown::{Closing, Renewals},
+        shutdown::{Renewals, ShutdownSignal},
     },
     client::url::ConnectError,
     events::{Counters, Stats},
-    lease::{registry::HeldHere, scheduler::Keeper},
+    lease::{registry::HoldRegistry, scheduler::RenewalScheduler},
     lock::Lock,
     multi_lock::MultiLock,
 };
@@ -61,9 +61,9 @@ pub(crate) fn scoped() -> Option<LockClient> {
 pub(crate) struct Shared {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) held: Arc<HeldHere>,
-    pub(crate) keeper: Arc<Keeper>,
-    pub(crate) closing: Closing,
+    pub(crate) held: Arc<HoldRegistry>,
+    pub(crate) scheduler: Arc<RenewalScheduler>,
+    pub(crate) closing: ShutdownSignal,
 }
 
 impl fmt::Debug for Shared {
@@ -225,7 +225,7 @@ impl LockClient {
         self.shared.counters.snapshot()
     }
 
-    /// Ends the client: new acquisitions and those that wait are refused with [`LockError::ShutDown`], then waits until
+    /// ExitPolicy the client: new acquisitions and those that wait are refused with [`LockError::ShutDown`], then waits until
     /// every hold has ended and every release is confirmed. Bound it with a timeout if a body may hang.
     ///
     /// A server that does not answer is not waited for without end: 2 s for what waits, and for what is held until its
@@ -237,10 +237,10 @@ impl LockClient {
     pub async fn shutdown(&self) {
         let shared = &*self.shared;
         let (backend, held) = (&shared.backend, &shared.held);
-        let _renewals = Renewals(shared.keeper.clone());
+        let _renewals = Renewals(shared.scheduler.clone());
         let begun = backend.now();
         shared.closing.begin();
-        backend.refuse();
+        backend.begin_shutdown();
         let nobody_waits = async {
             held.nobody_enters().await;
             backend.cleaned_up().await;
@@ -256,10 +256,10 @@ impl LockClient {
         tracing::debug!("lock client shut down");
     }
 
-    /// Ends when the server has not answered for as long as what is held is waited for. Returns when that began.
+    /// ExitPolicy when the server has not answered for as long as what is held is waited for. Returns when that began.
     async fn held_in_vain(&self) -> Moment {
         let Shared { backend, held, .. } = &*self.shared;
-        if backend.keeps_leases() {
+        if backend.maintains_leases() {
             return std::future::pending().await;
         }
         let mut silent_since: Option<Moment> = None;
@@ -385,9 +385,9 @@ impl Target {
             }
             Self::Redis(info) => *info,
             Self::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
-                Some(world) => {
+                Some(registry) => {
                     native()?;
-                    return Ok(Arc::new(MemoryBackend::named(world, counters.clone())));
+                    return Ok(Arc::new(MemoryBackend::named(registry, counters.clone())));
                 }
                 None => url::parse_url(&url)?,
             },
@@ -547,20 +547,20 @@ impl LockClientBuilder {
             return Err(ConnectError::EmptyNamespace);
         }
         let counters = Arc::new(Counters::default());
-        let held = Arc::new(HeldHere::default());
+        let held = Arc::new(HoldRegistry::default());
         let backend = target
             .ok_or(ConnectError::MissingUrl)?
             .connect(allow_eviction, &defaults, &counters)
             .await?;
-        let keeper = Arc::new(Keeper::default());
+        let scheduler = Arc::new(RenewalScheduler::default());
         Ok(LockClient {
-            renewals: Arc::new(Renewals(keeper.clone())),
+            renewals: Arc::new(Renewals(scheduler.clone())),
             shared: Arc::new(Shared {
                 backend,
                 counters,
                 held,
-                keeper,
-                closing: Closing::default(),
+                scheduler,
+                closing: ShutdownSignal::default(),
             }),
             namespace: namespace.map(Into::into),
             defaults,

@@ -65,9 +65,9 @@ impl AtomicMoment {
     }
 }
 
-/// Where a hold stands in the schedule of its keeper. Changed under the keeper's lock.
+/// Where a hold stands in the schedule of its scheduler. Changed under the scheduler's lock.
 #[derive(Debug)]
-pub(crate) struct KeptAt {
+pub(crate) struct ScheduleEntry {
     /// None while it is not in the schedule.
     due: AtomicMoment,
     /// Its number among those that are due then.
@@ -75,7 +75,7 @@ pub(crate) struct KeptAt {
     ended: AtomicBool,
 }
 
-impl KeptAt {
+impl ScheduleEntry {
     fn new() -> Self {
         Self {
             due: AtomicMoment::new(None),
@@ -99,7 +99,7 @@ impl KeptAt {
         Some((due, self.place.load(Ordering::Acquire) as usize))
     }
 
-    /// Ends the keeping.
+    /// ExitPolicy the keeping.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
@@ -108,7 +108,7 @@ impl KeptAt {
         self.due.get()
     }
 
-    pub(crate) fn is_kept(&self) -> bool {
+    pub(crate) fn is_scheduled(&self) -> bool {
         !self.ended.load(Ordering::Acquire)
     }
 }
@@ -119,9 +119,9 @@ pub(crate) struct HoldState {
     pub(crate) name: LockName,
     pub(crate) token: FencingToken,
     pub(crate) terms: LeaseTerms,
-    pub(crate) kept_at: KeptAt,
+    pub(crate) schedule_entry: ScheduleEntry,
     /// Released before, the lock stays taken until then; none if it is free at once.
-    keep_until: AtomicMoment,
+    retain_until: AtomicMoment,
     shared: Arc<Shared>,
     lease: Mutex<Lease>,
     lost: OnceLock<LossReason>,
@@ -157,15 +157,15 @@ impl HoldState {
         name: LockName,
         terms: LeaseTerms,
         grant: Grant,
-    ) -> EntryDuty {
+    ) -> EntryTicket {
         let entered = shared.backend.now();
         let hold = Arc::new(Self {
             key,
             name,
             token: grant.token,
             terms,
-            kept_at: KeptAt::new(),
-            keep_until: AtomicMoment::new(Some(Moment::new(Duration::ZERO))),
+            schedule_entry: ScheduleEntry::new(),
+            retain_until: AtomicMoment::new(Some(Moment::new(Duration::ZERO))),
             shared,
             lease: Mutex::new(Lease::granted(terms, &grant, entered)),
             lost: OnceLock::new(),
@@ -177,10 +177,10 @@ impl HoldState {
             turns: Turns::default(),
         });
         hold.shared.held.add(&hold);
-        if !hold.backend().keeps_leases() {
-            hold.shared.keeper.keep(&hold);
+        if !hold.backend().maintains_leases() {
+            hold.shared.scheduler.keep(&hold);
         }
-        EntryDuty::new(hold)
+        EntryTicket::new(hold)
     }
 
     /// Its body begins later than it: it is given back if the body has not begun by then, because nobody may poll the call
@@ -190,11 +190,11 @@ impl HoldState {
             return;
         }
         self.unused_until.set(Some(until));
-        if self.backend().keeps_leases() {
-            // No keeper watches it: the grant ends by itself, as that of a fixed lease does.
+        if self.backend().maintains_leases() {
+            // No scheduler watches it: the grant ends by itself, as that of a fixed lease does.
             self.keep(|_| {});
         } else {
-            self.shared.keeper.look_at(self, until);
+            self.shared.scheduler.look_at(self, until);
         }
     }
 
@@ -289,7 +289,7 @@ impl HoldState {
     /// Whether a body may start on what was confirmed, without another word of the backend.
     pub(crate) fn is_fresh(&self) -> bool {
         // A backend that keeps leases by itself has nothing to confirm.
-        self.backend().keeps_leases() || lock(&self.lease).is_fresh(self.backend().now())
+        self.backend().maintains_leases() || lock(&self.lease).is_fresh(self.backend().now())
     }
 
     /// The end that an extension is added to.
@@ -360,7 +360,7 @@ impl HoldState {
             };
             Ok(hold.apply(requested, answer.await?))
         };
-        if self.backend().keeps_leases() {
+        if self.backend().maintains_leases() {
             // In process, the answer is there at once.
             return asking.await;
         }
@@ -381,7 +381,7 @@ impl HoldState {
         self.ask(Request::Renew(self.terms.time)).await.map(drop)
     }
 
-    /// Ends a fixed lease its whole time from now, because its body begins only now, however long the lock was held
+    /// ExitPolicy a fixed lease its whole time from now, because its body begins only now, however long the lock was held
     /// before. What it finds shows in the lease.
     pub(crate) async fn restart(self: Arc<Self>) -> Result<(), BackendError> {
         self.ask(Request::Restart).await.map(drop)
@@ -397,7 +397,7 @@ impl HoldState {
         let mut lease = lock(&self.lease);
         let now = self.backend().now();
         change(&mut lease);
-        if !self.backend().keeps_leases() {
+        if !self.backend().maintains_leases() {
             return true;
         }
         if lease.is_over(now) {
@@ -411,24 +411,24 @@ impl HoldState {
         let time = until.map_or(Duration::MAX, |until| until.since(now));
         let kept = self.backend().restart(&self.name, self.token, time);
         // In process, the answer is there at once. A lock that was released has no lease.
-        let is_kept = matches!(kept.now_or_never(), Some(Ok(Renewed::Until(_))));
-        if is_kept {
+        let is_scheduled = matches!(kept.now_or_never(), Some(Ok(Renewed::Until(_))));
+        if is_scheduled {
             lease.keep(until);
             self.lost_now.notify_waiters();
         }
-        is_kept
+        is_scheduled
     }
 
     /// An entry that leaves wants the lock to stay taken until then.
-    pub(crate) fn keep_until(&self, until: Moment) {
-        self.keep_until
+    pub(crate) fn retain_until(&self, until: Moment) {
+        self.retain_until
             .0
             .fetch_max(AtomicMoment::nanos(until), Ordering::AcqRel);
     }
 
     /// Until when the lock stays taken after its release, if that is still to come and the lock is not lost.
     fn kept_until(&self) -> Option<Moment> {
-        self.keep_until
+        self.retain_until
             .get()
             .filter(|until| *until > self.backend().now() && self.loss().is_none())
     }
@@ -505,7 +505,7 @@ impl HoldState {
         reason
     }
 
-    /// Ends when the lease is lost; never, once everybody has left.
+    /// ExitPolicy when the lease is lost; never, once everybody has left.
     pub(crate) async fn wait_for_loss(&self) -> LossReason {
         loop {
             let mut told = pin!(self.lost_now.notified());
@@ -523,7 +523,7 @@ impl HoldState {
         }
     }
 
-    /// Ends when the lease is lost, after a warning when a body has used 80 % of a fixed lease.
+    /// ExitPolicy when the lease is lost, after a warning when a body has used 80 % of a fixed lease.
     pub(crate) async fn watch(self: Arc<Self>) -> LossReason {
         let late = self.begun() + self.terms.time * 4 / 5;
         if self.terms.renewal == Renewal::Fixed && !self.warned.load(Ordering::Acquire) {
@@ -551,8 +551,8 @@ impl HoldState {
     }
 
     /// One more entry, unless the hold has ended already.
-    pub(crate) fn enter_again(self: &Arc<Self>) -> Option<EntryDuty> {
-        self.count_in().then(|| EntryDuty::new(self.clone()))
+    pub(crate) fn enter_again(self: &Arc<Self>) -> Option<EntryTicket> {
+        self.count_in().then(|| EntryTicket::new(self.clone()))
     }
 
     fn count_in(&self) -> bool {
@@ -573,10 +573,10 @@ impl HoldState {
     pub(crate) async fn cover(
         self: Arc<Self>,
         terms: LeaseTerms,
-    ) -> Result<Option<Cover>, BackendError> {
+    ) -> Result<Option<RenewalDemand>, BackendError> {
         let now = self.backend().now();
         let wanted = Plan::of(terms, now);
-        if self.backend().keeps_leases() {
+        if self.backend().maintains_leases() {
             self.keep(|lease| {
                 lease.promise(now + terms.time);
                 wanted.into_iter().for_each(|plan| lease.add(plan));
@@ -590,21 +590,21 @@ impl HoldState {
             }
             if let Some(plan) = wanted {
                 lock(&self.lease).add(plan);
-                self.shared.keeper.hurry(&self, plan.lease);
+                self.shared.scheduler.hurry(&self, plan.lease);
             }
         }
-        Ok(wanted.map(|plan| Cover { hold: self, plan }))
+        Ok(wanted.map(|plan| RenewalDemand { hold: self, plan }))
     }
 }
 
 /// A nested entry's demand for renewal; dropped, it ends.
 #[derive(Debug)]
-pub(crate) struct Cover {
+pub(crate) struct RenewalDemand {
     hold: Arc<HoldState>,
     plan: Plan,
 }
 
-impl Drop for Cover {
+impl Drop for RenewalDemand {
     fn drop(&mut self) {
         let now = self.hold.backend().now();
         self.hold.keep(|lease| lease.remove(self.plan, now));
@@ -627,14 +627,14 @@ pub enum ReleaseOutcome {
 
 /// One entry's duty to leave. Dropped, it leaves in the background.
 #[derive(Debug)]
-pub(crate) struct EntryDuty {
+pub(crate) struct EntryTicket {
     /// `None` once it has left.
     hold: Option<Arc<HoldState>>,
     /// Whether it is counted among those inside.
     inside: bool,
 }
 
-impl EntryDuty {
+impl EntryTicket {
     fn new(hold: Arc<HoldState>) -> Self {
         Self {
             hold: Some(hold),
@@ -673,14 +673,14 @@ impl EntryDuty {
             // The lease is over; what is left of it on the server is given back behind the caller's back.
             return ReleaseOutcome::Lost(reason);
         }
-        let keep_until = hold.kept_until();
-        let mut release = pin!(hold.backend().release(&hold.name, hold.token, keep_until));
+        let retain_until = hold.kept_until();
+        let mut release = pin!(hold.backend().release(&hold.name, hold.token, retain_until));
         // In process the answer is there at once: no timer, and no thread of the engine's.
         let answer = match std::future::poll_fn(|cx| Poll::Ready(release.as_mut().poll(cx))).await {
             Poll::Ready(answer) => Some(answer),
             Poll::Pending => {
                 let patience = clock::boot::now() + RELEASE_PATIENCE;
-                hold.shared.keeper.watch_release(&releasing, patience);
+                hold.shared.scheduler.watch_release(&releasing, patience);
                 clock::boot::timeout_at(patience, release).await
             }
         };
@@ -698,7 +698,7 @@ impl EntryDuty {
         if hold.entries.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
         }
-        hold.shared.keeper.forget(&hold);
+        hold.shared.scheduler.forget(&hold);
         Some(Arc::new(Releasing {
             hold,
             settled: AtomicBool::new(false),
@@ -706,7 +706,7 @@ impl EntryDuty {
     }
 }
 
-impl Drop for EntryDuty {
+impl Drop for EntryTicket {
     fn drop(&mut self) {
         drop(self.go());
     }

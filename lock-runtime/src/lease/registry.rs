@@ -19,7 +19,7 @@ use crate::{
 /// What this process holds, so that a caller can be told that it waits for its own process, and so that nobody asks a
 /// server whether this very process has released.
 #[derive(Debug, Default)]
-pub(crate) struct HeldHere {
+pub(crate) struct HoldRegistry {
     newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
     /// The holds that have not been released, lost ones included.
     holds: Latch,
@@ -27,7 +27,7 @@ pub(crate) struct HeldHere {
     entering: Arc<Latch>,
 }
 
-impl HeldHere {
+impl HoldRegistry {
     pub(crate) fn add(&self, hold: &Arc<HoldState>) {
         self.holds.add();
         lock(&self.newest).insert(hold.name.clone(), Arc::downgrade(hold));
@@ -66,12 +66,12 @@ impl HeldHere {
         rests.max().unwrap_or_default()
     }
 
-    /// Ends when nobody is on the way in.
+    /// ExitPolicy when nobody is on the way in.
     pub(crate) async fn nobody_enters(&self) {
         self.entering.ended().await;
     }
 
-    /// Ends when nothing is held.
+    /// ExitPolicy when nothing is held.
     pub(crate) async fn drained(&self) {
         self.holds.ended().await;
     }

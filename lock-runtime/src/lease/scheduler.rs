@@ -18,7 +18,7 @@ use lock_core::{
 use tokio::sync::Notify;
 
 use crate::{
-    background::{self, clock, shutdown::Closing, sync::lock},
+    background::{self, clock, shutdown::ShutdownSignal, sync::lock},
     events::count,
     lease::{
         Applied, Requested,
@@ -35,11 +35,11 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The holds of one client, by when something is due for them.
 #[derive(Debug, Default)]
-pub(crate) struct Keeper {
+pub(crate) struct RenewalScheduler {
     schedule: Mutex<Schedule>,
     earlier: Arc<Notify>,
     started: AtomicBool,
-    ending: Closing,
+    ending: ShutdownSignal,
     releases: Mutex<Releases>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Keeper {
 struct Releases {
     /// When each goes on without its caller, in this order.
     unconfirmed: VecDeque<(Moment, Weak<Releasing>)>,
-    /// When the keeper will wake for them by itself.
+    /// When the scheduler will wake for them by itself.
     armed: Option<Moment>,
 }
 
@@ -65,27 +65,27 @@ impl Releases {
 #[derive(Debug, Default)]
 struct Schedule {
     due: BTreeMap<Moment, Vec<Arc<HoldState>>>,
-    /// When the keeper will wake by itself.
+    /// When the scheduler will wake by itself.
     armed: Option<Moment>,
 }
 
 impl Schedule {
     fn insert(&mut self, hold: &Arc<HoldState>, due: Moment) {
         let holds = self.due.entry(due).or_default();
-        hold.kept_at.move_to(due, holds.len());
+        hold.schedule_entry.move_to(due, holds.len());
         holds.push(hold.clone());
     }
 
     /// False if it was not there.
     fn remove(&mut self, hold: &HoldState) -> bool {
-        let Some((due, place)) = hold.kept_at.take() else {
+        let Some((due, place)) = hold.schedule_entry.take() else {
             return false;
         };
         if let Entry::Occupied(mut entry) = self.due.entry(due) {
             let holds = entry.get_mut();
             holds.swap_remove(place);
             if let Some(moved) = holds.get(place) {
-                moved.kept_at.move_to(due, place);
+                moved.schedule_entry.move_to(due, place);
             }
             if holds.is_empty() {
                 entry.remove();
@@ -103,7 +103,7 @@ impl Schedule {
             }
             let holds = entry.remove();
             for hold in &holds {
-                hold.kept_at.take();
+                hold.schedule_entry.take();
             }
             taken.extend(holds);
         }
@@ -111,7 +111,7 @@ impl Schedule {
     }
 }
 
-impl Keeper {
+impl RenewalScheduler {
     /// Keeps a hold until it is forgotten; one whose backend keeps it needs no keeping.
     pub(crate) fn keep(self: &Arc<Self>, hold: &Arc<HoldState>) {
         let Some(deadline) = hold.deadline() else {
@@ -132,7 +132,12 @@ impl Keeper {
         let due = now + lease / 3;
         let mut schedule = lock(&self.schedule);
         // A hold that is being tended right now is not in the schedule, and will see its new plan.
-        if hold.kept_at.due().is_some_and(|planned| due < planned) && schedule.remove(hold) {
+        if hold
+            .schedule_entry
+            .due()
+            .is_some_and(|planned| due < planned)
+            && schedule.remove(hold)
+        {
             drop(schedule);
             self.insert(hold, due);
         }
@@ -141,7 +146,12 @@ impl Keeper {
     /// Looks at a hold then, or before.
     pub(crate) fn look_at(&self, hold: &Arc<HoldState>, due: Moment) {
         let mut schedule = lock(&self.schedule);
-        if hold.kept_at.due().is_some_and(|planned| due < planned) && schedule.remove(hold) {
+        if hold
+            .schedule_entry
+            .due()
+            .is_some_and(|planned| due < planned)
+            && schedule.remove(hold)
+        {
             drop(schedule);
             self.insert(hold, due);
         }
@@ -161,7 +171,7 @@ impl Keeper {
     }
 
     /// Lets the releases go on whose callers have not read their answers, and says when to look again: not before the
-    /// keeper would wake by itself, so that a release does not wake it for nothing.
+    /// scheduler would wake by itself, so that a release does not wake it for nothing.
     fn finish_releases(&self, now: Moment) -> Option<Moment> {
         let mut late = Vec::new();
         let next = {
@@ -189,7 +199,7 @@ impl Keeper {
         let mut schedule = lock(&self.schedule);
         // Under the lock: who sets it meanwhile finds no entry, and leaves it to this.
         let due = hold.unused_until().map_or(due, |until| due.min(until));
-        if !hold.kept_at.is_kept() || self.ending.has_begun() {
+        if !hold.schedule_entry.is_scheduled() || self.ending.has_begun() {
             return;
         }
         schedule.insert(hold, due);
@@ -202,7 +212,7 @@ impl Keeper {
     /// Keeps a hold no longer.
     pub(crate) fn forget(&self, hold: &Arc<HoldState>) {
         let mut schedule = lock(&self.schedule);
-        hold.kept_at.end();
+        hold.schedule_entry.end();
         schedule.remove(hold);
     }
 
@@ -211,7 +221,7 @@ impl Keeper {
         let mut schedule = lock(&self.schedule);
         self.ending.begin();
         for hold in std::mem::take(&mut schedule.due).into_values().flatten() {
-            hold.kept_at.take();
+            hold.schedule_entry.take();
         }
     }
 
@@ -219,7 +229,7 @@ impl Keeper {
     fn take_due(&self, now: Moment) -> (Vec<Arc<HoldState>>, Option<Moment>) {
         let mut schedule = lock(&self.schedule);
         let taken = schedule.take_due(now);
-        // A hold that has left does not put the waking off: the next one would wake the keeper for nothing.
+        // A hold that has left does not put the waking off: the next one would wake the scheduler for nothing.
         if schedule.armed.is_none_or(|armed| armed <= now) {
             schedule.armed = schedule.due.keys().next().copied();
         }
@@ -258,30 +268,28 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for RenewalScheduler {
     fn drop(&mut self) {
         self.earlier.notify_one();
     }
 }
 
-/// The keeper's loop. It ends with its client.
-async fn keep_all(keeper: Weak<Keeper>, earlier: Arc<Notify>) {
+/// The scheduler's loop. It ends with its client.
+async fn keep_all(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
     loop {
         let next = {
-            let Some(keeper) = keeper.upgrade() else {
+            let Some(scheduler) = scheduler.upgrade() else {
                 return;
             };
             let now = clock::boot::now();
-            let (due, next) = keeper.take_due(now);
-            let next = next.into_iter().chain(keeper.finish_releases(now)).min();
-            let together = due
-                .first()
-                .map_or(1, |hold| hold.backend().renews_together());
+            let (due, next) = scheduler.take_due(now);
+            let next = next.into_iter().chain(scheduler.finish_releases(now)).min();
+            let together = due.first().map_or(1, |hold| hold.backend().renewal_batch());
             let mut due = due.into_iter().peekable();
             while due.peek().is_some() {
                 // A task of its own: a server that is slow for some keys delays no others.
                 let holds = due.by_ref().take(together).collect();
-                background::spawn(tend(keeper.clone(), holds));
+                background::spawn(tend(scheduler.clone(), holds));
             }
             next
         };
@@ -339,7 +347,9 @@ impl Asked {
 
 /// Whether there is anything to do for a hold. A deadline that has passed is seen here.
 fn is_tended(hold: &HoldState) -> bool {
-    hold.kept_at.is_kept() && hold.loss().is_none() && !hold.give_up_unused(clock::boot::now())
+    hold.schedule_entry.is_scheduled()
+        && hold.loss().is_none()
+        && !hold.give_up_unused(clock::boot::now())
 }
 
 /// When the first of those that are still tended is lost; `None` if none is.
@@ -350,7 +360,7 @@ fn first_deadline<'a>(holds: impl Iterator<Item = &'a Arc<HoldState>>) -> Option
 
 /// Does what is due for these holds of one client, again and again while the server does not answer, for each until its
 /// local deadline.
-async fn tend(keeper: Arc<Keeper>, mut holds: Vec<Arc<HoldState>>) {
+async fn tend(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<HoldState>>) {
     loop {
         let now = clock::boot::now();
         let asked: Vec<_> = holds
@@ -358,11 +368,11 @@ async fn tend(keeper: Arc<Keeper>, mut holds: Vec<Arc<HoldState>>) {
             .filter(|hold| is_tended(hold))
             .map(|hold| Asked::of(hold, now))
             .collect();
-        let Some(answers) = answers(&keeper, &asked).await else {
+        let Some(answers) = answers(&scheduler, &asked).await else {
             return;
         };
         for (asked, answer) in asked.into_iter().zip(answers) {
-            if !keeper.settle(&asked, answer, now) {
+            if !scheduler.settle(&asked, answer, now) {
                 holds.push(asked.hold);
             }
         }
@@ -375,7 +385,10 @@ async fn tend(keeper: Arc<Keeper>, mut holds: Vec<Arc<HoldState>>) {
 
 /// What the backend answers for these holds; `None` if meanwhile all of them were lost or released, or the client has
 /// ended. If one hold is lost in the meantime, the request continues for the others.
-async fn answers(keeper: &Keeper, asked: &[Asked]) -> Option<Vec<Result<Renewed, BackendError>>> {
+async fn answers(
+    scheduler: &RenewalScheduler,
+    asked: &[Asked],
+) -> Option<Vec<Result<Renewed, BackendError>>> {
     let backend = asked.first()?.hold.backend();
     let grants: Vec<_> = asked.iter().map(Asked::to_renew).collect();
     let mut answers = backend.renew_all(&grants);
@@ -391,7 +404,7 @@ async fn answers(keeper: &Keeper, asked: &[Asked]) -> Option<Vec<Result<Renewed,
         };
         let answered = tokio::select! {
             biased;
-            () = keeper.ending.begun() => return None,
+            () = scheduler.ending.begun() => return None,
             answered = clock::boot::timeout_at(until, &mut answers) => answered,
         };
         if answered.is_some() {
@@ -399,7 +412,7 @@ async fn answers(keeper: &Keeper, asked: &[Asked]) -> Option<Vec<Result<Renewed,
         }
         if !is_awaited && clock::boot::now() >= patience {
             is_awaited = true;
-            let error = backend.trouble().unwrap_or_else(|| "no answer".into());
+            let error = backend.last_error().unwrap_or_else(|| "no answer".into());
             let error = BackendError::Unreachable(error);
             let tended = asked.iter().filter(|asked| is_tended(&asked.hold));
             tended.for_each(|asked| asked.failed(&error));

@@ -22,8 +22,8 @@ use std::{
 
 use lock_core::{
     backend::{
-        Attempt, Backend, BackendError, BoxFuture, Holder, Released, Renewed, Request, Status,
-        ToRenew, Together,
+        Attempt, Backend, BackendError, BoxFuture, Holder, MultiAnswer, Released, Renewed, Request,
+        Status, ToRenew,
     },
     fencing::FencingToken,
     key::LockName,
@@ -46,14 +46,14 @@ use crate::{
             script::Script,
         },
         queue::{
-            attempt::RedisAttempt, cleanup::NOT_NOW_PAUSE, cohorts::Cohorts,
-            multi::acquire_together, notify::NotifiedAttempt, renew::Extend, session::Link,
+            attempt::RedisAttempt, cleanup::RETRY_PAUSE, cohorts::Cohorts, multi::acquire_multi,
+            notify::NotifiedAttempt, renew::Extend, session::Session,
         },
         transport::{
             connection::{CallError, Connection},
             outage::Outages,
             preflight::{Failure, check},
-            pulse::{Hindered, Pulse},
+            pulse::{Pulse, Readiness},
         },
     },
     background::{
@@ -119,20 +119,20 @@ pub(crate) struct RedisConfig {
     pub(crate) patience: Duration,
 }
 
-/// One server, as all links see it.
+/// One server, as all sessions see it.
 pub(crate) struct Server {
     client: redis::Client,
     layout: Layout,
     scripts: &'static Scripts,
     counters: Arc<Counters>,
     cohorts: Cohorts,
-    home: OnceCell<Arc<Link>>,
-    /// By the runtime they run on; `None` where a link has ended, for the runtime is ending or cannot carry one.
-    links: Mutex<HashMap<runtime::Id, Option<Arc<Link>>>>,
+    home: OnceCell<Arc<Session>>,
+    /// By the runtime they run on; `None` where a session has ended, for the runtime is ending or cannot carry one.
+    sessions: Mutex<HashMap<runtime::Id, Option<Arc<Session>>>>,
     outages: Arc<Outages>,
     pulse: Pulse,
-    hindered: Arc<Hindered>,
-    refusing: AtomicBool,
+    readiness: Arc<Readiness>,
+    shutting_down: AtomicBool,
     refused: Notify,
     closed: AtomicBool,
     /// The acquisitions that are not settled, and what cleans up after those that were given up.
@@ -152,7 +152,7 @@ impl fmt::Debug for Server {
 }
 
 /// Something that runs in the background; shutting down waits for it.
-pub(crate) type Duty = UnderWay;
+pub(crate) type TrackedTask = UnderWay;
 
 impl Server {
     /// A server that nothing has been sent to.
@@ -182,10 +182,10 @@ impl Server {
             counters,
             cohorts: Cohorts::default(),
             home: OnceCell::new(),
-            links: Mutex::default(),
+            sessions: Mutex::default(),
             pulse: Pulse::default(),
-            hindered: Arc::default(),
-            refusing: AtomicBool::new(false),
+            readiness: Arc::default(),
+            shutting_down: AtomicBool::new(false),
             refused: Notify::new(),
             closed: AtomicBool::new(false),
             unsettled: Arc::default(),
@@ -225,63 +225,72 @@ impl Server {
     }
 
     /// From now on nobody waits here, and nobody begins to.
-    pub(crate) fn refuse(&self) {
-        self.refusing.store(true, Ordering::Release);
+    pub(crate) fn begin_shutdown(&self) {
+        self.shutting_down.store(true, Ordering::Release);
         self.refused.notify_waiters();
-        for link in lock(&self.links).values().flatten().chain(self.home.get()) {
-            link.dismiss_waiters();
+        for session in lock(&self.sessions)
+            .values()
+            .flatten()
+            .chain(self.home.get())
+        {
+            session.dismiss_waiters();
         }
     }
 
-    /// The link of the runtime that calls; the home link outside any, and where the runtime could not carry one: it has
+    /// The session of the runtime that calls; the home session outside any, and where the runtime could not carry one: it has
     /// ended, or drives no sockets.
-    pub(crate) fn link(self: &Arc<Self>) -> Arc<Link> {
+    pub(crate) fn session(self: &Arc<Self>) -> Arc<Session> {
         let runtime = Handle::try_current().ok().filter(|runtime| {
-            // The engine's own runtime is where the home link lives; and none is made after the end.
+            // The engine's own runtime is where the home session lives; and none is made after the end.
             runtime.id() != background::handle().id() && !self.closed.load(Ordering::Acquire)
         });
-        let link = runtime.and_then(|runtime| {
-            let (link, new) = match lock(&self.links).entry(runtime.id()) {
+        let session = runtime.and_then(|runtime| {
+            let (session, new) = match lock(&self.sessions).entry(runtime.id()) {
                 Entry::Occupied(entry) => (entry.get().clone()?, false),
                 Entry::Vacant(entry) => {
-                    let link = Link::new();
-                    entry.insert(Some(link.clone()));
-                    (link, true)
+                    let session = Session::new();
+                    entry.insert(Some(session.clone()));
+                    (session, true)
                 }
             };
-            // Outside the mutex: on a runtime that has ended the link ends here and now, and retires.
+            // Outside the mutex: on a runtime that has ended the session ends here and now, and retires.
             if new {
-                link.run(self, &runtime);
+                session.run(self, &runtime);
             }
-            (!link.has_ended()).then_some(link)
+            (!session.has_ended()).then_some(session)
         });
-        link.unwrap_or_else(|| self.home().clone())
+        session.unwrap_or_else(|| self.home().clone())
     }
 
-    /// A connection of the link of the runtime that calls, as soon as there is one.
-    pub(crate) async fn connected(self: &Arc<Self>) -> Result<(Arc<Link>, Arc<Connection>), BackendError> {
-        let link = self.link();
-        if let Ok(connection) = link.connection().await {
-            return Ok((link, connection));
+    /// A connection of the session of the runtime that calls, as soon as there is one.
+    pub(crate) async fn connected(
+        self: &Arc<Self>,
+    ) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
+        let session = self.session();
+        if let Ok(connection) = session.connection().await {
+            return Ok((session, connection));
         }
         let home = self.home().clone();
         let connection = home.connection().await?;
         Ok((home, connection))
     }
 
-    /// The engine's own link.
-    pub(crate) fn home(self: &Arc<Self>) -> &Arc<Link> {
+    /// The engine's own session.
+    pub(crate) fn home(self: &Arc<Self>) -> &Arc<Session> {
         self.home.get_or_init(|| {
-            let home = Link::new();
+            let home = Session::new();
             home.run(self, background::handle());
             home
         })
     }
 
-    /// Uses a link no more.
-    pub(crate) fn retire(&self, link: &Arc<Link>) {
-        for other in lock(&self.links).values_mut() {
-            if other.as_ref().is_some_and(|other| Arc::ptr_eq(other, link)) {
+    /// Uses a session no more.
+    pub(crate) fn retire(&self, session: &Arc<Session>) {
+        for other in lock(&self.sessions).values_mut() {
+            if other
+                .as_ref()
+                .is_some_and(|other| Arc::ptr_eq(other, session))
+            {
                 *other = None;
             }
         }
@@ -292,7 +301,7 @@ impl Server {
         self.outages.note(error);
     }
 
-    pub(crate) fn trouble(&self) -> Option<String> {
+    pub(crate) fn last_error(&self) -> Option<String> {
         self.outages.last_error()
     }
 
@@ -301,41 +310,41 @@ impl Server {
         self.closed.load(Ordering::Acquire)
     }
 
-    pub(crate) fn is_refusing(&self) -> bool {
-        self.refusing.load(Ordering::Acquire)
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        self.shutting_down.load(Ordering::Acquire)
     }
 
-    /// Ends when nobody waits here any more, and nobody begins to.
-    pub(crate) async fn until_refusing(&self) {
+    /// ExitPolicy when nobody waits here any more, and nobody begins to.
+    pub(crate) async fn until_shutdown(&self) {
         let mut refused = pin!(self.refused.notified());
         refused.as_mut().enable();
-        if !self.is_refusing() {
+        if !self.is_shutting_down() {
             refused.await;
         }
     }
 
     /// An acquisition, or what cleans up after it. What begins during the shutdown belongs to what was held.
-    pub(crate) fn begin_duty(&self) -> Duty {
-        if self.is_refusing() {
-            self.begin_release(clock::now() + CLAIM)
+    pub(crate) fn track_acquisition(&self) -> TrackedTask {
+        if self.is_shutting_down() {
+            self.track_release(clock::now() + CLAIM)
         } else {
-            self.begin_clean_up()
+            self.track_cleanup()
         }
     }
 
     /// What cleans up after a caller that does not come back. Shutting down waits for it as for what waits.
-    pub(crate) fn begin_clean_up(&self) -> Duty {
+    pub(crate) fn track_cleanup(&self) -> TrackedTask {
         self.unsettled.begin()
     }
 
     /// A release in the background, of a lease that ends by itself then.
-    pub(crate) fn begin_release(&self, lease_ends: Moment) -> Duty {
+    pub(crate) fn track_release(&self, lease_ends: Moment) -> TrackedTask {
         let mut released_by = lock(&self.released_by);
         *released_by = (*released_by).max(Some(lease_ends));
         self.releases.begin()
     }
 
-    /// Runs a script on the caller's link, over as many connections as it takes; the caller bounds it.
+    /// Runs a script on the caller's session, over as many connections as it takes; the caller bounds it.
     pub(crate) async fn run(
         self: &Arc<Self>,
         script: &Script,
@@ -354,9 +363,9 @@ impl Server {
                     again = true;
                     self.note(detail);
                 }
-                Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
+                Err(CallError::NotReady(detail) | CallError::Demoted(detail)) => {
                     self.note(detail);
-                    clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+                    clock::sleep_until(clock::now() + RETRY_PAUSE).await;
                 }
             }
         }
@@ -367,11 +376,11 @@ impl Server {
         self: &Arc<Self>,
         name: &LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
     ) -> Result<Released, BackendError> {
         let names = self.names(name);
         let keys = names.keys();
-        let released = match keep_until.filter(|until| *until > clock::now()) {
+        let released = match retain_until.filter(|until| *until > clock::now()) {
             None => {
                 let grant = format!("{token}|");
                 let args = [Arg::Text(&grant), Arg::Floor, Arg::Text(claim_ms())];
@@ -426,7 +435,7 @@ impl Server {
         })
     }
 
-    /// Ends when nothing is left of the acquisitions that were given up.
+    /// ExitPolicy when nothing is left of the acquisitions that were given up.
     pub(crate) async fn cleaned_up(&self) {
         self.unsettled.ended().await;
     }
@@ -448,12 +457,12 @@ impl Server {
 
     fn end(&self) {
         self.closed.store(true, Ordering::Release);
-        let links: Vec<_> = lock(&self.links)
+        let sessions: Vec<_> = lock(&self.sessions)
             .drain()
-            .filter_map(|(_, link)| link)
+            .filter_map(|(_, session)| session)
             .collect();
-        for link in links.iter().chain(self.home.get()) {
-            link.end();
+        for session in sessions.iter().chain(self.home.get()) {
+            session.end();
         }
     }
 
@@ -462,12 +471,12 @@ impl Server {
         self: Arc<Self>,
         name: LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
         lease_ends: Option<Moment>,
     ) {
         let claim_ends = clock::now() + CLAIM;
         let until = lease_ends.map_or(claim_ends, |ends| ends.max(claim_ends));
-        let released = clock::timeout_at(until, self.release(&name, token, keep_until)).await;
+        let released = clock::timeout_at(until, self.release(&name, token, retain_until)).await;
         self.cohorts.forget(&name, token);
         let Some(lease_ends) = lease_ends else {
             return; // lost before: that is counted
@@ -498,16 +507,16 @@ impl Server {
         self: &Arc<Self>,
         name: &LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
         lease_ends: Option<Moment>,
     ) {
-        let duty = self.begin_release(lease_ends.unwrap_or_else(clock::now));
+        let task = self.track_release(lease_ends.unwrap_or_else(clock::now));
         let releasing = self
             .clone()
-            .release_until(name.clone(), token, keep_until, lease_ends);
+            .release_until(name.clone(), token, retain_until, lease_ends);
         background::spawn(async move {
             releasing.await;
-            drop(duty);
+            drop(task);
         });
     }
 }
@@ -541,7 +550,7 @@ impl Backend for RedisBackend {
         clock::sleep_until(deadline)
     }
 
-    fn keeps_leases(&self) -> bool {
+    fn maintains_leases(&self) -> bool {
         false
     }
 
@@ -554,31 +563,31 @@ impl Backend for RedisBackend {
         }
     }
 
-    fn acquire_together(
+    fn acquire_multi(
         &self,
         requests: Vec<Request>,
-    ) -> BoxFuture<'_, Result<Together, BackendError>> {
-        Box::pin(acquire_together(self.server.clone(), requests))
+    ) -> BoxFuture<'_, Result<MultiAnswer, BackendError>> {
+        Box::pin(acquire_multi(self.server.clone(), requests))
     }
 
     fn release<'a>(
         &'a self,
         name: &'a LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>> {
-        Box::pin(self.server.release(name, token, keep_until))
+        Box::pin(self.server.release(name, token, retain_until))
     }
 
     fn release_in_background(
         &self,
         name: &LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
         lease_ends: Option<Moment>,
     ) {
         self.server
-            .release_behind(name, token, keep_until, lease_ends);
+            .release_behind(name, token, retain_until, lease_ends);
     }
 
     fn renew<'a>(
@@ -607,8 +616,8 @@ impl Backend for RedisBackend {
         Box::pin(self.server.renew(name, token, Extend::To(Duration::ZERO)))
     }
 
-    fn renews_together(&self) -> usize {
-        queue::renew::TOGETHER_AT_MOST
+    fn renewal_batch(&self) -> usize {
+        queue::renew::BATCH_LIMIT
     }
 
     fn renew_all<'a>(
@@ -618,16 +627,16 @@ impl Backend for RedisBackend {
         Box::pin(self.server.renew_all(grants))
     }
 
-    fn trouble(&self) -> Option<String> {
-        self.server.trouble()
+    fn last_error(&self) -> Option<String> {
+        self.server.last_error()
     }
 
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>> {
         Box::pin(self.server.status(name))
     }
 
-    fn refuse(&self) {
-        self.server.refuse();
+    fn begin_shutdown(&self) {
+        self.server.begin_shutdown();
     }
 
     fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
@@ -645,7 +654,7 @@ impl Backend for RedisBackend {
 
 impl Drop for RedisBackend {
     fn drop(&mut self) {
-        // What still runs in the background keeps the server, and with it the home link, until it is done.
+        // What still runs in the background keeps the server, and with it the home session, until it is done.
         let server = self.server.clone();
         background::spawn(async move { server.close_behind().await });
     }

@@ -200,10 +200,10 @@ impl RedlockAttempt {
         }
     }
 
-    /// Ends the round that is under way, or one that begins now.
+    /// ExitPolicy the round that is under way, or one that begins now.
     async fn ask(&mut self, haste: Haste) -> Result<Answer, BackendError> {
         loop {
-            if self.quorum.is_refusing() {
+            if self.quorum.is_shutting_down() {
                 return Err(BackendError::ShutDown);
             }
             let (quorum, request) = (&self.quorum, &self.request);
@@ -414,7 +414,7 @@ impl Attempt for RedlockAttempt {
         })
     }
 
-    /// Ends the round that is under way, or asks once more: a lease may have ended since the round before. Nobody queues.
+    /// ExitPolicy the round that is under way, or asks once more: a lease may have ended since the round before. Nobody queues.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             let under_way = self.asking.as_ref().map(|(haste, _)| *haste);

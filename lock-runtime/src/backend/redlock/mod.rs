@@ -47,8 +47,8 @@ use std::{
 use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
 use lock_core::{
     backend::{
-        Attempt, Backend, BackendError, BoxFuture, Holder, Released, Renewed, Request, Status,
-        Together,
+        Attempt, Backend, BackendError, BoxFuture, Holder, MultiAnswer, Released, Renewed, Request,
+        Status,
     },
     fencing::FencingToken,
     key::LockName,
@@ -162,8 +162,10 @@ impl Quorum {
         self.nodes.len() / 2 + 1
     }
 
-    fn is_refusing(&self) -> bool {
-        self.nodes.iter().any(|node| node.server().is_refusing())
+    fn is_shutting_down(&self) -> bool {
+        self.nodes
+            .iter()
+            .any(|node| node.server().is_shutting_down())
     }
 
     fn longest_lease(&self) -> Duration {
@@ -243,11 +245,11 @@ impl Quorum {
         }
     }
 
-    /// What some node is in trouble with.
-    fn trouble(&self) -> Option<String> {
+    /// What some node is in last_error with.
+    fn last_error(&self) -> Option<String> {
         let mut troubles = self.nodes.iter().filter_map(|node| {
-            let trouble = node.server().trouble()?;
-            Some(format!("{}: {trouble}", node.server().address()))
+            let last_error = node.server().last_error()?;
+            Some(format!("{}: {last_error}", node.server().address()))
         });
         let first = troubles.next()?;
         Some(troubles.fold(first, |all, one| format!("{all}; {one}")))
@@ -256,9 +258,9 @@ impl Quorum {
     /// Too few nodes answered, or granted, and why.
     fn unreachable(&self, answered: usize) -> BackendError {
         let (nodes, majority) = (self.nodes.len(), self.majority());
-        let trouble = self.trouble().unwrap_or_else(|| "no answer".into());
+        let last_error = self.last_error().unwrap_or_else(|| "no answer".into());
         BackendError::Unreachable(format!(
-            "{answered} of {nodes} nodes answered, {majority} are needed ({trouble})"
+            "{answered} of {nodes} nodes answered, {majority} are needed ({last_error})"
         ))
     }
 
@@ -364,7 +366,7 @@ impl Quorum {
             else {
                 return;
             };
-            let duty = node.server().begin_duty();
+            let task = node.server().track_acquisition();
             let joined = clock::timeout_at(patience, node.rejoin(&name, token, owner, until)).await;
             match joined {
                 Some(Ok(true)) => {
@@ -378,7 +380,7 @@ impl Quorum {
                 let releasing = node.server().release(&name, token, None);
                 let _ = clock::timeout_at(until, releasing).await;
             }
-            drop(duty);
+            drop(task);
         });
         join_all(rejoining).await;
     }
@@ -388,7 +390,7 @@ impl Quorum {
         self: &Arc<Self>,
         name: &LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
     ) -> Result<Released, BackendError> {
         self.end_hold(name, token);
         let asked = self.nodes.iter();
@@ -396,7 +398,7 @@ impl Quorum {
             .map(|node| {
                 let (server, name) = (node.server().clone(), name.clone());
                 // On the engine, as the rounds: the next round of this process comes after the release.
-                background::spawn(async move { server.release(&name, token, keep_until).await })
+                background::spawn(async move { server.release(&name, token, retain_until).await })
                     .map(|ended| ended.unwrap_or_else(|panic| Err(panicked(&panic))))
             })
             .collect();
@@ -406,7 +408,7 @@ impl Quorum {
         if !answers.is_empty() {
             let ends = clock::now() + self.longest_lease();
             let unneeded = clock::now() + REST_PATIENCE;
-            let duties = self.begin_releases(unneeded);
+            let duties = self.track_releases(unneeded);
             background::spawn(async move {
                 let mut rest = Box::pin(answers.count());
                 if clock::timeout_at(unneeded, &mut rest).await.is_none() {
@@ -423,10 +425,10 @@ impl Quorum {
     }
 
     /// A release in the background, of a lease that ends by itself then.
-    fn begin_releases(&self, lease_ends: Moment) -> Vec<crate::backend::redis::Duty> {
+    fn track_releases(&self, lease_ends: Moment) -> Vec<crate::backend::redis::TrackedTask> {
         let nodes = self.nodes.iter();
         nodes
-            .map(|node| node.server().begin_release(lease_ends))
+            .map(|node| node.server().track_release(lease_ends))
             .collect()
     }
 
@@ -435,12 +437,12 @@ impl Quorum {
         self: Arc<Self>,
         name: LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
         lease_ends: Option<Moment>,
     ) {
         let claim_ends = clock::now() + CLAIM;
         let until = lease_ends.map_or(claim_ends, |ends| ends.max(claim_ends));
-        let released = clock::timeout_at(until, self.release(&name, token, keep_until)).await;
+        let released = clock::timeout_at(until, self.release(&name, token, retain_until)).await;
         let Some(lease_ends) = lease_ends else {
             return; // lost before: that is counted
         };
@@ -573,7 +575,7 @@ impl RedlockBackend {
             lost: lost.clone(),
         };
         quorum.note_lease(config.lease);
-        // Whatever becomes of it, its links are closed.
+        // Whatever becomes of it, its sessions are closed.
         let backend = Self {
             quorum: Arc::new(quorum),
         };
@@ -750,7 +752,7 @@ async fn admit_lost(quorum: Weak<Quorum>, lost: Arc<Notify>) {
     loop {
         lost.notified().await;
         loop {
-            let Some(quorum) = quorum.upgrade().filter(|quorum| !quorum.is_refusing()) else {
+            let Some(quorum) = quorum.upgrade().filter(|quorum| !quorum.is_shutting_down()) else {
                 return;
             };
             let next = quorum.admit(&mut told).await;
@@ -771,7 +773,7 @@ impl Backend for RedlockBackend {
         clock::sleep_until(deadline)
     }
 
-    fn keeps_leases(&self) -> bool {
+    fn maintains_leases(&self) -> bool {
         false
     }
 
@@ -779,10 +781,10 @@ impl Backend for RedlockBackend {
         Box::new(RedlockAttempt::new(self.quorum.clone(), request))
     }
 
-    fn acquire_together(
+    fn acquire_multi(
         &self,
         requests: Vec<Request>,
-    ) -> BoxFuture<'_, Result<Together, BackendError>> {
+    ) -> BoxFuture<'_, Result<MultiAnswer, BackendError>> {
         let quorum = self.quorum.clone();
         Box::pin(async move {
             loop {
@@ -792,12 +794,12 @@ impl Backend for RedlockBackend {
                 };
                 let taken = match taken? {
                     Ok(taken) => taken,
-                    Err(busy) => return Ok(Together::Busy(busy)),
+                    Err(busy) => return Ok(MultiAnswer::Busy(busy)),
                 };
                 if taken.iter().all(Taken::is_young) {
                     // No await from here on: all of them become holds at once.
                     let grants = taken.into_iter().map(Taken::keep);
-                    return Ok(Together::Granted(grants.collect()));
+                    return Ok(MultiAnswer::Granted(grants.collect()));
                 }
             }
         })
@@ -807,24 +809,24 @@ impl Backend for RedlockBackend {
         &'a self,
         name: &'a LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>> {
-        Box::pin(self.quorum.release(name, token, keep_until))
+        Box::pin(self.quorum.release(name, token, retain_until))
     }
 
     fn release_in_background(
         &self,
         name: &LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
         lease_ends: Option<Moment>,
     ) {
         let ends = lease_ends.unwrap_or_else(clock::now);
-        let duties = self.quorum.begin_releases(ends);
+        let duties = self.quorum.track_releases(ends);
         let releasing =
             self.quorum
                 .clone()
-                .release_until(name.clone(), token, keep_until, lease_ends);
+                .release_until(name.clone(), token, retain_until, lease_ends);
         background::spawn(async move {
             releasing.await;
             drop(duties);
@@ -857,17 +859,17 @@ impl Backend for RedlockBackend {
         Box::pin(self.quorum.renew(name, token, Extend::To(Duration::ZERO)))
     }
 
-    fn trouble(&self) -> Option<String> {
-        self.quorum.trouble()
+    fn last_error(&self) -> Option<String> {
+        self.quorum.last_error()
     }
 
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>> {
         Box::pin(self.quorum.status(name))
     }
 
-    fn refuse(&self) {
+    fn begin_shutdown(&self) {
         for node in &self.quorum.nodes {
-            node.server().refuse();
+            node.server().begin_shutdown();
         }
     }
 
@@ -898,7 +900,7 @@ impl Backend for RedlockBackend {
 
 impl Drop for RedlockBackend {
     fn drop(&mut self) {
-        // What still runs in the background keeps the nodes, and with them their home links, until it is done.
+        // What still runs in the background keeps the nodes, and with them their home sessions, until it is done.
         let quorum = self.quorum.clone();
         background::spawn(async move {
             join_all(quorum.nodes.iter().map(|node| node.server().close_behind())).await;

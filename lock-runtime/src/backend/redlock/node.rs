@@ -23,12 +23,12 @@ use tokio::sync::Notify;
 
 use crate::{
     backend::redis::{
-        Arg, Duty, Server,
+        Arg, Server, TrackedTask,
         protocol::{
-            request::{Args, Sent, millis, not_understood},
+            request::{AcquireRequest, Sent, millis, not_understood},
             script,
         },
-        queue::{cleanup::clean_up, session::Link},
+        queue::{cleanup::clean_up, session::Session},
         transport::connection::{CallError, Connection, OPEN_PATIENCE},
     },
     background::{self, clock::boot as clock, sync::lock},
@@ -47,7 +47,7 @@ impl CallError {
     fn into_backend_error(self, server: &Server) -> BackendError {
         match self {
             Self::Refused(error) => error,
-            Self::Broken(detail) | Self::NotNow(detail) | Self::Demoted(detail) => {
+            Self::Broken(detail) | Self::NotReady(detail) | Self::Demoted(detail) => {
                 server.note(detail.clone());
                 BackendError::Unreachable(detail)
             }
@@ -58,11 +58,11 @@ impl CallError {
 impl Server {
     /// A connection that is up already, if there is one: a quorum does not wait for a handshake. Else the next one of
     /// the runtime that calls.
-    async fn ready(self: &Arc<Self>) -> Result<(Arc<Link>, Arc<Connection>), BackendError> {
-        let link = self.link();
-        for link in [&link, self.home()] {
-            if let Some(Ok(connection)) = link.connection().now_or_never() {
-                return Ok((link.clone(), connection));
+    async fn ready(self: &Arc<Self>) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
+        let session = self.session();
+        for session in [&session, self.home()] {
+            if let Some(Ok(connection)) = session.connection().now_or_never() {
+                return Ok((session.clone(), connection));
             }
         }
         self.connected().await
@@ -210,7 +210,7 @@ impl Node {
     }
 
     /// A connection to a node that keeps what it is told.
-    async fn fit(self: &Arc<Self>) -> Result<(Arc<Link>, Arc<Connection>), BackendError> {
+    async fn fit(self: &Arc<Self>) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
         let ready = self.server.ready().await?;
         self.ask(&ready.1).await?;
         match self.evicts() {
@@ -292,7 +292,7 @@ impl Node {
             return Ok(false);
         }
         let (token, lease) = (token.to_string(), millis(lease));
-        let tail = format!("{lease}|{}|{owner}", self.server.home().inbox);
+        let tail = format!("{lease}|{}|{owner}", self.server.home().session_id);
         let args = [
             Arg::Text(&token),
             Arg::Text(&tail),
@@ -381,7 +381,7 @@ impl Node {
 struct Carried {
     sent: Sent,
     connection: Arc<Connection>,
-    duty: Duty,
+    task: TrackedTask,
 }
 
 /// One acquisition on one node. Dropped before it was kept it gives back, in the background, what it may have got.
@@ -399,24 +399,29 @@ impl NodeAttempt {
     async fn take(&mut self, request: &Request) -> Result<Option<FencingToken>, BackendError> {
         let node = self.node.clone();
         let server = &node.server;
-        if server.is_refusing() {
+        if server.is_shutting_down() {
             return Err(BackendError::ShutDown);
         }
-        let (link, connection) = node.fit().await?;
+        let (session, connection) = node.fit().await?;
         let request = Request {
             wait: Duration::ZERO,
             ..request.clone()
         };
-        let args = Arc::new(Args::new(server, &request, link.inbox.clone(), false));
+        let args = Arc::new(AcquireRequest::new(
+            server,
+            &request,
+            session.session_id.clone(),
+            false,
+        ));
         args.ask();
         args.carry(&connection);
         let sent = self.sent.insert(Carried {
             sent: Sent {
-                link,
+                session,
                 args: args.clone(),
             },
             connection,
-            duty: server.begin_duty(),
+            task: server.track_acquisition(),
         });
         let connection = &sent.connection;
         let life_ends = clock::now() + REQUEST_LIFE;
@@ -504,14 +509,14 @@ impl NodeAttempt {
 
 impl Drop for NodeAttempt {
     fn drop(&mut self) {
-        if let Some(Carried { sent, duty, .. }) = self.sent.take() {
+        if let Some(Carried { sent, task, .. }) = self.sent.take() {
             let node = self.node.clone();
             let owner = sent.args.owner;
             lock(&node.leaving).insert(owner);
             background::spawn(async move {
                 clean_up(node.server.clone(), sent).await;
                 lock(&node.leaving).remove(&owner);
-                drop(duty);
+                drop(task);
             });
         }
     }

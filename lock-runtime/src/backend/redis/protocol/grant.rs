@@ -1,7 +1,7 @@
 //! A grant as the server tells of it.
 //!
-//! A session has an inbox, a random number that the entries of its callers in a queue name and nothing else shows. What a
-//! script tells it goes to the channel that is named by the inbox's SHA-1, and is signed with the inbox: whoever may list
+//! A session has an session_id, a random number that the entries of its callers in a queue name and nothing else shows. What a
+//! script tells it goes to the channel that is named by the session_id's SHA-1, and is signed with the session_id: whoever may list
 //! channels, listen and publish, but read no keys, can neither forge a grant nor change one. A message that is repeated
 //! tells its owners nothing new: each keeps the newest grant that it was told of.
 
@@ -21,8 +21,8 @@ pub(crate) struct GrantSnapshot {
     pub(crate) first: u64,
     pub(crate) owners: Vec<OwnerId>,
     pub(crate) lease: Duration,
-    /// The inbox of the session that was told.
-    pub(crate) inbox: String,
+    /// The session_id of the session that was told.
+    pub(crate) session_id: String,
     /// Whether it was pushed, and not the answer to a question.
     pub(crate) is_pushed: bool,
     /// How long the grant is valid, from a moment known to lie before that.
@@ -31,12 +31,12 @@ pub(crate) struct GrantSnapshot {
 }
 
 impl GrantSnapshot {
-    /// Reads `token|lease|inbox|owner owner …`. `left` is what was left of it, in ms, when that was asked for.
-    pub(crate) fn told(grant: &str, left: u64, asked: Moment) -> Option<Self> {
+    /// Reads `token|lease|session_id|owner owner …`. `left` is what was left of it, in ms, when that was asked for.
+    pub(crate) fn parse(grant: &str, left: u64, asked: Moment) -> Option<Self> {
         let mut fields = grant.split('|');
         let mut next = || fields.next();
-        let (first, lease, inbox, owners) = (next()?, next()?, next()?, next()?);
-        Self::new(first, lease, owners, inbox, asked).map(|snapshot| Self {
+        let (first, lease, session_id, owners) = (next()?, next()?, next()?, next()?);
+        Self::new(first, lease, owners, session_id, asked).map(|snapshot| Self {
             validity: Duration::from_millis(left),
             is_pushed: false,
             ..snapshot
@@ -44,14 +44,20 @@ impl GrantSnapshot {
     }
 
     /// A grant that was pushed: it stands as a claim.
-    fn new(first: &str, lease: &str, owners: &str, inbox: &str, after: Moment) -> Option<Self> {
+    fn new(
+        first: &str,
+        lease: &str,
+        owners: &str,
+        session_id: &str,
+        after: Moment,
+    ) -> Option<Self> {
         let owners = owners.split(' ').map(|owner| owner.parse().ok());
         let lease = Duration::from_millis(lease.parse().ok()?);
         Some(Self {
             first: first.parse().ok()?,
             owners: owners.collect::<Option<_>>()?,
             lease,
-            inbox: inbox.to_owned(),
+            session_id: session_id.to_owned(),
             validity: lease.min(CLAIM),
             is_pushed: true,
             after,
@@ -79,9 +85,9 @@ impl GrantSnapshot {
     }
 }
 
-/// The notification channel of an inbox.
-pub(crate) fn channel(inbox: &str) -> String {
-    format!("lock:inbox:{}", sha1(&[inbox]))
+/// The notification channel of an session_id.
+pub(crate) fn channel(session_id: &str) -> String {
+    format!("lock:session:{}", sha1(&[session_id]))
 }
 
 fn sha1(parts: &[&str]) -> String {
@@ -90,29 +96,29 @@ fn sha1(parts: &[&str]) -> String {
     sha1.digest().to_string()
 }
 
-/// What a script told an inbox.
+/// What a script told an session_id.
 #[derive(Debug)]
-pub(crate) enum Told<'a> {
+pub(crate) enum Message<'a> {
     /// The lock of this name is free, and nobody queues.
     Free(&'a str),
     /// The owners hold the lock of this name now, each in its turn.
     Granted(LockName, GrantSnapshot),
 }
 
-impl<'a> Told<'a> {
+impl<'a> Message<'a> {
     /// Reads `free|name`, or a signed grant, `signature|token|lease|owner owner …|name`. `None` for what no script has written.
-    pub(crate) fn read(payload: &'a str, inbox: &str, after: Moment) -> Option<Self> {
+    pub(crate) fn read(payload: &'a str, session_id: &str, after: Moment) -> Option<Self> {
         let (signature, told) = payload.split_once('|')?;
         if signature == "free" {
             return Some(Self::Free(told));
         }
-        if signature != sha1(&[inbox, told, inbox]) {
+        if signature != sha1(&[session_id, told, session_id]) {
             return None;
         }
         let mut fields = told.splitn(4, '|');
         let mut next = || fields.next();
         let (first, lease, owners, name) = (next()?, next()?, next()?, next()?);
-        let grant = GrantSnapshot::new(first, lease, owners, inbox, after)?;
+        let grant = GrantSnapshot::new(first, lease, owners, session_id, after)?;
         Some(Self::Granted(LockName::stored(name), grant))
     }
 }
@@ -127,12 +133,14 @@ mod tests {
     fn a_grant_that_is_not_signed_with_the_inbox_is_not_read() {
         let told = format!("7|30000|{OWNER}|{{lock:a|b}}");
         let after = Moment::new(Duration::ZERO);
-        let signed = |inbox: &str| format!("{}|{told}", sha1(&[inbox, &told, inbox]));
-        let Some(Told::Granted(name, grant)) = Told::read(&signed("mine"), "mine", after) else {
+        let signed =
+            |session_id: &str| format!("{}|{told}", sha1(&[session_id, &told, session_id]));
+        let Some(Message::Granted(name, grant)) = Message::read(&signed("mine"), "mine", after)
+        else {
             panic!("it is signed");
         };
         assert_eq!(name.as_str(), "{lock:a|b}");
-        assert_eq!((grant.first, grant.inbox.as_str()), (7, "mine"));
+        assert_eq!((grant.first, grant.session_id.as_str()), (7, "mine"));
         let changed = signed("mine").replace("|7|", "|8|");
         let longer = format!("{}|30000|{OWNER}|x", signed("mine"));
         for forged in [
@@ -142,7 +150,7 @@ mod tests {
             told.clone(),
             String::new(),
         ] {
-            assert!(Told::read(&forged, "mine", after).is_none(), "{forged}");
+            assert!(Message::read(&forged, "mine", after).is_none(), "{forged}");
         }
     }
 }

@@ -53,7 +53,7 @@ impl Names {
         keys
     }
 
-    /// Which inbox was handed the lock last, where a queue hands it on.
+    /// Which session_id was handed the lock last, where a queue hands it on.
     pub(crate) fn claim(&self) -> Option<&str> {
         self.claim.as_deref()
     }

@@ -25,7 +25,7 @@ use crate::{
             grant::GrantSnapshot,
             layout::{Names, Scripts},
         },
-        queue::{notify, session::Link},
+        queue::{notify, session::Session},
         transport::connection::{CallError, Connection},
     },
     background::{clock::boot as clock, latch::Latch, sync::lock},
@@ -34,7 +34,7 @@ use crate::{
 /// How long after a request's own end the server's clock may lag before the request counts as refused.
 pub(crate) const LATE_SLACK: Duration = Duration::from_secs(1);
 
-/// The room for what a request says of its owner beside the inbox: an owner of 32 digits, and two times.
+/// The room for what a request says of its owner beside the session_id: an owner of 32 digits, and two times.
 const ROOM: usize = 64;
 
 /// A request that was sent by the caller itself, whose answer may grant the lock.
@@ -50,7 +50,7 @@ enum Direct {
 
 /// What every request of one acquisition says, the same bytes for life: a retry with other bytes would queue twice.
 #[derive(Debug)]
-pub(crate) struct Args {
+pub(crate) struct AcquireRequest {
     pub(crate) names: Names,
     pub(crate) scripts: &'static Scripts,
     pub(crate) owner: OwnerId,
@@ -60,13 +60,13 @@ pub(crate) struct Args {
     pub(crate) missed: u32,
     /// The newest grant that it was told to be of, by that one's token; zero before.
     granted: AtomicU64,
-    inbox: Arc<str>,
+    session_id: Arc<str>,
     /// Its place in the queue, once the server has given one: what it comes back to. Zero before.
     place: AtomicU64,
     /// Asks to be woken when a lock that is not free becomes free.
     notified: bool,
     direct: sync::Mutex<Direct>,
-    /// The requests that the link sends for it. None is under way once the acquisition is over.
+    /// The requests that the session sends for it. None is under way once the acquisition is over.
     sending: Latch,
     /// It has been answered for good, or leaves: no request is sent any more.
     over: AtomicBool,
@@ -120,8 +120,13 @@ pub(crate) fn decode<T: FromRedisValue>(value: Value) -> Result<T, CallError> {
     T::from_redis_value(value).map_err(|error| CallError::Refused(not_understood(&error)))
 }
 
-impl Args {
-    pub(crate) fn new(server: &Server, request: &Request, inbox: Arc<str>, notified: bool) -> Self {
+impl AcquireRequest {
+    pub(crate) fn new(
+        server: &Server,
+        request: &Request,
+        session_id: Arc<str>,
+        notified: bool,
+    ) -> Self {
         Self {
             scripts: server.scripts,
             notified,
@@ -131,7 +136,7 @@ impl Args {
             wait: request.wait,
             missed: 0,
             granted: AtomicU64::new(0),
-            inbox,
+            session_id,
             place: AtomicU64::new(0),
             direct: sync::Mutex::new(Direct::Idle),
             sending: Latch::default(),
@@ -197,7 +202,7 @@ impl Args {
         *lock(&self.direct) == Direct::Idle
     }
 
-    /// The link sends a request for it, until this is dropped. `None` if the acquisition is over. Nobody who waits for the end
+    /// The session sends a request for it, until this is dropped. `None` if the acquisition is over. Nobody who waits for the end
     /// of that owns anything: a caller that is not polled holds up no request of others.
     pub(crate) fn send(&self) -> Option<Sending<'_>> {
         self.sending.add();
@@ -233,16 +238,17 @@ impl Args {
     /// The owner's member of the queue.
     pub(crate) fn member(&self) -> String {
         let (lease, wait) = (whole_millis(self.lease), whole_millis(self.wait));
-        let mut member = String::with_capacity(self.inbox.len() + ROOM);
-        write!(member, "{}|{}|{lease}|{wait}", self.owner, self.inbox).expect("a string grows");
+        let mut member = String::with_capacity(self.session_id.len() + ROOM);
+        write!(member, "{}|{}|{lease}|{wait}", self.owner, self.session_id)
+            .expect("a string grows");
         member
     }
 
     /// What the grant says after its token.
     pub(crate) fn tail(&self) -> String {
         let lease = whole_millis(self.lease);
-        let mut tail = String::with_capacity(self.inbox.len() + ROOM);
-        write!(tail, "{lease}|{}|{}", self.inbox, self.owner).expect("a string grows");
+        let mut tail = String::with_capacity(self.session_id.len() + ROOM);
+        write!(tail, "{lease}|{}|{}", self.session_id, self.owner).expect("a string grows");
         tail
     }
 
@@ -276,7 +282,7 @@ impl Args {
     pub(crate) async fn acquire(&self, connection: &Connection) -> Result<Reply, CallError> {
         let asking = {
             let marker = if self.notified {
-                notify::marker(&self.inbox)
+                notify::marker(&self.session_id)
             } else {
                 String::new()
             };
@@ -343,7 +349,7 @@ impl Args {
                 claim_ms(),
                 if give_up { "abandon" } else { "enter" },
                 &tail,
-                &self.inbox,
+                &self.session_id,
             ];
             connection.run(self.scripts.leave, &keys, &args)
         };
@@ -363,9 +369,9 @@ impl Args {
     }
 }
 
-/// A request under way that the link sends for a caller.
+/// A request under way that the session sends for a caller.
 #[derive(Debug)]
-pub(crate) struct Sending<'a>(&'a Args);
+pub(crate) struct Sending<'a>(&'a AcquireRequest);
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
@@ -376,8 +382,8 @@ impl Drop for Sending<'_> {
 /// A grant in a reply to what was sent then.
 fn snapshot(grant: Value, left: Value, sent: Moment) -> Result<GrantSnapshot, CallError> {
     let (grant, left): (String, u64) = (decode(grant)?, decode(left)?);
-    GrantSnapshot::told(&grant, left, sent)
-        // It names an inbox, which is a secret.
+    GrantSnapshot::parse(&grant, left, sent)
+        // It names an session_id, which is a secret.
         .ok_or_else(|| {
             CallError::Refused(not_understood(&format_args!(
                 "a grant of {} bytes",
@@ -394,6 +400,6 @@ pub(crate) fn ends(left: i64, asked: Moment) -> Moment {
 /// What has been sent so far.
 #[derive(Clone)]
 pub(crate) struct Sent {
-    pub(crate) link: Arc<Link>,
-    pub(crate) args: Arc<Args>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) args: Arc<AcquireRequest>,
 }

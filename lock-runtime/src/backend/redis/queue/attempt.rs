@@ -13,12 +13,12 @@ use uuid::Uuid;
 
 use crate::{
     backend::redis::{
-        Duty, Server,
-        protocol::request::{Args, Left, Reply, Sent},
+        Server, TrackedTask,
+        protocol::request::{AcquireRequest, Left, Reply, Sent},
         queue::{
-            cleanup::{NOT_NOW_PAUSE, give_up},
+            cleanup::{RETRY_PAUSE, give_up},
             cohort::Seat,
-            waiters::Told,
+            waiters::OfferResult,
         },
         transport::connection::{CallError, Connection},
     },
@@ -38,14 +38,14 @@ pub(crate) struct RedisAttempt {
     /// How many offers it has missed.
     missed: u32,
     /// Where word of its turn arrives, from before the owner is queued.
-    told: Option<oneshot::Receiver<Told>>,
+    told: Option<oneshot::Receiver<OfferResult>>,
     /// The token of the turn that it was offered, and has neither taken nor missed yet.
     offer: Option<u64>,
     /// Whether a request has no answer, and may have been carried out.
     unsure: bool,
     pub(crate) settled: bool,
     /// From the first request on, shutting down waits until this attempt is settled or cleaned up.
-    pub(crate) duty: Option<Duty>,
+    pub(crate) task: Option<TrackedTask>,
 }
 
 /// What a request came to.
@@ -73,12 +73,12 @@ impl RedisAttempt {
             offer: None,
             unsure: false,
             settled: false,
-            duty: None,
+            task: None,
         }
     }
 
     /// An attempt that tries once. If the lock is busy, a try in the native layout leaves a marker in the queue: the
-    /// link's inbox gets a message when the lock is free and nobody queues.
+    /// session's session_id gets a message when the lock is free and nobody queues.
     pub(crate) fn notified(server: Arc<Server>, request: Request) -> Self {
         let once = Request {
             wait: Duration::ZERO,
@@ -94,9 +94,9 @@ impl RedisAttempt {
         if let Some(sent) = &self.sent {
             // Otherwise it is not there: it is taken out before its answer is read.
             if !sent.args.is_answered() {
-                sent.link.unanswered.remove(sent.args.owner);
+                sent.session.unanswered.remove(sent.args.owner);
             }
-            sent.link.lines.forget(&sent.args);
+            sent.session.waiters.forget(&sent.args);
         }
         self.settled = true;
     }
@@ -107,13 +107,13 @@ impl RedisAttempt {
         let offer = self.last_offer();
         if let Some(old) = self.sent.take() {
             self.place = old.args.place().or(self.place);
-            old.link.unanswered.remove(old.args.owner);
-            old.link.lines.forget(&old.args);
+            old.session.unanswered.remove(old.args.owner);
+            old.session.waiters.forget(&old.args);
             if !old.args.is_revoked() {
-                let (server, duty) = (self.server.clone(), self.server.begin_clean_up());
+                let (server, task) = (self.server.clone(), self.server.track_cleanup());
                 background::spawn(async move {
                     give_up(server, old, offer).await;
-                    drop(duty);
+                    drop(task);
                 });
             }
         }
@@ -121,26 +121,31 @@ impl RedisAttempt {
         self.unsure = false;
     }
 
-    /// Where the request goes: the link of the one before, unless that has ended.
+    /// Where the request goes: the session of the one before, unless that has ended.
     async fn way(&mut self) -> Result<Option<(Sent, Arc<Connection>)>, BackendError> {
-        if self.sent.as_ref().is_some_and(|sent| sent.link.has_ended()) {
-            // The runtime of its link has ended: the caller takes its place along to another inbox.
+        if self
+            .sent
+            .as_ref()
+            .is_some_and(|sent| sent.session.has_ended())
+        {
+            // The runtime of its session has ended: the caller takes its place along to another session_id.
             self.begin_again();
         }
         Ok(match &self.sent {
-            Some(sent) => match sent.link.connection().await {
+            Some(sent) => match sent.session.connection().await {
                 Ok(connection) => Some((sent.clone(), connection)),
-                Err(_) if !self.server.is_refusing() => None,
+                Err(_) if !self.server.is_shutting_down() => None,
                 Err(error) => return Err(error),
             },
             None => {
-                let (link, connection) = self.server.connected().await?;
-                let inbox = link.inbox.clone();
-                let mut args = Args::new(&self.server, &self.request, inbox, self.notified);
+                let (session, connection) = self.server.connected().await?;
+                let session_id = session.session_id.clone();
+                let mut args =
+                    AcquireRequest::new(&self.server, &self.request, session_id, self.notified);
                 args.missed = self.missed;
                 args.set_place(self.place.unwrap_or_default());
                 let args = Arc::new(args);
-                Some((Sent { link, args }, connection))
+                Some((Sent { session, args }, connection))
             }
         })
     }
@@ -151,34 +156,34 @@ impl RedisAttempt {
         let Some((sent, connection)) = Box::pin(self.way()).await? else {
             return Ok(Asked::Again);
         };
-        let Sent { link, args } = &sent;
-        if self.duty.is_none() {
-            self.duty = Some(self.server.begin_duty());
+        let Sent { session, args } = &sent;
+        if self.task.is_none() {
+            self.task = Some(self.server.track_acquisition());
         }
         self.sent = Some(sent.clone());
         if self.told.is_none() && !self.request.wait.is_zero() {
-            let (told, alone) = link.lines.join(args);
+            let (told, alone) = session.waiters.join(args);
             self.told = Some(told);
-            link.watch();
+            session.watch();
             if !alone {
-                link.ask(&self.server, &args.names.lock);
+                session.ask(&self.server, &args.names.lock);
                 return self.turn().await;
             }
         }
         if !args.ask() {
             return Ok(Asked::Revoked);
         }
-        link.unanswered.insert(args);
+        session.unanswered.insert(args);
         args.carry(&connection);
         let reply = args.acquire(&connection).await;
         if let Ok(Reply::Granted(_) | Reply::Busy) = reply {
             // No request of this owner is under way from here on.
             args.end().await;
             // While it is still known as unanswered, so that nobody who describes the grant offers it in between.
-            link.lines.forget(args);
+            session.waiters.forget(args);
         }
         if reply.is_ok() {
-            link.unanswered.remove(args.owner);
+            session.unanswered.remove(args.owner);
             if !args.answered() {
                 return Ok(Asked::Revoked);
             }
@@ -197,18 +202,18 @@ impl RedisAttempt {
                 Ok(Asked::Granted(grant.sole()))
             }
             Ok(Reply::Held(grant)) => {
-                self.server.take_up(link, &args.names.lock, &grant);
+                self.server.take_up(session, &args.names.lock, &grant);
                 self.turn().await
             }
             Ok(Reply::Queued { place, holder_ends }) => {
-                link.queued(&args.names.lock, &[(&**args, place)], holder_ends);
+                session.queued(&args.names.lock, &[(&**args, place)], holder_ends);
                 tracing::debug!(server = %self.server.address(), key = %self.server.key(&args.names.lock), place, "queued");
                 self.turn().await
             }
             Ok(Reply::Late) => {
                 // The server's clock was set forward, or the request lay about: a new connection knows its clock.
                 connection.health.mark_demoted();
-                clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+                clock::sleep_until(clock::now() + RETRY_PAUSE).await;
                 Ok(Asked::Again)
             }
             Err(CallError::Broken(detail)) => {
@@ -216,9 +221,9 @@ impl RedisAttempt {
                 self.server.note(detail);
                 Ok(Asked::Again)
             }
-            Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
+            Err(CallError::NotReady(detail) | CallError::Demoted(detail)) => {
                 self.server.note(detail);
-                clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+                clock::sleep_until(clock::now() + RETRY_PAUSE).await;
                 Ok(Asked::Again)
             }
             Err(CallError::Refused(error)) => {
@@ -243,7 +248,7 @@ impl RedisAttempt {
                 Ok(Asked::Offered(token))
             }
             Ok(Err(error)) => Err(error),
-            Err(_) if self.server.is_refusing() => Err(BackendError::ShutDown),
+            Err(_) if self.server.is_shutting_down() => Err(BackendError::ShutDown),
             Err(_) => Ok(Asked::Again),
         }
     }
@@ -297,7 +302,7 @@ impl Attempt for RedisAttempt {
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>> {
         Box::pin(async move {
             loop {
-                if self.server.is_refusing() {
+                if self.server.is_shutting_down() {
                     return Err(BackendError::ShutDown);
                 }
                 match self.request().await? {
@@ -335,21 +340,21 @@ impl Attempt for RedisAttempt {
                     self.server.connected().await?;
                     return Ok(Leaving::Left);
                 };
-                let connection = sent.link.connection().await?;
+                let connection = sent.session.connection().await?;
                 let args = &sent.args;
                 args.end().await;
                 // What an earlier request or this one is granted is the caller's, if it comes back for it.
                 if !args.ask() {
                     return Ok(Leaving::Left);
                 }
-                sent.link.unanswered.insert(args);
+                sent.session.unanswered.insert(args);
                 args.carry(&connection);
                 let left = args.leave(&connection, false).await;
                 if let Ok(Left::Granted(_)) = left {
-                    sent.link.lines.forget(args);
+                    sent.session.waiters.forget(args);
                 }
                 if left.is_ok() {
-                    sent.link.unanswered.remove(args.owner);
+                    sent.session.unanswered.remove(args.owner);
                     if !args.answered() {
                         return Ok(Leaving::Left);
                     }
@@ -369,7 +374,7 @@ impl Attempt for RedisAttempt {
                         return Ok(Leaving::Left);
                     }
                     Ok(Left::Held(grant)) => {
-                        self.server.take_up(&sent.link, &args.names.lock, &grant);
+                        self.server.take_up(&sent.session, &args.names.lock, &grant);
                         return Ok(match self.take_last_turn().await? {
                             Some(grant) => Leaving::Granted(grant),
                             // Its turn is still to come, or has passed: dropped, it gives back what it has of it.
@@ -378,9 +383,9 @@ impl Attempt for RedisAttempt {
                     }
                     Err(CallError::Refused(error)) => return Err(error),
                     Err(CallError::Broken(detail)) => self.server.note(detail),
-                    Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
+                    Err(CallError::NotReady(detail) | CallError::Demoted(detail)) => {
                         self.server.note(detail);
-                        clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+                        clock::sleep_until(clock::now() + RETRY_PAUSE).await;
                     }
                 }
             }
@@ -394,15 +399,15 @@ impl Drop for RedisAttempt {
         if !self.settled
             && let Some(sent) = self.sent.take()
         {
-            sent.link.unanswered.remove(sent.args.owner);
+            sent.session.unanswered.remove(sent.args.owner);
             if sent.args.is_revoked() {
-                return sent.link.lines.forget(&sent.args);
+                return sent.session.waiters.forget(&sent.args);
             }
             let server = self.server.clone();
-            let duty = self.duty.take();
+            let task = self.task.take();
             background::spawn(async move {
                 give_up(server, sent, offer).await;
-                drop(duty);
+                drop(task);
             });
         }
     }

@@ -7,18 +7,18 @@ use lock_core::{backend::BackendError, fencing::FencingToken, lease::Moment};
 use crate::{
     backend::redis::{
         Server,
-        protocol::request::{Args, Left, Sent},
-        queue::session::Link,
+        protocol::request::{AcquireRequest, Left, Sent},
+        queue::session::Session,
         transport::connection::{CallError, Connection},
     },
     background::{self, clock::boot as clock},
 };
 
 /// Between two tries while the server cannot answer for the moment.
-pub(crate) const NOT_NOW_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// How long a clean-up trusts the connection that carried the request.
 const SAME_CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
-/// How long one try of a clean-up over the home link may take.
+/// How long one try of a clean-up over the home session may take.
 const HOME_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a caller's leaving waits for the caller's own connection, before the engine's takes part: nobody may drive the
 /// runtime of the former.
@@ -29,7 +29,7 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>)
     let Some(token) = offer else {
         return clean_up(server, sent).await;
     };
-    sent.link.lines.forget(&sent.args);
+    sent.session.waiters.forget(&sent.args);
     // Nothing of it is sent again after the release.
     end(&server, &sent).await;
     let name = sent.args.names.lock.clone();
@@ -38,46 +38,46 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>)
 }
 
 /// Gives up what the answers may have granted whose callers have not come back for them.
-pub(crate) fn revoke(server: &Arc<Server>, link: &Arc<Link>, now: Moment) {
-    for args in link.unanswered.overdue(now) {
+pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
+    for args in session.unanswered.overdue(now) {
         if args.revoke(now) {
             tracing::debug!(server = %server.address(), key = %server.key(&args.names.lock), "a caller did not come back for its answer");
             let sent = Sent {
-                link: link.clone(),
+                session: session.clone(),
                 args,
             };
-            let (server, duty) = (server.clone(), server.begin_clean_up());
+            let (server, task) = (server.clone(), server.track_cleanup());
             background::spawn(async move {
                 clean_up(server, sent).await;
-                drop(duty);
+                drop(task);
             });
         }
     }
 }
 
-/// Ends when no request is under way any more, and returns the connection that carried the newest one, if one did.
+/// ExitPolicy when no request is under way any more, and returns the connection that carried the newest one, if one did.
 async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
-    let Sent { link, args } = sent;
+    let Sent { session, args } = sent;
     let patience = clock::now() + SAME_CONNECTION_PATIENCE;
     let ended = clock::timeout_at(patience, args.end()).await;
     let carried = args.carried_by();
     if ended.is_none()
         && let Some(connection) = &carried
     {
-        // Nobody drives the runtime of that link, or the server is silent.
+        // Nobody drives the runtime of that session, or the server is silent.
         connection.health.mark_broken();
-        until_closed(server, link, connection, args).await;
+        until_closed(server, session, connection, args).await;
     }
     carried
 }
 
-/// Ends when nothing that was sent over a connection which is broken can be carried out any more: the server may not have
+/// ExitPolicy when nothing that was sent over a connection which is broken can be carried out any more: the server may not have
 /// read all of it yet.
 pub(crate) async fn until_closed(
     server: &Arc<Server>,
-    link: &Link,
+    session: &Session,
     connection: &Connection,
-    args: &Args,
+    args: &AcquireRequest,
 ) {
     let closing = async {
         loop {
@@ -86,31 +86,31 @@ pub(crate) async fn until_closed(
             {
                 return;
             }
-            clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+            clock::sleep_until(clock::now() + RETRY_PAUSE).await;
         }
     };
     let closed = async {
         tokio::select! {
-            // The first thing that a new connection of the link does is to close the one before.
-            () = link.succeeds(&connection.identity) => {}
+            // The first thing that a new connection of the session does is to close the one before.
+            () = session.succeeds(&connection.identity) => {}
             () = closing => {}
         }
     };
     clock::timeout_at(args.run_out(), closed).await;
 }
 
-/// Makes sure that nothing of an acquisition stays behind. Where all its requests are answered, the home link leaves for
+/// Makes sure that nothing of an acquisition stays behind. Where all its requests are answered, the home session leaves for
 /// it, because nobody may drive its own. Else its own connection keeps the order of request and leaving; where that does
-/// not answer, it is closed on the server before the home link leaves.
+/// not answer, it is closed on the server before the home session leaves.
 pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
-    sent.link.lines.forget(&sent.args);
+    sent.session.waiters.forget(&sent.args);
     let Some(connection) = end(&server, &sent).await else {
         return;
     };
-    let Sent { link, args } = sent;
+    let Sent { session, args } = sent;
     let left = |left| {
         if let Left::Held(grant) = left {
-            server.take_up(&link, &args.names.lock, &grant);
+            server.take_up(&session, &args.names.lock, &grant);
         }
     };
     let leave_by_home = async || -> Option<Arc<Connection>> {
@@ -152,7 +152,7 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
         connection.health.mark_broken();
     }
     let until = args.run_out();
-    let mut backoff = NOT_NOW_PAUSE;
+    let mut backoff = RETRY_PAUSE;
     while clock::now() < until && !server.is_closed() {
         let leaving = async {
             let home = server.home().connection().await.ok()?;

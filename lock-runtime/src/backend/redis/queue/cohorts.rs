@@ -21,7 +21,7 @@ use crate::{
         queue::{
             cohort::{Cohort, Confirmation, Departure, Seat, Turn},
             renew::Extend,
-            session::Link,
+            session::Session,
         },
     },
     background::{self, clock::boot as clock, sync::lock},
@@ -30,7 +30,7 @@ use crate::{
 /// A cohort, and the session in which its members wait.
 #[derive(Debug)]
 struct Entry {
-    link: Arc<Link>,
+    session: Arc<Session>,
     cohort: Cohort,
 }
 
@@ -38,7 +38,11 @@ impl Entry {
     /// Offers the turn to the next member that still waits; false if there is none, or no time is left.
     fn pass(&mut self, name: &LockName, now: Moment) -> bool {
         while let Some(turn) = self.cohort.next(now) {
-            if let Some(missed) = self.link.lines.tell(name, turn.owner, Ok(turn.token)) {
+            if let Some(missed) = self
+                .session
+                .waiters
+                .resolve(name, turn.owner, Ok(turn.token))
+            {
                 self.cohort.offer(turn, missed, now);
                 return true;
             }
@@ -48,12 +52,12 @@ impl Entry {
 
     /// How many members to come still wait.
     fn waiting(&self, name: &LockName) -> usize {
-        let waits = |owner: &&OwnerId| self.link.lines.waits(name, **owner);
+        let waits = |owner: &&OwnerId| self.session.waiters.waits(name, **owner);
         self.cohort.to_come().iter().filter(waits).count()
     }
 
     fn has_waiting(&self, name: &LockName) -> bool {
-        let waits = |owner: &OwnerId| self.link.lines.waits(name, *owner);
+        let waits = |owner: &OwnerId| self.session.waiters.waits(name, *owner);
         self.cohort.to_come().iter().any(waits)
     }
 }
@@ -70,7 +74,7 @@ enum Passed {
     /// Nobody is to come: the grant of this token is released.
     Ended(u64),
     /// The local deadline has passed, and members are still to come.
-    Late(Arc<Link>),
+    Late(Arc<Session>),
 }
 
 /// How the server knows the grant of a token.
@@ -136,9 +140,9 @@ impl Cohorts {
             return Passed::On;
         }
         if entry.has_waiting(name) {
-            let link = entry.link.clone();
+            let session = entry.session.clone();
             cohorts.remove(name);
-            return Passed::Late(link);
+            return Passed::Late(session);
         }
         entry.cohort.end();
         Passed::Ended(first)
@@ -155,34 +159,34 @@ impl Cohorts {
 
     /// Looks after the cohorts of a session: offers that nobody takes are passed on, or kept fresh until then; members of a
     /// grant whose local deadline has passed queue again; what nobody asks about is forgotten.
-    pub(crate) fn tend(&self, link: &Arc<Link>, now: Moment, next_look: Moment) -> Chores {
+    pub(crate) fn tend(&self, session: &Arc<Session>, now: Moment, next_beat: Moment) -> Chores {
         let mut chores = Chores::default();
         let mut cohorts = lock(&self.0);
         cohorts.retain(|name, entry| {
-            let ours = Arc::ptr_eq(&entry.link, link);
-            !ours || !entry.cohort.is_released() || link.lines.are_at(name)
+            let ours = Arc::ptr_eq(&entry.session, session);
+            !ours || !entry.cohort.is_released() || session.waiters.are_at(name)
         });
         for (name, entry) in cohorts.iter_mut() {
-            if !Arc::ptr_eq(&entry.link, link) || entry.cohort.is_over() {
+            if !Arc::ptr_eq(&entry.session, session) || entry.cohort.is_over() {
                 continue;
             }
             if entry.cohort.is_late(now) && entry.has_waiting(name) {
                 if entry.cohort.is_offered() {
-                    link.lines.withdraw(name, entry.cohort.turn().owner);
+                    session.waiters.withdraw(name, entry.cohort.turn().owner);
                 }
                 entry.cohort.suspend();
                 chores.requeue.push(name.clone());
             } else if entry.cohort.is_overdue(now) {
                 let Turn { token, owner } = entry.cohort.turn();
                 chores.missed.push((name.clone(), token));
-                link.lines.withdraw(name, owner);
+                session.waiters.withdraw(name, owner);
                 if !entry.pass(name, now) {
                     let last = FencingToken::new(entry.cohort.turn().token);
                     let until = entry.cohort.until();
                     entry.cohort.end();
                     chores.release.push((name.clone(), last, until));
                 }
-            } else if let Some(lease) = entry.cohort.renewal_of_offer(next_look) {
+            } else if let Some(lease) = entry.cohort.renewal_of_offer(next_beat) {
                 let token = FencingToken::new(entry.cohort.turn().token);
                 chores.renew.push((name.clone(), token, lease));
             }
@@ -228,7 +232,7 @@ impl Cohorts {
         }) else {
             return;
         };
-        if entry.link.lines.are_at(name) {
+        if entry.session.waiters.are_at(name) {
             entry.cohort.released();
         } else {
             cohorts.remove(name);
@@ -236,13 +240,13 @@ impl Cohorts {
     }
 
     /// The server does not hold the grant any more. Returns the session of the members to come.
-    fn lose(&self, name: &LockName, first: u64) -> Option<Arc<Link>> {
+    fn lose(&self, name: &LockName, first: u64) -> Option<Arc<Session>> {
         self.with(name, |entry| {
             if entry.cohort.first() != first {
                 return None;
             }
             entry.cohort.end();
-            Some(entry.link.clone())
+            Some(entry.session.clone())
         })?
     }
 
@@ -275,7 +279,7 @@ impl Cohorts {
             .unwrap_or(false)
     }
 
-    /// Ends a cohort that is retained. Returns the token that its grant has.
+    /// ExitPolicy a cohort that is retained. Returns the token that its grant has.
     fn end(&self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
         self.with(name, |entry| {
             if !entry.cohort.has_turn(token.get()) {
@@ -305,14 +309,14 @@ impl Server {
     /// Begins the cohort of a grant that the server tells of, unless it is known already.
     pub(crate) fn take_up(
         self: &Arc<Self>,
-        link: &Arc<Link>,
+        session: &Arc<Session>,
         name: &LockName,
         grant: &GrantSnapshot,
     ) {
-        if *grant.inbox != *link.inbox {
+        if *grant.session_id != *session.session_id {
             return; // of another session: its owners have left it, and have other names here
         }
-        let is_new = link.lines.note_grant(name, &grant.owners, grant.first);
+        let is_new = session.waiters.note_grant(name, &grant.owners, grant.first);
         if grant.is_pushed && !is_new {
             return; // each grant is pushed once: this is an old message, which somebody repeats
         }
@@ -321,7 +325,7 @@ impl Server {
             return;
         };
         let mut entry = Entry {
-            link: link.clone(),
+            session: session.clone(),
             cohort,
         };
         let (requeue, replaced) = {
@@ -345,7 +349,7 @@ impl Server {
                     background::spawn(self.clone().give_back(name.clone(), token, grant.until()));
                     return;
                 }
-                if !link.lines.waits(name, *owner) {
+                if !session.waiters.waits(name, *owner) {
                     return;
                 }
             }
@@ -365,10 +369,10 @@ impl Server {
         };
         if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
             // The server has lost it.
-            replaced.link.requeue(self, Some(name));
+            replaced.session.requeue(self, Some(name));
         }
         if requeue {
-            link.requeue(self, Some(name));
+            session.requeue(self, Some(name));
         }
     }
 
@@ -395,13 +399,18 @@ impl Server {
     }
 
     /// Does what the heartbeat found for the cohorts of a session.
-    pub(crate) fn tend_cohorts(self: &Arc<Self>, link: &Arc<Link>, now: Moment, next_look: Moment) {
-        let chores = self.cohorts.tend(link, now, next_look);
+    pub(crate) fn tend_cohorts(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        now: Moment,
+        next_beat: Moment,
+    ) {
+        let chores = self.cohorts.tend(session, now, next_beat);
         for (name, token) in chores.missed {
             tracing::debug!(server = %self.address(), key = %self.key(&name), token, "a waiter did not take its turn, passing it on");
         }
         for name in chores.requeue {
-            link.requeue(self, Some(&name));
+            session.requeue(self, Some(&name));
         }
         for (name, token, until) in chores.release {
             background::spawn(self.clone().give_back(name, token, until));
@@ -425,18 +434,19 @@ impl Server {
         self: &Arc<Self>,
         name: &LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
     ) -> Result<Released, BackendError> {
         let now = clock::now();
-        let keep_until = keep_until.filter(|until| *until > now);
-        let retained = keep_until.is_some() && self.cohorts.lease_of_others(name, token).is_some();
+        let retain_until = retain_until.filter(|until| *until > now);
+        let retained =
+            retain_until.is_some() && self.cohorts.lease_of_others(name, token).is_some();
         if !retained && self.cohorts.stretched(name, token.get(), now).is_none() {
-            return self.release_turn(name, token, keep_until).await;
+            return self.release_turn(name, token, retain_until).await;
         }
         let (server, name) = (self.clone(), name.clone());
         let releasing =
             background::spawn(
-                async move { server.release_in_steps(&name, token, keep_until).await },
+                async move { server.release_in_steps(&name, token, retain_until).await },
             );
         releasing
             .await
@@ -447,9 +457,9 @@ impl Server {
         self: &Arc<Self>,
         name: &LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
     ) -> Result<Released, BackendError> {
-        if let Some(until) = keep_until
+        if let Some(until) = retain_until
             && let Some(lease) = self.cohorts.lease_of_others(name, token)
         {
             return self.retain(name, token, until, lease).await;
@@ -460,7 +470,7 @@ impl Server {
                 break;
             }
         }
-        self.release_turn(name, token, keep_until).await
+        self.release_turn(name, token, retain_until).await
     }
 
     /// Offers the turn to the next member, or releases the grant.
@@ -468,31 +478,31 @@ impl Server {
         self: &Arc<Self>,
         name: &LockName,
         token: FencingToken,
-        keep_until: Option<Moment>,
+        retain_until: Option<Moment>,
     ) -> Result<Released, BackendError> {
         let first = match self.cohorts.pass(name, token.get(), clock::now()) {
-            Passed::Unknown => return self.release_grant(name, token, keep_until).await,
+            Passed::Unknown => return self.release_grant(name, token, retain_until).await,
             Passed::Stale => return Ok(Released::NotHeld),
             Passed::On => return Ok(Released::Released),
             Passed::Ended(first) => first,
-            Passed::Late(link) => {
+            Passed::Late(session) => {
                 // They take their places again: in this grant, where the server still has it. Released, it would go to others.
-                link.requeue(self, Some(name));
+                session.requeue(self, Some(name));
                 return Ok(Released::NotHeld);
             }
         };
         let grant = FencingToken::new(first);
-        let released = self.release_grant(name, grant, keep_until).await;
+        let released = self.release_grant(name, grant, retain_until).await;
         if released.is_ok() {
             self.cohorts.forget(name, grant);
         }
         released
     }
 
-    /// Ends a cohort whose grant is gone from the server, and queues its waiting members again.
+    /// ExitPolicy a cohort whose grant is gone from the server, and queues its waiting members again.
     pub(crate) fn lose_cohort(self: &Arc<Self>, name: &LockName, first: u64) {
-        if let Some(link) = self.cohorts.lose(name, first) {
-            link.requeue(self, Some(name));
+        if let Some(session) = self.cohorts.lose(name, first) {
+            session.requeue(self, Some(name));
         }
     }
 
@@ -503,12 +513,12 @@ impl Server {
         token: FencingToken,
         lease_ends: Moment,
     ) -> BoxFuture<'static, ()> {
-        let duty = self.begin_clean_up();
+        let task = self.track_cleanup();
         Box::pin(async move {
             let until = lease_ends.max(clock::now() + CLAIM);
             let _ = clock::timeout_at(until, self.release(&name, token, None)).await;
             self.cohorts.forget(&name, token);
-            drop(duty);
+            drop(task);
         })
     }
 
@@ -548,13 +558,13 @@ impl Server {
         name: LockName,
         token: FencingToken,
     ) -> BoxFuture<'static, ()> {
-        let (server, duty) = (self.clone(), self.begin_duty());
+        let (server, task) = (self.clone(), self.track_acquisition());
         Box::pin(async move {
             let ends = moment + CLAIM;
             tokio::select! {
                 () = clock::sleep_until(moment) => server.give_back(name, token, ends).await,
                 // Nobody is to come any more: the server keeps it alone.
-                () = server.until_refusing() => {
+                () = server.until_shutdown() => {
                     if let Some(first) = server.cohorts.end(&name, token) {
                         let keeping = server.release_grant(&name, first, Some(moment));
                         let _ = clock::timeout_at(ends, keeping).await;
@@ -562,7 +572,7 @@ impl Server {
                     }
                 }
             }
-            drop(duty);
+            drop(task);
         })
     }
 }

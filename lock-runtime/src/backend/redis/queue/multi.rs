@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{BackendError, Request, Together},
+    backend::{BackendError, MultiAnswer, Request},
     fencing::FencingToken,
     key::FENCE,
     lease::{Grant, less_drift},
@@ -15,33 +15,33 @@ use uuid::Uuid;
 use crate::{
     backend::redis::{
         Server, claim_ms,
-        protocol::request::{Args, Sent, decode, millis},
-        queue::{attempt::RedisAttempt, cleanup::NOT_NOW_PAUSE},
+        protocol::request::{AcquireRequest, Sent, decode, millis},
+        queue::{attempt::RedisAttempt, cleanup::RETRY_PAUSE},
         transport::connection::{CallError, Connection},
     },
     background::clock::boot as clock,
 };
 
 /// Asks for several locks in one request, again and again until it is answered.
-pub(crate) async fn acquire_together(
+pub(crate) async fn acquire_multi(
     server: Arc<Server>,
     mut requests: Vec<Request>,
-) -> Result<Together, BackendError> {
+) -> Result<MultiAnswer, BackendError> {
     // One attempt a lock: dropped without an answer, each of them cleans up.
     let mut attempts: Vec<RedisAttempt> = Vec::new();
     let mut unsure = false;
     loop {
-        if server.is_refusing() {
+        if server.is_shutting_down() {
             return Err(BackendError::ShutDown);
         }
         let sent = attempts.first().and_then(|attempt| attempt.sent.as_ref());
-        let link = sent.map(|sent| sent.link.clone());
-        let (link, connection) = match link {
-            Some(link) => match link.connection().await {
-                Ok(connection) => (link, connection),
-                Err(error) if server.is_refusing() => return Err(error),
+        let session = sent.map(|sent| sent.session.clone());
+        let (session, connection) = match session {
+            Some(session) => match session.connection().await {
+                Ok(connection) => (session, connection),
+                Err(error) if server.is_shutting_down() => return Err(error),
                 Err(_) => {
-                    // The runtime of the link has ended: another one, another inbox, other attempts.
+                    // The runtime of the session has ended: another one, another session_id, other attempts.
                     attempts.clear();
                     continue;
                 }
@@ -51,10 +51,15 @@ pub(crate) async fn acquire_together(
         if attempts.is_empty() {
             let under_way = requests.iter().map(|request| {
                 let mut attempt = RedisAttempt::new(server.clone(), request.clone());
-                attempt.duty = Some(server.begin_duty());
+                attempt.task = Some(server.track_acquisition());
                 attempt.sent = Some(Sent {
-                    link: link.clone(),
-                    args: Arc::new(Args::new(&server, request, link.inbox.clone(), false)),
+                    session: session.clone(),
+                    args: Arc::new(AcquireRequest::new(
+                        &server,
+                        request,
+                        session.session_id.clone(),
+                        false,
+                    )),
                 });
                 attempt
             });
@@ -68,17 +73,17 @@ pub(crate) async fn acquire_together(
         let mut lasting = true;
         for args in &asked {
             lasting &= args.ask();
-            link.unanswered.insert(args);
+            session.unanswered.insert(args);
             args.carry(&connection);
         }
         let answer = if lasting {
             ask(&asked, &connection).await
         } else {
-            Ok(Together::Busy(0))
+            Ok(MultiAnswer::Busy(0))
         };
         if answer.is_ok() {
             for args in &asked {
-                link.unanswered.remove(args.owner);
+                session.unanswered.remove(args.owner);
                 lasting &= args.answered();
             }
         }
@@ -108,9 +113,9 @@ pub(crate) async fn acquire_together(
                 unsure = true;
                 server.note(detail);
             }
-            Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
+            Err(CallError::NotReady(detail) | CallError::Demoted(detail)) => {
                 server.note(detail);
-                clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+                clock::sleep_until(clock::now() + RETRY_PAUSE).await;
             }
         }
     }
@@ -121,9 +126,12 @@ fn renew_owner(request: &mut Request) {
 }
 
 /// Sends one request for all of them over `connection`.
-async fn ask(all: &[Arc<Args>], connection: &Connection) -> Result<Together, CallError> {
+async fn ask(
+    all: &[Arc<AcquireRequest>],
+    connection: &Connection,
+) -> Result<MultiAnswer, CallError> {
     let Some(first) = all.first() else {
-        return Ok(Together::Granted(Vec::new()));
+        return Ok(MultiAnswer::Granted(Vec::new()));
     };
     let (lease, not_after) = (millis(first.lease), first.not_after(connection));
     let tails: Vec<String> = all.iter().map(|args| args.tail()).collect();
@@ -140,15 +148,15 @@ async fn ask(all: &[Arc<Args>], connection: &Connection) -> Result<Together, Cal
         Value::Int(0) => {
             // A new connection will know the server's clock.
             connection.health.mark_demoted();
-            Err(CallError::NotNow("the request came too late".into()))
+            Err(CallError::NotReady("the request came too late".into()))
         }
-        Value::Int(busy) => Ok(Together::Busy(
+        Value::Int(busy) => Ok(MultiAnswer::Busy(
             usize::try_from(busy - 1).unwrap_or_default(),
         )),
         granted => {
             let granted: Vec<(u64, u64)> = decode(granted)?;
             let grants = all.iter().zip(granted);
-            Ok(Together::Granted(
+            Ok(MultiAnswer::Granted(
                 grants
                     .map(|(args, (token, left))| {
                         let left = Duration::from_millis(left).min(args.lease);

@@ -23,9 +23,9 @@ use uuid::Uuid;
 
 use crate::{
     backend::redis::{
-        Arg, Duty, Server,
+        Arg, Server, TrackedTask,
         protocol::{layout::redisson_channel, script},
-        queue::{attempt::RedisAttempt, session::Link},
+        queue::{attempt::RedisAttempt, session::Session},
         transport::connection::{CallError, Connection},
     },
     background::{self, clock::boot as clock, sync::lock},
@@ -38,7 +38,7 @@ const OFFER_PATIENCE: Duration = Duration::from_millis(100);
 /// How long it may take to tell the server that nobody waits any more.
 const FORGET_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A caller's number among those that wait for one lock on one link, in the order in which they came.
+/// A caller's number among those that wait for one lock on one session, in the order in which they came.
 type Number = u64;
 
 /// One of those callers.
@@ -68,9 +68,9 @@ impl Turn {
     }
 }
 
-/// Those who wait for one lock on one link, and whose turn it is.
+/// Those who wait for one lock on one session, and whose turn it is.
 #[derive(Debug)]
-struct Line {
+struct TryQueue {
     seats: BTreeMap<Number, Seat>,
     newest: Number,
     turn: Turn,
@@ -80,7 +80,7 @@ struct Line {
     is_watched: bool,
 }
 
-impl Line {
+impl TryQueue {
     fn new() -> Self {
         Self {
             seats: BTreeMap::new(),
@@ -136,7 +136,7 @@ impl Line {
     }
 
     /// Passes a turn on that is not taken, and lets somebody try where nobody does.
-    fn look(&mut self, now: Moment) {
+    fn tend(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),
             Turn::Offered(_, since) if now.since(since) >= OFFER_PATIENCE => self.open(),
@@ -162,7 +162,7 @@ impl Line {
         takes
     }
 
-    /// Ends a try in which the lock was busy.
+    /// ExitPolicy a try in which the lock was busy.
     fn end_try(&mut self, caller: Number, now: Moment) {
         if self.turn.is_of(caller) {
             self.turn = Turn::Resting;
@@ -186,32 +186,32 @@ impl Line {
     }
 }
 
-/// Those who wait for one lock on one link.
+/// Those who wait for one lock on one session.
 #[derive(Debug)]
 struct Callers {
     name: LockName,
-    line: Mutex<Line>,
+    queue: Mutex<TryQueue>,
 }
 
 impl Callers {
     fn wake(&self) {
-        lock(&self.line).wake(clock::now());
+        lock(&self.queue).wake(clock::now());
     }
 
     /// Lets all of them look what has become of the client.
     fn wake_all(&self) {
-        for seat in lock(&self.line).seats.values() {
+        for seat in lock(&self.queue).seats.values() {
             seat.woken.notify_one();
         }
     }
 
     fn is_deserted(&self) -> bool {
-        lock(&self.line).seats.is_empty()
+        lock(&self.queue).seats.is_empty()
     }
 
     /// From now on the engine passes turns on that are not taken, as long as anybody waits.
     fn watch(self: &Arc<Self>) {
-        if !lock(&self.line).begin_watch() {
+        if !lock(&self.queue).begin_watch() {
             return;
         }
         let callers = Arc::downgrade(self);
@@ -221,7 +221,7 @@ impl Callers {
                 let Some(callers) = callers.upgrade() else {
                     return;
                 };
-                lock(&callers.line).look(clock::now());
+                lock(&callers.queue).tend(clock::now());
             }
         });
     }
@@ -236,14 +236,14 @@ struct Topic {
     listening: Listening,
 }
 
-/// All who wait without a queue on one link, by what a release says.
+/// All who wait without a queue on one session, by what a release says.
 #[derive(Debug, Default)]
 pub(crate) struct Notified(Mutex<HashMap<String, Topic>>);
 
 /// Held while that changes, and by tasks of ours alone: a caller that is not polled would keep it.
 type Listening = Arc<tokio::sync::Mutex<Weak<Connection>>>;
 
-/// A caller's place among those of its link.
+/// A caller's place among those of its session.
 struct Joined {
     callers: Arc<Callers>,
     number: Number,
@@ -260,12 +260,12 @@ impl Notified {
         let callers = known.cloned().unwrap_or_else(|| {
             let callers = Arc::new(Callers {
                 name: name.clone(),
-                line: Mutex::new(Line::new()),
+                queue: Mutex::new(TryQueue::new()),
             });
             topic.callers.push(callers.clone());
             callers
         });
-        let (number, woken) = lock(&callers.line).join(clock::now());
+        let (number, woken) = lock(&callers.queue).join(clock::now());
         Joined {
             callers,
             number,
@@ -277,7 +277,7 @@ impl Notified {
     /// One caller less; true if it was the last one of the topic.
     fn leave(&self, topic: &str, callers: &Callers, number: Number) -> bool {
         let mut topics = lock(&self.0);
-        lock(&callers.line).leave(number, clock::now());
+        lock(&callers.queue).leave(number, clock::now());
         let Some(topic) = topics.get_mut(topic) else {
             return false;
         };
@@ -317,38 +317,38 @@ impl Notified {
     }
 }
 
-/// How the server knows an inbox that is to be woken.
-pub(crate) fn marker(inbox: &str) -> String {
-    format!("notify|{inbox}")
+/// How the server knows an session_id that is to be woken.
+pub(crate) fn marker(session_id: &str) -> String {
+    format!("notify|{session_id}")
 }
 
-/// One caller among those of its link.
+/// One caller among those of its session.
 struct Caller {
     server: Arc<Server>,
-    link: Arc<Link>,
+    session: Arc<Session>,
     topic: String,
     joined: Joined,
-    duty: Duty,
+    task: TrackedTask,
 }
 
 impl Caller {
     fn join(server: &Arc<Server>, request: &Request) -> Self {
-        let link = server.link();
+        let session = server.session();
         let topic = match server.layout {
             Layout::Native => request.name.to_string(),
             Layout::Redisson => redisson_channel(&request.name),
         };
-        let joined = link.notified.join(&topic, &request.name);
+        let joined = session.notified.join(&topic, &request.name);
         Self {
             server: server.clone(),
-            link,
+            session,
             topic,
             joined,
-            duty: server.begin_duty(),
+            task: server.track_acquisition(),
         }
     }
 
-    /// Ends when nobody changes any more what the server was told: the last caller of those before may be taking the marker
+    /// ExitPolicy when nobody changes any more what the server was told: the last caller of those before may be taking the marker
     /// along that this one will leave.
     async fn settled(&self) {
         let listening = &self.joined.listening;
@@ -359,7 +359,7 @@ impl Caller {
         }
     }
 
-    /// Ends when it is this caller's turn to try.
+    /// ExitPolicy when it is this caller's turn to try.
     async fn turn(&self) -> Result<(), BackendError> {
         let Joined {
             callers,
@@ -368,10 +368,10 @@ impl Caller {
             ..
         } = &self.joined;
         loop {
-            if self.server.is_refusing() {
+            if self.server.is_shutting_down() {
                 return Err(BackendError::ShutDown);
             }
-            if lock(&callers.line).take(*number, clock::now()) {
+            if lock(&callers.queue).take(*number, clock::now()) {
                 return Ok(());
             }
             callers.watch();
@@ -379,12 +379,12 @@ impl Caller {
         }
     }
 
-    /// Ends a try in which the lock was busy.
+    /// ExitPolicy a try in which the lock was busy.
     fn end_try(&self) {
         let Joined {
             callers, number, ..
         } = &self.joined;
-        lock(&callers.line).end_try(*number, clock::now());
+        lock(&callers.queue).end_try(*number, clock::now());
     }
 
     /// Hears of releases from now on. True if it did not before: of one in between it has not heard.
@@ -392,8 +392,8 @@ impl Caller {
         if self.server.layout == Layout::Native {
             return Ok(false); // the try that failed has left a marker
         }
-        let Ok(connection) = self.link.connection().await else {
-            return Ok(false); // it tries now and then, over another link
+        let Ok(connection) = self.session.connection().await else {
+            return Ok(false); // it tries now and then, over another session
         };
         let (listening, topic) = (self.joined.listening.clone(), self.topic.clone());
         let listens = background::spawn(async move {
@@ -419,28 +419,28 @@ impl Caller {
         let silent = async {
             // Whoever joins meanwhile begins after that.
             let mut listening = self.joined.listening.lock().await;
-            if !self.link.notified.is_deserted(&self.topic) {
+            if !self.session.notified.is_deserted(&self.topic) {
                 return;
             }
             if self.server.layout == Layout::Redisson {
                 *listening = Weak::new();
                 // Also where a caller was dropped before it knew that it listens.
-                if let Some(Ok(connection)) = self.link.connection().now_or_never() {
+                if let Some(Ok(connection)) = self.session.connection().now_or_never() {
                     let _ = connection.listen(&self.topic, false).await;
                 }
             } else {
                 let names = self.server.names(&self.joined.callers.name);
-                let marker = marker(&self.link.inbox);
+                let marker = marker(&self.session.session_id);
                 let (keys, args) = ([names.companion()], [Arg::Text(&marker)]);
                 let _ = self.server.run(&script::UNSUBSCRIBE, &keys, &args).await;
             }
-            self.link.notified.forget(&self.topic);
+            self.session.notified.forget(&self.topic);
         };
         // Unanswered, the marker ends with the queue, in two seconds; and a word that nobody needs does no harm.
         if clock::timeout_at(until, silent).await.is_none() {
-            self.link.notified.forget(&self.topic);
+            self.session.notified.forget(&self.topic);
         }
-        drop(self.duty);
+        drop(self.task);
     }
 }
 
@@ -469,7 +469,11 @@ impl NotifiedAttempt {
             let Joined {
                 callers, number, ..
             } = &caller.joined;
-            if caller.link.notified.leave(&caller.topic, callers, *number) {
+            if caller
+                .session
+                .notified
+                .leave(&caller.topic, callers, *number)
+            {
                 background::spawn(caller.fall_silent());
             }
         }
@@ -545,86 +549,86 @@ mod tests {
         Moment::new(ms * MS)
     }
 
-    /// A line of this many callers, the first of which is trying.
-    fn trying(callers: u64) -> Line {
-        let mut line = Line::new();
+    /// A queue of this many callers, the first of which is trying.
+    fn trying(callers: u64) -> TryQueue {
+        let mut queue = TryQueue::new();
         for caller in 1..=callers {
-            assert_eq!(line.join(at(0)).0, caller);
+            assert_eq!(queue.join(at(0)).0, caller);
         }
-        assert!(line.take(1, at(0)));
-        line
+        assert!(queue.take(1, at(0)));
+        queue
     }
 
     /// Who would begin to try, were all of these polled in this order.
-    fn takers(line: &mut Line, polled: impl IntoIterator<Item = Number>) -> Vec<Number> {
+    fn takers(queue: &mut TryQueue, polled: impl IntoIterator<Item = Number>) -> Vec<Number> {
         let polled = polled.into_iter();
-        polled.filter(|caller| line.take(*caller, at(0))).collect()
+        polled.filter(|caller| queue.take(*caller, at(0))).collect()
     }
 
     #[test]
     fn one_tries_at_a_time_and_the_next_one_when_it_leaves() {
-        let mut line = trying(3);
-        assert_eq!(takers(&mut line, [1, 2, 3]), []);
-        line.end_try(1, at(0));
-        assert_eq!(takers(&mut line, [1, 2, 3]), []);
-        line.wake(at(0));
-        line.wake(at(0));
-        assert_eq!(takers(&mut line, [3, 2, 1]), [1]);
-        line.leave(1, at(0));
-        assert_eq!(takers(&mut line, [3, 2]), [2]);
-        line.leave(3, at(0));
-        line.end_try(2, at(0));
-        line.look(at(0));
-        assert_eq!(takers(&mut line, [2]), [2]);
+        let mut queue = trying(3);
+        assert_eq!(takers(&mut queue, [1, 2, 3]), []);
+        queue.end_try(1, at(0));
+        assert_eq!(takers(&mut queue, [1, 2, 3]), []);
+        queue.wake(at(0));
+        queue.wake(at(0));
+        assert_eq!(takers(&mut queue, [3, 2, 1]), [1]);
+        queue.leave(1, at(0));
+        assert_eq!(takers(&mut queue, [3, 2]), [2]);
+        queue.leave(3, at(0));
+        queue.end_try(2, at(0));
+        queue.tend(at(0));
+        assert_eq!(takers(&mut queue, [2]), [2]);
     }
 
     #[test]
     fn a_release_during_a_try_is_not_lost() {
-        let mut line = trying(1);
-        line.wake(at(0));
-        line.end_try(1, at(0));
-        assert_eq!(takers(&mut line, [1]), [1]);
-        line.end_try(1, at(0));
-        assert_eq!(takers(&mut line, [1]), []);
+        let mut queue = trying(1);
+        queue.wake(at(0));
+        queue.end_try(1, at(0));
+        assert_eq!(takers(&mut queue, [1]), [1]);
+        queue.end_try(1, at(0));
+        assert_eq!(takers(&mut queue, [1]), []);
     }
 
     #[test]
     fn a_turn_that_is_not_taken_is_open_to_all() {
-        let mut line = trying(3);
-        line.end_try(1, at(0));
-        line.wake(at(0));
-        line.look(at(99));
-        assert_eq!(takers(&mut line, [2, 3]), []);
-        line.look(at(100));
-        assert_eq!(takers(&mut line, [3, 2]), [3]);
+        let mut queue = trying(3);
+        queue.end_try(1, at(0));
+        queue.wake(at(0));
+        queue.tend(at(99));
+        assert_eq!(takers(&mut queue, [2, 3]), []);
+        queue.tend(at(100));
+        assert_eq!(takers(&mut queue, [3, 2]), [3]);
         // From now on those come first that take their turns.
-        line.end_try(3, at(100));
-        line.wake(at(100));
-        assert_eq!(takers(&mut line, [2]), [2]);
-        line.leave(2, at(100));
-        assert_eq!(takers(&mut line, [3]), [3]);
-        line.leave(3, at(100));
-        assert_eq!(takers(&mut line, [1]), [1]);
+        queue.end_try(3, at(100));
+        queue.wake(at(100));
+        assert_eq!(takers(&mut queue, [2]), [2]);
+        queue.leave(2, at(100));
+        assert_eq!(takers(&mut queue, [3]), [3]);
+        queue.leave(3, at(100));
+        assert_eq!(takers(&mut queue, [1]), [1]);
     }
 
     #[test]
     fn a_try_that_stands_still_keeps_the_turn_for_a_claim() {
-        let mut line = trying(2);
-        line.look(at(1999));
-        assert_eq!(takers(&mut line, [2]), []);
-        line.look(at(2000));
-        assert_eq!(takers(&mut line, [2, 1]), [2]);
+        let mut queue = trying(2);
+        queue.tend(at(1999));
+        assert_eq!(takers(&mut queue, [2]), []);
+        queue.tend(at(2000));
+        assert_eq!(takers(&mut queue, [2, 1]), [2]);
         // Its end, at last, ends nobody else's.
-        line.end_try(1, at(2000));
-        line.leave(1, at(2000));
-        assert_eq!(line.turn, Turn::Trying(2, at(0)));
+        queue.end_try(1, at(2000));
+        queue.leave(1, at(2000));
+        assert_eq!(queue.turn, Turn::Trying(2, at(0)));
     }
 
     #[test]
     fn a_line_that_was_deserted_begins_again() {
-        let mut line = trying(1);
-        line.leave(1, at(0));
-        line.join(at(0));
-        assert_eq!(takers(&mut line, [2]), [2]);
+        let mut queue = trying(1);
+        queue.leave(1, at(0));
+        queue.join(at(0));
+        assert_eq!(takers(&mut queue, [2]), [2]);
     }
 }

@@ -41,7 +41,7 @@ impl Extend {
 }
 
 /// How many grants one command renews: a loaded server is busy with them for less than a millisecond.
-pub(crate) const TOGETHER_AT_MOST: usize = 100;
+pub(crate) const BATCH_LIMIT: usize = 100;
 
 impl Server {
     /// Extends what the holder under this token has.
@@ -53,7 +53,7 @@ impl Server {
     ) -> Result<Renewed, BackendError> {
         let lease = extend.lease();
         let one = [ToRenew { name, token, lease }];
-        let mut answers = self.renew_together(&one, extend.restarts()).await?;
+        let mut answers = self.renew_batch(&one, extend.restarts()).await?;
         Ok(answers.pop().unwrap_or(Renewed::NotHeld))
     }
 
@@ -63,7 +63,7 @@ impl Server {
         self: &Arc<Self>,
         holders: &[ToRenew<'_>],
     ) -> Vec<Result<Renewed, BackendError>> {
-        match self.renew_together(holders, false).await {
+        match self.renew_batch(holders, false).await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
             Err(BackendError::Refused(_)) if holders.len() > 1 => {
                 let each = holders
@@ -75,7 +75,7 @@ impl Server {
         }
     }
 
-    async fn renew_together(
+    async fn renew_batch(
         self: &Arc<Self>,
         holders: &[ToRenew<'_>],
         restart: bool,

@@ -1,7 +1,7 @@
-//! A link: one inbox, its channel, and the connection behind them, made again whenever it breaks.
+//! A session: one session_id, its channel, and the connection behind them, made again whenever it breaks.
 //!
-//! A link lives on the runtime of those who call, so that a command costs no hop between threads. The engine has one
-//! of its own, the home link, for everything that has to outlive a runtime.
+//! A session lives on the runtime of those who call, so that a command costs no hop between threads. The engine has one
+//! of its own, the home session, for everything that has to outlive a runtime.
 
 use std::{
     collections::HashMap,
@@ -31,11 +31,11 @@ use crate::{
     backend::redis::{
         Server,
         protocol::{
-            grant::{self, GrantSnapshot, Told},
-            request::{Args, ends},
+            grant::{self, GrantSnapshot, Message},
+            request::{AcquireRequest, ends},
             script,
         },
-        queue::{cleanup::revoke, notify::Notified, waiters::Lines},
+        queue::{cleanup::revoke, notify::Notified, waiters::Waiters},
         transport::{
             connection::{Connection, Identity, OPEN_PATIENCE, Parking, Pushed},
             outage::SessionPresence,
@@ -53,10 +53,10 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from
 /// After a server that leads no more, a connection counts when it has lasted for so long.
 const TRIAL: Duration = Duration::from_secs(1);
 /// How many locks one look covers.
-const LOOK_AT_MOST: usize = 100;
+const PROBE_BATCH: usize = 100;
 /// So much time passes between two looks of a process, times the locks that it waits for. A look at one lock costs a server up to 7 µs, a
 /// twentieth of this.
-const LOOK_SHARE: Duration = Duration::from_micros(150);
+const PROBE_SHARE: Duration = Duration::from_micros(150);
 /// So many characters of a message that is not understood are logged.
 const LOGGED_AT_MOST: usize = 100;
 /// A lock whose lease ends is looked at so much later, when the server has seen the end, too.
@@ -70,17 +70,17 @@ enum State {
     Ended,
 }
 
-pub(crate) struct Link {
+pub(crate) struct Session {
     /// Where callers are told of grants. A secret of this process and of the scripts.
-    pub(crate) inbox: Arc<str>,
-    /// The channel of the inbox.
+    pub(crate) session_id: Arc<str>,
+    /// The channel of the session_id.
     channel: String,
     /// Whether somebody was warned of messages that are not signed.
     forged: AtomicBool,
     state: watch::Sender<State>,
     runtime: OnceLock<Handle>,
     /// Those who queue.
-    pub(crate) lines: Lines,
+    pub(crate) waiters: Waiters,
     /// Requests that callers have sent by themselves.
     pub(crate) unanswered: Unanswered,
     /// Those who wait without a queue.
@@ -93,10 +93,10 @@ pub(crate) struct Link {
 
 /// Requests that callers have sent by themselves, and whose answers they have not read.
 #[derive(Default)]
-pub(crate) struct Unanswered(Mutex<HashMap<OwnerId, Arc<Args>>>);
+pub(crate) struct Unanswered(Mutex<HashMap<OwnerId, Arc<AcquireRequest>>>);
 
 impl Unanswered {
-    pub(crate) fn insert(&self, args: &Arc<Args>) {
+    pub(crate) fn insert(&self, args: &Arc<AcquireRequest>) {
         lock(&self.0).insert(args.owner, args.clone());
     }
 
@@ -105,7 +105,7 @@ impl Unanswered {
     }
 
     /// Those that were sent a claim ago. They are not kept here any longer.
-    pub(crate) fn overdue(&self, now: Moment) -> Vec<Arc<Args>> {
+    pub(crate) fn overdue(&self, now: Moment) -> Vec<Arc<AcquireRequest>> {
         let mut unanswered = lock(&self.0);
         let overdue = unanswered.extract_if(|_, args| args.is_overdue(now));
         overdue.map(|(_, args)| args).collect()
@@ -121,26 +121,26 @@ impl Unanswered {
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link")
+        f.debug_struct("Session")
             .field("channel", &self.channel)
             .field("state", &self.state)
             .finish_non_exhaustive()
     }
 }
 
-impl Link {
-    /// A link that does not run yet.
+impl Session {
+    /// A session that does not run yet.
     pub(crate) fn new() -> Arc<Self> {
-        let inbox = Uuid::new_v4().simple().to_string();
+        let session_id = Uuid::new_v4().simple().to_string();
         Arc::new(Self {
-            channel: grant::channel(&inbox),
+            channel: grant::channel(&session_id),
             forged: AtomicBool::new(false),
-            inbox: inbox.into(),
+            session_id: session_id.into(),
             state: watch::Sender::new(State::Connecting),
             runtime: OnceLock::new(),
-            lines: Lines::default(),
+            waiters: Waiters::default(),
             unanswered: Unanswered::default(),
             earlier: Notify::new(),
             notified: Notified::default(),
@@ -148,11 +148,11 @@ impl Link {
         })
     }
 
-    /// Lets the link run on `runtime`. On one that has ended it ends at once.
+    /// Lets the session run on `runtime`. On one that has ended it ends at once.
     pub(crate) fn run(self: &Arc<Self>, server: &Arc<Server>, runtime: &Handle) {
         self.runtime.get_or_init(|| runtime.clone());
         let ending = Ending {
-            link: self.clone(),
+            session: self.clone(),
             server: Arc::downgrade(server),
             presence: server.outages.session(),
         };
@@ -164,7 +164,7 @@ impl Link {
         ));
     }
 
-    /// Lets something run where the link does; it ends with that runtime.
+    /// Lets something run where the session does; it ends with that runtime.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let runtime = self.runtime.get().unwrap_or_else(|| background::handle());
         runtime.spawn(future);
@@ -198,7 +198,7 @@ impl Link {
         }
     }
 
-    /// Ends when another connection has come after this one; never, if none does.
+    /// ExitPolicy when another connection has come after this one; never, if none does.
     pub(crate) async fn succeeds(&self, previous: &Identity) {
         let is_new = |state: &State| match state {
             State::Up(connection) => connection.identity != *previous,
@@ -213,20 +213,20 @@ impl Link {
         matches!(&*self.state.borrow(), State::Ended)
     }
 
-    /// Ends the link: nobody can connect or wait any more.
+    /// ExitPolicy the session: nobody can connect or wait any more.
     pub(crate) fn end(&self) {
         let last = self.state.send_replace(State::Ended);
         if let State::Up(connection) = last {
             connection.health.mark_broken();
         }
-        self.lines.clear();
+        self.waiters.clear();
         self.parking.leave();
     }
 
-    /// Ends the waiting of all who wait here.
+    /// ExitPolicy the waiting of all who wait here.
     pub(crate) fn dismiss_waiters(&self) {
         self.notified.wake_all();
-        self.lines.clear();
+        self.waiters.clear();
     }
 
     /// There is something to watch.
@@ -234,15 +234,15 @@ impl Link {
         self.parking.watch();
     }
 
-    /// A push to the inbox's channel tells of a grant or of a lock that is free; to another channel, that the lock of that
+    /// A push to the session_id's channel tells of a grant or of a lock that is free; to another channel, that the lock of that
     /// channel is free.
     fn pushed(self: &Arc<Self>, server: &Arc<Server>, push: &Pushed) {
         if push.channel != self.channel {
             return self.notified.wake(&push.channel);
         }
-        match Told::read(&push.payload, &self.inbox, push.after) {
-            Some(Told::Free(name)) => self.notified.wake(name),
-            Some(Told::Granted(name, grant)) => server.take_up(self, &name, &grant),
+        match Message::read(&push.payload, &self.session_id, push.after) {
+            Some(Message::Free(name)) => self.notified.wake(name),
+            Some(Message::Granted(name, grant)) => server.take_up(self, &name, &grant),
             None => {
                 let payload: String = push.payload.chars().take(LOGGED_AT_MOST).collect();
                 // Whoever sends such messages may send many.
@@ -256,15 +256,20 @@ impl Link {
     }
 
     /// Notes the places of callers, and when their lock is looked at: at the end of the holder's lease, if that is near.
-    pub(crate) fn queued(&self, name: &LockName, places: &[(&Args, u64)], holder_ends: Moment) {
-        self.lines.queued(name, places);
-        self.look_at(name, holder_ends + LEASE_ENDED);
+    pub(crate) fn queued(
+        &self,
+        name: &LockName,
+        places: &[(&AcquireRequest, u64)],
+        holder_ends: Moment,
+    ) {
+        self.waiters.queued(name, places);
+        self.probe_at(name, holder_ends + LEASE_ENDED);
     }
 
     /// The lock is looked at then, or before.
-    fn look_at(&self, name: &LockName, at: Moment) {
+    fn probe_at(&self, name: &LockName, at: Moment) {
         let at = at.min(clock::now() + HEARTBEAT);
-        if self.lines.probe_at(name, at) {
+        if self.waiters.probe_at(name, at) {
             self.earlier.notify_one();
         }
     }
@@ -275,13 +280,13 @@ impl Link {
             State::Up(connection) => connection.health.is_idle(),
             State::Connecting | State::Ended => false,
         };
-        quiet && self.lines.is_empty() && self.unanswered.is_empty()
+        quiet && self.waiters.is_empty() && self.unanswered.is_empty()
     }
 
     /// Sends the requests of all who were queued again, with their old places: over a new connection, or where the
     /// server has lost the queue of this lock.
     pub(crate) fn requeue(self: &Arc<Self>, server: &Arc<Server>, only: Option<&LockName>) {
-        for name in self.lines.requeue(only) {
+        for name in self.waiters.requeue(only) {
             self.ask(server, &name);
         }
     }
@@ -291,14 +296,14 @@ impl Link {
         self: Arc<Self>,
         server: Arc<Server>,
         connection: Arc<Connection>,
-        awaited: Vec<Arc<Args>>,
+        awaited: Vec<Arc<AcquireRequest>>,
         next: Duration,
     ) {
         let members: Vec<String> = awaited.iter().map(|args| args.member()).collect();
         let next = next.as_millis().to_string();
         let mut keys = vec![FENCE];
         let mut args = vec![
-            &*self.inbox,
+            &*self.session_id,
             connection.floor.as_str(),
             crate::backend::redis::claim_ms(),
             &next,
@@ -323,7 +328,7 @@ impl Link {
         }
     }
 
-    /// A reply to somebody else's request describes a grant of this inbox. Where its only owner has not read the answer to its
+    /// A reply to somebody else's request describes a grant of this session_id. Where its only owner has not read the answer to its
     /// own request, that answer may be the grant itself: it is not offered a second time.
     pub(crate) fn described(
         self: &Arc<Self>,
@@ -340,7 +345,7 @@ impl Link {
     fn found(
         self: &Arc<Self>,
         server: &Arc<Server>,
-        awaited: &[Arc<Args>],
+        awaited: &[Arc<AcquireRequest>],
         found: Value,
         asked: Moment,
     ) -> Result<(), ParsingError> {
@@ -356,17 +361,17 @@ impl Link {
         };
         let name = &args.names.lock;
         match what.as_str() {
-            // A grant of this inbox: its push is late, or was lost.
+            // A grant of this session_id: its push is late, or was lost.
             "held" => {
                 let (grant, left): (String, u64) = (
                     redis::from_redis_value(next())?,
                     redis::from_redis_value(next())?,
                 );
-                if let Some(grant) = GrantSnapshot::told(&grant, left, asked) {
+                if let Some(grant) = GrantSnapshot::parse(&grant, left, asked) {
                     self.described(server, name, &grant);
                 }
             }
-            "ends" => self.look_at(
+            "ends" => self.probe_at(
                 name,
                 ends(redis::from_redis_value(next())?, asked) + LEASE_ENDED,
             ),
@@ -386,35 +391,35 @@ impl Link {
     }
 }
 
-/// Ends a link when its supervisor ends, be it by the end of the runtime that it runs on.
+/// ExitPolicy a session when its supervisor ends, be it by the end of the runtime that it runs on.
 struct Ending {
-    link: Arc<Link>,
+    session: Arc<Session>,
     server: Weak<Server>,
     presence: SessionPresence,
 }
 
 impl Ending {
-    /// Connects, again and again, until the link has ended.
+    /// Connects, again and again, until the session has ended.
     async fn supervise(mut self) {
         let mut previous: Option<Identity> = None;
         let mut demoted = false;
         let mut backoff = BACKOFF.0;
-        let mut state = self.link.state.subscribe();
+        let mut state = self.session.state.subscribe();
         loop {
             let Some(server) = self.server.upgrade() else {
                 return;
             };
-            let (weak, of) = (Arc::downgrade(&self.link), self.server.clone());
+            let (weak, of) = (Arc::downgrade(&self.session), self.server.clone());
             let on_push = move |push| {
-                if let (Some(link), Some(server)) = (weak.upgrade(), of.upgrade()) {
-                    link.pushed(&server, &push);
+                if let (Some(session), Some(server)) = (weak.upgrade(), of.upgrade()) {
+                    session.pushed(&server, &push);
                 }
             };
             let opened = Connection::open(
                 &server,
-                &self.link.channel,
+                &self.session.channel,
                 previous.clone(),
-                self.link.parking.clone(),
+                self.session.parking.clone(),
                 OPEN_PATIENCE,
                 on_push,
             )
@@ -422,10 +427,10 @@ impl Ending {
             match opened {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
-                    tracing::debug!(server = %server.address(), channel = self.link.channel, "connected");
+                    tracing::debug!(server = %server.address(), channel = self.session.channel, "connected");
                     backoff = BACKOFF.0;
                     previous = Some(connection.identity.clone());
-                    let up = self.link.state.send_if_modified(|state| {
+                    let up = self.session.state.send_if_modified(|state| {
                         let connecting = matches!(state, State::Connecting);
                         if connecting {
                             *state = State::Up(connection.clone());
@@ -435,7 +440,7 @@ impl Ending {
                     if !up {
                         return;
                     }
-                    self.link.requeue(&server, None);
+                    self.session.requeue(&server, None);
                     drop(server);
                     // A replica can be connected to: that ends no outage that a replica has begun.
                     let trial = if demoted { TRIAL } else { Duration::ZERO };
@@ -453,8 +458,8 @@ impl Ending {
                         self.presence.disconnected(error);
                     }
                     drop(connection);
-                    tracing::debug!(channel = self.link.channel, "connection lost");
-                    self.link.state.send_if_modified(|state| {
+                    tracing::debug!(channel = self.session.channel, "connection lost");
+                    self.session.state.send_if_modified(|state| {
                         let up = matches!(state, State::Up(_));
                         if up {
                             *state = State::Connecting;
@@ -479,7 +484,7 @@ impl Ending {
                     }
                 }
             }
-            if self.link.has_ended() {
+            if self.session.has_ended() {
                 return;
             }
         }
@@ -488,31 +493,31 @@ impl Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.link.end();
+        self.session.end();
         if let Some(server) = self.server.upgrade() {
-            server.retire(&self.link);
+            server.retire(&self.session);
         }
     }
 }
 
-/// The heartbeat of a link, on the engine's thread: it looks while somebody waits, passes on what nobody takes, and notices
+/// The heartbeat of a session, on the engine's thread: it looks while somebody waits, passes on what nobody takes, and notices
 /// silence.
-async fn beat(link: Weak<Link>, parking: Arc<Parking>, server: Weak<Server>) {
+async fn beat(session: Weak<Session>, parking: Arc<Parking>, server: Weak<Server>) {
     let mut next_beat = clock::now();
     loop {
         let wake = {
-            let (Some(link), Some(server)) = (link.upgrade(), server.upgrade()) else {
+            let (Some(session), Some(server)) = (session.upgrade(), server.upgrade()) else {
                 return;
             };
             let now = clock::now();
-            let state = link.state.borrow().clone();
+            let state = session.state.borrow().clone();
             if let State::Ended = state {
                 return;
             }
             if next_beat <= now {
                 next_beat = now + HEARTBEAT;
-                server.tend_cohorts(&link, now, next_beat);
-                revoke(&server, &link, now);
+                server.tend_cohorts(&session, now, next_beat);
+                revoke(&server, &session, now);
                 if let State::Up(connection) = &state {
                     check_silence(connection, now);
                 }
@@ -520,28 +525,35 @@ async fn beat(link: Weak<Link>, parking: Arc<Parking>, server: Weak<Server>) {
             let mut wake = next_beat;
             if let State::Up(connection) = state {
                 // Looks at many locks are spread over a longer time.
-                let locks = u32::try_from(link.lines.locks()).unwrap_or(u32::MAX);
-                let period = HEARTBEAT.max(LOOK_SHARE.saturating_mul(locks));
-                let due = link.lines.due(now, now + period, LOOK_AT_MOST);
-                let is_full = due.len() == LOOK_AT_MOST;
+                let locks = u32::try_from(session.waiters.locks()).unwrap_or(u32::MAX);
+                let period = HEARTBEAT.max(PROBE_SHARE.saturating_mul(locks));
+                let due = session.waiters.due(now, now + period, PROBE_BATCH);
+                let is_full = due.len() == PROBE_BATCH;
                 if !due.is_empty() {
-                    background::spawn(link.clone().look(server.clone(), connection, due, period));
+                    background::spawn(session.clone().look(
+                        server.clone(),
+                        connection,
+                        due,
+                        period,
+                    ));
                 }
                 if is_full {
-                    wake = now + LOOK_SHARE * LOOK_AT_MOST as u32;
-                } else if let Some(probe) = link.lines.next_probe() {
+                    wake = now + PROBE_SHARE * PROBE_BATCH as u32;
+                } else if let Some(probe) = session.waiters.next_probe() {
                     wake = wake.min(probe);
                 }
             }
             wake
         };
         parking
-            .park(|| link.upgrade().is_some_and(|link| link.is_idle()))
+            .park(|| session.upgrade().is_some_and(|session| session.is_idle()))
             .await;
-        let Some(link) = link.upgrade() else { return };
+        let Some(session) = session.upgrade() else {
+            return;
+        };
         tokio::select! {
             () = clock::sleep_until(wake) => {}
-            () = link.earlier.notified() => {}
+            () = session.earlier.notified() => {}
         }
     }
 }

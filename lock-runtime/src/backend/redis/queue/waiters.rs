@@ -1,5 +1,5 @@
-//! Who waits on one link, lock by lock, and how they queue. A caller that is alone asks for itself. Those who come while
-//! others of their link are at the same lock go together, one request at a time: the places of many cost one command.
+//! Who waits on one session, lock by lock, and how they queue. A caller that is alone asks for itself. Those who come while
+//! others of their session are at the same lock go together, one request at a time: the places of many cost one command.
 
 use std::{
     cmp::Reverse,
@@ -17,12 +17,12 @@ use crate::{
         Server, claim_ms,
         protocol::{
             grant::GrantSnapshot,
-            request::{Args, decode, ends},
+            request::{AcquireRequest, decode, ends},
             script,
         },
         queue::{
-            cleanup::{NOT_NOW_PAUSE, until_closed},
-            session::Link,
+            cleanup::{RETRY_PAUSE, until_closed},
+            session::Session,
         },
         transport::connection::{CallError, Connection},
     },
@@ -30,42 +30,42 @@ use crate::{
 };
 
 /// How many callers one request queues.
-const TOGETHER_AT_MOST: usize = 64;
+const BATCH_LIMIT: usize = 64;
 
 /// A cohort with so few members to come ends before an answer comes, if their bodies are short.
-const SOON: usize = 16;
+const ENDING_COHORT: usize = 16;
 
 /// How long a request waits for more, while others of its process are queued before it.
-const MOMENT: Duration = Duration::from_millis(1);
+const BATCH_WINDOW: Duration = Duration::from_millis(1);
 
 /// What a waiting caller is told: the token of the turn that it is offered. It enters by that at its next poll, if the offer
 /// still stands then.
-pub(crate) type Told = Result<u64, BackendError>;
+pub(crate) type OfferResult = Result<u64, BackendError>;
 
 /// A caller that the server knows, or is being told of.
 struct Waiting {
-    args: Arc<Args>,
+    args: Arc<AcquireRequest>,
     /// Whether it is one of those with a place.
     queued: bool,
     /// `None` once it is told.
-    told: Option<oneshot::Sender<Told>>,
+    sender: Option<oneshot::Sender<OfferResult>>,
 }
 
 impl Waiting {
     fn place(&self) -> Option<u64> {
-        self.told.as_ref()?;
+        self.sender.as_ref()?;
         self.args.place()
     }
 }
 
 /// All who wait for one lock.
 #[derive(Default)]
-struct Line {
+struct WaitList {
     waiting: HashMap<OwnerId, Waiting>,
     /// How many of them have a place.
     queued: usize,
     /// To be told when a request does not wait for more any longer.
-    worth_it: Option<oneshot::Sender<()>>,
+    batch_ready: Option<oneshot::Sender<()>>,
     /// Whose request is to be sent together with others', in this order.
     unsent: VecDeque<OwnerId>,
     /// Whether somebody is sending these.
@@ -74,7 +74,7 @@ struct Line {
     probe: Option<Moment>,
 }
 
-impl Line {
+impl WaitList {
     fn is_deserted(&self) -> bool {
         self.waiting.is_empty() && !self.asking
     }
@@ -82,30 +82,30 @@ impl Line {
     fn one_less_queued(&mut self, queued: bool) {
         self.queued -= usize::from(queued);
         if self.queued == 0 {
-            self.worth_it = None;
+            self.batch_ready = None;
         }
     }
 }
 
-/// All who wait on one link.
+/// All who wait on one session.
 #[derive(Default)]
-pub(crate) struct Lines(Mutex<HashMap<LockName, Line>>, Probes);
+pub(crate) struct Waiters(Mutex<HashMap<LockName, WaitList>>, Probes);
 
-/// When which lock is probed. An entry counts if its line says the same.
+/// When which lock is probed. An entry counts if its list says the same.
 #[derive(Default)]
 struct Probes(Mutex<BinaryHeap<Reverse<(Moment, LockName)>>>);
 
-impl Lines {
+impl Waiters {
     /// The lock is probed then, or before. True if no lock is probed earlier.
     pub(crate) fn probe_at(&self, name: &LockName, at: Moment) -> bool {
-        let mut lines = lock(&self.0);
-        let Some(line) = lines.get_mut(name) else {
+        let mut waiters = lock(&self.0);
+        let Some(list) = waiters.get_mut(name) else {
             return false;
         };
-        if line.probe.is_some_and(|probe| probe <= at) {
+        if list.probe.is_some_and(|probe| probe <= at) {
             return false;
         }
-        line.probe = Some(at);
+        list.probe = Some(at);
         let mut probes = lock(&self.1.0);
         probes.push(Reverse((at, name.clone())));
         probes.peek().is_some_and(|Reverse((next, _))| *next == at)
@@ -123,8 +123,13 @@ impl Lines {
 
     /// The locks that are to be probed by now, `at_most` of them, each with the first of those that are queued for it. Each is
     /// probed again at `next`.
-    pub(crate) fn due(&self, now: Moment, next: Moment, at_most: usize) -> Vec<Arc<Args>> {
-        let mut lines = lock(&self.0);
+    pub(crate) fn due(
+        &self,
+        now: Moment,
+        next: Moment,
+        at_most: usize,
+    ) -> Vec<Arc<AcquireRequest>> {
+        let mut waiters = lock(&self.0);
         let mut probes = lock(&self.1.0);
         let mut due = Vec::new();
         while due.len() < at_most
@@ -132,20 +137,20 @@ impl Lines {
             && *at <= now
             && let Some(Reverse((at, name))) = probes.pop()
         {
-            let Some(line) = lines.get_mut(&name).filter(|line| line.probe == Some(at)) else {
+            let Some(list) = waiters.get_mut(&name).filter(|list| list.probe == Some(at)) else {
                 continue;
             };
-            line.probe = None;
-            let queued = line.waiting.values();
+            list.probe = None;
+            let queued = list.waiting.values();
             let queued = queued.filter_map(|waiting| Some((waiting.place()?, &waiting.args)));
             let Some((_, first)) = queued.min_by_key(|(place, _)| *place) else {
                 continue;
             };
             // Where requests are being sent, they come first.
-            if !line.asking {
+            if !list.asking {
                 due.push(first.clone());
             }
-            line.probe = Some(next);
+            list.probe = Some(next);
             probes.push(Reverse((next, name)));
         }
         due
@@ -153,38 +158,41 @@ impl Lines {
 
     /// Expects the caller's turn, which may be as quick as the reply to its request. True if it is alone at its lock and has
     /// no place yet: it asks for itself.
-    pub(crate) fn join(&self, args: &Arc<Args>) -> (oneshot::Receiver<Told>, bool) {
-        let (told, receiver) = oneshot::channel();
-        let mut lines = lock(&self.0);
-        let line = lines.entry(args.names.lock.clone()).or_default();
-        let alone = line.waiting.is_empty() && args.place().is_none();
+    pub(crate) fn join(
+        &self,
+        args: &Arc<AcquireRequest>,
+    ) -> (oneshot::Receiver<OfferResult>, bool) {
+        let (sender, receiver) = oneshot::channel();
+        let mut waiters = lock(&self.0);
+        let list = waiters.entry(args.names.lock.clone()).or_default();
+        let alone = list.waiting.is_empty() && args.place().is_none();
         let waiting = Waiting {
             args: args.clone(),
             queued: args.place().is_some(),
-            told: Some(told),
+            sender: Some(sender),
         };
-        line.waiting.insert(args.owner, waiting);
-        line.queued += usize::from(args.place().is_some());
+        list.waiting.insert(args.owner, waiting);
+        list.queued += usize::from(args.place().is_some());
         if !alone {
-            line.unsent.push_back(args.owner);
-            if line.unsent.len() >= TOGETHER_AT_MOST {
-                line.worth_it = None;
+            list.unsent.push_back(args.owner);
+            if list.unsent.len() >= BATCH_LIMIT {
+                list.batch_ready = None;
             }
         }
         (receiver, alone)
     }
 
     /// Notes the places of callers of one lock, for the sending again after a reconnect.
-    pub(crate) fn queued(&self, name: &LockName, places: &[(&Args, u64)]) {
-        let mut lines = lock(&self.0);
-        let mut line = lines.get_mut(name);
+    pub(crate) fn queued(&self, name: &LockName, places: &[(&AcquireRequest, u64)]) {
+        let mut waiters = lock(&self.0);
+        let mut list = waiters.get_mut(name);
         for (args, place) in places {
-            if let Some(line) = &mut line
-                && let Some(waiting) = line.waiting.get_mut(&args.owner)
-                && waiting.told.is_some()
+            if let Some(list) = &mut list
+                && let Some(waiting) = list.waiting.get_mut(&args.owner)
+                && waiting.sender.is_some()
                 && !std::mem::replace(&mut waiting.queued, true)
             {
-                line.queued += 1;
+                list.queued += 1;
             }
             args.set_place(*place);
         }
@@ -192,20 +200,20 @@ impl Lines {
 
     /// Expects nothing for this caller any longer.
     pub(crate) fn withdraw(&self, name: &LockName, owner: OwnerId) {
-        let mut lines = lock(&self.0);
-        let Some(line) = lines.get_mut(name) else {
+        let mut waiters = lock(&self.0);
+        let Some(list) = waiters.get_mut(name) else {
             return;
         };
-        if let Some(waiting) = line.waiting.remove(&owner) {
-            line.one_less_queued(waiting.queued);
+        if let Some(waiting) = list.waiting.remove(&owner) {
+            list.one_less_queued(waiting.queued);
         }
-        if line.is_deserted() {
-            lines.remove(name);
+        if list.is_deserted() {
+            waiters.remove(name);
         }
     }
 
     /// The same, by what the caller asks for.
-    pub(crate) fn forget(&self, args: &Args) {
+    pub(crate) fn forget(&self, args: &AcquireRequest) {
         self.withdraw(&args.names.lock, args.owner);
     }
 
@@ -216,19 +224,19 @@ impl Lines {
 
     /// Whether this caller still waits, and has not been told.
     pub(crate) fn waits(&self, name: &LockName, owner: OwnerId) -> bool {
-        let lines = lock(&self.0);
-        let waiting = lines.get(name).and_then(|line| line.waiting.get(&owner));
-        waiting.is_some_and(|waiting| waiting.told.is_some())
+        let waiters = lock(&self.0);
+        let waiting = waiters.get(name).and_then(|list| list.waiting.get(&owner));
+        waiting.is_some_and(|waiting| waiting.sender.is_some())
     }
 
     /// Notes a grant of those who wait. False if one of them was told of it before, or of a later one.
     pub(crate) fn note_grant(&self, name: &LockName, owners: &[OwnerId], first: u64) -> bool {
-        let lines = lock(&self.0);
-        let Some(line) = lines.get(name) else {
+        let waiters = lock(&self.0);
+        let Some(list) = waiters.get(name) else {
             return true;
         };
         let mut is_new = true;
-        for waiting in owners.iter().filter_map(|owner| line.waiting.get(owner)) {
+        for waiting in owners.iter().filter_map(|owner| list.waiting.get(owner)) {
             is_new &= waiting.args.note_grant(first);
         }
         is_new
@@ -236,20 +244,25 @@ impl Lines {
 
     /// Tells a caller, if it still waits, and returns how many offers it has missed before. It is known here until it has
     /// entered, or missed its turn.
-    pub(crate) fn tell(&self, name: &LockName, owner: OwnerId, told: Told) -> Option<u32> {
-        let mut lines = lock(&self.0);
-        let line = lines.get_mut(name)?;
-        let waiting = line.waiting.get_mut(&owner)?;
-        let sender = waiting.told.take()?;
+    pub(crate) fn resolve(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        result: OfferResult,
+    ) -> Option<u32> {
+        let mut waiters = lock(&self.0);
+        let list = waiters.get_mut(name)?;
+        let waiting = list.waiting.get_mut(&owner)?;
+        let sender = waiting.sender.take()?;
         let missed = waiting.args.missed;
         let queued = std::mem::take(&mut waiting.queued);
-        let heard = sender.send(told).is_ok();
+        let heard = sender.send(result).is_ok();
         if !heard {
-            line.waiting.remove(&owner);
+            list.waiting.remove(&owner);
         }
-        line.one_less_queued(queued);
-        if line.is_deserted() {
-            lines.remove(name);
+        list.one_less_queued(queued);
+        if list.is_deserted() {
+            waiters.remove(name);
         }
         heard.then_some(missed)
     }
@@ -260,111 +273,111 @@ impl Lines {
 
     /// Nobody waits here any more; who does is told nothing.
     pub(crate) fn clear(&self) {
-        let lines = std::mem::take(&mut *lock(&self.0));
-        drop(lines);
+        let waiters = std::mem::take(&mut *lock(&self.0));
+        drop(waiters);
     }
 
     /// The requests of all who were queued are to be sent again, with their old places; of one lock, or of all. Returns the
     /// locks for which there is something to send.
     pub(crate) fn requeue(&self, only: Option<&LockName>) -> Vec<LockName> {
-        let mut lines = lock(&self.0);
-        let lines = lines
+        let mut waiters = lock(&self.0);
+        let waiters = waiters
             .iter_mut()
             .filter(|(name, _)| only.is_none_or(|only| only == *name));
-        let with_some = lines.filter_map(|(name, line)| {
-            let queued = line.waiting.values();
+        let with_some = waiters.filter_map(|(name, list)| {
+            let queued = list.waiting.values();
             let queued = queued.filter_map(|waiting| Some((waiting.place()?, waiting.args.owner)));
             let mut queued: Vec<_> = queued.collect();
             queued.sort_unstable();
-            line.unsent.retain(|owner| {
-                let waiting = line.waiting.get(owner);
+            list.unsent.retain(|owner| {
+                let waiting = list.waiting.get(owner);
                 waiting.is_some_and(|waiting| waiting.args.place().is_none())
             });
             for (_, owner) in queued.into_iter().rev() {
-                line.unsent.push_front(owner);
+                list.unsent.push_front(owner);
             }
-            (!line.unsent.is_empty()).then(|| name.clone())
+            (!list.unsent.is_empty()).then(|| name.clone())
         });
         with_some.collect()
     }
 
-    /// Ends when nobody has a place in the queue of this lock any more, or there are enough for one request; nothing, if
+    /// ExitPolicy when nobody has a place in the queue of this lock any more, or there are enough for one request; nothing, if
     /// that is so already.
-    fn worth_it(&self, name: &LockName) -> Option<oneshot::Receiver<()>> {
-        let mut lines = lock(&self.0);
-        let line = lines.get_mut(name)?;
-        if line.queued == 0 || line.unsent.len() >= TOGETHER_AT_MOST {
+    fn batch_ready(&self, name: &LockName) -> Option<oneshot::Receiver<()>> {
+        let mut waiters = lock(&self.0);
+        let list = waiters.get_mut(name)?;
+        if list.queued == 0 || list.unsent.len() >= BATCH_LIMIT {
             return None;
         }
-        let (worth_it, receiver) = oneshot::channel();
-        line.worth_it = Some(worth_it);
+        let (batch_ready, receiver) = oneshot::channel();
+        list.batch_ready = Some(batch_ready);
         Some(receiver)
     }
 
     /// Whether somebody has to begin sending for this lock.
     fn begin_asking(&self, name: &LockName) -> bool {
-        let mut lines = lock(&self.0);
-        let Some(line) = lines.get_mut(name) else {
+        let mut waiters = lock(&self.0);
+        let Some(list) = waiters.get_mut(name) else {
             return false;
         };
-        let begins = !line.asking && !line.unsent.is_empty();
-        line.asking |= begins;
+        let begins = !list.asking && !list.unsent.is_empty();
+        list.asking |= begins;
         begins
     }
 
-    /// Ends the sending for this lock for now.
+    /// ExitPolicy the sending for this lock for now.
     fn end_asking(&self, name: &LockName) {
-        let mut lines = lock(&self.0);
-        if let Some(line) = lines.get_mut(name) {
-            line.asking = false;
-            if line.is_deserted() {
-                lines.remove(name);
+        let mut waiters = lock(&self.0);
+        if let Some(list) = waiters.get_mut(name) {
+            list.asking = false;
+            if list.is_deserted() {
+                waiters.remove(name);
             }
         }
     }
 
     /// The next ones to be sent for; none: the sending has ended.
-    fn next_group(&self, name: &LockName) -> Vec<Arc<Args>> {
+    fn next_group(&self, name: &LockName) -> Vec<Arc<AcquireRequest>> {
         let mut group = Vec::new();
-        let mut lines = lock(&self.0);
-        let Some(line) = lines.get_mut(name) else {
+        let mut waiters = lock(&self.0);
+        let Some(list) = waiters.get_mut(name) else {
             return group;
         };
-        while group.len() < TOGETHER_AT_MOST
-            && let Some(owner) = line.unsent.pop_front()
+        while group.len() < BATCH_LIMIT
+            && let Some(owner) = list.unsent.pop_front()
         {
-            if let Some(waiting) = line.waiting.get(&owner)
-                && waiting.told.is_some()
+            if let Some(waiting) = list.waiting.get(&owner)
+                && waiting.sender.is_some()
             {
                 group.push(waiting.args.clone());
             }
         }
         if group.is_empty() {
             // Under the same lock: a caller that joins from now on begins again.
-            line.asking = false;
-            if line.is_deserted() {
-                lines.remove(name);
+            list.asking = false;
+            if list.is_deserted() {
+                waiters.remove(name);
             }
         }
         group
     }
 
     /// These have not been sent, and are the first to be.
-    fn put_back(&self, name: &LockName, group: &[Arc<Args>]) {
-        if let Some(line) = lock(&self.0).get_mut(name) {
+    fn put_back(&self, name: &LockName, group: &[Arc<AcquireRequest>]) {
+        if let Some(list) = lock(&self.0).get_mut(name) {
             for args in group.iter().rev() {
-                if !line.unsent.contains(&args.owner) {
-                    line.unsent.push_front(args.owner);
+                if !list.unsent.contains(&args.owner) {
+                    list.unsent.push_front(args.owner);
                 }
             }
         }
     }
 }
 
-impl Link {
+impl Session {
     /// Sends the requests of all who wait for this lock and were not sent for yet, if nobody does already.
     pub(crate) fn ask(self: &Arc<Self>, server: &Arc<Server>, name: &LockName) {
-        if self.lines.begin_asking(name) {
+        if self.waiters.begin_asking(name) {
             let asking = self.clone().ask_all(server.clone(), name.clone());
             self.spawn(asking);
         }
@@ -372,16 +385,16 @@ impl Link {
 
     async fn ask_all(self: Arc<Self>, server: Arc<Server>, name: LockName) {
         loop {
-            self.until_worth_it(&server, &name).await;
-            let group = self.lines.next_group(&name);
+            self.until_batch_ready(&server, &name).await;
+            let group = self.waiters.next_group(&name);
             if group.is_empty() {
                 return;
             }
             let Some(connection) = self.connected() else {
                 // The next connection sends for them: if it is not there already.
-                self.lines.put_back(&name, &group);
-                self.lines.end_asking(&name);
-                if self.connected().is_some() && self.lines.begin_asking(&name) {
+                self.waiters.put_back(&name, &group);
+                self.waiters.end_asking(&name);
+                if self.connected().is_some() && self.waiters.begin_asking(&name) {
                     continue;
                 }
                 return;
@@ -390,16 +403,16 @@ impl Link {
                 Ok(()) => {}
                 Err(CallError::Broken(detail)) => {
                     server.note(detail);
-                    self.lines.put_back(&name, &group);
+                    self.waiters.put_back(&name, &group);
                 }
-                Err(CallError::NotNow(detail) | CallError::Demoted(detail)) => {
+                Err(CallError::NotReady(detail) | CallError::Demoted(detail)) => {
                     server.note(detail);
-                    self.lines.put_back(&name, &group);
-                    clock::sleep_until(clock::now() + NOT_NOW_PAUSE).await;
+                    self.waiters.put_back(&name, &group);
+                    clock::sleep_until(clock::now() + RETRY_PAUSE).await;
                 }
                 Err(CallError::Refused(error)) => {
                     for args in &group {
-                        self.lines.tell(&name, args.owner, Err(error.clone()));
+                        self.waiters.resolve(&name, args.owner, Err(error.clone()));
                     }
                 }
             }
@@ -408,7 +421,7 @@ impl Link {
 
     /// Waits a little for more to go together, where that costs those who go nothing but their place before a caller of
     /// another process that comes within this moment.
-    async fn until_worth_it(&self, server: &Server, name: &LockName) {
+    async fn until_batch_ready(&self, server: &Server, name: &LockName) {
         let mut before = None;
         loop {
             // Those who are about to ask come first.
@@ -418,12 +431,12 @@ impl Link {
                 // Others of this process come first anyway.
                 None => break,
                 // A cohort that is about to end, as far as that can be seen, has ended before an answer comes.
-                Some(few) if few <= SOON && to_come != before => before = to_come,
+                Some(few) if few <= ENDING_COHORT && to_come != before => before = to_come,
                 Some(_) => return,
             }
         }
-        if let Some(worth_it) = self.lines.worth_it(name) {
-            let _ = clock::timeout_at(clock::now() + MOMENT, worth_it).await;
+        if let Some(batch_ready) = self.waiters.batch_ready(name) {
+            let _ = clock::timeout_at(clock::now() + BATCH_WINDOW, batch_ready).await;
         }
     }
 
@@ -432,7 +445,7 @@ impl Link {
         self: &Arc<Self>,
         server: &Arc<Server>,
         name: &LockName,
-        group: &[Arc<Args>],
+        group: &[Arc<AcquireRequest>],
         connection: &Arc<Connection>,
     ) -> Result<(), CallError> {
         let mut sending = Vec::with_capacity(group.len());
@@ -440,7 +453,7 @@ impl Link {
         for args in group {
             // Until the answer is taken in, the caller neither settles nor leaves.
             if let Some(under_way) = args.send()
-                && self.lines.waits(name, args.owner)
+                && self.waiters.waits(name, args.owner)
             {
                 args.carry(connection);
                 sending.push(under_way);
@@ -461,7 +474,7 @@ impl Link {
             })
             .collect();
         let keys = first.names.keys();
-        let mut args = vec![&*self.inbox, &connection.floor, claim_ms(), &not_after];
+        let mut args = vec![&*self.session_id, &connection.floor, claim_ms(), &not_after];
         for (member, place) in &members {
             args.extend([member.as_str(), place]);
         }
@@ -494,7 +507,7 @@ impl Link {
         self.queued(name, &places, ends(left.unwrap_or_default(), sent));
         drop(sending);
         if let (Some(held), Some(left)) = (held, left.and_then(|left| u64::try_from(left).ok()))
-            && let Some(grant) = GrantSnapshot::told(&held, left, sent)
+            && let Some(grant) = GrantSnapshot::parse(&held, left, sent)
         {
             self.described(server, name, &grant);
         }

@@ -15,7 +15,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 use crate::background::sync::lock;
 
 /// So many commands under way are many.
-const MANY: usize = 8;
+const BATCH_THRESHOLD: usize = 8;
 
 type Answer = oneshot::Sender<RedisResult<Value>>;
 
@@ -29,14 +29,14 @@ struct Pending {
 
 /// The sending end of a connection.
 #[derive(Clone)]
-pub(crate) struct Outbox {
+pub(crate) struct Batcher {
     redis: MultiplexedConnection,
     pending: Arc<Mutex<Pending>>,
     /// Where the connection lives.
     runtime: Handle,
 }
 
-impl Outbox {
+impl Batcher {
     /// Of a connection that lives on the runtime that calls.
     pub(crate) fn new(redis: MultiplexedConnection) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl Outbox {
     pub(crate) async fn send(&self, command: &Cmd, others: usize) -> RedisResult<Value> {
         let answer = {
             let mut pending = lock(&self.pending);
-            if others < MANY && !pending.leaving {
+            if others < BATCH_THRESHOLD && !pending.leaving {
                 None
             } else {
                 let (answer, receiver) = oneshot::channel();

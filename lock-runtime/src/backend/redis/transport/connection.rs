@@ -25,7 +25,7 @@ use crate::{
     backend::redis::{
         Server,
         protocol::script::Script,
-        transport::{batcher::Outbox, pulse::Hindered},
+        transport::{batcher::Batcher, pulse::Readiness},
     },
     background::clock::boot as clock,
     events::{Counters, count},
@@ -56,7 +56,7 @@ pub(crate) enum CallError {
     /// The connection is gone, or has to go; it is not known whether the command was carried out.
     Broken(String),
     /// The server cannot carry out the command for the moment.
-    NotNow(String),
+    NotReady(String),
     /// The server leads no more: a new connection, and with it a new floor, after a moment.
     Demoted(String),
     /// The server refuses.
@@ -75,7 +75,7 @@ impl CallError {
                 ServerErrorKind::BusyLoading
                 | ServerErrorKind::TryAgain
                 | ServerErrorKind::ClusterDown
-                | ServerErrorKind::MasterDown => Self::NotNow(text),
+                | ServerErrorKind::MasterDown => Self::NotReady(text),
                 ServerErrorKind::ReadOnly | ServerErrorKind::Moved | ServerErrorKind::Ask => {
                     Self::Demoted(text)
                 }
@@ -84,14 +84,14 @@ impl CallError {
                     .iter()
                     .any(|code| text.contains(code)) =>
                 {
-                    Self::NotNow(text)
+                    Self::NotReady(text)
                 }
                 _ => Self::Refused(BackendError::Refused(text)),
             },
             ErrorKind::Extension
                 if matches!(error.code(), Some("BUSY" | "MISCONF" | "NOREPLICAS")) =>
             {
-                Self::NotNow(text)
+                Self::NotReady(text)
             }
             ErrorKind::Extension => Self::Refused(BackendError::Refused(text)),
             _ => Self::Broken(text),
@@ -102,7 +102,7 @@ impl CallError {
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Broken(text) | Self::NotNow(text) | Self::Demoted(text) => f.write_str(text),
+            Self::Broken(text) | Self::NotReady(text) | Self::Demoted(text) => f.write_str(text),
             Self::Refused(error) => error.fmt(f),
         }
     }
@@ -259,7 +259,7 @@ impl Health {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Ends when the connection is given up.
+    /// ExitPolicy when the connection is given up.
     pub(crate) async fn until_broken(&self) {
         let mut broke = pin!(self.broke.notified());
         broke.as_mut().enable();
@@ -288,8 +288,8 @@ pub(crate) struct Connection {
     pub(crate) health: Arc<Health>,
     /// Server time less local time, in µs, to a round trip.
     clock_offset: i128,
-    outbox: Outbox,
-    hindered: Arc<Hindered>,
+    batcher: Batcher,
+    readiness: Arc<Readiness>,
     counters: Arc<Counters>,
 }
 
@@ -435,8 +435,8 @@ impl Connection {
             health,
             clock_offset: i128::from(server_micros)
                 - i128::try_from(local_micros).unwrap_or_default(),
-            outbox: Outbox::new(redis),
-            hindered: server.hindered.clone(),
+            batcher: Batcher::new(redis),
+            readiness: server.readiness.clone(),
             counters: server.counters.clone(),
         })
     }
@@ -500,10 +500,10 @@ impl Connection {
         match &error {
             CallError::Broken(detail) => self.health.mark_lost(detail),
             CallError::Demoted(detail) => {
-                self.hindered.note();
+                self.readiness.note();
                 self.health.mark_lost_and_demoted(detail);
             }
-            CallError::NotNow(_) => self.hindered.note(),
+            CallError::NotReady(_) => self.readiness.note(),
             CallError::Refused(_) => {}
         }
         error
@@ -516,7 +516,7 @@ impl Connection {
         let _in_flight = InFlight(health);
         count(&self.counters.commands);
         let reply = {
-            let mut reply = pin!(self.outbox.send(command, others));
+            let mut reply = pin!(self.batcher.send(command, others));
             tokio::select! {
                 biased;
                 reply = &mut reply => reply,

@@ -123,7 +123,7 @@ async fn check_server(
     allow_eviction: bool,
     patience: Duration,
 ) -> Result<(), Failure> {
-    let channel = "lock:inbox:check";
+    let channel = "lock:session:check";
     let opened = Connection::open(server, channel, None, Arc::default(), patience, |_| {}).await;
     let connection = match opened {
         Ok(connection) => connection,

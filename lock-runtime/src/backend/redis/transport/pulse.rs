@@ -14,21 +14,21 @@ use crate::{
     background::{self, clock::boot as clock, sync::lock},
 };
 
-/// How long a server counts as hindered that could not carry out a command: those who wait ask it again much sooner.
-const HINDERED_AGE: Duration = Duration::from_secs(1);
+/// How long a server counts as readiness that could not carry out a command: those who wait ask it again much sooner.
+const NOT_READY_AGE: Duration = Duration::from_secs(1);
 
 /// When the server last said that it cannot carry out commands for the moment.
 #[derive(Debug, Default)]
-pub(crate) struct Hindered(Mutex<Option<Moment>>);
+pub(crate) struct Readiness(Mutex<Option<Moment>>);
 
-impl Hindered {
+impl Readiness {
     pub(crate) fn note(&self) {
         *lock(&self.0) = Some(clock::now());
     }
 
     fn is_recent(&self) -> bool {
         let noted = *lock(&self.0);
-        noted.is_some_and(|noted| clock::now().since(noted) < HINDERED_AGE)
+        noted.is_some_and(|noted| clock::now().since(noted) < NOT_READY_AGE)
     }
 }
 
@@ -44,14 +44,14 @@ impl Server {
     pub(crate) async fn is_answering(self: &Arc<Self>, within: Duration) -> bool {
         let mut answer = self.ask_for_pulse(within);
         let answered = answer.wait_for(Option::is_some).await;
-        answered.is_ok_and(|answered| *answered == Some(true)) && !self.hindered.is_recent()
+        answered.is_ok_and(|answered| *answered == Some(true)) && !self.readiness.is_recent()
     }
 
     fn has_heard_since(&self, moment: Moment) -> bool {
-        let links = lock(&self.links);
-        let mut links = links.values().flatten().chain(self.home.get());
-        links.any(|link| {
-            let connection = link.connected();
+        let sessions = lock(&self.sessions);
+        let mut sessions = sessions.values().flatten().chain(self.home.get());
+        sessions.any(|session| {
+            let connection = session.connected();
             connection.is_some_and(|connection| connection.health.has_heard_since(moment))
         })
     }

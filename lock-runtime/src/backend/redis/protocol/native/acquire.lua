@@ -1,6 +1,6 @@
 -- The rest of acquire_free.lua: the lock is held or waited for, or the server has lost its counter.
 
-local lease, inbox, owner = string.match(ARGV[1], '^(%d+)|([^|]+)|(%x+)$')
+local lease, session_id, owner = string.match(ARGV[1], '^(%d+)|([^|]+)|(%x+)$')
 if not lease or lease ~= ARGV[2] or tonumber(lease) < 1 then
   return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- 0 would delete the key later on
 end
@@ -14,7 +14,7 @@ local function take()
   return token -- inside, for the whole lease
 end
 
-local member = owner .. '|' .. inbox .. '|' .. lease .. '|' .. ARGV[4]
+local member = owner .. '|' .. session_id .. '|' .. lease .. '|' .. ARGV[4]
 local held = redis.call('GET', KEYS[1])
 if not held then
   -- Free. If a queue lives, its head gets the lock, whoever asks.

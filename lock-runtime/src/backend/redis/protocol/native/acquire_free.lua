@@ -1,13 +1,13 @@
 -- Takes the lock if it is free and nobody waits, else queues the caller.
 --
 -- KEYS: grant, queue, fence
--- ARGV: 1 `lease|inbox|owner`, what the grant says after its token
+-- ARGV: 1 `lease|session_id|owner`, what the grant says after its token
 --       2 lease in ms
 --       3 floor
 --       4 wait in ms (0: do not queue)
 --       5 claim in ms
 --       6 not after (server time in µs, '' without limit)
---       7 `notify|inbox`, if the inbox is to be woken when a lock that is not free becomes free
+--       7 `notify|session_id`, if the session_id is to be woken when a lock that is not free becomes free
 
 if ARGV[6] ~= '' then
   local time = redis.call('TIME')

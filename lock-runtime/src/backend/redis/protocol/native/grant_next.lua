@@ -1,12 +1,12 @@
 -- Shared by the scripts that give a lock away.
 --
 -- State of a lock, all in one slot:
---   grant  string  token|lease|inbox|owner owner …   expires with the lease. Several owners are a cohort: neighbours of the
---                 queue, of one inbox and one lease, who have their turns one after the other. The token is the first one's;
+--   grant  string  token|lease|session_id|owner owner …   expires with the lease. Several owners are a cohort: neighbours of the
+--                 queue, of one session_id and one lease, who have their turns one after the other. The token is the first one's;
 --                 the others have those after it.
---   queue  zset    owner|inbox|lease|wait            score: microseconds at which it was queued, never repeated
---                 and after all of these `notify|inbox`, score infinite, for each inbox to be woken when nobody queues
---   claim  string  inbox                             the inbox that was handed the lock last, for longer than its claim stands
+--   queue  zset    owner|session_id|lease|wait            score: microseconds at which it was queued, never repeated
+--                 and after all of these `notify|session_id`, score infinite, for each session_id to be woken when nobody queues
+--   claim  string  session_id                             the session_id that was handed the lock last, for longer than its claim stands
 --   fence  string  the newest token of the slot
 
 local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)$'
@@ -17,9 +17,9 @@ local TELLING_LEASE = 500
 -- No script looks at more entries of a queue than so many: others wait meanwhile.
 local ENTRIES_AT_MOST = 2000
 
--- The channel of an inbox. It does not tell the inbox, which signs what is said there.
-local function channel_of(inbox)
-  return 'lock:inbox:' .. redis.sha1hex(inbox)
+-- The channel of an session_id. It does not tell the session_id, which signs what is said there.
+local function channel_of(session_id)
+  return 'lock:session:' .. redis.sha1hex(session_id)
 end
 
 -- No grant lasts longer than its lease: the server's clock may have been set back, or the expiry taken away. Whoever
@@ -45,10 +45,10 @@ local function before_all(queue, now)
   return math.min(tonumber(head or now), now) - 1
 end
 
--- Takes the neighbours of a head that is gone from the queue already, as far as they are of its inbox and its lease, out
+-- Takes the neighbours of a head that is gone from the queue already, as far as they are of its session_id and its lease, out
 -- of the queue. Returns the owners of all that are alive, and their number.
-local function cohort(queue, owner, inbox, lease, now)
-  local tail = '|' .. inbox .. '|' .. lease .. '|'
+local function cohort(queue, owner, session_id, lease, now)
+  local tail = '|' .. session_id .. '|' .. lease .. '|'
   local first, last = #owner + 1, #owner + #tail
   local neighbours = redis.call('ZRANGE', queue, 0, 0) -- most often the next one is of another process
   if not neighbours[1] or string.sub(neighbours[1], first, last) ~= tail then
@@ -70,13 +70,13 @@ local function cohort(queue, owner, inbox, lease, now)
   return table.concat(owners, ' '), #owners
 end
 
--- Takes the places of an inbox out of the queue, because its process does not listen. Once it does, it finds that they are
+-- Takes the places of an session_id out of the queue, because its process does not listen. Once it does, it finds that they are
 -- gone, and takes them again.
-local function set_aside(queue, inbox)
-  local first, last = OWNER_DIGITS + 2, OWNER_DIGITS + 1 + #inbox
+local function set_aside(queue, session_id)
+  local first, last = OWNER_DIGITS + 2, OWNER_DIGITS + 1 + #session_id
   local places = {}
   for _, member in ipairs(redis.call('ZRANGE', queue, 0, ENTRIES_AT_MOST - 1)) do
-    if string.sub(member, first, last) == inbox then
+    if string.sub(member, first, last) == session_id then
       places[#places + 1] = member
     end
   end
@@ -99,28 +99,28 @@ local function hand_on(head, grant, queue, claimed, fence, floor, claim)
       now = time[1] * 1000000 + time[2]
     end
     entries = entries + 1
-    local owner, inbox, lease, wait = string.match(head[1], MEMBER)
+    local owner, session_id, lease, wait = string.match(head[1], MEMBER)
     if not owner then
       -- Free, but for those who hear of it. Not heard is no harm: they try now and then.
       redis.pcall('PUBLISH', channel_of(string.sub(head[1], 8)), 'free|' .. grant)
     elseif head[2] + wait * 1000 > now then
-      local owners, count = cohort(queue, owner, inbox, lease, now)
+      local owners, count = cohort(queue, owner, session_id, lease, now)
       local token = next_token(fence, floor, count)
       local given = string.format('%.0f|', token) .. lease .. '|'
-      redis.call('SET', grant, given .. inbox .. '|' .. owners, 'PX', math.min(tonumber(lease), tonumber(claim)))
+      redis.call('SET', grant, given .. session_id .. '|' .. owners, 'PX', math.min(tonumber(lease), tonumber(claim)))
       -- Nobody may be left behind holding a lock it was not told of: not heard is not given.
       local told = given .. owners .. '|' .. grant
-      local signature = redis.sha1hex(inbox .. told .. inbox)
-      local heard = redis.pcall('PUBLISH', channel_of(inbox), signature .. '|' .. told)
+      local signature = redis.sha1hex(session_id .. told .. session_id)
+      local heard = redis.pcall('PUBLISH', channel_of(session_id), signature .. '|' .. told)
       if type(heard) == 'number' and heard > 0 then
         if claimed and tonumber(lease) >= TELLING_LEASE then
-          redis.call('SET', claimed, inbox, 'PX', math.min(tonumber(lease), tonumber(claim)) + 500)
+          redis.call('SET', claimed, session_id, 'PX', math.min(tonumber(lease), tonumber(claim)) + 500)
         elseif claimed then
           redis.call('DEL', claimed)
         end
         return owners
       end
-      entries = entries + set_aside(queue, inbox)
+      entries = entries + set_aside(queue, session_id)
     end
     if entries >= ENTRIES_AT_MOST then
       redis.call('DEL', grant, claimed or grant)
@@ -132,14 +132,14 @@ local function hand_on(head, grant, queue, claimed, fence, floor, claim)
   return nil, false
 end
 
--- An inbox that was handed the lock and has let the claim expire does not listen: it delays the others by one claim, however
--- many wait there. `speaks` is the inbox that asks, which does listen.
+-- An session_id that was handed the lock and has let the claim expire does not listen: it delays the others by one claim, however
+-- many wait there. `speaks` is the session_id that asks, which does listen.
 local function set_claimant_aside(queue, claimed, speaks)
-  local inbox = redis.call('GET', claimed)
-  if inbox then
+  local session_id = redis.call('GET', claimed)
+  if session_id then
     redis.call('DEL', claimed)
-    if inbox ~= speaks then
-      set_aside(queue, inbox)
+    if session_id ~= speaks then
+      set_aside(queue, session_id)
     end
   end
 end

@@ -2,7 +2,7 @@
 -- enter gets a lock that is free, if nobody alive waits before it.
 --
 -- KEYS: grant, queue, fence, claim
--- ARGV: 1 owner, 2 its member of the queue, 3 floor, 4 claim in ms, 5 'enter' or 'abandon', 6 `lease|inbox|owner`, 7 inbox
+-- ARGV: 1 owner, 2 its member of the queue, 3 floor, 4 claim in ms, 5 'enter' or 'abandon', 6 `lease|session_id|owner`, 7 session_id
 local score = redis.call('ZSCORE', KEYS[2], ARGV[2])
 redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that may not write says so here
 local held = redis.call('GET', KEYS[1])

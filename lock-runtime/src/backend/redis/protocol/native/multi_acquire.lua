@@ -2,7 +2,7 @@
 --
 -- KEYS: fence, then grant and queue of each lock
 -- ARGV: 1 lease in ms, 2 floor, 3 claim in ms, 4 not after (server time in µs, '' without limit), then for each lock
---       `lease|inbox|owner`, what its grant says after the token
+--       `lease|session_id|owner`, what its grant says after the token
 
 if ARGV[4] ~= '' then
   local time = redis.call('TIME')

@@ -1,7 +1,7 @@
 -- One heartbeat of a process that waits: it frees what expired, heals pushes that got lost, and finds queues that did.
 --
 -- KEYS: fence, then grant, queue and claim of each lock
--- ARGV: 1 inbox, 2 floor, 3 claim in ms, 4 until the next look, in ms, then for each lock a member of its queue that waits in
+-- ARGV: 1 session_id, 2 floor, 3 claim in ms, 4 until the next look, in ms, then for each lock a member of its queue that waits in
 --       this process
 local call, match = redis.call, string.match
 local found = {}
@@ -14,9 +14,9 @@ for i = 2, #KEYS, 3 do
     held = call('GET', grant)
   end
   if held then
-    local lease, inbox = match(held, '^%d+|(%d+)|([^|]*)|')
+    local lease, session_id = match(held, '^%d+|(%d+)|([^|]*)|')
     local left = clamp(grant, lease)
-    if inbox == ARGV[1] then
+    if session_id == ARGV[1] then
       found[#found + 1] = { 'held', number, held, left }
     elseif left < ARGV[4] + 0 then
       found[#found + 1] = { 'ends', number, left }
@@ -29,6 +29,6 @@ for i = 2, #KEYS, 3 do
     found[#found + 1] = { 'gone', number } -- neither queued nor inside: the server has lost the queue, or the grant
   end
 end
--- For each lock, by its number: `held`, a grant of this inbox and what is left of it in ms; `ends`, when to look again, in
+-- For each lock, by its number: `held`, a grant of this session_id and what is left of it in ms; `ends`, when to look again, in
 -- ms; `gone`, to queue for again.
 return found

@@ -1,8 +1,8 @@
 -- Queues several callers of one process, in this order. A lock that is free is given away at once, to whoever is first.
 --
 -- KEYS: grant, queue, fence, claim
--- ARGV: 1 inbox, 2 floor, 3 claim in ms, 4 not after (server time in µs, '' without limit), then for each caller
---       `owner|inbox|lease|wait`, and its place ('' at first, then the score that an earlier reply gave)
+-- ARGV: 1 session_id, 2 floor, 3 claim in ms, 4 not after (server time in µs, '' without limit), then for each caller
+--       `owner|session_id|lease|wait`, and its place ('' at first, then the score that an earlier reply gave)
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if ARGV[4] ~= '' and now > tonumber(ARGV[4]) then
@@ -56,7 +56,7 @@ end
 if not held then
   hand_on_expired(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
 end
--- A grant of this inbox; what is left of any, in ms, also of one that this request gave; then the places.
+-- A grant of this session_id; what is left of any, in ms, also of one that this request gave; then the places.
 local mine = held and string.match(held, '^%d+|%d+|([^|]+)|') == ARGV[1]
 local left = held and left_of(KEYS[1], held) or math.max(redis.call('PTTL', KEYS[1]), 0)
 return { mine and held or false, left, unpack(places) }

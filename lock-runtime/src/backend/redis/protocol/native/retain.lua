@@ -1,5 +1,5 @@
 -- The holder has left, and the lock stays taken until its least time is over. Then its expiry frees it, and the next
--- look of a waiter hands it on. Nobody renews it until then: it is no inbox's.
+-- look of a waiter hands it on. Nobody renews it until then: it is no session_id's.
 --
 -- KEYS: grant, queue, fence, claim
 -- ARGV: 1 token, 2 until when (server time in µs), 3 how much longer at most, in ms, 4 floor, 5 claim in ms

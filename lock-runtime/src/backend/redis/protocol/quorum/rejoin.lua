@@ -1,7 +1,7 @@
 -- Gives this node the grant that a majority has, if the lock is free here, and the node has all of its state.
 --
 -- KEYS: grant, fence, mark
--- ARGV: 1 token, 2 `lease|inbox|owner`, 3 lease in ms, 4 not after (server time in µs)
+-- ARGV: 1 token, 2 `lease|session_id|owner`, 3 lease in ms, 4 not after (server time in µs)
 local now = server_micros()
 if now > tonumber(ARGV[4]) then
   return -1 -- late, and nothing was changed

@@ -1,7 +1,7 @@
 -- Takes the lock on this node if it is free here, and the node has all of its state.
 --
 -- KEYS: grant, fence, mark
--- ARGV: 1 `lease|inbox|owner`, what the grant says after its token
+-- ARGV: 1 `lease|session_id|owner`, what the grant says after its token
 --       2 lease in ms
 --       3 floor
 --       4 not after (server time in µs)

@@ -1,7 +1,7 @@
 -- Takes the lock if it is free.
 --
 -- KEYS: lock, counter, fence
--- ARGV: 1 `lease|inbox|owner`, 2 lease in ms, 3 floor, 4 and 5 are for a queue, 6 not after (server time in µs, '' without
+-- ARGV: 1 `lease|session_id|owner`, 2 lease in ms, 3 floor, 4 and 5 are for a queue, 6 not after (server time in µs, '' without
 --       limit)
 if ARGV[6] ~= '' then
   local time = redis.call('TIME')

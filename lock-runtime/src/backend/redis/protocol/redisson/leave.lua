@@ -1,7 +1,7 @@
 -- The caller gives up: what it has got meanwhile is given back, unless it enters.
 --
 -- KEYS: lock, counter
--- ARGV: 1 owner, 2 `owner|inbox|lease|wait`, 5 'enter' or 'abandon'
+-- ARGV: 1 owner, 2 `owner|session_id|lease|wait`, 5 'enter' or 'abandon'
 local field, holder, token = ours(KEYS[1])
 if holder ~= uuid(ARGV[1]) then
   return { 'left' } -- it was not inside
@@ -12,5 +12,5 @@ if ARGV[5] == 'abandon' then
   return { 'left' }
 end
 -- Granted meanwhile: the caller enters.
-local inbox, lease = string.match(ARGV[2], '^%x+|([^|]+)|(%d+)|')
-return { 'held', token .. '|' .. lease .. '|' .. inbox .. '|' .. ARGV[1], clamp(KEYS[1], field) }
+local session_id, lease = string.match(ARGV[2], '^%x+|([^|]+)|(%d+)|')
+return { 'held', token .. '|' .. lease .. '|' .. session_id .. '|' .. ARGV[1], clamp(KEYS[1], field) }

@@ -2,7 +2,7 @@
 --
 -- KEYS: fence, then lock and counter of each lock
 -- ARGV: 1 lease in ms, 2 floor, 3 claim in ms, 4 not after (server time in µs, '' without limit), then for each lock
---       `lease|inbox|owner`
+--       `lease|session_id|owner`
 if ARGV[4] ~= '' then
   local time = redis.call('TIME')
   if time[1] * 1000000 + time[2] > tonumber(ARGV[4]) then

@@ -26,9 +26,9 @@ fn offer_next(cohort: &mut Cohort, now: Moment) -> Option<Turn> {
 /// A grant of this lease that was pushed at 0 to owners 1, 2, …, under tokens 10, 11, ….
 fn pushed(owners: u128, lease: Duration) -> Cohort {
     let owners: Vec<_> = (1..=owners).map(|one| owner(one).to_string()).collect();
-    let grant = format!("10|{}|inbox|{}", lease.as_millis(), owners.join(" "));
+    let grant = format!("10|{}|session_id|{}", lease.as_millis(), owners.join(" "));
     let claim = u64::try_from(lease.min(CLAIM).as_millis()).expect("it is short");
-    let grant = GrantSnapshot::told(&grant, claim, at(0)).expect("a grant");
+    let grant = GrantSnapshot::parse(&grant, claim, at(0)).expect("a grant");
     Cohort::new(&grant, at(0)).expect("a cohort")
 }
 
