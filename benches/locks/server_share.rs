@@ -28,11 +28,11 @@ const PARTS: u32 = 4;
 
 /// What `lock_runtime` sends, up to where its scripts have more to do than to take a free lock and to free one.
 const ACQUIRE: &str = concat!(
-    include_str!("../../lock-runtime/src/backend/redis/scripts/acquire_free.lua"),
+    include_str!("../../lock-runtime/src/backend/redis/protocol/native/acquire_free.lua"),
     "return redis.error_reply('not free')"
 );
 const RELEASE: &str = concat!(
-    include_str!("../../lock-runtime/src/backend/redis/scripts/release_last.lua"),
+    include_str!("../../lock-runtime/src/backend/redis/protocol/native/release_last.lua"),
     "return redis.error_reply('somebody waits')"
 );
 

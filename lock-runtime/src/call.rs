@@ -20,11 +20,11 @@ use pin_project_lite::pin_project;
 
 use crate::{
     acquire::{
-        Locks,
+        ExitPolicy, Locks,
         entry::Entered,
         reentry::{self, Frame},
     },
-    background::{self, shutdown::Renewals},
+    background,
 };
 
 /// A body of any type.
@@ -90,17 +90,6 @@ impl<F: Future> Body for Pin<&mut BodySlot<F>> {
     }
 }
 
-/// How a body under its locks ends.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ExitPolicy {
-    /// What becomes of it at a loss.
-    pub(crate) on_lost: OnLost,
-    /// Whether its value waits for the release.
-    pub(crate) release: Release,
-    /// The call's client lives until then.
-    pub(crate) _renewals: Option<Arc<Renewals>>,
-}
-
 /// What a body inside its locks needs from poll to poll.
 ///
 /// Bodies nest: what stands on the stack while one is polled is small, and the rest is in functions of its own.
@@ -125,7 +114,7 @@ impl Inside {
         }
     }
 
-    /// Polls a body inside its locks, the deadlines checked before. ExitPolicy with the body, or with a loss.
+    /// Polls a body inside its locks, the deadlines checked before. Ends with the body, or with a loss.
     pub(crate) fn poll(
         &mut self,
         entered: &Entered,
@@ -190,7 +179,7 @@ enum Stage {
 /// The way of one call through its locks. Dropped after the body, it gives back whatever it has of them.
 pub(crate) struct GuardedCall {
     stage: Stage,
-    ends: ExitPolicy,
+    exit: ExitPolicy,
 }
 
 impl GuardedCall {
@@ -198,35 +187,35 @@ impl GuardedCall {
     pub(crate) fn through(locks: Result<Locks, LockError>) -> Self {
         match locks {
             Ok(locks) => Self {
-                ends: locks.ends(),
+                exit: locks.exit_policy(),
                 stage: Stage::Entering(locks.enter()),
             },
             Err(error) => Self {
-                ends: ExitPolicy::default(),
+                exit: ExitPolicy::default(),
                 stage: Stage::Entering(Box::pin(std::future::ready(Err(error)))),
             },
         }
     }
 
     /// Is inside already.
-    pub(crate) fn from_inside(entered: Entered, frame: Arc<Frame>, ends: ExitPolicy) -> Self {
+    pub(crate) fn from_inside(entered: Entered, frame: Arc<Frame>, exit: ExitPolicy) -> Self {
         Self {
             stage: Stage::Inside {
                 entered,
                 inside: Inside::new(frame),
             },
-            ends,
+            exit,
         }
     }
 
-    /// ExitPolicy when the locks are left, or were not entered. What is beside the body has functions of its own, see
+    /// Ends when the locks are left, or were not entered. What is beside the body has functions of its own, see
     /// [`Inside`].
     pub(crate) fn poll(&mut self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match &mut self.stage {
                 Stage::Entering(_) => ready!(self.poll_entering(body, cx)),
                 Stage::Inside { entered, inside } => {
-                    ready!(inside.poll(entered, self.ends.on_lost, body, cx));
+                    ready!(inside.poll(entered, self.exit.on_lost, body, cx));
                     // The key is released only after the body is gone.
                     body.end();
                     self.leave();
@@ -277,9 +266,9 @@ impl GuardedCall {
             let result = inside.result(&entered);
             drop(inside);
             let leaving = Box::pin(entered.leave(result.is_ok()).map(drop));
-            self.stage = match self.ends.release {
+            self.stage = match self.exit.release {
                 Release::Background => {
-                    leave_behind(leaving);
+                    leave_behind(leaving, self.exit.context());
                     Stage::Left(result)
                 }
                 Release::Confirmed => Stage::Leaving(leaving, result),
@@ -297,11 +286,11 @@ impl GuardedCall {
 
 /// Goes on leaving by itself. The release is on its way when this returns, where there is a connection: the next
 /// acquisition over it comes later.
-fn leave_behind(mut leaving: BoxFuture<'static, ()>) {
+fn leave_behind(mut leaving: BoxFuture<'static, ()>, context: &Arc<background::Context>) {
     let mut cx = Context::from_waker(Waker::noop());
     if leaving.as_mut().poll(&mut cx).is_pending() {
         // On the engine: nobody may drive the caller's runtime once the call has returned.
-        background::finish(leaving);
+        context.finish(leaving);
     }
 }
 

@@ -16,9 +16,9 @@ use crate::{
         one,
         reentry::{self, Frame, MultiCall},
     },
-    background,
+    background::Context,
     call::{BodySlot, Inside},
-    lease::hold::{HoldState, ReleaseOutcome},
+    lease::{hold::HoldState, release::ReleaseOutcome},
 };
 
 /// The hold that a body runs in: its fencing token, what is left of its lease, and word of its loss.
@@ -63,7 +63,7 @@ impl Hold {
         self.state.loss()
     }
 
-    /// ExitPolicy when the lease is lost; never, if the hold is released before.
+    /// Ends when the lease is lost; never, if the hold is released before.
     ///
     /// # Cancel safety
     /// May be dropped and called again.
@@ -184,7 +184,7 @@ impl Holds {
         self.holds.iter().find_map(Hold::loss)
     }
 
-    /// ExitPolicy when one of them is lost; never, if they are released before.
+    /// Ends when one of them is lost; never, if they are released before.
     ///
     /// # Cancel safety
     /// May be dropped and called again.
@@ -285,7 +285,7 @@ impl LockGuard {
     /// # Panics
     /// In an async context, where it would block the runtime.
     pub fn blocking_release(self) -> ReleaseOutcome {
-        background::handle().block_on(self.release())
+        Context::of_process().handle().block_on(self.release())
     }
 }
 
@@ -366,7 +366,7 @@ impl MultiLockGuard {
     /// # Panics
     /// In an async context, where it would block the runtime.
     pub fn blocking_release(self) -> Vec<ReleaseOutcome> {
-        background::handle().block_on(self.release())
+        Context::of_process().handle().block_on(self.release())
     }
 }
 

@@ -49,21 +49,23 @@ mod call;
 mod client;
 mod events;
 mod guard;
+mod in_current_hold;
 mod lease;
 mod lock;
 mod multi_lock;
+mod options;
 
 #[doc(hidden)]
 #[path = "private.rs"]
 pub mod __private;
 
-pub use acquire::reentry::{InCurrentHold, WithinHold};
 pub use call::Run;
 pub use client::url::ConnectError;
-pub use client::{AlreadyInstalled, LockClient, LockClientBuilder, URL_VARIABLE};
+pub use client::{AlreadyInstalled, LockClient, URL_VARIABLE, builder::LockClientBuilder};
 pub use events::Stats;
 pub use guard::{Hold, Holds, LockGuard, MultiLockGuard};
-pub use lease::hold::ReleaseOutcome;
+pub use in_current_hold::{InCurrentHold, WithinHold};
+pub use lease::release::ReleaseOutcome;
 pub use lock::Lock;
 pub use lock_core::{
     advice::{Advice, Detail},

@@ -13,13 +13,13 @@ use crate::{
     acquire::{
         Locks,
         one::{self, AcquireSpec},
-        options::{Settings, option_setters},
         reentry,
     },
-    background,
+    background::Context,
     call::Run,
     client::LockClient,
     guard::LockGuard,
+    options::{Settings, option_setters},
 };
 
 /// One lock of a client, with the options of the acquisition to come.
@@ -182,7 +182,7 @@ impl Lock {
     /// # Panics
     /// In an async context, where it would block the runtime.
     pub fn blocking_acquire(&self) -> Result<LockGuard, LockError> {
-        background::handle().block_on(self.acquire())
+        Context::of_process().handle().block_on(self.acquire())
     }
 
     /// [`try_acquire`](Self::try_acquire) for code outside async.
@@ -193,6 +193,6 @@ impl Lock {
     /// # Panics
     /// In an async context, where it would block the runtime.
     pub fn blocking_try_acquire(&self) -> Result<LockGuard, LockError> {
-        background::handle().block_on(self.try_acquire())
+        Context::of_process().handle().block_on(self.try_acquire())
     }
 }

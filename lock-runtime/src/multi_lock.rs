@@ -9,15 +9,12 @@ use lock_core::{
 };
 
 use crate::{
-    acquire::{
-        Locks, multi,
-        one::AcquireSpec,
-        options::{Settings, option_setters},
-    },
-    background,
+    acquire::{Locks, multi, one::AcquireSpec},
+    background::Context,
     call::Run,
     client::LockClient,
     guard::MultiLockGuard,
+    options::{Settings, option_setters},
 };
 
 /// Several locks of a client, with the options of the acquisition to come: what `keys` are to the attribute, for keys
@@ -188,7 +185,7 @@ impl MultiLock {
     /// # Panics
     /// In an async context, where it would block the runtime.
     pub fn blocking_acquire(&self) -> Result<MultiLockGuard, LockError> {
-        background::handle().block_on(self.acquire())
+        Context::of_process().handle().block_on(self.acquire())
     }
 
     /// [`try_acquire`](Self::try_acquire) for code outside async.
@@ -199,6 +196,6 @@ impl MultiLock {
     /// # Panics
     /// In an async context, where it would block the runtime.
     pub fn blocking_try_acquire(&self) -> Result<MultiLockGuard, LockError> {
-        background::handle().block_on(self.try_acquire())
+        Context::of_process().handle().block_on(self.try_acquire())
     }
 }

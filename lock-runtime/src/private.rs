@@ -22,13 +22,14 @@ pub mod v1 {
     use pin_project_lite::pin_project;
 
     use crate::{
+        acquire::ExitPolicy,
         acquire::Locks,
         acquire::entry::Entered,
-        acquire::options::Settings,
         acquire::reentry::Frame,
-        call::{BodySlot, ExitPolicy, GuardedCall},
+        call::{BodySlot, GuardedCall},
         client::LockClient,
         guard::{Hold, Holds},
+        options::Settings,
     };
 
     /// Begins a key.
@@ -320,12 +321,12 @@ pub mod v1 {
         /// Enters the locks, for a body that is built only then.
         pub async fn enter(self) -> Result<Inside, LockError> {
             let locks = self.locks()?;
-            let ends = locks.ends();
+            let exit = locks.exit_policy();
             let (entered, frame) = locks.enter().await?;
             Ok(Inside {
                 entered,
                 frame,
-                ends,
+                exit,
             })
         }
 
@@ -355,7 +356,7 @@ pub mod v1 {
     pub struct Inside {
         entered: Entered,
         frame: Arc<Frame>,
-        ends: ExitPolicy,
+        exit: ExitPolicy,
     }
 
     impl Inside {
@@ -367,7 +368,7 @@ pub mod v1 {
         {
             Called {
                 body: BodySlot::new(body),
-                passage: GuardedCall::from_inside(self.entered, self.frame, self.ends),
+                passage: GuardedCall::from_inside(self.entered, self.frame, self.exit),
                 failed: Some(failed),
             }
         }

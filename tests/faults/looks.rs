@@ -158,8 +158,10 @@ async fn row_57_dead_entries() {
                 for number in chunk * 5000..(chunk + 1) * 5000 {
                     let wait = if outdated { 1 } else { 600_000 };
                     let score = now - 100_000_000 + number;
-                    add.arg(score)
-                        .arg(format!("{number:032x}|lock:session:{:032x}|30000|{wait}", 7));
+                    add.arg(score).arg(format!(
+                        "{number:032x}|lock:session:{:032x}|30000|{wait}",
+                        7
+                    ));
                 }
                 add.exec_async(&mut connection).await.unwrap();
             }

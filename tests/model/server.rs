@@ -1,6 +1,6 @@
 //! The server: its state of one lock, and one function for each script, which decides as the script does.
 //!
-//! `lock-runtime/src/backend/redis/scripts/*.lua` are the originals; a function here has the name of its script.
+//! `lock-runtime/src/backend/redis/protocol/native/*.lua` are the originals; a function here has the name of its script.
 
 use crate::{
     broken::Broken,

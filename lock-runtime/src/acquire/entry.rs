@@ -6,11 +6,12 @@ use futures_util::future::{join, join_all, select_all};
 use lock_core::{backend::BoxFuture, error::LockError, key::LockName, lease::Moment};
 
 use crate::{
-    acquire::{
-        reentry::{Frame, Level, MultiCall},
+    acquire::reentry::{Frame, Level, MultiCall},
+    lease::{
+        hold::{HoldState, RenewalDemand},
+        release::{EntryTicket, ReleaseOutcome},
         siblings::Turn,
     },
-    lease::hold::{EntryTicket, HoldState, ReleaseOutcome, RenewalDemand},
 };
 
 /// One entered lock. Dropped, it is left in the background.
@@ -18,7 +19,7 @@ use crate::{
 pub(crate) struct Entry {
     // In the order in which they end: the demand for renewal, the entry itself, the level with the turn among siblings.
     cover: Option<RenewalDemand>,
-    duty: EntryTicket,
+    ticket: EntryTicket,
     level: Level,
     /// Whether this entry began the hold.
     began: bool,
@@ -28,10 +29,10 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// The entry that began a hold.
-    pub(crate) fn began(duty: EntryTicket) -> Self {
+    pub(crate) fn began(ticket: EntryTicket) -> Self {
         Self {
             cover: None,
-            duty,
+            ticket,
             level: Level::default(),
             began: true,
             retain_until: None,
@@ -39,17 +40,17 @@ impl Entry {
     }
 
     /// One more entry into a hold.
-    pub(crate) fn again(duty: EntryTicket, level: Level, cover: Option<RenewalDemand>) -> Self {
+    pub(crate) fn again(ticket: EntryTicket, level: Level, cover: Option<RenewalDemand>) -> Self {
         Self {
             cover,
             level,
             began: false,
-            ..Self::began(duty)
+            ..Self::began(ticket)
         }
     }
 
     pub(crate) fn hold(&self) -> &Arc<HoldState> {
-        self.duty.hold()
+        self.ticket.hold()
     }
 
     /// What those nested in this entry see around them.
@@ -76,7 +77,7 @@ impl Entry {
         if let Some(turn) = self.level.turn() {
             turn.wait_for_body(until);
         }
-        self.duty.step_out();
+        self.ticket.step_out();
     }
 
     /// Its body begins in its turn, if it has to have one. False if the turn has passed on.
@@ -86,7 +87,7 @@ impl Entry {
 
     /// Its body begins in a hold of others. False if that has ended.
     pub(crate) fn step_in(&mut self) -> bool {
-        self.duty.step_in()
+        self.ticket.step_in()
     }
 
     /// Whether it demands a renewal of its own.
@@ -105,7 +106,7 @@ impl Entry {
             self.hold().retain_until(until);
         }
         drop(self.cover);
-        let outcome = self.duty.leave().await;
+        let outcome = self.ticket.leave().await;
         drop(self.level);
         outcome
     }
@@ -139,7 +140,7 @@ impl Entered {
     pub(crate) fn for_at_least(mut self, time: Duration) -> Self {
         if !time.is_zero() {
             for entry in std::iter::once(&mut self.innermost).chain(&mut self.others) {
-                entry.retain_until = Some(entry.duty.hold().backend().now() + time);
+                entry.retain_until = Some(entry.ticket.hold().backend().now() + time);
             }
         }
         self
@@ -207,7 +208,7 @@ impl Entered {
         self.loss().is_some()
     }
 
-    /// ExitPolicy when one of them is lost.
+    /// Ends when one of them is lost.
     pub(crate) fn watch(&self) -> BoxFuture<'static, ()> {
         if self.others.is_empty() {
             let hold = self.hold().clone();
@@ -244,7 +245,7 @@ impl Entered {
     }
 }
 
-/// ExitPolicy when one of them is lost; never, without any.
+/// Ends when one of them is lost; never, without any.
 pub(crate) async fn loss_of_one(entries: &[Entry]) {
     if entries.is_empty() {
         return pending().await;

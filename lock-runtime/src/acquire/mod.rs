@@ -3,18 +3,40 @@
 pub(crate) mod entry;
 pub(crate) mod multi;
 pub(crate) mod one;
-pub(crate) mod options;
 pub(crate) mod reentry;
-pub(crate) mod siblings;
 
 use std::sync::Arc;
 
-use lock_core::{backend::BoxFuture, error::LockError};
+use lock_core::{
+    backend::BoxFuture,
+    error::LockError,
+    options::{OnLost, Release},
+};
 
 use crate::{
     acquire::{entry::Entered, one::AcquireSpec, reentry::Frame},
-    call::ExitPolicy,
+    background::Context,
+    lease::scheduler::Renewals,
 };
+
+/// How a body under its locks ends.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ExitPolicy {
+    /// What becomes of it at a loss.
+    pub(crate) on_lost: OnLost,
+    /// Whether its value waits for the release.
+    pub(crate) release: Release,
+    /// The call's client, which lives until then.
+    pub(crate) client: Option<(Arc<Renewals>, Arc<Context>)>,
+}
+
+impl ExitPolicy {
+    /// What a release that nobody awaits runs on. A call without a client has entered nothing.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        let client = self.client.as_ref();
+        client.map_or_else(|| Context::of_process(), |(_, context)| context)
+    }
+}
 
 /// The locks of one call, all of one client and on the same terms.
 #[derive(Debug)]
@@ -26,7 +48,7 @@ pub(crate) enum Locks {
 
 impl Locks {
     /// How a body under them ends.
-    pub(crate) fn ends(&self) -> ExitPolicy {
+    pub(crate) fn exit_policy(&self) -> ExitPolicy {
         let first = match self {
             Self::One(spec) => Some(spec),
             Self::Several(spec) => spec.first(),
@@ -34,7 +56,7 @@ impl Locks {
         first.map_or_else(ExitPolicy::default, |spec| ExitPolicy {
             on_lost: spec.terms.on_lost,
             release: spec.terms.release,
-            _renewals: Some(spec.renewals.clone()),
+            client: Some((spec.renewals.clone(), spec.shared.context.clone())),
         })
     }
 

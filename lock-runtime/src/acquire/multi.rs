@@ -173,7 +173,7 @@ impl Way {
         let requests = spec.iter().map(|spec| spec.request(wait));
         let taking = backend.acquire_multi(requests.collect());
         let taken = self.unless_lost(async {
-            match one::unless_closing(&first.shared, until, taking).await? {
+            match one::unless_shut_down(&first.shared, until, taking).await? {
                 Some(Ok(taken)) => Ok(Some(taken)),
                 // One by one, it turns out whose fault that is.
                 Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),

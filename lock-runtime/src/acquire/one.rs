@@ -15,20 +15,21 @@ use lock_core::{
     key::{LockKey, LockName},
     lease::{CLAIM, Grant, Moment},
     options::{Strategy, Terms},
-    owner::OwnerId,
 };
 use pin_project_lite::pin_project;
-use uuid::Uuid;
 
 use crate::{
     acquire::{
         entry::{Entered, Entry},
         reentry::Frame,
     },
-    background::shutdown::Renewals,
-    client::Shared,
     events::count,
-    lease::hold::{HoldState, RenewalDemand},
+    lease::{
+        hold::{HoldState, RenewalDemand},
+        release::EntryTicket,
+        scheduler::Renewals,
+        shared::Shared,
+    },
 };
 
 /// How long one attempt that never queues may go unanswered.
@@ -51,7 +52,7 @@ impl AcquireSpec {
     pub(crate) fn request(&self, wait: Duration) -> Request {
         Request {
             name: self.name.clone(),
-            owner: OwnerId::from_u128(Uuid::new_v4().as_u128()),
+            owner: self.shared.context.new_owner(),
             lease: self.terms.lease,
             wait,
             strategy: self.terms.strategy,
@@ -120,8 +121,8 @@ pub(crate) async fn counted<T>(
     entering: Pin<&mut impl Future<Output = Result<T, LockError>>>,
 ) -> Result<T, LockError> {
     // Counted before the look: shutting down either sees this call, or is seen by it.
-    let _entering = shared.held.entering();
-    let entered = if shared.closing.has_begun() {
+    let _entering = shared.registry.entering();
+    let entered = if shared.shutdown.is_cancelled() {
         Err(LockError::ShutDown)
     } else {
         entering.await
@@ -191,12 +192,12 @@ async fn enter_now(
             if !turn.begin_body() {
                 continue;
             }
-            let Some(duty) = hold.enter_again() else {
+            let Some(ticket) = EntryTicket::again(hold) else {
                 break;
             };
             count(&spec.shared.counters.reentered);
             tracing::debug!(key = %spec.key, token = %hold.token, "entered again");
-            return Ok(Entry::again(duty, frame.level().inner(turn), cover));
+            return Ok(Entry::again(ticket, frame.level().inner(turn), cover));
         }
     }
     loop {
@@ -264,13 +265,13 @@ pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
         count(&shared.counters.waited);
     }
     tracing::debug!(key = %spec.key, token = %grant.token, queued = grant.queued, "acquired");
-    Entry::began(HoldState::begin(
+    Entry::began(EntryTicket::counted(HoldState::begin(
         shared.clone(),
         spec.key.clone(),
         spec.name.clone(),
         spec.terms.lease,
         grant,
-    ))
+    )))
 }
 
 /// What the backend answers to a renewal, until then.
@@ -305,7 +306,7 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
         return Box::pin(spin(spec, budget)).await;
     }
     let mut attempt = backend.attempt(spec.request(wait));
-    match unless_closing(&spec.shared, until, attempt.enter()).await? {
+    match unless_shut_down(&spec.shared, until, attempt.enter()).await? {
         Some(Ok(Answer::Granted(grant))) => Ok(grant),
         Some(Ok(Answer::Busy)) => Err(busy_outside(spec, *budget)),
         Some(Err(error)) => Err(failed(spec, *budget, error)),
@@ -366,7 +367,7 @@ async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
         let began = backend.now();
         let until = (began + TRY_PATIENCE).min(began.max(deadline) + LEAVE_PATIENCE / 2);
         let mut attempt = backend.attempt(spec.request(Duration::ZERO));
-        let tried = unless_closing(shared, until, attempt.enter()).await?;
+        let tried = unless_shut_down(shared, until, attempt.enter()).await?;
         drop(attempt);
         let is_last = backend.now() >= deadline;
         match tried {
@@ -381,9 +382,9 @@ async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
             Some(Err(error)) => return Err(failed(spec, *budget, error)),
         }
         failed_tries += 1;
-        let chance = Uuid::new_v4().as_fields().0;
+        let chance = shared.context.chance();
         let next = backend.now() + spec.terms.backoff.pause(failed_tries, chance);
-        unless_closing(shared, next.min(deadline), std::future::pending::<()>()).await?;
+        unless_shut_down(shared, next.min(deadline), std::future::pending::<()>()).await?;
     }
 }
 
@@ -404,7 +405,7 @@ pub(crate) fn busy_with_sibling(spec: &AcquireSpec, budget: Budget) -> LockError
 }
 
 pub(crate) fn busy_outside(spec: &AcquireSpec, budget: Budget) -> LockError {
-    let with = if spec.shared.held.contains(&spec.name) {
+    let with = if spec.shared.registry.contains(&spec.name) {
         BusyWith::ThisProcess
     } else {
         BusyWith::AnotherProcess
@@ -429,7 +430,7 @@ pub(crate) fn bounded<F: Future>(
 ) -> Bounded<'_, F> {
     Bounded {
         backend,
-        until_closing: None,
+        until_shutdown: None,
         deadline,
         future,
         timer: None,
@@ -437,17 +438,17 @@ pub(crate) fn bounded<F: Future>(
 }
 
 /// The same for a call on its way in: the client's shutdown ends it with an error, even if its future is ready.
-pub(crate) fn unless_closing<F: Future>(
+pub(crate) fn unless_shut_down<F: Future>(
     shared: &Arc<Shared>,
     deadline: Moment,
     future: F,
 ) -> impl Future<Output = Result<Option<F::Output>, LockError>> {
     let bounded = Bounded {
-        until_closing: Some(shared),
+        until_shutdown: Some(shared),
         ..bounded(&shared.backend, deadline, future)
     };
     bounded.map(|output| match output {
-        None if shared.closing.has_begun() => Err(LockError::ShutDown),
+        None if shared.shutdown.is_cancelled() => Err(LockError::ShutDown),
         output => Ok(output),
     })
 }
@@ -457,7 +458,7 @@ pin_project! {
     pub(crate) struct Bounded<'a, F> {
         backend: &'a Arc<dyn Backend>,
         // The client whose shutdown ends it.
-        until_closing: Option<&'a Arc<Shared>>,
+        until_shutdown: Option<&'a Arc<Shared>>,
         deadline: Moment,
         #[pin]
         future: F,
@@ -471,8 +472,8 @@ impl<F: Future> Future for Bounded<'_, F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         if this
-            .until_closing
-            .is_some_and(|shared| shared.closing.has_begun())
+            .until_shutdown
+            .is_some_and(|shared| shared.shutdown.is_cancelled())
         {
             return Poll::Ready(None);
         }
@@ -481,14 +482,14 @@ impl<F: Future> Future for Bounded<'_, F> {
         }
         let timer = this.timer.get_or_insert_with(|| {
             let deadline = this.backend.sleep_until(*this.deadline);
-            let Some(shared) = this.until_closing.cloned() else {
+            let Some(shared) = this.until_shutdown.cloned() else {
                 return deadline;
             };
             Box::pin(async move {
                 tokio::select! {
                     biased;
                     () = deadline => {}
-                    () = shared.closing.begun() => {}
+                    () = shared.shutdown.cancelled() => {}
                 }
             })
         });

@@ -8,22 +8,21 @@
 use std::{
     cell::RefCell,
     fmt,
-    future::Future,
     iter::successors,
-    pin::Pin,
     sync::{Arc, Mutex, OnceLock, Weak},
-    task::{Context, Poll},
 };
 
 use lock_core::key::LockName;
-use pin_project_lite::pin_project;
 use tokio::task;
 
 use crate::{
-    acquire::siblings::{Turn, Turns},
     background::sync::lock,
-    client::{LockClient, Shared, scoped},
-    lease::hold::{EntryTicket, HoldState},
+    lease::{
+        hold::HoldState,
+        release::EntryTicket,
+        shared::Shared,
+        siblings::{Turn, Turns},
+    },
 };
 
 thread_local! {
@@ -138,6 +137,11 @@ impl MultiCall {
     }
 }
 
+/// Whether a hold is of this client.
+fn is_of(hold: &HoldState, shared: &Arc<Shared>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(hold.host()), Arc::as_ptr(shared))
+}
+
 /// One entered call, as those nested in it see it.
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
@@ -224,7 +228,7 @@ impl Frame {
         name: &LockName,
     ) -> Option<&Arc<Self>> {
         self.chain()
-            .find(|frame| frame.hold.name == *name && Arc::ptr_eq(frame.hold.shared(), shared))
+            .find(|frame| frame.hold.name == *name && is_of(&frame.hold, shared))
     }
 
     /// Whether this is the frame of the call that has entered the other's level.
@@ -284,16 +288,16 @@ impl Drop for Frame {
 }
 
 /// Keeps a hold, and those around it, until everything is dropped that was taken along.
-struct Stay {
+pub(crate) struct Stay {
     /// None if the hold had ended by then.
-    _duty: Option<EntryTicket>,
+    _ticket: Option<EntryTicket>,
     outer: Option<Arc<Self>>,
 }
 
 impl Stay {
     /// Keeps the holds from this frame outwards. What another future that was taken along keeps already is shared: a
     /// chain of tasks, each taken along by the one before, costs the same at each step.
-    fn of(frame: &Arc<Frame>) -> Arc<Self> {
+    pub(crate) fn of(frame: &Arc<Frame>) -> Arc<Self> {
         let mut unkept = Vec::new();
         let mut kept = None;
         for frame in frame.chain() {
@@ -305,7 +309,7 @@ impl Stay {
         }
         let innermost = unkept.into_iter().rev().fold(kept, |outer, frame| {
             let stay = Arc::new(Self {
-                _duty: frame.hold.enter_again(),
+                _ticket: EntryTicket::again(&frame.hold),
                 outer,
             });
             *lock(&frame.stay) = Arc::downgrade(&stay);
@@ -322,117 +326,5 @@ impl Drop for Stay {
         while let Some(stay) = outer {
             outer = Arc::into_inner(stay).and_then(|mut stay| stay.outer.take());
         }
-    }
-}
-
-/// Takes a future into the current hold, see [`in_current_hold`](Self::in_current_hold).
-pub trait InCurrentHold: Future + Sized {
-    /// Makes the future part of the hold that runs right now, wherever it is polled: a task spawned with it re-enters
-    /// the keys of the call that made it instead of waiting for them. The hold lasts until the future has ended too.
-    ///
-    /// A client that is scoped to the task comes along.
-    ///
-    /// Tasks that a body drives itself, on a `LocalSet` or another tokio runtime, count as spawned. What the body blocks
-    /// on is on its own call stack: `block_on` of a future that is no task enters again. The tasks of other executors
-    /// have no ids, so those that a body drives by itself are inside its hold.
-    ///
-    /// The author of the spawned task takes over a duty: the body and the task run at the same time inside one hold.
-    /// Outside any hold this does nothing. A lease that is lost does not stop the future; look at
-    /// [`Hold::lost`](crate::Hold::lost).
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves the hold.
-    ///
-    /// ```
-    /// use lock_runtime::{InCurrentHold, LockClient, LockError, distributed_lock};
-    ///
-    /// #[distributed_lock(key = "order:<id>")]
-    /// async fn outer(id: u64) -> Result<u64, LockError> {
-    ///     // Without `.in_current_hold()` the task would wait for its own parent.
-    ///     tokio::spawn(inner(id).in_current_hold()).await.expect("the task does not panic")
-    /// }
-    ///
-    /// #[distributed_lock(key = "order:<id>")]
-    /// async fn inner(id: u64) -> Result<u64, LockError> {
-    ///     Ok(id)
-    /// }
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let client = LockClient::connect("memory:").await?;
-    /// assert_eq!(client.scope(outer(7)).await?, 7);
-    /// # Ok(())
-    /// # }
-    /// ```
-    fn in_current_hold(self) -> WithinHold<Self> {
-        let frame = enclosing();
-        WithinHold {
-            inner: Some(self),
-            stay: frame.as_ref().map(Stay::of),
-            frame,
-            client: scoped(),
-        }
-    }
-}
-
-impl<F: Future> InCurrentHold for F {}
-
-pin_project! {
-    /// The future of [`InCurrentHold::in_current_hold`].
-    #[must_use = "futures do nothing unless they are awaited or spawned"]
-    pub struct WithinHold<F> {
-        #[pin]
-        inner: Option<F>,
-        stay: Option<Arc<Stay>>,
-        frame: Option<Arc<Frame>>,
-        // The hold belongs to this client, and a spawned task would not inherit it.
-        client: Option<LockClient>,
-    }
-
-    impl<F> PinnedDrop for WithinHold<F> {
-        fn drop(this: Pin<&mut Self>) {
-            this.end();
-        }
-    }
-}
-
-impl<F> WithinHold<F> {
-    /// Drops the future inside the hold, and leaves the hold only then.
-    fn end(self: Pin<&mut Self>) {
-        let mut this = self.project();
-        if this.inner.is_some() {
-            let _scope = enter(this.frame.clone());
-            this.inner.set(None);
-        }
-        *this.stay = None;
-        *this.frame = None;
-    }
-}
-
-impl<F> fmt::Debug for WithinHold<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WithinHold")
-            .field("frame", &self.frame)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<F: Future> Future for WithinHold<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.as_mut().project();
-        let inner = this.inner.as_pin_mut();
-        let inner = inner.expect("a finished future is not polled again");
-        let poll = || {
-            let _scope = enter(this.frame.clone());
-            inner.poll(cx)
-        };
-        let output = std::task::ready!(match this.client {
-            Some(client) => client.around(poll),
-            None => poll(),
-        });
-        self.end();
-        Poll::Ready(output)
     }
 }

@@ -33,9 +33,15 @@ use once_cell::sync::Lazy;
 use tokio::sync::Notify;
 
 use crate::{
-    background::{clock::runtime as clock, sync::lock},
+    background::{
+        clock::{Clock, TokioClock},
+        sync::lock,
+    },
     events::{Counters, count},
 };
+
+/// The clock of the calling runtime.
+const CLOCK: TokioClock = TokioClock;
 
 /// How much later than its local deadline a grant ends here: the body of a lost lease is dropped before the next one
 /// starts, unless its runtime has no moment for it.
@@ -192,7 +198,7 @@ impl Registry {
         token: FencingToken,
         retain_until: Option<Moment>,
     ) -> Released {
-        let retain_until = retain_until.filter(|until| *until > clock::now());
+        let retain_until = retain_until.filter(|until| *until > CLOCK.now());
         let released = self.with(name, |slot, common| {
             let Some(held) = slot.held.as_mut().filter(|held| held.token == token) else {
                 return Released::NotHeld;
@@ -220,7 +226,7 @@ impl Registry {
                 locks,
                 kept,
             } = state;
-            let now = clock::now();
+            let now = CLOCK.now();
             while let Some(first) = kept.peek_mut().filter(|first| first.0.0 <= now) {
                 let Reverse((_, name)) = PeekMut::pop(first);
                 if let Some(slot) = locks.get_mut(&name) {
@@ -264,7 +270,7 @@ impl Registry {
 impl Slot {
     /// Lets an expired grant end.
     fn settle(&mut self, common: &mut Common) {
-        let expired = |held: &Held| held.until.is_some_and(|until| clock::now() >= until);
+        let expired = |held: &Held| held.until.is_some_and(|until| CLOCK.now() >= until);
         if self.held.as_ref().is_some_and(expired) {
             self.hand_on(common);
         }
@@ -302,7 +308,7 @@ impl Slot {
     /// Offers the lock to the first waiter whose time is not over, for its claim, or gives it to nobody.
     fn hand_on(&mut self, common: &mut Common) {
         self.held = None;
-        let now = clock::now();
+        let now = CLOCK.now();
         while let Some(waiter) = self.queue.pop_front() {
             if waiter.deadline > now {
                 let until = Some(now + waiter.claim);
@@ -350,9 +356,9 @@ impl Slot {
 /// When a grant made now ends by itself.
 fn end(lease: LeaseTerms) -> Option<Moment> {
     match lease.renewal {
-        Renewal::Fixed => Some(clock::now() + lease.time),
+        Renewal::Fixed => Some(CLOCK.now() + lease.time),
         Renewal::WhileHeld { max_hold } => {
-            max_hold.map(|max_hold| clock::now() + max_hold + lease.time)
+            max_hold.map(|max_hold| CLOCK.now() + max_hold + lease.time)
         }
     }
 }
@@ -426,7 +432,7 @@ impl MemoryAttempt {
                 place
             });
             // The others may not be polled. So each waiter looks before an offer can end, and again at its end.
-            let soon = clock::now() + CLAIM;
+            let soon = CLOCK.now() + CLAIM;
             let watches = place == 0 || slot.is_offered();
             let holder_ends = holder_ends.filter(|_| watches);
             View::Waiting(Some(holder_ends.map_or(soon, |ends| ends.min(soon))))
@@ -446,7 +452,7 @@ impl MemoryAttempt {
 impl Attempt for MemoryAttempt {
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>> {
         Box::pin(async move {
-            self.deadline = clock::now() + self.request.wait;
+            self.deadline = CLOCK.now() + self.request.wait;
             let look = self.look.clone();
             loop {
                 if self.shutting_down.load(Ordering::Acquire) {
@@ -463,7 +469,7 @@ impl Attempt for MemoryAttempt {
                     }
                     View::Waiting(Some(holder_ends)) => tokio::select! {
                         () = look.notified() => {}
-                        () = clock::sleep_until(holder_ends) => {}
+                        () = CLOCK.sleep_until(holder_ends) => {}
                     },
                     View::Waiting(None) => look.notified().await,
                 }
@@ -503,11 +509,11 @@ impl Drop for MemoryAttempt {
 
 impl Backend for MemoryBackend {
     fn now(&self) -> Moment {
-        clock::now()
+        CLOCK.now()
     }
 
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
-        clock::sleep_until(deadline)
+        CLOCK.sleep_until(deadline)
     }
 
     fn maintains_leases(&self) -> bool {
@@ -518,7 +524,7 @@ impl Backend for MemoryBackend {
         Box::new(MemoryAttempt {
             registry: self.registry.clone(),
             shutting_down: self.shutting_down.clone(),
-            deadline: clock::now() + request.wait,
+            deadline: CLOCK.now() + request.wait,
             request,
             look: Arc::default(),
             ticket: None,
@@ -569,7 +575,7 @@ impl Backend for MemoryBackend {
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
         let renewed = self.registry.with(name, |slot, _| match &mut slot.held {
             Some(held) if held.token == token && held.stage == Stage::Entered => {
-                let until = clock::now() + lease;
+                let until = CLOCK.now() + lease;
                 held.until = held.until.map(|old| old.max(until + MARGIN));
                 Renewed::Until(held.until.map_or(until, |ends| ends - MARGIN))
             }
@@ -588,7 +594,7 @@ impl Backend for MemoryBackend {
             .registry
             .with(name, |slot, common| match &mut slot.held {
                 Some(held) if held.token == token && held.stage == Stage::Entered => {
-                    let until = clock::now() + lease;
+                    let until = CLOCK.now() + lease;
                     // Without an end, it is kept as long as its hold lives.
                     held.until = (lease < Duration::MAX).then_some(until + MARGIN);
                     slot.nudge(common);
@@ -616,7 +622,7 @@ impl Backend for MemoryBackend {
             holder: slot.held.as_ref().map(|held| Holder {
                 owner: held.owner,
                 token: Some(held.token),
-                remaining: held.until.map(|until| until.since(clock::now())),
+                remaining: held.until.map(|until| until.since(CLOCK.now())),
             }),
             waiters: slot.queue.len(),
         });

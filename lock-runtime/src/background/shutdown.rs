@@ -1,50 +1,12 @@
-//! The end of a client: shutdown has begun, or its last handle is gone.
+//! The end of a client: a token that says so, and trackers of the tasks that it waits for.
 
-use std::{
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+pub(crate) use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask},
 };
 
-use tokio::sync::Notify;
-
-use crate::lease::scheduler::RenewalScheduler;
-
-/// Whether a client's shutdown has begun.
-#[derive(Debug, Default)]
-pub(crate) struct ShutdownSignal {
-    begun: AtomicBool,
-    begins: Notify,
-}
-
-impl ShutdownSignal {
-    pub(crate) fn begin(&self) {
-        self.begun.store(true, Ordering::Release);
-        self.begins.notify_waiters();
-    }
-
-    pub(crate) fn has_begun(&self) -> bool {
-        self.begun.load(Ordering::Acquire)
-    }
-
-    /// ExitPolicy when the shutdown begins.
-    pub(crate) async fn begun(&self) {
-        let mut begins = pin!(self.begins.notified());
-        begins.as_mut().enable();
-        if !self.has_begun() {
-            begins.await;
-        }
-    }
-}
-
-/// The renewals of a client, as long as it lives: dropped, it ends them.
-#[derive(Debug)]
-pub(crate) struct Renewals(pub(crate) Arc<RenewalScheduler>);
-
-impl Drop for Renewals {
-    fn drop(&mut self) {
-        self.0.end();
-    }
+/// Ends when none of these tasks is left. New ones may begin meanwhile, and later.
+pub(crate) async fn drained(tasks: &TaskTracker) {
+    tasks.close();
+    tasks.wait().await;
 }

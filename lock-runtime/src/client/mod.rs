@@ -1,34 +1,19 @@
 //! A client: one set of locks, the defaults of its calls, and how code finds it.
 
+pub(crate) mod builder;
 pub(crate) mod url;
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-use lock_core::{
-    backend::Backend,
-    error::LockError,
-    key::LockKey,
-    layout::Layout,
-    lease::Moment,
-    options::{Backoff, Defaults, LockOptions, Release, Strategy},
-};
+use lock_core::{error::LockError, key::LockKey, lease::Moment, options::Defaults};
 use once_cell::sync::OnceCell;
 use tokio::task::futures::TaskLocalFuture;
 
 use crate::{
     acquire::one,
-    backend::{
-        memory::MemoryBackend,
-        redis::{RedisBackend, RedisConfig},
-        redlock::{self, RedlockBackend, RedlockConfig},
-    },
-    background::{
-        self,
-        shutdown::{Renewals, ShutdownSignal},
-    },
-    client::url::ConnectError,
-    events::{Counters, Stats},
-    lease::{registry::HoldRegistry, scheduler::RenewalScheduler},
+    client::{builder::LockClientBuilder, url::ConnectError},
+    events::Stats,
+    lease::{scheduler::Renewals, shared::Shared},
     lock::Lock,
     multi_lock::MultiLock,
 };
@@ -43,9 +28,6 @@ const HELD_PATIENCE: Duration = Duration::from_secs(10);
 /// How often it asks meanwhile whether the server answers, and how long that may take.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-/// The URLs of the in-process backend; what follows names the locks of this process that clients share.
-const MEMORY_SCHEME: &str = "memory:";
-
 static INSTALLED: OnceCell<LockClient> = OnceCell::new();
 
 tokio::task_local! {
@@ -55,23 +37,6 @@ tokio::task_local! {
 /// The client that is scoped to the code which runs right now.
 pub(crate) fn scoped() -> Option<LockClient> {
     SCOPED.try_with(Clone::clone).ok()
-}
-
-/// What all clones of a client share.
-pub(crate) struct Shared {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) held: Arc<HoldRegistry>,
-    pub(crate) scheduler: Arc<RenewalScheduler>,
-    pub(crate) closing: ShutdownSignal,
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared")
-            .field("backend", &self.backend)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Where locks live, and the defaults of the calls that use it. Cheap to clone; all clones are one client.
@@ -106,6 +71,15 @@ pub struct LockClient {
 }
 
 impl LockClient {
+    fn new(shared: Arc<Shared>, namespace: Option<String>, defaults: Defaults) -> Self {
+        Self {
+            renewals: Arc::new(Renewals(shared.scheduler.clone())),
+            shared,
+            namespace: namespace.map(Into::into),
+            defaults,
+        }
+    }
+
     /// Connects to the locks that a URL names, with the default settings of [`builder`](Self::builder).
     ///
     /// | URL | locks |
@@ -225,7 +199,7 @@ impl LockClient {
         self.shared.counters.snapshot()
     }
 
-    /// ExitPolicy the client: new acquisitions and those that wait are refused with [`LockError::ShutDown`], then waits until
+    /// Ends the client: new acquisitions and those that wait are refused with [`LockError::ShutDown`], then waits until
     /// every hold has ended and every release is confirmed. Bound it with a timeout if a body may hang.
     ///
     /// A server that does not answer is not waited for without end: 2 s for what waits, and for what is held until its
@@ -236,29 +210,31 @@ impl LockClient {
     /// is released before. Call it again to go on waiting.
     pub async fn shutdown(&self) {
         let shared = &*self.shared;
-        let (backend, held) = (&shared.backend, &shared.held);
+        let (backend, registry) = (&shared.backend, &shared.registry);
         let _renewals = Renewals(shared.scheduler.clone());
         let begun = backend.now();
-        shared.closing.begin();
+        shared.shutdown.cancel();
         backend.begin_shutdown();
         let nobody_waits = async {
-            held.nobody_enters().await;
+            registry.nobody_enters().await;
             backend.cleaned_up().await;
         };
         // A call that is not polled ends when it is.
         one::bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
         let silent_since = tokio::select! {
             biased;
-            () = held.drained() => backend.now(),
+            () = registry.drained() => backend.now(),
             silent_since = self.held_in_vain() => silent_since,
         };
         backend.close(silent_since + HELD_PATIENCE).await;
         tracing::debug!("lock client shut down");
     }
 
-    /// ExitPolicy when the server has not answered for as long as what is held is waited for. Returns when that began.
+    /// Ends when the server has not answered for as long as what is held is waited for. Returns when that began.
     async fn held_in_vain(&self) -> Moment {
-        let Shared { backend, held, .. } = &*self.shared;
+        let Shared {
+            backend, registry, ..
+        } = &*self.shared;
         if backend.maintains_leases() {
             return std::future::pending().await;
         }
@@ -267,7 +243,7 @@ impl LockClient {
             let now = backend.now();
             let mut within = ASK_AGAIN;
             if let Some(silent_since) = silent_since {
-                let until = (silent_since + HELD_PATIENCE).min(now + held.longest_rest());
+                let until = (silent_since + HELD_PATIENCE).min(now + registry.longest_rest());
                 if until <= now {
                     tracing::warn!(
                         "the lock server does not answer, what is held ends with its lease"
@@ -315,266 +291,3 @@ impl fmt::Display for AlreadyInstalled {
 }
 
 impl std::error::Error for AlreadyInstalled {}
-
-/// Settings of a [`LockClient`] before it connects.
-///
-/// ```
-/// # use std::time::Duration;
-/// # use lock_runtime::LockClient;
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let client = LockClient::builder()
-///     .url("memory:")
-///     .namespace("shop")
-///     .wait(Duration::from_secs(1))
-///     .lease(Duration::from_secs(10))
-///     .connect()
-///     .await?;
-/// # let _ = client;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-#[must_use = "a builder does nothing until it connects"]
-pub struct LockClientBuilder {
-    target: Option<Target>,
-    namespace: Option<String>,
-    defaults: Defaults,
-    allow_eviction: bool,
-}
-
-enum Target {
-    Url(String),
-    Redis(Box<redis::ConnectionInfo>),
-}
-
-impl fmt::Debug for Target {
-    // Both forms may carry a password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Url(_) => "Url(..)",
-            Self::Redis(_) => "Redis(..)",
-        })
-    }
-}
-
-impl Target {
-    async fn connect(
-        self,
-        allow_eviction: bool,
-        defaults: &Defaults,
-        counters: &Arc<Counters>,
-    ) -> Result<Arc<dyn Backend>, ConnectError> {
-        let patience = defaults.wait;
-        let layout = defaults.layout;
-        let native = || match layout {
-            Layout::Native => Ok(()),
-            Layout::Redisson => Err(ConnectError::UnsupportedLayout),
-        };
-        let info = match self {
-            Self::Url(url) if redlock::is_redlock(&url) => {
-                native()?;
-                let config = RedlockConfig {
-                    nodes: redlock::parse(&url)?,
-                    allow_eviction,
-                    patience,
-                    lease: defaults.lease,
-                };
-                let backend = RedlockBackend::connect(config, counters.clone()).await?;
-                return Ok(Arc::new(backend));
-            }
-            Self::Redis(info) => *info,
-            Self::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
-                Some(registry) => {
-                    native()?;
-                    return Ok(Arc::new(MemoryBackend::named(registry, counters.clone())));
-                }
-                None => url::parse_url(&url)?,
-            },
-        };
-        let config = RedisConfig {
-            info,
-            layout,
-            allow_eviction,
-            patience,
-        };
-        let backend = RedisBackend::connect(config, counters.clone()).await?;
-        Ok(Arc::new(backend))
-    }
-}
-
-impl LockClientBuilder {
-    fn new() -> Self {
-        Self {
-            target: None,
-            namespace: None,
-            defaults: Defaults::default(),
-            allow_eviction: false,
-        }
-    }
-
-    /// Where the locks live, see [`LockClient::connect`].
-    pub fn url(mut self, url: impl Into<String>) -> Self {
-        self.target = Some(Target::Url(url.into()));
-        self
-    }
-
-    /// The server of an existing client of the redis crate.
-    pub fn redis(self, client: &redis::Client) -> Self {
-        self.connection_info(client.get_connection_info().clone())
-    }
-
-    /// The server that the redis crate's connection info names.
-    pub fn connection_info(mut self, info: redis::ConnectionInfo) -> Self {
-        self.target = Some(Target::Redis(Box::new(info)));
-        self
-    }
-
-    /// What separates this application's keys from those of others on the same server: `"lock"` by default, and nothing in
-    /// [Redisson's layout](Self::layout).
-    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.namespace = Some(namespace.into());
-        self
-    }
-
-    /// How long an acquisition may take that does not say so itself: 3 s by default. It also bounds the connecting.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.defaults.wait = wait;
-        self
-    }
-
-    /// The renewed lease of calls that name none: 30 s by default.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.defaults.lease = lease;
-        self
-    }
-
-    /// How calls wait that do not say so themselves: [`Strategy::Handoff`] by default, and [`Strategy::Notify`] in
-    /// [Redisson's layout](Self::layout).
-    pub fn strategy(mut self, strategy: Strategy) -> Self {
-        self.defaults.strategy = Some(strategy);
-        self
-    }
-
-    /// How callers with [`Strategy::Spin`] sleep between two tries: 1 to 128 ms by default.
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.defaults.backoff = backoff;
-        self
-    }
-
-    /// When calls return that do not say so themselves: [`Release::Confirmed`] by default. Releasing in the background saves
-    /// a call one round trip; choose it where nobody acts on a result before the lock is free.
-    pub fn release(mut self, release: Release) -> Self {
-        self.defaults.release = release;
-        self
-    }
-
-    /// How the locks of this client are stored. With [`Layout::Redisson`] they are those of Redisson's `RLock`, on one
-    /// Redis server: a Rust call and a JVM thread that name one lock exclude each other, and wake each other.
-    ///
-    /// The name is what is given to `getLock`: the key as it stands, after `namespace:` if there is a
-    /// [`namespace`](Self::namespace). A value is escaped in a key, which leaves letters, digits, `-`, `_` and `.` as
-    /// they are; `<arg:raw>` leaves all as it is.
-    ///
-    /// What differs from the native layout:
-    /// - **No order.** Redisson takes a lock that is free, whoever has waited longer; so do callers of ours, by
-    ///   [`Strategy::Notify`] (the default here) or [`Strategy::Spin`]. `handoff` is refused. Calls of one process take
-    ///   turns. In vain a process looks five times a second, for Redisson's spin locks, its fair locks and a lock that
-    ///   expires say nothing.
-    /// - **Fencing tokens** rise over all holders in Rust. A plain `RLock` has none. Where Redisson's `RFencedLock` is
-    ///   used under the same name both draw from one rising sequence, once its counter `redisson_lock_token:{name}`
-    ///   exists: its very first token is 1, lower than what Rust has given by then, and a resource refuses it until
-    ///   Rust takes the lock again. `SETNX` that counter to 0 before the first Rust holder to avoid this.
-    /// - **Entering again** is counted in the process, and Redisson sees a count of one. What the JVM counts stands.
-    /// - A lease is as long as it was on the server's clock; one that is set back makes it longer.
-    ///
-    /// Redisson's lock names, hashes, channels and messages of version 4.7 on a single server are meant, without sharded
-    /// channels, and its `RLock`, spin and fenced locks. Its fair locks exclude ours too, but one that waits hears
-    /// nothing of a release of ours, as of one of `RLock`'s: it waits until the lease that it saw has ended. Its
-    /// read/write locks do *not* respect who holds the plain lock of the same name, in whatever language: give those
-    /// another name.
-    ///
-    /// A client without this layout stores `order:42` under another name, `{lock:order:42}`, and nothing notices that
-    /// the two are not one lock: set the layout in every service that shares locks.
-    ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use lock_runtime::{Layout, LockClient};
-    ///
-    /// let client = LockClient::builder()
-    ///     .url("redis://127.0.0.1/")
-    ///     .layout(Layout::Redisson)
-    ///     .connect()
-    ///     .await?;
-    /// // Excludes `redisson.getLock("order:42")`.
-    /// client.lock("order:42").run(async { /* alone, JVM included */ }).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`connect`](Self::connect) refuses it with [`ConnectError::UnsupportedLayout`] in process and on a Redlock, and
-    /// with `handoff` as the client's [`strategy`](Self::strategy); a call with `strategy = handoff` is refused with
-    /// [`LockError::InvalidOptions`]. Something else under the lock's own name, be it a lock
-    /// in the other layout or other data, gives [`LockError::WrongLayout`].
-    pub fn layout(mut self, layout: Layout) -> Self {
-        self.defaults.layout = layout;
-        self
-    }
-
-    /// Accepts a server whose `maxmemory-policy` evicts keys. Such a server can drop a lock that is held, under memory
-    /// pressure; the holder is told at its next renewal or check, and until then two may be inside.
-    pub fn allow_eviction(mut self, allow: bool) -> Self {
-        self.allow_eviction = allow;
-        self
-    }
-
-    /// Connects.
-    ///
-    /// # Errors
-    /// As [`LockClient::connect`].
-    pub async fn connect(self) -> Result<LockClient, ConnectError> {
-        let Self {
-            target,
-            namespace,
-            defaults,
-            allow_eviction,
-        } = self;
-        LockOptions::default()
-            .complete(&defaults)
-            .map_err(ConnectError::InvalidDefaults)?;
-        if namespace.as_deref() == Some("") {
-            return Err(ConnectError::EmptyNamespace);
-        }
-        let counters = Arc::new(Counters::default());
-        let held = Arc::new(HoldRegistry::default());
-        let backend = target
-            .ok_or(ConnectError::MissingUrl)?
-            .connect(allow_eviction, &defaults, &counters)
-            .await?;
-        let scheduler = Arc::new(RenewalScheduler::default());
-        Ok(LockClient {
-            renewals: Arc::new(Renewals(scheduler.clone())),
-            shared: Arc::new(Shared {
-                backend,
-                counters,
-                held,
-                scheduler,
-                closing: ShutdownSignal::default(),
-            }),
-            namespace: namespace.map(Into::into),
-            defaults,
-        })
-    }
-
-    /// [`connect`](Self::connect) for code outside async.
-    ///
-    /// # Errors
-    /// As [`LockClient::connect`].
-    ///
-    /// # Panics
-    /// In an async context, where it would block the runtime.
-    pub fn blocking_connect(self) -> Result<LockClient, ConnectError> {
-        background::handle().block_on(self.connect())
-    }
-}

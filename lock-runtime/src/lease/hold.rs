@@ -2,19 +2,17 @@
 
 use std::{
     fmt,
-    future::Future,
     pin::pin,
     sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        Arc, Mutex, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::Poll,
     time::Duration,
 };
 
 use futures_util::FutureExt;
 use lock_core::{
-    backend::{Backend, BackendError, Released, Renewed},
+    backend::{Backend, BackendError, Renewed},
     error::{LockError, LossReason},
     fencing::FencingToken,
     key::{LockKey, LockName},
@@ -23,94 +21,45 @@ use lock_core::{
 use tokio::sync::Notify;
 
 use crate::{
-    acquire::siblings::Turns,
-    background::{self, clock, sync::lock},
-    client::Shared,
+    background::{Context, shutdown::TrackedTask, sync::lock},
     events::{Counters, count},
     lease::{
         Applied, Lease, Request, Requested,
+        moment::AtomicMoment,
         policy::{self, Plan, Step},
+        schedule::{ScheduleEntry, Scheduled},
+        siblings::Turns,
     },
 };
 
-/// How long a caller waits for its release to be confirmed before that goes on in the background.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
+/// The client of a hold, as the hold sees it.
+pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
+    fn context(&self) -> &Arc<Context>;
 
-/// A moment that threads share, or none.
-#[derive(Debug)]
-struct AtomicMoment(AtomicU64);
+    fn backend(&self) -> &Arc<dyn Backend>;
 
-impl AtomicMoment {
-    const NONE: u64 = u64::MAX;
+    fn counters(&self) -> &Counters;
 
-    fn new(moment: Option<Moment>) -> Self {
-        Self(AtomicU64::new(moment.map_or(Self::NONE, Self::nanos)))
-    }
+    /// A hold has begun.
+    fn begun(&self, hold: &Arc<HoldState>);
 
-    fn nanos(moment: Moment) -> u64 {
-        u64::try_from(moment.since_origin().as_nanos()).unwrap_or(Self::NONE - 1)
-    }
+    /// Something is due for a hold by then.
+    fn due_by(&self, hold: &Arc<HoldState>, moment: Moment);
 
-    fn moment(nanos: u64) -> Option<Moment> {
-        (nanos != Self::NONE).then(|| Moment::new(Duration::from_nanos(nanos)))
-    }
+    /// Everybody has left the hold.
+    fn left(&self, hold: &Arc<HoldState>);
 
-    fn get(&self) -> Option<Moment> {
-        Self::moment(self.0.load(Ordering::Acquire))
-    }
+    /// A caller waits for the answer to its release until then.
+    fn awaits_release(&self, release: Weak<dyn UnconfirmedRelease>, until: Moment);
 
-    fn set(&self, moment: Option<Moment>) {
-        let nanos = moment.map_or(Self::NONE, Self::nanos);
-        self.0.store(nanos, Ordering::Release);
-    }
+    /// The hold has been released, or its release goes on in the background.
+    fn released(&self, hold: &Arc<HoldState>);
 }
 
-/// Where a hold stands in the schedule of its scheduler. Changed under the scheduler's lock.
-#[derive(Debug)]
-pub(crate) struct ScheduleEntry {
-    /// None while it is not in the schedule.
-    due: AtomicMoment,
-    /// Its number among those that are due then.
-    place: AtomicU32,
-    ended: AtomicBool,
-}
-
-impl ScheduleEntry {
-    fn new() -> Self {
-        Self {
-            due: AtomicMoment::new(None),
-            place: AtomicU32::new(0),
-            ended: AtomicBool::new(false),
-        }
-    }
-
-    /// Notes a place in the schedule.
-    pub(crate) fn move_to(&self, due: Moment, place: usize) {
-        let place =
-            u32::try_from(place).expect("a process has less than four thousand million holds");
-        self.place.store(place, Ordering::Release);
-        self.due.set(Some(due));
-    }
-
-    /// Notes that it is taken out of the schedule, and returns where it stood.
-    pub(crate) fn take(&self) -> Option<(Moment, usize)> {
-        let due = self.due.get()?;
-        self.due.set(None);
-        Some((due, self.place.load(Ordering::Acquire) as usize))
-    }
-
-    /// ExitPolicy the keeping.
-    pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn due(&self) -> Option<Moment> {
-        self.due.get()
-    }
-
-    pub(crate) fn is_scheduled(&self) -> bool {
-        !self.ended.load(Ordering::Acquire)
-    }
+/// A release that waits for its answer.
+pub(crate) trait UnconfirmedRelease: Send + Sync {
+    /// It goes on in the background, unless it was confirmed.
+    fn go_on_in_background(&self);
 }
 
 /// What the engine knows of one hold.
@@ -119,10 +68,12 @@ pub(crate) struct HoldState {
     pub(crate) name: LockName,
     pub(crate) token: FencingToken,
     pub(crate) terms: LeaseTerms,
-    pub(crate) schedule_entry: ScheduleEntry,
+    schedule_entry: ScheduleEntry,
     /// Released before, the lock stays taken until then; none if it is free at once.
     retain_until: AtomicMoment,
-    shared: Arc<Shared>,
+    host: Arc<dyn HoldHost>,
+    /// While it has not been released.
+    tracked: Mutex<Option<TrackedTask>>,
     lease: Mutex<Lease>,
     lost: OnceLock<LossReason>,
     /// The lease is lost, or ends earlier than it did.
@@ -149,16 +100,22 @@ impl fmt::Debug for HoldState {
     }
 }
 
+impl Scheduled for HoldState {
+    fn schedule_entry(&self) -> &ScheduleEntry {
+        &self.schedule_entry
+    }
+}
+
 impl HoldState {
     /// A hold just granted, with one entry inside.
     pub(crate) fn begin(
-        shared: Arc<Shared>,
+        host: Arc<dyn HoldHost>,
         key: LockKey,
         name: LockName,
         terms: LeaseTerms,
         grant: Grant,
-    ) -> EntryTicket {
-        let entered = shared.backend.now();
+    ) -> Arc<Self> {
+        let entered = host.backend().now();
         let hold = Arc::new(Self {
             key,
             name,
@@ -166,7 +123,8 @@ impl HoldState {
             terms,
             schedule_entry: ScheduleEntry::new(),
             retain_until: AtomicMoment::new(Some(Moment::new(Duration::ZERO))),
-            shared,
+            host,
+            tracked: Mutex::new(None),
             lease: Mutex::new(Lease::granted(terms, &grant, entered)),
             lost: OnceLock::new(),
             lost_now: Notify::new(),
@@ -176,11 +134,8 @@ impl HoldState {
             entries: AtomicUsize::new(1),
             turns: Turns::default(),
         });
-        hold.shared.held.add(&hold);
-        if !hold.backend().maintains_leases() {
-            hold.shared.scheduler.keep(&hold);
-        }
-        EntryTicket::new(hold)
+        hold.host.begun(&hold);
+        hold
     }
 
     /// Its body begins later than it: it is given back if the body has not begun by then, because nobody may poll the call
@@ -192,9 +147,9 @@ impl HoldState {
         self.unused_until.set(Some(until));
         if self.backend().maintains_leases() {
             // No scheduler watches it: the grant ends by itself, as that of a fixed lease does.
-            self.keep(|_| {});
+            self.update_lease(|_| {});
         } else {
-            self.shared.scheduler.look_at(self, until);
+            self.host.due_by(self, until);
         }
     }
 
@@ -211,7 +166,7 @@ impl HoldState {
                 false
             }
             // In process, the backend decides.
-            _ => self.keep(|_| {}),
+            _ => self.update_lease(|_| {}),
         };
         if !stands {
             self.forget_lease();
@@ -220,7 +175,7 @@ impl HoldState {
 
     const GIVEN_UP: u64 = 0;
 
-    fn is_given_up(&self) -> bool {
+    pub(crate) fn is_given_up(&self) -> bool {
         self.unused_until.0.load(Ordering::Acquire) == Self::GIVEN_UP
     }
 
@@ -261,16 +216,24 @@ impl HoldState {
         self.lost_now.notify_waiters();
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn host(&self) -> &Arc<dyn HoldHost> {
+        &self.host
+    }
+
+    pub(crate) fn track(&self, task: TrackedTask) {
+        *lock(&self.tracked) = Some(task);
+    }
+
+    pub(crate) fn untrack(&self) {
+        lock(&self.tracked).take();
     }
 
     pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
-        &self.shared.backend
+        self.host.backend()
     }
 
     pub(crate) fn counters(&self) -> &Counters {
-        &self.shared.counters
+        self.host.counters()
     }
 
     /// The local deadline; none while the backend itself keeps the lease.
@@ -364,7 +327,7 @@ impl HoldState {
             // In process, the answer is there at once.
             return asking.await;
         }
-        let asked = background::run(asking).await;
+        let asked = self.host.context().run(asking).await;
         asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
     }
 
@@ -381,7 +344,7 @@ impl HoldState {
         self.ask(Request::Renew(self.terms.time)).await.map(drop)
     }
 
-    /// ExitPolicy a fixed lease its whole time from now, because its body begins only now, however long the lock was held
+    /// Ends a fixed lease its whole time from now, because its body begins only now, however long the lock was held
     /// before. What it finds shows in the lease.
     pub(crate) async fn restart(self: Arc<Self>) -> Result<(), BackendError> {
         self.ask(Request::Restart).await.map(drop)
@@ -389,11 +352,11 @@ impl HoldState {
 
     /// Promises the lease until then, and as long as those inside ask for renewal, on a backend that keeps it by itself.
     pub(crate) fn promise(&self, until: Moment) {
-        self.keep(|lease| lease.promise(until));
+        self.update_lease(|lease| lease.promise(until));
     }
 
     /// Changes what a backend that keeps leases by itself is told, and tells it. False if the lease is over.
-    fn keep(&self, change: impl FnOnce(&mut Lease)) -> bool {
+    fn update_lease(&self, change: impl FnOnce(&mut Lease)) -> bool {
         let mut lease = lock(&self.lease);
         let now = self.backend().now();
         change(&mut lease);
@@ -403,7 +366,7 @@ impl HoldState {
         if lease.is_over(now) {
             return false;
         }
-        let ends = [lease.kept_until(), self.unused_until()];
+        let ends = [lease.backend_deadline(), self.unused_until()];
         let until = ends.into_iter().flatten().min();
         if until == lease.deadline() {
             return true;
@@ -413,7 +376,7 @@ impl HoldState {
         // In process, the answer is there at once. A lock that was released has no lease.
         let is_scheduled = matches!(kept.now_or_never(), Some(Ok(Renewed::Until(_))));
         if is_scheduled {
-            lease.keep(until);
+            lease.set_deadline(until);
             self.lost_now.notify_waiters();
         }
         is_scheduled
@@ -427,7 +390,7 @@ impl HoldState {
     }
 
     /// Until when the lock stays taken after its release, if that is still to come and the lock is not lost.
-    fn kept_until(&self) -> Option<Moment> {
+    pub(crate) fn retained_until(&self) -> Option<Moment> {
         self.retain_until
             .get()
             .filter(|until| *until > self.backend().now() && self.loss().is_none())
@@ -505,7 +468,7 @@ impl HoldState {
         reason
     }
 
-    /// ExitPolicy when the lease is lost; never, once everybody has left.
+    /// Ends when the lease is lost; never, once everybody has left.
     pub(crate) async fn wait_for_loss(&self) -> LossReason {
         loop {
             let mut told = pin!(self.lost_now.notified());
@@ -523,7 +486,7 @@ impl HoldState {
         }
     }
 
-    /// ExitPolicy when the lease is lost, after a warning when a body has used 80 % of a fixed lease.
+    /// Ends when the lease is lost, after a warning when a body has used 80 % of a fixed lease.
     pub(crate) async fn watch(self: Arc<Self>) -> LossReason {
         let late = self.begun() + self.terms.time * 4 / 5;
         if self.terms.renewal == Renewal::Fixed && !self.warned.load(Ordering::Acquire) {
@@ -550,12 +513,18 @@ impl HoldState {
         self.entries.load(Ordering::Acquire) == 0
     }
 
-    /// One more entry, unless the hold has ended already.
-    pub(crate) fn enter_again(self: &Arc<Self>) -> Option<EntryTicket> {
-        self.count_in().then(|| EntryTicket::new(self.clone()))
+    /// Counts an entry out; true if it was the last.
+    pub(crate) fn count_out(&self) -> bool {
+        self.entries.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    fn count_in(&self) -> bool {
+    /// Whether a loss was noticed.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+
+    /// Counts one more entry, unless the hold has ended already.
+    pub(crate) fn count_in(&self) -> bool {
         self.entries
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |entries| {
                 (entries > 0).then_some(entries + 1)
@@ -577,7 +546,7 @@ impl HoldState {
         let now = self.backend().now();
         let wanted = Plan::of(terms, now);
         if self.backend().maintains_leases() {
-            self.keep(|lease| {
+            self.update_lease(|lease| {
                 lease.promise(now + terms.time);
                 wanted.into_iter().for_each(|plan| lease.add(plan));
             });
@@ -590,7 +559,8 @@ impl HoldState {
             }
             if let Some(plan) = wanted {
                 lock(&self.lease).add(plan);
-                self.shared.scheduler.hurry(&self, plan.lease);
+                let due = self.backend().now() + plan.lease / 3;
+                self.host.due_by(&self, due);
             }
         }
         Ok(wanted.map(|plan| RenewalDemand { hold: self, plan }))
@@ -607,161 +577,6 @@ pub(crate) struct RenewalDemand {
 impl Drop for RenewalDemand {
     fn drop(&mut self) {
         let now = self.hold.backend().now();
-        self.hold.keep(|lease| lease.remove(self.plan, now));
-    }
-}
-
-/// What became of a lock when its guard was released.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ReleaseOutcome {
-    /// The lock was held until now, and is free, or kept as long as `hold_at_least` says.
-    Released,
-    /// An enclosing call of this key, or a task that was taken along, is still inside: the last one out releases.
-    StillHeld,
-    /// The server has not confirmed the release yet: it goes on in the background until the lease ends.
-    InBackground,
-    /// The lease was lost before: somebody else may have been inside meanwhile.
-    Lost(LossReason),
-}
-
-/// One entry's duty to leave. Dropped, it leaves in the background.
-#[derive(Debug)]
-pub(crate) struct EntryTicket {
-    /// `None` once it has left.
-    hold: Option<Arc<HoldState>>,
-    /// Whether it is counted among those inside.
-    inside: bool,
-}
-
-impl EntryTicket {
-    fn new(hold: Arc<HoldState>) -> Self {
-        Self {
-            hold: Some(hold),
-            inside: true,
-        }
-    }
-
-    /// Steps out until its body begins: it does not keep the hold meanwhile.
-    pub(crate) fn step_out(&mut self) {
-        if std::mem::take(&mut self.inside) {
-            drop(self.hold.clone().map(Self::new));
-        }
-    }
-
-    /// Steps in again. False if the hold has ended meanwhile.
-    pub(crate) fn step_in(&mut self) -> bool {
-        self.inside = self.inside || self.hold().count_in();
-        self.inside
-    }
-
-    pub(crate) fn hold(&self) -> &Arc<HoldState> {
-        self.hold
-            .as_ref()
-            .expect("an entry has a hold until it leaves")
-    }
-
-    /// Leaves; the last one out releases, and waits for the confirmation, a second at most.
-    pub(crate) async fn leave(mut self) -> ReleaseOutcome {
-        let hold = self.hold().clone();
-        let Some(releasing) = self.go() else {
-            return hold
-                .loss()
-                .map_or(ReleaseOutcome::StillHeld, ReleaseOutcome::Lost);
-        };
-        if let Some(reason) = hold.loss() {
-            // The lease is over; what is left of it on the server is given back behind the caller's back.
-            return ReleaseOutcome::Lost(reason);
-        }
-        let retain_until = hold.kept_until();
-        let mut release = pin!(hold.backend().release(&hold.name, hold.token, retain_until));
-        // In process the answer is there at once: no timer, and no thread of the engine's.
-        let answer = match std::future::poll_fn(|cx| Poll::Ready(release.as_mut().poll(cx))).await {
-            Poll::Ready(answer) => Some(answer),
-            Poll::Pending => {
-                let patience = clock::boot::now() + RELEASE_PATIENCE;
-                hold.shared.scheduler.watch_release(&releasing, patience);
-                clock::boot::timeout_at(patience, release).await
-            }
-        };
-        match answer {
-            Some(Ok(released)) => releasing.confirm(released),
-            _ => ReleaseOutcome::InBackground,
-        }
-    }
-
-    /// Counts this entry out. The last one has to release.
-    fn go(&mut self) -> Option<Arc<Releasing>> {
-        let hold = self.hold.take().filter(|_| self.inside)?;
-        // What has passed by now is lost; what passes after the last one has left is not.
-        hold.loss();
-        if hold.entries.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return None;
-        }
-        hold.shared.scheduler.forget(&hold);
-        Some(Arc::new(Releasing {
-            hold,
-            settled: AtomicBool::new(false),
-        }))
-    }
-}
-
-impl Drop for EntryTicket {
-    fn drop(&mut self) {
-        drop(self.go());
-    }
-}
-
-/// A release under way. Dropped before it was confirmed, it goes on in the background; so it does where its caller is not
-/// polled.
-#[derive(Debug)]
-pub(crate) struct Releasing {
-    hold: Arc<HoldState>,
-    settled: AtomicBool,
-}
-
-impl Releasing {
-    fn confirm(&self, released: Released) -> ReleaseOutcome {
-        if self.settled.swap(true, Ordering::AcqRel) {
-            return ReleaseOutcome::InBackground;
-        }
-        let hold = &self.hold;
-        let outcome = match released {
-            Released::Released => {
-                count(&hold.counters().released);
-                tracing::debug!(key = %hold.key, token = %hold.token, "released");
-                ReleaseOutcome::Released
-            }
-            Released::NotHeld => ReleaseOutcome::Lost(hold.lose(LossReason::NotHeld)),
-        };
-        hold.shared.held.remove(hold);
-        outcome
-    }
-
-    /// Goes on in the background, unless it was confirmed.
-    pub(crate) fn go_on_behind(&self) {
-        if self.settled.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let hold = &self.hold;
-        if !hold.is_given_up() {
-            tracing::debug!(key = %hold.key, token = %hold.token, "releasing in the background");
-            // A loss is counted already: what becomes of the rest of it is no release.
-            let lease_ends = hold.deadline().filter(|_| hold.lost.get().is_none());
-            hold.backend().release_in_background(
-                &hold.name,
-                hold.token,
-                hold.kept_until(),
-                lease_ends,
-            );
-        }
-        // Only now: shutting down waits for the release too, or for its going on in the background.
-        hold.shared.held.remove(hold);
-    }
-}
-
-impl Drop for Releasing {
-    fn drop(&mut self) {
-        self.go_on_behind();
+        self.hold.update_lease(|lease| lease.remove(self.plan, now));
     }
 }

@@ -1,9 +1,14 @@
 //! The lease of one hold, as its process knows it. Decides what an answer of the backend changes; sends nothing.
 
 pub(crate) mod hold;
+pub(crate) mod moment;
 pub(crate) mod policy;
 pub(crate) mod registry;
+pub(crate) mod release;
+pub(crate) mod schedule;
 pub(crate) mod scheduler;
+pub(crate) mod shared;
+pub(crate) mod siblings;
 
 use std::time::Duration;
 
@@ -199,7 +204,7 @@ impl Lease {
     }
 
     /// Until when a backend that keeps leases by itself shall keep this one; `None` is until the release.
-    pub(crate) fn kept_until(&self) -> Option<Moment> {
+    pub(crate) fn backend_deadline(&self) -> Option<Moment> {
         match self.plan() {
             None => Some(self.promised),
             Some(Plan { lease, until }) => until.map(|until| self.promised.max(until + lease)),
@@ -207,7 +212,7 @@ impl Lease {
     }
 
     /// Such a backend keeps it until then.
-    pub(crate) fn keep(&mut self, until: Option<Moment>) {
+    pub(crate) fn set_deadline(&mut self, until: Option<Moment>) {
         self.deadline = until;
     }
 }
@@ -343,21 +348,21 @@ mod tests {
         let nested = Plan::of(terms(5, RENEWED), at(110)).unwrap();
         lease.add(nested);
         lease.promise(at(115));
-        assert_eq!(lease.kept_until(), None);
+        assert_eq!(lease.backend_deadline(), None);
         lease.remove(nested, at(112));
         // No lease is shortened.
-        assert_eq!(lease.kept_until(), Some(at(130)));
+        assert_eq!(lease.backend_deadline(), Some(at(130)));
         lease.add(nested);
         lease.remove(nested, at(128));
-        assert_eq!(lease.kept_until(), Some(at(133)));
+        assert_eq!(lease.backend_deadline(), Some(at(133)));
         // Nor renewed beyond the longest hold.
         let limited = Renewal::WhileHeld {
             max_hold: Some(10 * SECOND),
         };
         let nested = Plan::of(terms(5, limited), at(120)).unwrap();
         lease.add(nested);
-        assert_eq!(lease.kept_until(), Some(at(135)));
+        assert_eq!(lease.backend_deadline(), Some(at(135)));
         lease.remove(nested, at(200));
-        assert_eq!(lease.kept_until(), Some(at(135)));
+        assert_eq!(lease.backend_deadline(), Some(at(135)));
     }
 }

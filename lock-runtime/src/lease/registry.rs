@@ -10,7 +10,7 @@ use lock_core::key::LockName;
 
 use crate::{
     background::{
-        latch::{Latch, UnderWay},
+        shutdown::{TaskTracker, TrackedTask, drained},
         sync::lock,
     },
     lease::hold::HoldState,
@@ -22,14 +22,14 @@ use crate::{
 pub(crate) struct HoldRegistry {
     newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
     /// The holds that have not been released, lost ones included.
-    holds: Latch,
+    holds: TaskTracker,
     /// The calls on their way in.
-    entering: Arc<Latch>,
+    entering: TaskTracker,
 }
 
 impl HoldRegistry {
     pub(crate) fn add(&self, hold: &Arc<HoldState>) {
-        self.holds.add();
+        hold.track(self.holds.token());
         lock(&self.newest).insert(hold.name.clone(), Arc::downgrade(hold));
     }
 
@@ -44,12 +44,12 @@ impl HoldRegistry {
                 newest.remove(&hold.name);
             }
         }
-        self.holds.remove();
+        hold.untrack();
     }
 
     /// A call on its way in: it becomes a hold, or nothing, before the answer is dropped.
-    pub(crate) fn entering(&self) -> UnderWay {
-        self.entering.begin()
+    pub(crate) fn entering(&self) -> TrackedTask {
+        self.entering.token()
     }
 
     /// Whether this process holds the lock, as far as it knows.
@@ -66,13 +66,13 @@ impl HoldRegistry {
         rests.max().unwrap_or_default()
     }
 
-    /// ExitPolicy when nobody is on the way in.
+    /// Ends when nobody is on the way in.
     pub(crate) async fn nobody_enters(&self) {
-        self.entering.ended().await;
+        drained(&self.entering).await;
     }
 
-    /// ExitPolicy when nothing is held.
+    /// Ends when nothing is held.
     pub(crate) async fn drained(&self) {
-        self.holds.ended().await;
+        drained(&self.holds).await;
     }
 }

@@ -3,7 +3,7 @@
 //! stops none.
 
 use std::{
-    collections::{BTreeMap, VecDeque, btree_map::Entry},
+    collections::VecDeque,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
@@ -18,12 +18,13 @@ use lock_core::{
 use tokio::sync::Notify;
 
 use crate::{
-    background::{self, clock, shutdown::ShutdownSignal, sync::lock},
+    background::{Context, shutdown::CancellationToken, sync::lock},
     events::count,
     lease::{
         Applied, Requested,
-        hold::{HoldState, Releasing},
+        hold::{HoldState, UnconfirmedRelease},
         policy::{self, Step},
+        schedule::{Schedule, Scheduled},
     },
 };
 
@@ -34,12 +35,13 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The holds of one client, by when something is due for them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct RenewalScheduler {
-    schedule: Mutex<Schedule>,
+    context: Arc<Context>,
+    schedule: Mutex<Schedule<HoldState>>,
     earlier: Arc<Notify>,
     started: AtomicBool,
-    ending: ShutdownSignal,
+    ending: CancellationToken,
     releases: Mutex<Releases>,
 }
 
@@ -47,7 +49,7 @@ pub(crate) struct RenewalScheduler {
 #[derive(Debug, Default)]
 struct Releases {
     /// When each goes on without its caller, in this order.
-    unconfirmed: VecDeque<(Moment, Weak<Releasing>)>,
+    unconfirmed: VecDeque<(Moment, Weak<dyn UnconfirmedRelease>)>,
     /// When the scheduler will wake for them by itself.
     armed: Option<Moment>,
 }
@@ -55,115 +57,53 @@ struct Releases {
 impl Releases {
     /// Drops the oldest ones as far as they are confirmed, as most are long before their time.
     fn skip_confirmed(&mut self) {
-        let confirmed = |(_, releasing): &(_, Weak<Releasing>)| releasing.strong_count() == 0;
+        let confirmed =
+            |(_, releasing): &(_, Weak<dyn UnconfirmedRelease>)| releasing.strong_count() == 0;
         while self.unconfirmed.front().is_some_and(confirmed) {
             self.unconfirmed.pop_front();
         }
     }
 }
 
-#[derive(Debug, Default)]
-struct Schedule {
-    due: BTreeMap<Moment, Vec<Arc<HoldState>>>,
-    /// When the scheduler will wake by itself.
-    armed: Option<Moment>,
-}
-
-impl Schedule {
-    fn insert(&mut self, hold: &Arc<HoldState>, due: Moment) {
-        let holds = self.due.entry(due).or_default();
-        hold.schedule_entry.move_to(due, holds.len());
-        holds.push(hold.clone());
-    }
-
-    /// False if it was not there.
-    fn remove(&mut self, hold: &HoldState) -> bool {
-        let Some((due, place)) = hold.schedule_entry.take() else {
-            return false;
-        };
-        if let Entry::Occupied(mut entry) = self.due.entry(due) {
-            let holds = entry.get_mut();
-            holds.swap_remove(place);
-            if let Some(moved) = holds.get(place) {
-                moved.schedule_entry.move_to(due, place);
-            }
-            if holds.is_empty() {
-                entry.remove();
-            }
-        }
-        true
-    }
-
-    /// Takes all holds that are due.
-    fn take_due(&mut self, now: Moment) -> Vec<Arc<HoldState>> {
-        let mut taken = Vec::new();
-        while let Some(entry) = self.due.first_entry() {
-            if *entry.key() > now {
-                break;
-            }
-            let holds = entry.remove();
-            for hold in &holds {
-                hold.schedule_entry.take();
-            }
-            taken.extend(holds);
-        }
-        taken
-    }
-}
-
 impl RenewalScheduler {
-    /// Keeps a hold until it is forgotten; one whose backend keeps it needs no keeping.
-    pub(crate) fn keep(self: &Arc<Self>, hold: &Arc<HoldState>) {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        Self {
+            context,
+            schedule: Mutex::default(),
+            earlier: Arc::default(),
+            started: AtomicBool::new(false),
+            ending: CancellationToken::new(),
+            releases: Mutex::default(),
+        }
+    }
+
+    /// Renews and checks a hold until it is removed; one whose backend maintains its lease needs neither.
+    pub(crate) fn schedule(self: &Arc<Self>, hold: &Arc<HoldState>) {
         let Some(deadline) = hold.deadline() else {
             return;
         };
-        let now = clock::boot::now();
+        let now = self.context.now();
         let (renews, claim) = (hold.plan().is_some(), hold.is_claim());
         let due = policy::first_due(hold.terms.time, deadline, renews, claim, now);
         self.insert(hold, due);
         if !self.started.swap(true, Ordering::AcqRel) {
-            background::spawn(keep_all(Arc::downgrade(self), self.earlier.clone()));
+            let scheduler = Arc::downgrade(self);
+            self.context.spawn(run(scheduler, self.earlier.clone()));
         }
     }
 
-    /// Makes a hold due for a renewal to `lease` by a third of it from now: a nested entry has asked for it.
-    pub(crate) fn hurry(&self, hold: &Arc<HoldState>, lease: Duration) {
-        let now = clock::boot::now();
-        let due = now + lease / 3;
-        let mut schedule = lock(&self.schedule);
-        // A hold that is being tended right now is not in the schedule, and will see its new plan.
-        if hold
-            .schedule_entry
-            .due()
-            .is_some_and(|planned| due < planned)
-            && schedule.remove(hold)
-        {
-            drop(schedule);
-            self.insert(hold, due);
-        }
-    }
-
-    /// Looks at a hold then, or before.
-    pub(crate) fn look_at(&self, hold: &Arc<HoldState>, due: Moment) {
-        let mut schedule = lock(&self.schedule);
-        if hold
-            .schedule_entry
-            .due()
-            .is_some_and(|planned| due < planned)
-            && schedule.remove(hold)
-        {
-            drop(schedule);
-            self.insert(hold, due);
+    /// Makes a hold due by then. One that is being tended right now is not in the schedule, and sees what has changed.
+    pub(crate) fn bring_forward(&self, hold: &Arc<HoldState>, due: Moment) {
+        if lock(&self.schedule).bring_forward(hold, due) {
+            self.earlier.notify_one();
         }
     }
 
     /// A release whose caller has not read its answer by then goes on in the background.
-    pub(crate) fn watch_release(&self, releasing: &Arc<Releasing>, until: Moment) {
+    pub(crate) fn watch_release(&self, release: Weak<dyn UnconfirmedRelease>, until: Moment) {
         let mut releases = lock(&self.releases);
         releases.skip_confirmed();
-        releases
-            .unconfirmed
-            .push_back((until, Arc::downgrade(releasing)));
+        releases.unconfirmed.push_back((until, release));
         if releases.armed.is_none_or(|armed| until < armed) {
             releases.armed = Some(until);
             self.earlier.notify_one();
@@ -191,7 +131,8 @@ impl RenewalScheduler {
             releases.armed = releases.unconfirmed.front().map(|(until, _)| *until);
             releases.armed
         };
-        late.iter().for_each(|releasing| releasing.go_on_behind());
+        late.iter()
+            .for_each(|releasing| releasing.go_on_in_background());
         next
     }
 
@@ -199,41 +140,23 @@ impl RenewalScheduler {
         let mut schedule = lock(&self.schedule);
         // Under the lock: who sets it meanwhile finds no entry, and leaves it to this.
         let due = hold.unused_until().map_or(due, |until| due.min(until));
-        if !hold.schedule_entry.is_scheduled() || self.ending.has_begun() {
-            return;
-        }
-        schedule.insert(hold, due);
-        if schedule.armed.is_none_or(|armed| due < armed) {
-            schedule.armed = Some(due);
+        if !self.ending.is_cancelled() && schedule.insert(hold, due) {
             self.earlier.notify_one();
         }
     }
 
-    /// Keeps a hold no longer.
-    pub(crate) fn forget(&self, hold: &Arc<HoldState>) {
+    /// Renews and checks a hold no longer.
+    pub(crate) fn remove(&self, hold: &Arc<HoldState>) {
         let mut schedule = lock(&self.schedule);
-        hold.schedule_entry.end();
+        hold.schedule_entry().end();
         schedule.remove(hold);
     }
 
     /// Renews and checks nothing from now on: the client has ended.
     pub(crate) fn end(&self) {
         let mut schedule = lock(&self.schedule);
-        self.ending.begin();
-        for hold in std::mem::take(&mut schedule.due).into_values().flatten() {
-            hold.schedule_entry.take();
-        }
-    }
-
-    /// Takes all holds that are due, and says when the next one is.
-    fn take_due(&self, now: Moment) -> (Vec<Arc<HoldState>>, Option<Moment>) {
-        let mut schedule = lock(&self.schedule);
-        let taken = schedule.take_due(now);
-        // A hold that has left does not put the waking off: the next one would wake the scheduler for nothing.
-        if schedule.armed.is_none_or(|armed| armed <= now) {
-            schedule.armed = schedule.due.keys().next().copied();
-        }
-        (taken, schedule.armed)
+        self.ending.cancel();
+        schedule.clear();
     }
 
     /// Takes in what became of a renewal or a check that was asked for at `now`. False if it is to be tried again.
@@ -256,7 +179,7 @@ impl RenewalScheduler {
                 }
                 // A nested entry may have come meanwhile, and found the hold nowhere in the schedule.
                 if let Some(plan) = hold.plan().filter(|plan| plan.lease < lease) {
-                    self.hurry(hold, plan.lease);
+                    self.bring_forward(hold, self.context.now() + plan.lease / 3);
                 }
             }
             Err(error) => {
@@ -274,28 +197,28 @@ impl Drop for RenewalScheduler {
     }
 }
 
-/// The scheduler's loop. It ends with its client.
-async fn keep_all(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
+/// The loop of a scheduler. It ends with its client.
+async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
     loop {
         let next = {
             let Some(scheduler) = scheduler.upgrade() else {
                 return;
             };
-            let now = clock::boot::now();
-            let (due, next) = scheduler.take_due(now);
+            let now = scheduler.context.now();
+            let (due, next) = lock(&scheduler.schedule).take_due(now);
             let next = next.into_iter().chain(scheduler.finish_releases(now)).min();
             let together = due.first().map_or(1, |hold| hold.backend().renewal_batch());
             let mut due = due.into_iter().peekable();
             while due.peek().is_some() {
                 // A task of its own: a server that is slow for some keys delays no others.
                 let holds = due.by_ref().take(together).collect();
-                background::spawn(tend(scheduler.clone(), holds));
+                scheduler.context.spawn(tend(scheduler.clone(), holds));
             }
-            next
+            next.map(|next| scheduler.context.sleep_until(next))
         };
         match next {
-            Some(next) => tokio::select! {
-                () = clock::boot::sleep_until(next) => {}
+            Some(wake) => tokio::select! {
+                () = wake => {}
                 () = earlier.notified() => {}
             },
             None => earlier.notified().await,
@@ -347,9 +270,9 @@ impl Asked {
 
 /// Whether there is anything to do for a hold. A deadline that has passed is seen here.
 fn is_tended(hold: &HoldState) -> bool {
-    hold.schedule_entry.is_scheduled()
+    hold.schedule_entry().is_scheduled()
         && hold.loss().is_none()
-        && !hold.give_up_unused(clock::boot::now())
+        && !hold.give_up_unused(hold.backend().now())
 }
 
 /// When the first of those that are still tended is lost; `None` if none is.
@@ -362,7 +285,7 @@ fn first_deadline<'a>(holds: impl Iterator<Item = &'a Arc<HoldState>>) -> Option
 /// local deadline.
 async fn tend(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<HoldState>>) {
     loop {
-        let now = clock::boot::now();
+        let now = scheduler.context.now();
         let asked: Vec<_> = holds
             .drain(..)
             .filter(|hold| is_tended(hold))
@@ -379,7 +302,8 @@ async fn tend(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<HoldState>>) 
         let Some(deadline) = first_deadline(holds.iter()) else {
             return;
         };
-        clock::boot::sleep_until((clock::boot::now() + RETRY_AFTER).min(deadline)).await;
+        let retry = scheduler.context.now() + RETRY_AFTER;
+        scheduler.context.sleep_until(retry.min(deadline)).await;
     }
 }
 
@@ -392,7 +316,8 @@ async fn answers(
     let backend = asked.first()?.hold.backend();
     let grants: Vec<_> = asked.iter().map(Asked::to_renew).collect();
     let mut answers = backend.renew_all(&grants);
-    let asked_at = clock::boot::now();
+    let context = &scheduler.context;
+    let asked_at = context.now();
     let mut is_awaited = false;
     loop {
         let deadline = first_deadline(asked.iter().map(|asked| &asked.hold))?;
@@ -404,18 +329,28 @@ async fn answers(
         };
         let answered = tokio::select! {
             biased;
-            () = scheduler.ending.begun() => return None,
-            answered = clock::boot::timeout_at(until, &mut answers) => answered,
+            () = scheduler.ending.cancelled() => return None,
+            answered = context.timeout_at(until, &mut answers) => answered,
         };
         if answered.is_some() {
             return answered;
         }
-        if !is_awaited && clock::boot::now() >= patience {
+        if !is_awaited && context.now() >= patience {
             is_awaited = true;
             let error = backend.last_error().unwrap_or_else(|| "no answer".into());
             let error = BackendError::Unreachable(error);
             let tended = asked.iter().filter(|asked| is_tended(&asked.hold));
             tended.for_each(|asked| asked.failed(&error));
         }
+    }
+}
+
+/// The renewals of a client, as long as it lives: dropped, it ends them.
+#[derive(Debug)]
+pub(crate) struct Renewals(pub(crate) Arc<RenewalScheduler>);
+
+impl Drop for Renewals {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }

@@ -11,17 +11,15 @@ use lock_core::{
     fencing::FencingToken,
     lease::{CLAIM, Grant, Moment},
     options::Backoff,
-    owner::OwnerId,
 };
 use tokio::sync::{oneshot, watch};
-use uuid::Uuid;
 
 use crate::{
     backend::redlock::{
-        Quorum, less_node_drift,
         node::{Node, NodeAttempt},
+        quorum::{Quorum, less_node_drift},
     },
-    background::{self, clock::boot as clock, sync::lock},
+    background::{Context, sync::lock},
 };
 
 /// A node may take this part of the lease to answer, within these bounds.
@@ -45,7 +43,7 @@ enum Step {
     /// It was asked.
     Taken(NodeAttempt, Result<Option<FencingToken>, BackendError>),
     /// It was told the token.
-    Adopted(NodeAttempt, Result<bool, BackendError>),
+    Raised(NodeAttempt, Result<bool, BackendError>),
 }
 
 type Steps = FuturesUnordered<BoxFuture<'static, Step>>;
@@ -59,10 +57,10 @@ fn take(node: &Arc<Node>, request: &Request) -> BoxFuture<'static, Step> {
     .boxed()
 }
 
-fn adopt(mut attempt: NodeAttempt, token: FencingToken) -> BoxFuture<'static, Step> {
+fn raise_token(mut attempt: NodeAttempt, token: FencingToken) -> BoxFuture<'static, Step> {
     async move {
-        let adopted = attempt.adopt(token).await;
-        Step::Adopted(attempt, adopted)
+        let raised = attempt.raise_token(token).await;
+        Step::Raised(attempt, raised)
     }
     .boxed()
 }
@@ -113,7 +111,7 @@ impl Taken {
     /// Whether enough of the lease is left to start on.
     pub(crate) fn is_young(&self) -> bool {
         is_enough(
-            self.valid_until.since(clock::now()),
+            self.valid_until.since(self.quorum.context.now()),
             self.request.lease.time,
         )
     }
@@ -121,20 +119,29 @@ impl Taken {
     /// Gives the lock back. What cannot be given back now is in the background.
     pub(crate) async fn release(self) {
         let (quorum, name) = (self.quorum.clone(), self.request.name.clone());
-        let grant = self.keep();
+        let grant = self.become_hold();
         if quorum.release(&name, grant.token, None).await.is_err() {
             let ends = grant.valid_until;
-            background::spawn(quorum.release_until(name, grant.token, None, ends));
+            quorum
+                .clone()
+                .context
+                .spawn(quorum.release_until(name, grant.token, None, ends));
         }
     }
 
     /// The nodes' grants become a hold's, all at once.
-    pub(crate) fn keep(self) -> Grant {
+    pub(crate) fn become_hold(self) -> Grant {
         let name = &self.request.name;
         let is_over = self.quorum.begin_hold(name, self.token, self.request.owner);
-        self.ready.into_iter().for_each(NodeAttempt::keep);
+        self.ready.into_iter().for_each(NodeAttempt::settle);
         if !self.steps.is_empty() {
-            background::spawn(join(self.token, self.steps, self.until, is_over));
+            self.quorum.context.spawn(join(
+                self.quorum.context.clone(),
+                self.token,
+                self.steps,
+                self.until,
+                is_over,
+            ));
         }
         Grant {
             token: self.token,
@@ -148,19 +155,21 @@ impl Taken {
 /// Runs something for a caller on the engine, and offers what it came to until a claim has passed since the start. `None` if
 /// the caller comes later. What is not taken is dropped by the engine, as it is when the caller is dropped.
 pub(crate) async fn offered<T: Send + 'static>(
+    context: &Arc<Context>,
     work: impl Future<Output = T> + Send + 'static,
 ) -> Option<T> {
     let offer = Arc::new(Mutex::new(None));
     let (done, is_done) = oneshot::channel::<()>();
     let (caller, gone) = oneshot::channel::<()>();
     let engines = offer.clone();
-    background::spawn(async move {
-        let claim_ends = clock::now() + CLAIM;
+    let engine = context.clone();
+    context.spawn(async move {
+        let claim_ends = engine.now() + CLAIM;
         let offering = async {
             let value = work.await;
             *lock(&engines) = Some(value);
             let _ = done.send(());
-            clock::sleep_until(claim_ends).await;
+            engine.sleep_until(claim_ends).await;
         };
         tokio::select! {
             _ = gone => {}
@@ -200,7 +209,7 @@ impl RedlockAttempt {
         }
     }
 
-    /// ExitPolicy the round that is under way, or one that begins now.
+    /// Ends the round that is under way, or one that begins now.
     async fn ask(&mut self, haste: Haste) -> Result<Answer, BackendError> {
         loop {
             if self.quorum.is_shutting_down() {
@@ -210,20 +219,24 @@ impl RedlockAttempt {
             let (_, asking) = self.asking.get_or_insert_with(|| {
                 self.rounds += 1;
                 let (quorum, request) = (quorum.clone(), request.clone());
-                let asking = offered(async move { round(&quorum, &request, haste).await });
+                let context = quorum.context.clone();
+                let asking = async move {
+                    let asking = async move { round(&quorum, &request, haste).await };
+                    offered(&context, asking).await
+                };
                 (haste, asking.boxed())
             });
             let round = asking.await;
             self.asking = None;
             // The next round has an owner of its own, for nodes may still be giving back the grants of this one.
-            let owner = OwnerId::from_u128(Uuid::new_v4().as_u128());
+            let owner = self.quorum.context.new_owner();
             let answer = match round {
                 Some(Round::Granted(taken)) if taken.is_young() => {
                     // No await from here on.
                     let queued = self.rounds > 1;
                     return Ok(Answer::Granted(Grant {
                         queued,
-                        ..taken.keep()
+                        ..taken.become_hold()
                     }));
                 }
                 // The caller came too late. Its grants were given back, or are now.
@@ -289,7 +302,7 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
     }
 
     // The grant's time runs from here, because no node can have granted before.
-    let started = clock::now();
+    let started = quorum.context.now();
     let valid_until = started + less_node_drift(lease);
     let nodes = quorum.nodes.iter();
     let mut steps: Steps = nodes.map(|node| take(node, request)).collect();
@@ -306,7 +319,7 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
             failed += unlikely;
             break; // the others cannot make it a majority any more
         }
-        let Some(Some(step)) = clock::timeout_at(until, steps.next()).await else {
+        let Some(Some(step)) = quorum.context.timeout_at(until, steps.next()).await else {
             failed += steps.len();
             silence.note();
             break;
@@ -316,11 +329,11 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
             Step::Taken(attempt, Ok(Some(offered))) => match token {
                 None => taken.push((attempt, offered)),
                 Some(token) if token == offered => ready.push(attempt),
-                Some(token) => steps.push(adopt(attempt, token)),
+                Some(token) => steps.push(raise_token(attempt, token)),
             },
-            Step::Adopted(attempt, Ok(true)) => ready.push(attempt),
-            Step::Taken(_, Ok(None)) | Step::Adopted(_, Ok(false)) => {}
-            Step::Taken(_, Err(error)) | Step::Adopted(_, Err(error)) => {
+            Step::Raised(attempt, Ok(true)) => ready.push(attempt),
+            Step::Taken(_, Ok(None)) | Step::Raised(_, Ok(false)) => {}
+            Step::Taken(_, Err(error)) | Step::Raised(_, Err(error)) => {
                 failed += 1;
                 if !matches!(error, BackendError::Unreachable(_)) {
                     refused = Some(error);
@@ -332,10 +345,10 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
             // offers one above those it knows, and two majorities have a node in common.
             let greatest = taken.iter().map(|(_, offered)| *offered).max();
             token = greatest;
-            until = clock::now() + patience;
+            until = quorum.context.now() + patience;
             for (attempt, offered) in taken.drain(..) {
                 match greatest {
-                    Some(token) if token != offered => steps.push(adopt(attempt, token)),
+                    Some(token) if token != offered => steps.push(raise_token(attempt, token)),
                     _ => ready.push(attempt),
                 }
             }
@@ -360,7 +373,7 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
         until,
     };
     if !taken.is_young() {
-        let took = clock::now().since(started);
+        let took = quorum.context.now().since(started);
         return Round::Unreachable(BackendError::Unreachable(format!(
             "a majority of the nodes granted, but took {took:.0?} of a lease of {lease:.0?}"
         )));
@@ -371,12 +384,13 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
 /// Lets the slower nodes join the hold in the background, so that it survives the loss of some of the quicker ones.
 /// Released meanwhile, they give back what they have: a release names the token, which they may not know yet.
 async fn join(
+    context: Arc<Context>,
     token: FencingToken,
     mut steps: Steps,
     until: Moment,
     mut is_over: watch::Receiver<bool>,
 ) {
-    let mut late = clock::sleep_until(until);
+    let mut late = context.sleep_until(until);
     loop {
         let step = tokio::select! {
             biased;
@@ -387,10 +401,10 @@ async fn join(
         match step {
             None => break,
             Some(Step::Taken(attempt, Ok(Some(offered)))) if offered != token => {
-                steps.push(adopt(attempt, token));
+                steps.push(raise_token(attempt, token));
             }
-            Some(Step::Taken(attempt, Ok(Some(_))) | Step::Adopted(attempt, Ok(true))) => {
-                attempt.keep();
+            Some(Step::Taken(attempt, Ok(Some(_))) | Step::Raised(attempt, Ok(true))) => {
+                attempt.settle();
             }
             Some(_) => {}
         }
@@ -407,14 +421,14 @@ impl Attempt for RedlockAttempt {
                         if !self.request.wait.is_zero() => {}
                     answer => return answer,
                 }
-                let chance = Uuid::new_v4().as_fields().0;
+                let chance = self.quorum.context.chance();
                 let pause = Backoff::default().pause(self.rounds, chance);
-                clock::sleep_until(clock::now() + pause).await;
+                self.quorum.context.sleep(pause).await;
             }
         })
     }
 
-    /// ExitPolicy the round that is under way, or asks once more: a lease may have ended since the round before. Nobody queues.
+    /// Ends the round that is under way, or asks once more: a lease may have ended since the round before. Nobody queues.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             let under_way = self.asking.as_ref().map(|(haste, _)| *haste);

@@ -23,15 +23,19 @@ use tokio::sync::Notify;
 
 use crate::{
     backend::redis::{
-        Arg, Server, TrackedTask,
         protocol::{
-            request::{AcquireRequest, Sent, millis, not_understood},
-            script,
+            command::Arg,
+            request::{millis, not_understood},
+            scripts,
         },
-        queue::{cleanup::clean_up, session::Session},
+        queue::{
+            cleanup::{Sent, clean_up},
+            server::Server,
+        },
+        session::Session,
         transport::connection::{CallError, Connection, OPEN_PATIENCE},
     },
-    background::{self, clock::boot as clock, sync::lock},
+    background::{Context, shutdown::TrackedTask, sync::lock},
     client::url::ConnectError,
     events::Counters,
 };
@@ -43,30 +47,25 @@ pub(crate) const LOST: &str = "it has started without its state, and is not coun
 /// A request that a node reads later than this after its sending changes nothing there.
 const REQUEST_LIFE: Duration = Duration::from_secs(1);
 
-impl CallError {
-    fn into_backend_error(self, server: &Server) -> BackendError {
-        match self {
-            Self::Refused(error) => error,
-            Self::Broken(detail) | Self::NotReady(detail) | Self::Demoted(detail) => {
-                server.note(detail.clone());
-                BackendError::Unreachable(detail)
-            }
-        }
+/// Notes why a command has no answer that counts. A quorum asks other nodes instead of trying again.
+fn failed(server: &Server, error: CallError) -> BackendError {
+    let detail = error.to_string();
+    match server.note_failure(error) {
+        Ok(_) => BackendError::Unreachable(detail),
+        Err(error) => error,
     }
 }
 
-impl Server {
-    /// A connection that is up already, if there is one: a quorum does not wait for a handshake. Else the next one of
-    /// the runtime that calls.
-    async fn ready(self: &Arc<Self>) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
-        let session = self.session();
-        for session in [&session, self.home()] {
-            if let Some(Ok(connection)) = session.connection().now_or_never() {
-                return Ok((session.clone(), connection));
-            }
+/// A connection that is up already, if there is one: a quorum does not wait for a handshake. Else the next one of the
+/// runtime that calls.
+async fn ready(server: &Server) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
+    let session = server.sessions.nearest();
+    for session in [&session, server.sessions.home()] {
+        if let Some(Ok(connection)) = session.connection().now_or_never() {
+            return Ok((session.clone(), connection));
         }
-        self.connected().await
     }
+    server.sessions.connection_of(session).await
 }
 
 /// Whether a node still has its state, according to its mark.
@@ -113,11 +112,12 @@ impl Node {
     pub(crate) fn open(
         info: redis::ConnectionInfo,
         allow_eviction: bool,
-        counters: Arc<Counters>,
+        context: &Arc<Context>,
+        counters: &Arc<Counters>,
         lost: Arc<Notify>,
     ) -> Result<Self, ConnectError> {
         Ok(Self {
-            server: Server::open(info, Layout::Native, counters)?,
+            server: Server::open(info, Layout::Native, context, counters)?,
             allow_eviction,
             lost,
             memory: Mutex::default(),
@@ -134,21 +134,26 @@ impl Node {
 
     /// Connects, and tells what is wrong with the node. It goes on connecting when this has failed.
     pub(crate) async fn connect(self: &Arc<Self>, patience: Duration) -> Result<(), ConnectError> {
-        let started = clock::now();
-        let home = self.server.home().clone();
+        let started = self.server.now();
+        let home = self.server.sessions.home().clone();
         self.server.check(self.allow_eviction, patience).await?;
         let asking = async {
             let connection = home.connection().await?;
             self.ask(&connection).await
         };
-        let detail = match clock::timeout_at(started + patience, asking).await {
+        let detail = match self
+            .server
+            .context
+            .timeout_at(started + patience, asking)
+            .await
+        {
             Some(Ok(())) => return Ok(()),
             Some(Err(error)) => error.to_string(),
             None => "no answer".to_owned(),
         };
         Err(ConnectError::Unreachable {
             server: self.server.address().to_owned(),
-            waited: clock::now().since(started),
+            waited: self.server.now().since(started),
             detail,
         })
     }
@@ -167,18 +172,18 @@ impl Node {
         }
         // To its end, however long the caller waits: else a node that is slower than that would be asked forever.
         let (node, connection) = (self.clone(), connection.clone());
-        let asking = background::spawn(async move {
+        let asking = self.server.context.spawn(async move {
             let _asking = node.asking.lock().await;
             if node.has_asked(&connection) {
                 return Ok(());
             }
             let asking = async {
                 let seen = connection.incarnation().await;
-                let seen = seen.map_err(|error| error.into_backend_error(&node.server))?;
+                let seen = seen.map_err(|error| failed(&node.server, error))?;
                 let evicts = node.evicting(seen.eviction);
                 if evicts.is_none() {
                     // One that has come back with an older state is found here.
-                    node.look_over(&connection, Duration::ZERO).await?;
+                    node.read_mark(&connection, Duration::ZERO).await?;
                 }
                 let mut memory = lock(&node.memory);
                 memory.asked.retain(|asked| asked.strong_count() > 0);
@@ -186,7 +191,12 @@ impl Node {
                 (memory.run_id, memory.evicts) = (seen.run_id, evicts);
                 Ok(())
             };
-            match clock::timeout_at(clock::now() + OPEN_PATIENCE, asking).await {
+            match node
+                .server
+                .context
+                .timeout_at(node.server.now() + OPEN_PATIENCE, asking)
+                .await
+            {
                 Some(asked) => asked,
                 None => {
                     connection.health.mark_broken();
@@ -204,14 +214,14 @@ impl Node {
     }
 
     /// Reads the node's mark, and lets a whole node know of a lease that is in use.
-    pub(crate) async fn look(self: &Arc<Self>, lease: Duration) -> Result<Standing, BackendError> {
+    pub(crate) async fn probe(self: &Arc<Self>, lease: Duration) -> Result<Standing, BackendError> {
         let (_, connection) = self.fit().await?;
-        self.look_over(&connection, lease).await
+        self.read_mark(&connection, lease).await
     }
 
     /// A connection to a node that keeps what it is told.
     async fn fit(self: &Arc<Self>) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
-        let ready = self.server.ready().await?;
+        let ready = ready(&self.server).await?;
         self.ask(&ready.1).await?;
         match self.evicts() {
             Some(reason) => Err(self.not_counted(&reason)),
@@ -219,17 +229,17 @@ impl Node {
         }
     }
 
-    async fn look_over(
+    async fn read_mark(
         &self,
         connection: &Connection,
         lease: Duration,
     ) -> Result<Standing, BackendError> {
         let newest = lock(&self.memory).newest;
         let (lease, token) = (millis(lease), newest.to_string());
-        let looked = connection
-            .run(&script::QUORUM_PROBE, &[MARK, FENCE], &[&lease, &token])
+        let read = connection
+            .run(&scripts::QUORUM_PROBE, &[MARK, FENCE], &[&lease, &token])
             .await;
-        let (answer, _) = looked.map_err(|error| error.into_backend_error(&self.server))?;
+        let (answer, _) = read.map_err(|error| failed(&self.server, error))?;
         let (state, since, fence, time): (String, u64, u64, u64) =
             redis::from_redis_value(answer).map_err(|error| not_understood(&error))?;
         let time = Duration::from_millis(time);
@@ -259,16 +269,16 @@ impl Node {
         age: Duration,
         longest: Duration,
     ) -> Result<(), BackendError> {
-        let (_, connection) = self.server.ready().await?;
+        let (_, connection) = ready(&self.server).await?;
         let (since, age, longest) = (since.to_string(), millis(age), millis(longest));
         let admitted = connection
             .run(
-                &script::QUORUM_ADMIT,
+                &scripts::QUORUM_ADMIT,
                 &[MARK, FENCE],
                 &[&since, &age, &longest],
             )
             .await;
-        let (answer, _) = admitted.map_err(|error| error.into_backend_error(&self.server))?;
+        let (answer, _) = admitted.map_err(|error| failed(&self.server, error))?;
         if answer == Value::Int(1) {
             tracing::info!(server = %self.server.address(), "a node is counted again");
         }
@@ -283,7 +293,7 @@ impl Node {
         owner: OwnerId,
         until: Moment,
     ) -> Result<bool, BackendError> {
-        let lease = until.since(clock::now());
+        let lease = until.since(self.server.now());
         if lease.is_zero() || self.evicts().is_some() {
             return Ok(false);
         }
@@ -292,12 +302,12 @@ impl Node {
             return Ok(false);
         }
         let (token, lease) = (token.to_string(), millis(lease));
-        let tail = format!("{lease}|{}|{owner}", self.server.home().session_id);
+        let tail = format!("{lease}|{}|{owner}", self.server.sessions.home().session_id);
         let args = [
             Arg::Text(&token),
             Arg::Text(&tail),
             Arg::Text(&lease),
-            Arg::At(clock::now() + REQUEST_LIFE),
+            Arg::At(self.server.now() + REQUEST_LIFE),
         ];
         let keys = [
             self.server.names(name).grant().to_owned(),
@@ -307,7 +317,7 @@ impl Node {
         let keys = keys.each_ref().map(String::as_str);
         let answered = self
             .server
-            .run(&script::QUORUM_REJOIN, &keys, &args)
+            .run(name, &scripts::QUORUM_REJOIN, &keys, &args)
             .await?;
         if answered.value == Value::Int(-2) {
             self.is_lost(true);
@@ -407,42 +417,37 @@ impl NodeAttempt {
             wait: Duration::ZERO,
             ..request.clone()
         };
-        let args = Arc::new(AcquireRequest::new(
-            server,
-            &request,
-            session.session_id.clone(),
-            false,
-        ));
-        args.ask();
-        args.carry(&connection);
+        let asked = Arc::new(server.acquire_request(&request, &session));
+        asked.ask();
+        asked.carry(&connection);
         let sent = self.sent.insert(Carried {
             sent: Sent {
                 session,
-                args: args.clone(),
+                request: asked.clone(),
             },
             connection,
             task: server.track_acquisition(),
         });
         let connection = &sent.connection;
-        let life_ends = clock::now() + REQUEST_LIFE;
-        let keys = [args.names.grant(), FENCE, MARK];
+        let life_ends = server.now() + REQUEST_LIFE;
+        let keys = [asked.names.grant(), FENCE, MARK];
         let not_after = connection.server_micros(life_ends).to_string();
-        let (tail, lease) = (args.tail(), millis(args.lease));
+        let (tail, lease) = (asked.tail(), millis(asked.lease));
         let taken = connection
             .run(
-                &script::QUORUM_TAKE,
+                &scripts::QUORUM_TAKE,
                 &keys,
                 &[&tail, &lease, &connection.floor, &not_after],
             )
             .await;
         if taken.is_ok() {
-            args.answered();
+            asked.answered();
         }
         let answer = match taken {
             Ok((Value::Int(answer), _)) => answer,
             Ok((answer, _)) => return Err(not_understood(&format_args!("{answer:?}"))),
             Err(error) => {
-                let error = error.into_backend_error(server);
+                let error = failed(server, error);
                 if !matches!(error, BackendError::Unreachable(_)) {
                     self.sent = None; // refused: nothing was changed
                 }
@@ -458,7 +463,7 @@ impl NodeAttempt {
             node.knows(token);
             return Ok(Some(token));
         }
-        if answer == -1 && clock::now() < life_ends {
+        if answer == -1 && server.now() < life_ends {
             // The server's clock was set forward: a new connection knows it.
             connection.health.mark_demoted();
         }
@@ -477,19 +482,19 @@ impl NodeAttempt {
     }
 
     /// Lets the node know the token that the quorum agreed on; false if the grant has ended there.
-    pub(crate) async fn adopt(&mut self, token: FencingToken) -> Result<bool, BackendError> {
+    pub(crate) async fn raise_token(&mut self, token: FencingToken) -> Result<bool, BackendError> {
         let Some(Carried {
             sent, connection, ..
         }) = &self.sent
         else {
             return Ok(false);
         };
-        let (owner, number) = (sent.args.owner.to_string(), token.to_string());
-        let keys = [sent.args.names.grant(), FENCE];
+        let (owner, number) = (sent.request.owner.to_string(), token.to_string());
+        let keys = [sent.request.names.grant(), FENCE];
         // Over the connection of the request, so that a giving back comes after both.
         let args = [owner.as_str(), &number];
         match connection
-            .run(&script::QUORUM_RAISE_TOKEN, &keys, &args)
+            .run(&scripts::QUORUM_RAISE_TOKEN, &keys, &args)
             .await
         {
             Ok((Value::Int(1), _)) => {
@@ -497,12 +502,12 @@ impl NodeAttempt {
                 Ok(true)
             }
             Ok(_) => Ok(false),
-            Err(error) => Err(error.into_backend_error(&self.node.server)),
+            Err(error) => Err(failed(&self.node.server, error)),
         }
     }
 
     /// What was taken belongs to a hold from now on, which releases it by its token.
-    pub(crate) fn keep(mut self) {
+    pub(crate) fn settle(mut self) {
         self.sent = None;
     }
 }
@@ -511,9 +516,9 @@ impl Drop for NodeAttempt {
     fn drop(&mut self) {
         if let Some(Carried { sent, task, .. }) = self.sent.take() {
             let node = self.node.clone();
-            let owner = sent.args.owner;
+            let owner = sent.request.owner;
             lock(&node.leaving).insert(owner);
-            background::spawn(async move {
+            self.node.server.context.spawn(async move {
                 clean_up(node.server.clone(), sent).await;
                 lock(&node.leaving).remove(&owner);
                 drop(task);

@@ -7,7 +7,7 @@ use lock_core::{
 };
 use once_cell::sync::Lazy;
 
-use crate::backend::redis::protocol::script::{self, Script};
+use crate::backend::redis::{protocol::scripts, transport::script::Script};
 
 /// Redisson's names for what belongs to a lock begin so. Its message that a lock is free is `0`.
 const REDISSON_CHANNEL: &str = "redisson_lock__channel";
@@ -93,24 +93,24 @@ pub(crate) struct Scripts {
 }
 
 static NATIVE: Scripts = Scripts {
-    acquire: &script::ACQUIRE,
-    multi_acquire: &script::MULTI_ACQUIRE,
-    release: &script::RELEASE,
-    retain: &script::RETAIN,
-    leave: &script::LEAVE,
-    renew: &script::RENEW,
-    status: &script::STATUS,
-    others: &[&script::QUEUE, &script::UNSUBSCRIBE, &script::PROBE],
+    acquire: &scripts::ACQUIRE,
+    multi_acquire: &scripts::MULTI_ACQUIRE,
+    release: &scripts::RELEASE,
+    retain: &scripts::RETAIN,
+    leave: &scripts::LEAVE,
+    renew: &scripts::RENEW,
+    status: &scripts::STATUS,
+    others: &[&scripts::QUEUE, &scripts::UNSUBSCRIBE, &scripts::PROBE],
 };
 
 static REDISSON: Scripts = Scripts {
-    acquire: &script::REDISSON_ACQUIRE,
-    multi_acquire: &script::REDISSON_MULTI_ACQUIRE,
-    release: &script::REDISSON_RELEASE,
-    retain: &script::REDISSON_RETAIN,
-    leave: &script::REDISSON_LEAVE,
-    renew: &script::REDISSON_RENEW,
-    status: &script::REDISSON_STATUS,
+    acquire: &scripts::REDISSON_ACQUIRE,
+    multi_acquire: &scripts::REDISSON_MULTI_ACQUIRE,
+    release: &scripts::REDISSON_RELEASE,
+    retain: &scripts::REDISSON_RETAIN,
+    leave: &scripts::REDISSON_LEAVE,
+    renew: &scripts::REDISSON_RENEW,
+    status: &scripts::REDISSON_STATUS,
     others: &[],
 };
 

@@ -1,6 +1,7 @@
 //! What is said between a client and a server: keys, scripts, requests, replies and grants.
 
+pub(crate) mod command;
 pub(crate) mod grant;
 pub(crate) mod layout;
 pub(crate) mod request;
-pub(crate) mod script;
+pub(crate) mod scripts;

@@ -4,7 +4,7 @@ use std::{
     fmt::Write,
     sync::{
         self, Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering, fence},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -13,6 +13,7 @@ use lock_core::{
     backend::{BackendError, Request},
     fencing::FencingToken,
     key::FENCE,
+    layout::Layout,
     lease::{CLAIM, Grant, Moment, less_drift},
     owner::OwnerId,
 };
@@ -20,15 +21,18 @@ use redis::{FromRedisValue, Value};
 
 use crate::{
     backend::redis::{
-        Server, claim_ms,
         protocol::{
+            command::claim_ms,
             grant::GrantSnapshot,
             layout::{Names, Scripts},
         },
-        queue::{notify, session::Session},
         transport::connection::{CallError, Connection},
     },
-    background::{clock::boot as clock, latch::Latch, sync::lock},
+    background::{
+        Context,
+        shutdown::{TaskTracker, TrackedTask, drained},
+        sync::lock,
+    },
 };
 
 /// How long after a request's own end the server's clock may lag before the request counts as refused.
@@ -51,6 +55,7 @@ enum Direct {
 /// What every request of one acquisition says, the same bytes for life: a retry with other bytes would queue twice.
 #[derive(Debug)]
 pub(crate) struct AcquireRequest {
+    context: Arc<Context>,
     pub(crate) names: Names,
     pub(crate) scripts: &'static Scripts,
     pub(crate) owner: OwnerId,
@@ -64,12 +69,10 @@ pub(crate) struct AcquireRequest {
     /// Its place in the queue, once the server has given one: what it comes back to. Zero before.
     place: AtomicU64,
     /// Asks to be woken when a lock that is not free becomes free.
-    notified: bool,
+    pub(crate) notified: bool,
     direct: sync::Mutex<Direct>,
     /// The requests that the session sends for it. None is under way once the acquisition is over.
-    sending: Latch,
-    /// It has been answered for good, or leaves: no request is sent any more.
-    over: AtomicBool,
+    sending: TaskTracker,
     /// The connection that carried the newest request.
     carried: sync::Mutex<Option<Arc<Connection>>>,
 }
@@ -122,15 +125,16 @@ pub(crate) fn decode<T: FromRedisValue>(value: Value) -> Result<T, CallError> {
 
 impl AcquireRequest {
     pub(crate) fn new(
-        server: &Server,
+        context: Arc<Context>,
+        layout: Layout,
         request: &Request,
         session_id: Arc<str>,
-        notified: bool,
     ) -> Self {
         Self {
-            scripts: server.scripts,
-            notified,
-            names: server.names(&request.name),
+            context,
+            scripts: Scripts::of(layout),
+            notified: false,
+            names: Names::new(layout, request.name.clone()),
             owner: request.owner,
             lease: request.lease.time,
             wait: request.wait,
@@ -139,8 +143,7 @@ impl AcquireRequest {
             session_id,
             place: AtomicU64::new(0),
             direct: sync::Mutex::new(Direct::Idle),
-            sending: Latch::default(),
-            over: AtomicBool::new(false),
+            sending: TaskTracker::new(),
             carried: sync::Mutex::default(),
         }
     }
@@ -163,7 +166,7 @@ impl AcquireRequest {
         let mut direct = lock(&self.direct);
         let asks = *direct != Direct::Revoked;
         if asks {
-            *direct = Direct::Asked(clock::now());
+            *direct = Direct::Asked(self.context.now());
         }
         asks
     }
@@ -202,20 +205,17 @@ impl AcquireRequest {
         *lock(&self.direct) == Direct::Idle
     }
 
-    /// The session sends a request for it, until this is dropped. `None` if the acquisition is over. Nobody who waits for the end
-    /// of that owns anything: a caller that is not polled holds up no request of others.
-    pub(crate) fn send(&self) -> Option<Sending<'_>> {
-        self.sending.add();
-        let sending = Sending(self);
-        fence(Ordering::SeqCst);
-        (!self.over.load(Ordering::SeqCst)).then_some(sending)
+    /// The session sends a request for it, until this is dropped. `None` if the acquisition is over: it has been answered for
+    /// good, or leaves. Whoever waits for the end of that owns nothing: a caller that is not polled delays no request of
+    /// others.
+    pub(crate) fn send(&self) -> Option<TrackedTask> {
+        let sending = self.sending.token();
+        (!self.sending.is_closed()).then_some(sending)
     }
 
     /// From its end on no request is under way, and none will be sent.
     pub(crate) async fn end(&self) {
-        self.over.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        self.sending.ended().await;
+        drained(&self.sending).await;
     }
 
     /// Notes a grant that it was told to be of. False if it was told of that one before, or of a later one.
@@ -254,7 +254,7 @@ impl AcquireRequest {
 
     /// Until when what has been sent has an effect, at the longest.
     pub(crate) fn run_out(&self) -> Moment {
-        clock::now() + self.wait + self.lease.max(CLAIM) + LATE_SLACK
+        self.context.now() + self.wait + self.lease.max(CLAIM) + LATE_SLACK
     }
 
     /// Where late requests cannot be stopped by closing the connection they were sent on, they stop themselves: the
@@ -263,7 +263,7 @@ impl AcquireRequest {
         if connection.may_kill {
             String::new()
         } else {
-            let end = clock::now() + self.wait + LATE_SLACK;
+            let end = self.context.now() + self.wait + LATE_SLACK;
             connection.server_micros(end).to_string()
         }
     }
@@ -282,7 +282,7 @@ impl AcquireRequest {
     pub(crate) async fn acquire(&self, connection: &Connection) -> Result<Reply, CallError> {
         let asking = {
             let marker = if self.notified {
-                notify::marker(&self.session_id)
+                marker(&self.session_id)
             } else {
                 String::new()
             };
@@ -369,16 +369,6 @@ impl AcquireRequest {
     }
 }
 
-/// A request under way that the session sends for a caller.
-#[derive(Debug)]
-pub(crate) struct Sending<'a>(&'a AcquireRequest);
-
-impl Drop for Sending<'_> {
-    fn drop(&mut self) {
-        self.0.sending.remove();
-    }
-}
-
 /// A grant in a reply to what was sent then.
 fn snapshot(grant: Value, left: Value, sent: Moment) -> Result<GrantSnapshot, CallError> {
     let (grant, left): (String, u64) = (decode(grant)?, decode(left)?);
@@ -397,9 +387,7 @@ pub(crate) fn ends(left: i64, asked: Moment) -> Moment {
     asked + Duration::from_millis(u64::try_from(left).unwrap_or_default())
 }
 
-/// What has been sent so far.
-#[derive(Clone)]
-pub(crate) struct Sent {
-    pub(crate) session: Arc<Session>,
-    pub(crate) args: Arc<AcquireRequest>,
+/// How the server knows a session that is to be woken when a lock becomes free.
+pub(crate) fn marker(session_id: &str) -> String {
+    format!("notify|{session_id}")
 }

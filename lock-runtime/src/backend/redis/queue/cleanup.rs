@@ -4,18 +4,23 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::{backend::BackendError, fencing::FencingToken, lease::Moment};
 
-use crate::{
-    backend::redis::{
-        Server,
-        protocol::request::{AcquireRequest, Left, Sent},
-        queue::session::Session,
-        transport::connection::{CallError, Connection},
+use crate::backend::redis::{
+    protocol::request::{AcquireRequest, Left},
+    queue::{
+        grants::{give_back, take_up},
+        server::{RETRY_PAUSE, Server},
     },
-    background::{self, clock::boot as clock},
+    session::Session,
+    transport::connection::{CallError, Connection},
 };
 
-/// Between two tries while the server cannot answer for the moment.
-pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// The newest request of an acquisition, and the session that it is sent in.
+#[derive(Clone)]
+pub(crate) struct Sent {
+    pub(crate) session: Arc<Session>,
+    pub(crate) request: Arc<AcquireRequest>,
+}
+
 /// How long a clean-up trusts the connection that carried the request.
 const SAME_CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
 /// How long one try of a clean-up over the home session may take.
@@ -29,64 +34,64 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>)
     let Some(token) = offer else {
         return clean_up(server, sent).await;
     };
-    sent.session.waiters.forget(&sent.args);
+    sent.session.waiters.remove(&sent.request);
     // Nothing of it is sent again after the release.
     end(&server, &sent).await;
-    let name = sent.args.names.lock.clone();
-    let ends = clock::now() + sent.args.lease;
-    server.give_back(name, FencingToken::new(token), ends).await;
+    let name = sent.request.names.lock.clone();
+    let ends = server.now() + sent.request.lease;
+    give_back(server, name, FencingToken::new(token), ends).await;
 }
 
 /// Gives up what the answers may have granted whose callers have not come back for them.
 pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
-    for args in session.unanswered.overdue(now) {
-        if args.revoke(now) {
-            tracing::debug!(server = %server.address(), key = %server.key(&args.names.lock), "a caller did not come back for its answer");
+    for request in session.unanswered.overdue(now) {
+        if request.revoke(now) {
+            tracing::debug!(server = %server.address(), key = %server.key(&request.names.lock), "a caller did not come back for its answer");
             let sent = Sent {
                 session: session.clone(),
-                args,
+                request,
             };
-            let (server, task) = (server.clone(), server.track_cleanup());
-            background::spawn(async move {
-                clean_up(server, sent).await;
+            let (engine, task) = (server.clone(), server.track_cleanup());
+            server.context.spawn(async move {
+                clean_up(engine, sent).await;
                 drop(task);
             });
         }
     }
 }
 
-/// ExitPolicy when no request is under way any more, and returns the connection that carried the newest one, if one did.
+/// Ends when no request is under way any more, and returns the connection that carried the newest one, if one did.
 async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
-    let Sent { session, args } = sent;
-    let patience = clock::now() + SAME_CONNECTION_PATIENCE;
-    let ended = clock::timeout_at(patience, args.end()).await;
-    let carried = args.carried_by();
+    let Sent { session, request } = sent;
+    let patience = server.now() + SAME_CONNECTION_PATIENCE;
+    let ended = server.context.timeout_at(patience, request.end()).await;
+    let carried = request.carried_by();
     if ended.is_none()
         && let Some(connection) = &carried
     {
         // Nobody drives the runtime of that session, or the server is silent.
         connection.health.mark_broken();
-        until_closed(server, session, connection, args).await;
+        until_closed(server, session, connection, request).await;
     }
     carried
 }
 
-/// ExitPolicy when nothing that was sent over a connection which is broken can be carried out any more: the server may not have
+/// Ends when nothing that was sent over a connection which is broken can be carried out any more: the server may not have
 /// read all of it yet.
 pub(crate) async fn until_closed(
     server: &Arc<Server>,
     session: &Session,
     connection: &Connection,
-    args: &AcquireRequest,
+    request: &AcquireRequest,
 ) {
     let closing = async {
         loop {
-            if let Ok(home) = server.home().connection().await
+            if let Ok(home) = server.sessions.home().connection().await
                 && (!home.may_kill || home.kill(&connection.identity).await.is_ok())
             {
                 return;
             }
-            clock::sleep_until(clock::now() + RETRY_PAUSE).await;
+            server.context.sleep(RETRY_PAUSE).await;
         }
     };
     let closed = async {
@@ -96,54 +101,54 @@ pub(crate) async fn until_closed(
             () = closing => {}
         }
     };
-    clock::timeout_at(args.run_out(), closed).await;
+    server.context.timeout_at(request.run_out(), closed).await;
 }
 
 /// Makes sure that nothing of an acquisition stays behind. Where all its requests are answered, the home session leaves for
 /// it, because nobody may drive its own. Else its own connection keeps the order of request and leaving; where that does
 /// not answer, it is closed on the server before the home session leaves.
 pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
-    sent.session.waiters.forget(&sent.args);
+    sent.session.waiters.remove(&sent.request);
     let Some(connection) = end(&server, &sent).await else {
         return;
     };
-    let Sent { session, args } = sent;
+    let Sent { session, request } = sent;
     let left = |left| {
         if let Left::Held(grant) = left {
-            server.take_up(&session, &args.names.lock, &grant);
+            take_up(&server, &session, &request.names.lock, &grant);
         }
     };
     let leave_by_home = async || -> Option<Arc<Connection>> {
-        let home = server.home().connection().await.ok()?;
-        left(args.leave(&home, true).await.ok()?);
+        let home = server.sessions.home().connection().await.ok()?;
+        left(request.leave(&home, true).await.ok()?);
         Some(home)
     };
     // A request that is not answered may be carried out later, unless its connection is closed before.
-    let answered = args.is_answered();
+    let answered = request.is_answered();
     if answered {
-        let patience = clock::now() + HOME_PATIENCE;
-        if let Some(Some(_)) = clock::timeout_at(patience, leave_by_home()).await {
+        let patience = server.now() + HOME_PATIENCE;
+        if let Some(Some(_)) = server.context.timeout_at(patience, leave_by_home()).await {
             return;
         }
     } else if !connection.health.is_broken() {
-        let patience = clock::now() + SAME_CONNECTION_PATIENCE;
+        let patience = server.now() + SAME_CONNECTION_PATIENCE;
         let hedge = async {
-            clock::sleep_until(clock::now() + HEDGE).await;
+            server.context.sleep(HEDGE).await;
             leave_by_home().await;
             std::future::pending::<()>().await;
         };
         let leaving = async {
             tokio::select! {
                 biased;
-                left = args.leave(&connection, true) => left,
+                left = request.leave(&connection, true) => left,
                 () = hedge => unreachable!("the hedge does not end"),
             }
         };
-        match clock::timeout_at(patience, leaving).await {
+        match server.context.timeout_at(patience, leaving).await {
             Some(Ok(answer)) => return left(answer),
             Some(Err(CallError::Refused(BackendError::WrongLayout))) => return,
             Some(Err(CallError::Refused(error))) => {
-                tracing::warn!(server = %server.address(), key = %server.key(&args.names.lock), %error, "an abandoned acquisition runs out by itself");
+                tracing::warn!(server = %server.address(), key = %server.key(&request.names.lock), %error, "an abandoned acquisition runs out by itself");
                 return;
             }
             _ => {}
@@ -151,11 +156,11 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
         // It is closed on the server below, and of no use to anybody else either.
         connection.health.mark_broken();
     }
-    let until = args.run_out();
+    let until = request.run_out();
     let mut backoff = RETRY_PAUSE;
-    while clock::now() < until && !server.is_closed() {
+    while server.now() < until && !server.sessions.is_closed() {
         let leaving = async {
-            let home = server.home().connection().await.ok()?;
+            let home = server.sessions.home().connection().await.ok()?;
             if home.may_kill && !answered {
                 home.kill(&connection.identity).await.ok()?;
             }
@@ -163,12 +168,12 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
             // A late request that cannot be stopped may still come, until it refuses itself.
             (answered || home.may_kill).then_some(())
         };
-        let patience = clock::now() + HOME_PATIENCE;
-        if let Some(Some(())) = clock::timeout_at(patience, leaving).await {
+        let patience = server.now() + HOME_PATIENCE;
+        if let Some(Some(())) = server.context.timeout_at(patience, leaving).await {
             return;
         }
-        clock::sleep_until(clock::now() + backoff).await;
+        server.context.sleep(backoff).await;
         backoff = (backoff * 2).min(Duration::from_secs(1));
     }
-    tracing::warn!(server = %server.address(), key = %server.key(&args.names.lock), "an abandoned acquisition could not be cleaned up; it has run out by itself");
+    tracing::warn!(server = %server.address(), key = %server.key(&request.names.lock), "an abandoned acquisition could not be cleaned up; it has run out by itself");
 }

@@ -1,4 +1,5 @@
-//! The cohorts of a process, lock by lock: who is told of a turn, and when a grant goes back to the server.
+//! The cohorts of a process, lock by lock: who is offered a turn, and when a grant goes back to the server. It decides;
+//! [`grants`](super::grants) sends.
 
 use std::{
     collections::HashMap,
@@ -6,25 +7,15 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{
-    backend::{BackendError, BoxFuture, Released, Renewed},
-    fencing::FencingToken,
-    key::LockName,
-    lease::{CLAIM, Moment},
-    owner::OwnerId,
-};
+use lock_core::{fencing::FencingToken, key::LockName, lease::Moment, owner::OwnerId};
 
 use crate::{
     backend::redis::{
-        Server,
         protocol::grant::GrantSnapshot,
-        queue::{
-            cohort::{Cohort, Confirmation, Departure, Seat, Turn},
-            renew::Extend,
-            session::Session,
-        },
+        queue::cohort::{Cohort, Confirmation, Departure, Seat, Turn},
+        session::Session,
     },
-    background::{self, clock::boot as clock, sync::lock},
+    background::sync::lock,
 };
 
 /// A cohort, and the session in which its members wait.
@@ -64,7 +55,7 @@ impl Entry {
 
 /// What becomes of a grant whose turn is free.
 #[derive(Debug)]
-enum Passed {
+pub(crate) enum Passed {
     /// The grant is no cohort's.
     Unknown,
     /// The turn is offered to the next member.
@@ -101,6 +92,15 @@ pub(crate) struct Chores {
     pub(crate) renew: Vec<(LockName, FencingToken, Duration)>,
 }
 
+/// What there is to do for a grant that the server told of.
+#[derive(Debug, Default)]
+pub(crate) struct TakenUp {
+    /// In these sessions the waiters of the lock queue again.
+    pub(crate) requeue: Vec<Arc<Session>>,
+    /// Nobody takes the turn of this token, whose local deadline is this.
+    pub(crate) give_back: Option<(FencingToken, Moment)>,
+}
+
 /// The cohorts of a process, by lock.
 #[derive(Debug, Default)]
 pub(crate) struct Cohorts(Mutex<HashMap<LockName, Entry>>);
@@ -111,13 +111,79 @@ impl Cohorts {
     }
 
     /// The caller that was offered this turn is being polled, and enters if it may.
-    pub(crate) fn enter(&self, name: &LockName, token: u64) -> Seat {
-        let enter = |entry: &mut Entry| entry.cohort.enter(token, clock::now());
+    pub(crate) fn enter(&self, name: &LockName, token: u64, now: Moment) -> Seat {
+        let enter = |entry: &mut Entry| entry.cohort.enter(token, now);
         self.with(name, enter).unwrap_or(Seat::Missed)
     }
 
+    /// Begins the cohort of a grant that the server tells of, unless it is known already.
+    pub(crate) fn take_up(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+        grant: &GrantSnapshot,
+        now: Moment,
+    ) -> TakenUp {
+        let mut chores = TakenUp::default();
+        if *grant.session_id != *session.session_id {
+            return chores; // of another session: its owners have left it, and have other names here
+        }
+        let is_new = session.waiters.note_grant(name, &grant.owners, grant.first);
+        if grant.is_pushed && !is_new {
+            return chores; // each grant is pushed once: this is an old message, which somebody repeats
+        }
+        let Some(cohort) = Cohort::new(grant, now) else {
+            return chores;
+        };
+        let mut entry = Entry {
+            session: session.clone(),
+            cohort,
+        };
+        let mut cohorts = lock(&self.0);
+        if let Some(known) = cohorts.get(name).map(|entry| &entry.cohort) {
+            let newer = known.first() > grant.first;
+            let again = grant.is_pushed || !known.is_suspended();
+            if newer || (known.first() == grant.first && again) {
+                return chores;
+            }
+        }
+        let passed = entry.pass(name, now);
+        if let ([owner], false) = (&grant.owners[..], passed) {
+            // An owner that has left gives the grant back by itself, and one that was granted the lock in a reply is
+            // inside. An owner that is inside under an older token was granted the lock twice.
+            let twice = |other: &Entry| {
+                other.cohort.is_inside(*owner) && other.cohort.first() < grant.first
+            };
+            if cohorts.get(name).is_some_and(twice) {
+                chores.give_back = Some((FencingToken::new(grant.first), grant.until()));
+                return chores;
+            }
+            if !session.waiters.waits(name, *owner) {
+                return chores;
+            }
+        }
+        let replaced = if !passed && entry.has_waiting(name) {
+            // Its local deadline has passed.
+            chores.requeue.push(session.clone());
+            cohorts.remove(name)
+        } else {
+            if !passed {
+                // All of them have left: the grant goes back.
+                let token = FencingToken::new(entry.cohort.turn().token);
+                chores.give_back = Some((token, entry.cohort.until()));
+                entry.cohort.end();
+            }
+            cohorts.insert(name.clone(), entry)
+        };
+        if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
+            // The server has lost it.
+            chores.requeue.insert(0, replaced.session);
+        }
+        chores
+    }
+
     /// Passes the turn on, because the member under this token leaves.
-    fn pass(&self, name: &LockName, token: u64, now: Moment) -> Passed {
+    pub(crate) fn pass(&self, name: &LockName, token: u64, now: Moment) -> Passed {
         let mut cohorts = lock(&self.0);
         let Some(entry) = cohorts.get_mut(name) else {
             return Passed::Unknown;
@@ -149,7 +215,7 @@ impl Cohorts {
     }
 
     /// The lease of a cohort whose grant stands for longer than that, if members are to come after the one under this token.
-    fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {
+    pub(crate) fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {
         self.with(name, |entry| {
             let cohort = &entry.cohort;
             let stretched = cohort.has_turn(token) && cohort.is_stretched(now);
@@ -216,8 +282,9 @@ impl Cohorts {
         name: &LockName,
         token: FencingToken,
         answer: Confirmation,
+        now: Moment,
     ) -> bool {
-        let confirm = |entry: &mut Entry| entry.cohort.confirm(token.get(), answer, clock::now());
+        let confirm = |entry: &mut Entry| entry.cohort.confirm(token.get(), answer, now);
         self.with(name, confirm).unwrap_or(false)
     }
 
@@ -240,7 +307,7 @@ impl Cohorts {
     }
 
     /// The server does not hold the grant any more. Returns the session of the members to come.
-    fn lose(&self, name: &LockName, first: u64) -> Option<Arc<Session>> {
+    pub(crate) fn lose(&self, name: &LockName, first: u64) -> Option<Arc<Session>> {
         self.with(name, |entry| {
             if entry.cohort.first() != first {
                 return None;
@@ -266,7 +333,7 @@ impl Cohorts {
     }
 
     /// The lease of a cohort whose member under this token leaves, if other members are to come.
-    fn lease_of_others(&self, name: &LockName, token: FencingToken) -> Option<Duration> {
+    pub(crate) fn lease_of_others(&self, name: &LockName, token: FencingToken) -> Option<Duration> {
         self.with(name, |entry| {
             let others = entry.cohort.has_turn(token.get()) && entry.has_waiting(name);
             others.then(|| entry.cohort.lease())
@@ -274,13 +341,13 @@ impl Cohorts {
     }
 
     /// Lets nobody in; false if nobody was let in already.
-    fn retain(&self, name: &LockName, token: FencingToken) -> bool {
+    pub(crate) fn retain(&self, name: &LockName, token: FencingToken) -> bool {
         self.with(name, |entry| entry.cohort.retain(token.get()))
             .unwrap_or(false)
     }
 
-    /// ExitPolicy a cohort that is retained. Returns the token that its grant has.
-    fn end(&self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
+    /// Ends a cohort that is retained. Returns the token that its grant has.
+    pub(crate) fn end(&self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
         self.with(name, |entry| {
             if !entry.cohort.has_turn(token.get()) {
                 return None;
@@ -302,277 +369,5 @@ impl Cohorts {
         self.with(name, |entry| {
             (entry.cohort.first() == first).then(|| (entry.cohort.turn(), entry.waiting(name)))
         })?
-    }
-}
-
-impl Server {
-    /// Begins the cohort of a grant that the server tells of, unless it is known already.
-    pub(crate) fn take_up(
-        self: &Arc<Self>,
-        session: &Arc<Session>,
-        name: &LockName,
-        grant: &GrantSnapshot,
-    ) {
-        if *grant.session_id != *session.session_id {
-            return; // of another session: its owners have left it, and have other names here
-        }
-        let is_new = session.waiters.note_grant(name, &grant.owners, grant.first);
-        if grant.is_pushed && !is_new {
-            return; // each grant is pushed once: this is an old message, which somebody repeats
-        }
-        let now = clock::now();
-        let Some(cohort) = Cohort::new(grant, now) else {
-            return;
-        };
-        let mut entry = Entry {
-            session: session.clone(),
-            cohort,
-        };
-        let (requeue, replaced) = {
-            let mut cohorts = lock(&self.cohorts.0);
-            if let Some(known) = cohorts.get(name).map(|entry| &entry.cohort) {
-                let newer = known.first() > grant.first;
-                let again = grant.is_pushed || !known.is_suspended();
-                if newer || (known.first() == grant.first && again) {
-                    return;
-                }
-            }
-            let passed = entry.pass(name, now);
-            if let ([owner], false) = (&grant.owners[..], passed) {
-                // An owner that has left gives the grant back by itself, and one that was granted the lock in a reply is
-                // inside. An owner that is inside under an older token was granted the lock twice.
-                let twice = |other: &Entry| {
-                    other.cohort.is_inside(*owner) && other.cohort.first() < grant.first
-                };
-                if cohorts.get(name).is_some_and(twice) {
-                    let token = FencingToken::new(grant.first);
-                    background::spawn(self.clone().give_back(name.clone(), token, grant.until()));
-                    return;
-                }
-                if !session.waiters.waits(name, *owner) {
-                    return;
-                }
-            }
-            if !passed && entry.has_waiting(name) {
-                // Its local deadline has passed.
-                (true, cohorts.remove(name))
-            } else {
-                if !passed {
-                    // All of them have left: the grant goes back.
-                    let token = FencingToken::new(entry.cohort.turn().token);
-                    let until = entry.cohort.until();
-                    entry.cohort.end();
-                    background::spawn(self.clone().give_back(name.clone(), token, until));
-                }
-                (false, cohorts.insert(name.clone(), entry))
-            }
-        };
-        if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
-            // The server has lost it.
-            replaced.session.requeue(self, Some(name));
-        }
-        if requeue {
-            session.requeue(self, Some(name));
-        }
-    }
-
-    /// Renews the grant of an offer on the engine: its member could not enter on the rest of it.
-    pub(crate) fn confirm_offer(
-        self: &Arc<Self>,
-        name: LockName,
-        token: u64,
-        lease: Duration,
-    ) -> BoxFuture<'static, Result<(), BackendError>> {
-        let server = self.clone();
-        let confirming = background::spawn(async move {
-            let token = FencingToken::new(token);
-            server.renew(&name, token, Extend::To(lease)).await
-        });
-        Box::pin(async move {
-            match confirming.await {
-                // Whether it may enter now is decided where it enters.
-                Ok(Ok(Renewed::Until(_) | Renewed::NotHeld)) => Ok(()),
-                Ok(Err(error)) => Err(error),
-                Err(panic) => Err(BackendError::Unreachable(panic.to_string())),
-            }
-        })
-    }
-
-    /// Does what the heartbeat found for the cohorts of a session.
-    pub(crate) fn tend_cohorts(
-        self: &Arc<Self>,
-        session: &Arc<Session>,
-        now: Moment,
-        next_beat: Moment,
-    ) {
-        let chores = self.cohorts.tend(session, now, next_beat);
-        for (name, token) in chores.missed {
-            tracing::debug!(server = %self.address(), key = %self.key(&name), token, "a waiter did not take its turn, passing it on");
-        }
-        for name in chores.requeue {
-            session.requeue(self, Some(&name));
-        }
-        for (name, token, until) in chores.release {
-            background::spawn(self.clone().give_back(name, token, until));
-        }
-        for (name, token, lease) in chores.renew {
-            let server = self.clone();
-            background::spawn(async move {
-                let patience = clock::now() + lease;
-                let renewing = server.renew(&name, token, Extend::To(lease));
-                if let Some(Err(error)) = clock::timeout_at(patience, renewing).await {
-                    tracing::debug!(server = %server.address(), key = %server.key(&name), %token, %error, "an offer was not renewed");
-                }
-            });
-        }
-    }
-
-    /// Releases what the holder under this token has: in memory, where another member of its cohort is to come. What takes
-    /// more than one step is the engine's, however the caller is polled, and goes over the connection of all renewals: what
-    /// shortens a lease cannot come after the next member has extended it.
-    pub(crate) async fn release(
-        self: &Arc<Self>,
-        name: &LockName,
-        token: FencingToken,
-        retain_until: Option<Moment>,
-    ) -> Result<Released, BackendError> {
-        let now = clock::now();
-        let retain_until = retain_until.filter(|until| *until > now);
-        let retained =
-            retain_until.is_some() && self.cohorts.lease_of_others(name, token).is_some();
-        if !retained && self.cohorts.stretched(name, token.get(), now).is_none() {
-            return self.release_turn(name, token, retain_until).await;
-        }
-        let (server, name) = (self.clone(), name.clone());
-        let releasing =
-            background::spawn(
-                async move { server.release_in_steps(&name, token, retain_until).await },
-            );
-        releasing
-            .await
-            .unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
-    }
-
-    async fn release_in_steps(
-        self: &Arc<Self>,
-        name: &LockName,
-        token: FencingToken,
-        retain_until: Option<Moment>,
-    ) -> Result<Released, BackendError> {
-        if let Some(until) = retain_until
-            && let Some(lease) = self.cohorts.lease_of_others(name, token)
-        {
-            return self.retain(name, token, until, lease).await;
-        }
-        while let Some(lease) = self.cohorts.stretched(name, token.get(), clock::now()) {
-            // The next member has asked for less. Its lease begins before it enters, and it may extend it again.
-            if self.renew(name, token, Extend::Restart(lease)).await? == Renewed::NotHeld {
-                break;
-            }
-        }
-        self.release_turn(name, token, retain_until).await
-    }
-
-    /// Offers the turn to the next member, or releases the grant.
-    async fn release_turn(
-        self: &Arc<Self>,
-        name: &LockName,
-        token: FencingToken,
-        retain_until: Option<Moment>,
-    ) -> Result<Released, BackendError> {
-        let first = match self.cohorts.pass(name, token.get(), clock::now()) {
-            Passed::Unknown => return self.release_grant(name, token, retain_until).await,
-            Passed::Stale => return Ok(Released::NotHeld),
-            Passed::On => return Ok(Released::Released),
-            Passed::Ended(first) => first,
-            Passed::Late(session) => {
-                // They take their places again: in this grant, where the server still has it. Released, it would go to others.
-                session.requeue(self, Some(name));
-                return Ok(Released::NotHeld);
-            }
-        };
-        let grant = FencingToken::new(first);
-        let released = self.release_grant(name, grant, retain_until).await;
-        if released.is_ok() {
-            self.cohorts.forget(name, grant);
-        }
-        released
-    }
-
-    /// ExitPolicy a cohort whose grant is gone from the server, and queues its waiting members again.
-    pub(crate) fn lose_cohort(self: &Arc<Self>, name: &LockName, first: u64) {
-        if let Some(session) = self.cohorts.lose(name, first) {
-            session.requeue(self, Some(name));
-        }
-    }
-
-    /// Gives back a turn that nobody takes.
-    pub(crate) fn give_back(
-        self: Arc<Self>,
-        name: LockName,
-        token: FencingToken,
-        lease_ends: Moment,
-    ) -> BoxFuture<'static, ()> {
-        let task = self.track_cleanup();
-        Box::pin(async move {
-            let until = lease_ends.max(clock::now() + CLAIM);
-            let _ = clock::timeout_at(until, self.release(&name, token, None)).await;
-            self.cohorts.forget(&name, token);
-            drop(task);
-        })
-    }
-
-    /// What the member under this token has is gone.
-    pub(crate) fn lose(self: &Arc<Self>, name: &LockName, token: FencingToken) {
-        if let Known::Turn(first) = self.cohorts.known(name, token) {
-            self.lose_cohort(name, first);
-            self.cohorts.forget(name, token);
-        }
-    }
-
-    /// Lets nobody in until then, and then the next member. The server keeps the lock for as long, should this process end.
-    async fn retain(
-        self: &Arc<Self>,
-        name: &LockName,
-        token: FencingToken,
-        until: Moment,
-        lease: Duration,
-    ) -> Result<Released, BackendError> {
-        let lease = Extend::To(lease.max(until.since(clock::now()) + CLAIM));
-        match self.cohorts.known(name, token) {
-            Known::Turn(_) if self.renew(name, token, lease).await? == Renewed::NotHeld => {
-                return Ok(Released::NotHeld);
-            }
-            _ => {}
-        }
-        if !self.cohorts.retain(name, token) {
-            return Ok(Released::Released); // asked once more
-        }
-        background::spawn(self.release_at(until, name.clone(), token));
-        Ok(Released::Released)
-    }
-
-    fn release_at(
-        self: &Arc<Self>,
-        moment: Moment,
-        name: LockName,
-        token: FencingToken,
-    ) -> BoxFuture<'static, ()> {
-        let (server, task) = (self.clone(), self.track_acquisition());
-        Box::pin(async move {
-            let ends = moment + CLAIM;
-            tokio::select! {
-                () = clock::sleep_until(moment) => server.give_back(name, token, ends).await,
-                // Nobody is to come any more: the server keeps it alone.
-                () = server.until_shutdown() => {
-                    if let Some(first) = server.cohorts.end(&name, token) {
-                        let keeping = server.release_grant(&name, first, Some(moment));
-                        let _ = clock::timeout_at(ends, keeping).await;
-                        server.cohorts.forget(&name, first);
-                    }
-                }
-            }
-            drop(task);
-        })
     }
 }

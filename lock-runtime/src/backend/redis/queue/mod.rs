@@ -1,11 +1,14 @@
-//! Waiting for a lock on one server: sessions, their waiters, and the cohorts that share a grant.
+//! Waiting for a lock on one server, and handing it on: attempts, cohorts, and what a session is driven by.
 
 pub(crate) mod attempt;
 pub(crate) mod cleanup;
 pub(crate) mod cohort;
 pub(crate) mod cohorts;
+pub(crate) mod driver;
+pub(crate) mod enqueue;
+pub(crate) mod grants;
+pub(crate) mod heartbeat;
 pub(crate) mod multi;
 pub(crate) mod notify;
 pub(crate) mod renew;
-pub(crate) mod session;
-pub(crate) mod waiters;
+pub(crate) mod server;

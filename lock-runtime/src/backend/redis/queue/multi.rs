@@ -7,19 +7,20 @@ use lock_core::{
     fencing::FencingToken,
     key::FENCE,
     lease::{Grant, less_drift},
-    owner::OwnerId,
 };
 use redis::Value;
-use uuid::Uuid;
 
-use crate::{
-    backend::redis::{
-        Server, claim_ms,
-        protocol::request::{AcquireRequest, Sent, decode, millis},
-        queue::{attempt::RedisAttempt, cleanup::RETRY_PAUSE},
-        transport::connection::{CallError, Connection},
+use crate::backend::redis::{
+    protocol::{
+        command::claim_ms,
+        request::{AcquireRequest, decode, millis},
     },
-    background::clock::boot as clock,
+    queue::{
+        attempt::{RedisAttempt, state::Event},
+        cleanup::Sent,
+        server::{RETRY_PAUSE, Retry, Server},
+    },
+    transport::connection::{CallError, Connection},
 };
 
 /// Asks for several locks in one request, again and again until it is answered.
@@ -41,12 +42,12 @@ pub(crate) async fn acquire_multi(
                 Ok(connection) => (session, connection),
                 Err(error) if server.is_shutting_down() => return Err(error),
                 Err(_) => {
-                    // The runtime of the session has ended: another one, another session_id, other attempts.
+                    // The runtime of the session has ended: another one, another session, other attempts.
                     attempts.clear();
                     continue;
                 }
             },
-            None => server.connected().await?,
+            None => server.sessions.connected(&requests[0].name).await?,
         };
         if attempts.is_empty() {
             let under_way = requests.iter().map(|request| {
@@ -54,12 +55,7 @@ pub(crate) async fn acquire_multi(
                 attempt.task = Some(server.track_acquisition());
                 attempt.sent = Some(Sent {
                     session: session.clone(),
-                    args: Arc::new(AcquireRequest::new(
-                        &server,
-                        request,
-                        session.session_id.clone(),
-                        false,
-                    )),
+                    request: Arc::new(server.acquire_request(request, &session)),
                 });
                 attempt
             });
@@ -68,7 +64,7 @@ pub(crate) async fn acquire_multi(
         let asked: Vec<_> = attempts
             .iter()
             .filter_map(|attempt| attempt.sent.as_ref())
-            .map(|sent| sent.args.clone())
+            .map(|sent| sent.request.clone())
             .collect();
         let mut lasting = true;
         for args in &asked {
@@ -92,37 +88,33 @@ pub(crate) async fn acquire_multi(
             // the others give back theirs.
             attempts.clear();
             unsure = false;
-            requests.iter_mut().for_each(renew_owner);
+            for request in &mut requests {
+                request.owner = server.context.new_owner();
+            }
             continue;
         }
         match answer {
             Ok(together) => {
                 // No await from here on: nobody drops some of them settled, and some not.
-                attempts.iter_mut().for_each(RedisAttempt::settle);
+                for attempt in &mut attempts {
+                    attempt.settle(Event::Left);
+                }
                 return Ok(together);
             }
-            Err(CallError::Refused(error)) => {
-                for attempt in &mut attempts {
-                    if !unsure {
-                        attempt.settle(); // nothing was carried out
+            Err(error) => match server.note_failure(error) {
+                Ok(Retry::Now) => unsure = true,
+                Ok(Retry::Later) => server.context.sleep(RETRY_PAUSE).await,
+                Err(error) => {
+                    for attempt in &mut attempts {
+                        if !unsure {
+                            attempt.settle(Event::Left); // nothing was carried out
+                        }
                     }
+                    return Err(error);
                 }
-                return Err(error);
-            }
-            Err(CallError::Broken(detail)) => {
-                unsure = true;
-                server.note(detail);
-            }
-            Err(CallError::NotReady(detail) | CallError::Demoted(detail)) => {
-                server.note(detail);
-                clock::sleep_until(clock::now() + RETRY_PAUSE).await;
-            }
+            },
         }
     }
-}
-
-fn renew_owner(request: &mut Request) {
-    request.owner = OwnerId::from_u128(Uuid::new_v4().as_u128());
 }
 
 /// Sends one request for all of them over `connection`.

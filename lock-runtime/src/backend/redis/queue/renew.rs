@@ -10,13 +10,12 @@ use lock_core::{
     lease::{Moment, less_drift},
 };
 
-use crate::{
-    backend::redis::{
-        Arg, Server,
-        protocol::request::{millis, not_understood},
-        queue::{cohort::Confirmation, cohorts::Known},
+use crate::backend::redis::{
+    protocol::{
+        command::Arg,
+        request::{millis, not_understood},
     },
-    background::clock::boot as clock,
+    queue::{cohort::Confirmation, cohorts::Known, server::Server},
 };
 
 /// What becomes of a lease.
@@ -43,120 +42,121 @@ impl Extend {
 /// How many grants one command renews: a loaded server is busy with them for less than a millisecond.
 pub(crate) const BATCH_LIMIT: usize = 100;
 
-impl Server {
-    /// Extends what the holder under this token has.
-    pub(crate) async fn renew(
-        self: &Arc<Self>,
-        name: &LockName,
-        token: FencingToken,
-        extend: Extend,
-    ) -> Result<Renewed, BackendError> {
-        let lease = extend.lease();
-        let one = [ToRenew { name, token, lease }];
-        let mut answers = self.renew_batch(&one, extend.restarts()).await?;
-        Ok(answers.pop().unwrap_or(Renewed::NotHeld))
-    }
+/// Extends what the holder under this token has.
+pub(crate) async fn renew(
+    server: &Arc<Server>,
+    name: &LockName,
+    token: FencingToken,
+    extend: Extend,
+) -> Result<Renewed, BackendError> {
+    let lease = extend.lease();
+    let one = [ToRenew { name, token, lease }];
+    let mut answers = renew_batch(server, &one, extend.restarts()).await?;
+    Ok(answers.pop().unwrap_or(Renewed::NotHeld))
+}
 
-    /// Extends what the holders have, by one command; where that is refused, for whatever one of them has, each by a
-    /// command of its own.
-    pub(crate) async fn renew_all(
-        self: &Arc<Self>,
-        holders: &[ToRenew<'_>],
-    ) -> Vec<Result<Renewed, BackendError>> {
-        match self.renew_batch(holders, false).await {
-            Ok(answers) => answers.into_iter().map(Ok).collect(),
-            Err(BackendError::Refused(_)) if holders.len() > 1 => {
-                let each = holders
-                    .iter()
-                    .map(|one| self.renew(one.name, one.token, Extend::To(one.lease)));
-                join_all(each).await
-            }
-            Err(error) => holders.iter().map(|_| Err(error.clone())).collect(),
+/// Extends what the holders have, by one command; where that is refused, for whatever one of them has, each by a
+/// command of its own.
+pub(crate) async fn renew_all(
+    server: &Arc<Server>,
+    holders: &[ToRenew<'_>],
+) -> Vec<Result<Renewed, BackendError>> {
+    match renew_batch(server, holders, false).await {
+        Ok(answers) => answers.into_iter().map(Ok).collect(),
+        Err(BackendError::Refused(_)) if holders.len() > 1 => {
+            let each = holders
+                .iter()
+                .map(|one| renew(server, one.name, one.token, Extend::To(one.lease)));
+            join_all(each).await
         }
+        Err(error) => holders.iter().map(|_| Err(error.clone())).collect(),
     }
+}
 
-    async fn renew_batch(
-        self: &Arc<Self>,
-        holders: &[ToRenew<'_>],
-        restart: bool,
-    ) -> Result<Vec<Renewed>, BackendError> {
-        let known: Vec<_> = holders
-            .iter()
-            .map(|one| self.cohorts.known(one.name, one.token))
-            .collect();
-        // The server knows a grant by its first token.
-        let grants = holders.iter().zip(&known).filter_map(|(one, known)| {
-            let token = match known {
-                Known::Itself => one.token,
-                Known::Turn(first) => FencingToken::new(*first),
-                Known::Over => return None,
-            };
-            Some(ToRenew { token, ..*one })
-        });
-        let (confirmed, asked) = self
-            .renew_grants(&grants.collect::<Vec<_>>(), restart)
-            .await?;
-        let mut confirmed = confirmed.into_iter();
-        let answers = holders.iter().zip(&known).map(|(one, known)| {
-            let first = match known {
-                Known::Over => return Renewed::NotHeld,
-                Known::Itself => None,
-                Known::Turn(first) => Some(*first),
-            };
-            let until = confirmed.next().flatten();
-            match (first, until) {
-                (None, Some(until)) => Renewed::Until(until),
-                // An answer that comes when the turn has passed on is nobody's.
-                (Some(_), Some(until)) => {
-                    let answer = Confirmation {
-                        asked,
-                        until,
-                        restarted: restart,
-                    };
-                    if self.cohorts.confirm(one.name, one.token, answer) {
-                        Renewed::Until(until)
-                    } else {
-                        Renewed::NotHeld
-                    }
-                }
-                (Some(first), None) => {
-                    self.lose_cohort(one.name, first);
+async fn renew_batch(
+    server: &Arc<Server>,
+    holders: &[ToRenew<'_>],
+    restart: bool,
+) -> Result<Vec<Renewed>, BackendError> {
+    let known: Vec<_> = holders
+        .iter()
+        .map(|one| server.cohorts.known(one.name, one.token))
+        .collect();
+    // The server knows a grant by its first token.
+    let grants = holders.iter().zip(&known).filter_map(|(one, known)| {
+        let token = match known {
+            Known::Itself => one.token,
+            Known::Turn(first) => FencingToken::new(*first),
+            Known::Over => return None,
+        };
+        Some(ToRenew { token, ..*one })
+    });
+    let (confirmed, asked) = renew_grants(server, &grants.collect::<Vec<_>>(), restart).await?;
+    let mut confirmed = confirmed.into_iter();
+    let answers = holders.iter().zip(&known).map(|(one, known)| {
+        let first = match known {
+            Known::Over => return Renewed::NotHeld,
+            Known::Itself => None,
+            Known::Turn(first) => Some(*first),
+        };
+        let until = confirmed.next().flatten();
+        match (first, until) {
+            (None, Some(until)) => Renewed::Until(until),
+            // An answer that comes when the turn has passed on is nobody's.
+            (Some(_), Some(until)) => {
+                let answer = Confirmation {
+                    asked,
+                    until,
+                    restarted: restart,
+                };
+                if server
+                    .cohorts
+                    .confirm(one.name, one.token, answer, server.now())
+                {
+                    Renewed::Until(until)
+                } else {
                     Renewed::NotHeld
                 }
-                (None, None) => Renewed::NotHeld,
             }
-        });
-        Ok(answers.collect())
-    }
+            (Some(first), None) => {
+                server.lose_cohort(one.name, first);
+                Renewed::NotHeld
+            }
+            (None, None) => Renewed::NotHeld,
+        }
+    });
+    Ok(answers.collect())
+}
 
-    /// Extends grants, each named by its own token, by one command. Returns the local deadline of each that stands, and
-    /// when they were asked for.
-    async fn renew_grants(
-        self: &Arc<Self>,
-        grants: &[ToRenew<'_>],
-        restart: bool,
-    ) -> Result<(Vec<Option<Moment>>, Moment), BackendError> {
-        if grants.is_empty() {
-            return Ok((Vec::new(), clock::now()));
-        }
-        let keys: Vec<_> = grants.iter().map(|grant| grant.name.as_str()).collect();
-        let texts: Vec<_> = grants
-            .iter()
-            .flat_map(|grant| [grant.token.to_string(), millis(grant.lease)])
-            .collect();
-        let mut args = Vec::with_capacity(1 + texts.len());
-        args.push(if restart { Arg::Restart } else { Arg::Text("") });
-        args.extend(texts.iter().map(|text| Arg::Text(text)));
-        let answered = self.run(self.scripts.renew, &keys, &args).await?;
-        let left: Vec<i64> =
-            redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
-        if left.len() != grants.len() {
-            return Err(not_understood(&"another number of grants"));
-        }
-        let until = |left| {
-            let left = u64::try_from(left).ok()?;
-            Some(answered.sent + less_drift(Duration::from_millis(left)))
-        };
-        Ok((left.into_iter().map(until).collect(), answered.sent))
+/// Extends grants, each named by its own token, by one command. Returns the local deadline of each that stands, and
+/// when they were asked for.
+async fn renew_grants(
+    server: &Arc<Server>,
+    grants: &[ToRenew<'_>],
+    restart: bool,
+) -> Result<(Vec<Option<Moment>>, Moment), BackendError> {
+    if grants.is_empty() {
+        return Ok((Vec::new(), server.now()));
     }
+    let keys: Vec<_> = grants.iter().map(|grant| grant.name.as_str()).collect();
+    let texts: Vec<_> = grants
+        .iter()
+        .flat_map(|grant| [grant.token.to_string(), millis(grant.lease)])
+        .collect();
+    let mut args = Vec::with_capacity(1 + texts.len());
+    args.push(if restart { Arg::Restart } else { Arg::Text("") });
+    args.extend(texts.iter().map(|text| Arg::Text(text)));
+    let answered = server
+        .run(grants[0].name, server.scripts.renew, &keys, &args)
+        .await?;
+    let left: Vec<i64> =
+        redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
+    if left.len() != grants.len() {
+        return Err(not_understood(&"another number of grants"));
+    }
+    let until = |left| {
+        let left = u64::try_from(left).ok()?;
+        Some(answered.sent + less_drift(Duration::from_millis(left)))
+    };
+    Ok((left.into_iter().map(until).collect(), answered.sent))
 }

@@ -1,14 +1,6 @@
 //! One connection to the server: its identity there, its floor for tokens, and what is known of its health.
 
-use std::{
-    fmt,
-    pin::pin,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future;
 use lock_core::{
@@ -17,17 +9,18 @@ use lock_core::{
 };
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
-    ServerErrorKind, Value,
+    ServerErrorKind, Value, aio::MultiplexedConnection,
 };
-use tokio::sync::Notify;
 
 use crate::{
-    backend::redis::{
-        Server,
-        protocol::script::Script,
-        transport::{batcher::Batcher, pulse::Readiness},
+    backend::redis::transport::{
+        batcher::Batcher,
+        health::{Health, InFlight, Parking},
+        outage::Outages,
+        pulse::Readiness,
+        script::Script,
     },
-    background::clock::boot as clock,
+    background::Context,
     events::{Counters, count},
 };
 
@@ -108,173 +101,27 @@ impl fmt::Display for CallError {
     }
 }
 
-/// Where a heartbeat sleeps as long as there is nothing to watch.
-#[derive(Debug, Default)]
-pub(crate) struct Parking {
-    parked: AtomicBool,
-    active: Notify,
+/// How to connect to one server, and what all connections to it share.
+pub(crate) struct Connector {
+    pub(crate) context: Arc<Context>,
+    pub(crate) client: redis::Client,
+    /// Loads the scripts that the connection will run.
+    pub(crate) scripts: redis::Pipeline,
+    pub(crate) outages: Arc<Outages>,
+    pub(crate) readiness: Arc<Readiness>,
+    pub(crate) counters: Arc<Counters>,
 }
 
-impl Parking {
-    /// There is something to watch, and it can be seen already.
-    pub(crate) fn watch(&self) {
-        if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
-            self.active.notify_one();
-        }
+impl Connector {
+    pub(crate) fn address(&self) -> &str {
+        self.outages.address()
     }
 
-    /// Sleeps while there is nothing to watch.
-    pub(crate) async fn park(&self, is_idle: impl Fn() -> bool) {
-        if !is_idle() {
-            return;
-        }
-        self.parked.store(true, Ordering::SeqCst);
-        // Once more: what came in between has not seen anybody parked.
-        if is_idle() {
-            self.active.notified().await;
-        }
-        self.parked.store(false, Ordering::SeqCst);
-    }
-
-    /// Wakes it, for it shall end.
-    pub(crate) fn leave(&self) {
-        self.active.notify_one();
-    }
-}
-
-/// What both ends of a connection's life share: what it has seen, and whether it has ended.
-#[derive(Debug)]
-pub(crate) struct Health {
-    parking: Arc<Parking>,
-    /// When the newest command was sent whose reply has come, in ns of the local clock.
-    answered: AtomicU64,
-    /// When the newest reply came.
-    heard: AtomicU64,
-    /// When something was last heard, or the first unanswered command was sent.
-    progress: AtomicU64,
-    in_flight: AtomicUsize,
-    broken: AtomicBool,
-    /// Why the connection was lost; none while it is not, and where this process gave it up.
-    lost: OnceLock<String>,
-    /// The server at its other end leads no more, or has another time: connecting anew at once would find the same.
-    demoted: AtomicBool,
-    broke: Notify,
-}
-
-fn nanos(moment: Moment) -> u64 {
-    u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
-}
-
-impl Health {
-    fn new(parking: Arc<Parking>) -> Self {
-        Self {
-            parking,
-            answered: AtomicU64::new(0),
-            heard: AtomicU64::new(0),
-            progress: AtomicU64::new(0),
-            in_flight: AtomicUsize::new(0),
-            broken: AtomicBool::new(false),
-            lost: OnceLock::new(),
-            demoted: AtomicBool::new(false),
-            broke: Notify::new(),
-        }
-    }
-
-    /// A moment known to lie before everything that the server says from now on.
-    pub(crate) fn stamp(&self) -> Moment {
-        Moment::new(Duration::from_nanos(self.answered.load(Ordering::Acquire)))
-    }
-
-    /// Notes a command; returns how many others are under way.
-    fn sent(&self, at: Moment) -> usize {
-        let others = self.in_flight.fetch_add(1, Ordering::SeqCst);
-        if others == 0 {
-            self.progress.fetch_max(nanos(at), Ordering::AcqRel);
-        }
-        self.parking.watch();
-        others
-    }
-
-    fn heard(&self, sent: Moment) {
-        self.answered.fetch_max(nanos(sent), Ordering::AcqRel);
-        let now = nanos(clock::now());
-        self.heard.fetch_max(now, Ordering::AcqRel);
-        self.progress.fetch_max(now, Ordering::AcqRel);
-    }
-
-    /// Whether a reply has come since then.
-    pub(crate) fn has_heard_since(&self, moment: Moment) -> bool {
-        self.heard.load(Ordering::Acquire) >= nanos(moment)
-    }
-
-    /// How long commands have been unanswered.
-    pub(crate) fn silent_for(&self, now: Moment) -> Duration {
-        if self.in_flight.load(Ordering::Acquire) == 0 {
-            return Duration::ZERO;
-        }
-        let progress = self.progress.load(Ordering::Acquire);
-        now.since(Moment::new(Duration::from_nanos(progress)))
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight.load(Ordering::SeqCst) == 0
-    }
-
-    /// The connection is lost: the server is gone, silent, or leads no more.
-    pub(crate) fn mark_lost(&self, reason: &str) {
-        // What fails because this process has given it up says nothing of the server.
-        if !self.is_broken() {
-            self.lost.get_or_init(|| reason.to_owned());
-            self.mark_broken();
-        }
-    }
-
-    /// The connection is lost, and the next one is made after a pause.
-    pub(crate) fn mark_lost_and_demoted(&self, reason: &str) {
-        self.demoted.store(true, Ordering::Release);
-        self.mark_lost(reason);
-    }
-
-    pub(crate) fn lost(&self) -> Option<&str> {
-        self.lost.get().map(String::as_str)
-    }
-
-    /// Gives the connection up.
-    pub(crate) fn mark_broken(&self) {
-        self.broken.store(true, Ordering::Release);
-        self.broke.notify_waiters();
-    }
-
-    /// Gives the connection up, for one to be made after a pause.
-    pub(crate) fn mark_demoted(&self) {
-        self.demoted.store(true, Ordering::Release);
-        self.mark_broken();
-    }
-
-    pub(crate) fn is_demoted(&self) -> bool {
-        self.demoted.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Acquire)
-    }
-
-    /// ExitPolicy when the connection is given up.
-    pub(crate) async fn until_broken(&self) {
-        let mut broke = pin!(self.broke.notified());
-        broke.as_mut().enable();
-        if !self.is_broken() {
-            broke.await;
-        }
-    }
-}
-
-/// Counts a command in flight, as long as somebody waits for it.
-struct InFlight<'a>(&'a Health);
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+    async fn connect(
+        &self,
+        config: &AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        self.context.network().connect(&self.client, config).await
     }
 }
 
@@ -289,6 +136,7 @@ pub(crate) struct Connection {
     /// Server time less local time, in µs, to a round trip.
     clock_offset: i128,
     batcher: Batcher,
+    context: Arc<Context>,
     readiness: Arc<Readiness>,
     counters: Arc<Counters>,
 }
@@ -313,15 +161,16 @@ pub(crate) struct Pushed {
 impl Connection {
     /// Connects, closes what is left of `previous` on the server, and only then subscribes and reads the floor.
     pub(crate) async fn open(
-        server: &Server,
+        connector: &Connector,
         channel: &str,
         previous: Option<Identity>,
         parking: Arc<Parking>,
         patience: Duration,
         on_push: impl Fn(Pushed) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
-        let opening = Self::open_unbounded(server, channel, previous, parking, on_push);
-        match clock::timeout_at(clock::now() + patience, opening).await {
+        let opening = Self::open_unbounded(connector, channel, previous, parking, on_push);
+        let context = &connector.context;
+        match context.timeout_at(context.now() + patience, opening).await {
             Some(opened) => opened,
             None => Err(RedisError::from(std::io::Error::new(
                 std::io::ErrorKind::TimedOut,
@@ -331,7 +180,7 @@ impl Connection {
     }
 
     async fn open_unbounded(
-        server: &Server,
+        connector: &Connector,
         channel: &str,
         previous: Option<Identity>,
         parking: Arc<Parking>,
@@ -362,10 +211,7 @@ impl Connection {
             .set_response_timeout(None)
             .set_pipeline_buffer_size(1024)
             .set_push_sender(push_sender);
-        let redis = server
-            .client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
+        let redis = connector.connect(&config).await?;
         let asking_run = async || -> Result<Option<String>, RedisError> {
             let mut info = redis::cmd("INFO");
             info.arg("server");
@@ -393,7 +239,7 @@ impl Connection {
             None => Ok(()),
         };
         // Everything in one round trip, carried out in this order.
-        let sent = clock::now();
+        let sent = connector.context.now();
         let (closed, probed, run, id, subscribed, loaded, time) = tokio::join!(
             biased;
             closing(previous),
@@ -403,7 +249,7 @@ impl Connection {
             async { redis.clone().subscribe(channel).await },
             async {
                 let loaded: Result<(), RedisError> =
-                    server.scripts.load().query_async(&mut redis.clone()).await;
+                    connector.scripts.query_async(&mut redis.clone()).await;
                 loaded
             },
             async {
@@ -421,11 +267,11 @@ impl Connection {
         let (may_kill, run, id) = (may_kill(probed)?, run?, id?);
         subscribed?;
         if let Err(error) = loaded {
-            tracing::debug!(server = %server.address(), %error, "scripts are not loaded ahead");
+            tracing::debug!(server = %connector.address(), %error, "scripts are not loaded ahead");
         }
         let (seconds, micros) = time?;
-        health.heard(sent);
-        count(&server.counters.connections);
+        health.heard(sent, connector.context.now());
+        count(&connector.counters.connections);
         let server_micros = seconds * 1_000_000 + micros;
         let local_micros = sent.since_origin().as_micros();
         Ok(Self {
@@ -436,8 +282,9 @@ impl Connection {
             clock_offset: i128::from(server_micros)
                 - i128::try_from(local_micros).unwrap_or_default(),
             batcher: Batcher::new(redis),
-            readiness: server.readiness.clone(),
-            counters: server.counters.clone(),
+            context: connector.context.clone(),
+            readiness: connector.readiness.clone(),
+            counters: connector.counters.clone(),
         })
     }
 
@@ -500,20 +347,20 @@ impl Connection {
         match &error {
             CallError::Broken(detail) => self.health.mark_lost(detail),
             CallError::Demoted(detail) => {
-                self.readiness.note();
+                self.readiness.note(self.context.now());
                 self.health.mark_lost_and_demoted(detail);
             }
-            CallError::NotReady(_) => self.readiness.note(),
+            CallError::NotReady(_) => self.readiness.note(self.context.now()),
             CallError::Refused(_) => {}
         }
         error
     }
 
     async fn send(&self, command: &Cmd) -> Result<(Value, Moment), RedisError> {
-        let sent = clock::now();
+        let sent = self.context.now();
         let health = &*self.health;
         let others = health.sent(sent);
-        let _in_flight = InFlight(health);
+        let _in_flight = InFlight::of(health);
         count(&self.counters.commands);
         let reply = {
             let mut reply = pin!(self.batcher.send(command, others));
@@ -532,7 +379,7 @@ impl Connection {
                 matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
             })
         {
-            health.heard(sent);
+            health.heard(sent, self.context.now());
         }
         reply.map(|reply| (reply, sent))
     }

@@ -9,7 +9,7 @@ use std::{
 
 use lock_core::lease::Moment;
 
-use crate::background::{clock::boot as clock, sync::lock};
+use crate::background::{Context, sync::lock};
 
 /// The age up to which an error explains why a command is not answered.
 const ERROR_AGE: Duration = Duration::from_secs(5);
@@ -17,6 +17,7 @@ const ERROR_AGE: Duration = Duration::from_secs(5);
 /// The outages of one server.
 #[derive(Debug)]
 pub(crate) struct Outages {
+    context: Arc<Context>,
     address: String,
     state: Mutex<State>,
 }
@@ -42,7 +43,7 @@ impl State {
     }
 
     /// A session changes. Returns how long the outage was that ends with it.
-    fn change(&mut self, from: Presence, to: Presence) -> Option<Duration> {
+    fn change(&mut self, from: Presence, to: Presence, now: Moment) -> Option<Duration> {
         if let Some(count) = self.count(from) {
             *count -= 1;
         }
@@ -53,7 +54,7 @@ impl State {
             return None;
         }
         let since = self.since.take()?;
-        (self.connected > 0).then(|| clock::now().since(since))
+        (self.connected > 0).then(|| now.since(since))
     }
 }
 
@@ -66,8 +67,9 @@ enum Presence {
 }
 
 impl Outages {
-    pub(crate) fn new(address: String) -> Arc<Self> {
+    pub(crate) fn new(context: Arc<Context>, address: String) -> Arc<Self> {
         Arc::new(Self {
+            context,
             address,
             state: Mutex::default(),
         })
@@ -79,13 +81,13 @@ impl Outages {
 
     /// Notes an error, which explains what fails soon after.
     pub(crate) fn note(&self, error: String) {
-        lock(&self.state).last_error = Some((clock::now(), error));
+        lock(&self.state).last_error = Some((self.context.now(), error));
     }
 
     /// The newest error, unless it is old.
     pub(crate) fn last_error(&self) -> Option<String> {
         let (seen, error) = lock(&self.state).last_error.clone()?;
-        (clock::now().since(seen) < ERROR_AGE).then_some(error)
+        (self.context.now().since(seen) < ERROR_AGE).then_some(error)
     }
 
     /// A session that has not connected yet.
@@ -117,7 +119,9 @@ impl SessionPresence {
         let begins = {
             let mut state = lock(&self.outages.state);
             let begins = state.since.is_none();
-            state.since.get_or_insert_with(clock::now);
+            state
+                .since
+                .get_or_insert_with(|| self.outages.context.now());
             begins
         };
         if begins {
@@ -128,7 +132,7 @@ impl SessionPresence {
 
     fn change(&mut self, to: Presence) {
         let from = mem::replace(&mut self.presence, to);
-        let ended = lock(&self.outages.state).change(from, to);
+        let ended = lock(&self.outages.state).change(from, to, self.outages.context.now());
         if let Some(outage) = ended {
             let server = &self.outages.address;
             tracing::info!(%server, ?outage, "the lock server is connected again");

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lock_core::{backend::BackendError, layout::Layout};
+use lock_core::backend::BackendError;
 use redis::{ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -10,12 +10,9 @@ use tokio::{
 };
 
 use crate::{
-    backend::redis::{
-        Server,
-        protocol::layout::REDISSON_PROBE,
-        transport::connection::{CallError, Connection, OPEN_PATIENCE, field},
+    backend::redis::transport::connection::{
+        CallError, Connection, Connector, OPEN_PATIENCE, field,
     },
-    background::clock::boot as clock,
     client::url::ConnectError,
 };
 
@@ -94,23 +91,24 @@ const TLS_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Makes a first connection, and asks whether the server can be used.
 pub(crate) async fn check(
-    server: Arc<Server>,
+    connector: &Connector,
+    probe_channel: Option<&str>,
     allow_eviction: bool,
     patience: Duration,
 ) -> Result<(), Failure> {
     // To a server without TLS a handshake is a line that does not end: time is left to ask what it speaks.
-    let asks = asks_for_tls(&server);
+    let asks = asks_for_tls(connector);
     let patience = if asks {
         patience.saturating_sub(TLS_PATIENCE)
     } else {
         patience
     };
-    let until = clock::now() + patience;
-    let checking = check_server(&server, allow_eviction, patience);
-    let checked = clock::timeout_at(until, checking).await;
+    let until = connector.context.now() + patience;
+    let checking = check_server(connector, probe_channel, allow_eviction, patience);
+    let checked = connector.context.timeout_at(until, checking).await;
     match checked.unwrap_or_else(|| Err(Failure::Unreachable("no answer".into()))) {
         Err(Failure::Unreachable(detail) | Failure::Closed(detail))
-            if asks && !detail.contains("certificate") && speaks_plainly(&server).await =>
+            if asks && !detail.contains("certificate") && speaks_plainly(connector).await =>
         {
             Err(Failure::NoTls)
         }
@@ -119,19 +117,20 @@ pub(crate) async fn check(
 }
 
 async fn check_server(
-    server: &Arc<Server>,
+    connector: &Connector,
+    probe_channel: Option<&str>,
     allow_eviction: bool,
     patience: Duration,
 ) -> Result<(), Failure> {
     let channel = "lock:session:check";
-    let opened = Connection::open(server, channel, None, Arc::default(), patience, |_| {}).await;
+    let opened = Connection::open(connector, channel, None, Arc::default(), patience, |_| {}).await;
     let connection = match opened {
         Ok(connection) => connection,
         Err(error) => {
             let failure = Failure::of(&error);
             // A Sentinel lacks commands that every server has.
             let is_other = matches!(failure, Failure::NotRedis(_));
-            return Err(if is_other && is_sentinel(server).await {
+            return Err(if is_other && is_sentinel(connector).await {
                 Failure::Sentinel
             } else {
                 failure
@@ -145,13 +144,13 @@ async fn check_server(
     if info.mode.as_deref() == Some("cluster") {
         return Err(Failure::Cluster);
     }
-    if server.layout == Layout::Redisson {
+    if let Some(channel) = probe_channel {
         // A right that is missing would show only when somebody waits.
         for listening in [true, false] {
-            let listened = connection.listen(REDISSON_PROBE, listening).await;
+            let listened = connection.listen(channel, listening).await;
             listened.map_err(Failure::of_call)?;
         }
-        let told = connection.say(REDISSON_PROBE, "0").await;
+        let told = connection.say(channel, "0").await;
         told.map_err(Failure::of_call)?;
     }
     match info.eviction {
@@ -160,9 +159,9 @@ async fn check_server(
     }
 }
 
-async fn is_sentinel(server: &Server) -> bool {
+async fn is_sentinel(connector: &Connector) -> bool {
     let asking = async {
-        let mut connection = server
+        let mut connection = connector
             .client
             .get_multiplexed_async_connection()
             .await
@@ -171,23 +170,26 @@ async fn is_sentinel(server: &Server) -> bool {
         info.arg("server");
         info.query_async::<String>(&mut connection).await.ok()
     };
-    let answer = clock::timeout_at(clock::now() + OPEN_PATIENCE, asking).await;
+    let answer = connector
+        .context
+        .timeout_at(connector.context.now() + OPEN_PATIENCE, asking)
+        .await;
     let mode = answer
         .flatten()
         .and_then(|info| Some(field(&info, "redis_mode")?.to_owned()));
     mode.as_deref() == Some("sentinel")
 }
 
-fn asks_for_tls(server: &Server) -> bool {
+fn asks_for_tls(connector: &Connector) -> bool {
     matches!(
-        server.client.get_connection_info().addr(),
+        connector.client.get_connection_info().addr(),
         ConnectionAddr::TcpTls { .. }
     )
 }
 
 /// Whether the URL asks for TLS, and the server answers without it.
-async fn speaks_plainly(server: &Server) -> bool {
-    let ConnectionAddr::TcpTls { host, port, .. } = server.client.get_connection_info().addr()
+async fn speaks_plainly(connector: &Connector) -> bool {
+    let ConnectionAddr::TcpTls { host, port, .. } = connector.client.get_connection_info().addr()
     else {
         return false;
     };
@@ -198,7 +200,10 @@ async fn speaks_plainly(server: &Server) -> bool {
         socket.read_exact(&mut answer).await.ok()?;
         Some(answer)
     };
-    let answer = clock::timeout_at(clock::now() + TLS_PATIENCE, asking).await;
+    let answer = connector
+        .context
+        .timeout_at(connector.context.now() + TLS_PATIENCE, asking)
+        .await;
     // Other errors come from ports for TLS, too.
     let answer = answer.flatten();
     answer.is_some_and(|answer| [b"+PONG", b"-NOAU", b"-DENI"].contains(&&answer))

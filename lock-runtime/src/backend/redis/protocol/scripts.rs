@@ -1,58 +1,8 @@
-//! The scripts, and how they are asked for.
-
-use std::fmt;
+//! The scripts of all layouts. Some are put together from parts.
 
 use once_cell::sync::Lazy;
-use redis::Cmd;
 
-/// A Lua script that the server runs as one.
-pub(crate) struct Script {
-    source: String,
-    hash: String,
-}
-
-impl fmt::Debug for Script {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Script")
-            .field("hash", &self.hash)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Script {
-    fn new(parts: &[&str]) -> Self {
-        let source = parts.concat();
-        let hash = redis::Script::new(&source).get_hash().to_owned();
-        Self { source, hash }
-    }
-
-    /// The command that runs the script by its hash, which the server may not know yet.
-    pub(crate) fn by_hash(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        // One allocation for all that follows the verb.
-        let parts = keys.iter().chain(args).map(|part| part.len());
-        let bytes = self.hash.len() + 8 + parts.sum::<usize>();
-        let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), "EVALSHA".len() + bytes);
-        command.arg("EVALSHA");
-        command.arg(&self.hash).arg(keys.len()).arg(keys).arg(args);
-        command
-    }
-
-    /// The same command by the script's source, which the server then knows.
-    pub(crate) fn by_source(&self, by_hash: &Cmd) -> Cmd {
-        let mut command = redis::cmd("EVAL");
-        command.arg(&self.source);
-        for arg in by_hash.args_iter().skip(2) {
-            if let redis::Arg::Simple(arg) = arg {
-                command.arg(arg);
-            }
-        }
-        command
-    }
-
-    pub(crate) fn source(&self) -> &str {
-        &self.source
-    }
-}
+use crate::backend::redis::transport::script::Script;
 
 /// How tokens rise.
 const NEXT_TOKEN: &str = include_str!("native/next_token.lua");

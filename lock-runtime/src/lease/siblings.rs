@@ -62,8 +62,7 @@ impl Turn {
     pub(crate) async fn come(&self) {
         let mut caller = Caller::new(self.ticket);
         loop {
-            let view = self.change(|queue, now| queue.look(&mut caller, now));
-            match view {
+            match self.change(|queue, now| queue.look(&mut caller, now)) {
                 View::Yours => return,
                 View::Waiting(until) => tokio::select! {
                     () = caller.look.notified() => {}
@@ -75,12 +74,12 @@ impl Turn {
 
     /// The body of the call begins. False if the turn has passed on.
     pub(crate) fn begin_body(&self) -> bool {
-        self.change(|queue, now| queue.keep(self.ticket, None, now))
+        self.change(|queue, now| queue.keep_turn(self.ticket, None, now))
     }
 
     /// The body of the call begins later: the turn passes on if it has not by then.
     pub(crate) fn wait_for_body(&self, until: Moment) {
-        self.change(|queue, now| queue.keep(self.ticket, Some(until), now));
+        self.change(|queue, now| queue.keep_turn(self.ticket, Some(until), now));
     }
 }
 
@@ -184,7 +183,7 @@ impl Queue {
     }
 
     /// Says until when the turn is kept for a body that has not begun. False if it is not the turn of this ticket.
-    fn keep(&mut self, ticket: u64, until: Option<Moment>, now: Moment) -> bool {
+    fn keep_turn(&mut self, ticket: u64, until: Option<Moment>, now: Moment) -> bool {
         self.settle(now);
         let current = self.current.as_mut();
         let current = current.filter(|current| current.ticket == ticket);
@@ -235,7 +234,7 @@ mod tests {
         for ticket in tickets {
             queue.look(&mut Caller::new(ticket), at(0));
         }
-        assert!(queue.keep(tickets[0], None, at(0)));
+        assert!(queue.keep_turn(tickets[0], None, at(0)));
         (queue, tickets)
     }
 
@@ -250,7 +249,7 @@ mod tests {
         queue.leave(first, at(60));
         assert_eq!(look(&mut queue, third, at(61)), View::Waiting(at(62)));
         assert_eq!(look(&mut queue, second, at(61)), View::Yours);
-        assert!(queue.keep(second, None, at(61)));
+        assert!(queue.keep_turn(second, None, at(61)));
         queue.leave(second, at(61));
         queue.leave(third, at(61));
         assert!(queue.current.is_none() && queue.waiters.is_empty());
@@ -267,7 +266,7 @@ mod tests {
         for late in [fifth, third, second] {
             assert_eq!(look(&mut queue, late, at(15)), View::Waiting(at(16)));
         }
-        assert!(queue.keep(fourth, None, at(15)));
+        assert!(queue.keep_turn(fourth, None, at(15)));
         for (next, now) in [(second, 20), (third, 21), (fifth, 22)] {
             let inside = queue.current.as_ref().unwrap().ticket;
             queue.leave(inside, at(now));
@@ -281,23 +280,23 @@ mod tests {
         queue.leave(first, at(10));
         assert_eq!(look(&mut queue, second, at(10)), View::Yours);
         // It waits for something else, by then at most.
-        assert!(queue.keep(second, Some(at(30)), at(10)));
+        assert!(queue.keep_turn(second, Some(at(30)), at(10)));
         assert_eq!(look(&mut queue, third, at(29)), View::Waiting(at(30)));
-        assert!(!queue.keep(second, None, at(30)));
+        assert!(!queue.keep_turn(second, None, at(30)));
         assert_eq!(look(&mut queue, third, at(30)), View::Yours);
         // A late departure takes the turn from nobody.
         queue.leave(second, at(31));
-        assert!(queue.keep(third, None, at(31)));
+        assert!(queue.keep_turn(third, None, at(31)));
     }
 
     #[test]
     fn a_turn_that_is_over_is_the_next_callers() {
         let (mut queue, [first]) = queue();
-        assert!(queue.keep(first, Some(at(5)), at(0)));
+        assert!(queue.keep_turn(first, Some(at(5)), at(0)));
         let second = queue.ticket();
         assert_eq!(look(&mut queue, second, at(4)), View::Waiting(at(5)));
         queue.leave(second, at(4));
-        assert!(!queue.keep(first, None, at(6)));
+        assert!(!queue.keep_turn(first, None, at(6)));
         assert_eq!(look(&mut queue, first, at(6)), View::Yours);
     }
 

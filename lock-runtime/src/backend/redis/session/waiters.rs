@@ -5,38 +5,15 @@ use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap, VecDeque},
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use lock_core::{backend::BackendError, key::LockName, lease::Moment, owner::OwnerId};
-use redis::Value;
 use tokio::sync::oneshot;
 
-use crate::{
-    backend::redis::{
-        Server, claim_ms,
-        protocol::{
-            grant::GrantSnapshot,
-            request::{AcquireRequest, decode, ends},
-            script,
-        },
-        queue::{
-            cleanup::{RETRY_PAUSE, until_closed},
-            session::Session,
-        },
-        transport::connection::{CallError, Connection},
-    },
-    background::{clock::boot as clock, sync::lock},
-};
+use crate::{backend::redis::protocol::request::AcquireRequest, background::sync::lock};
 
 /// How many callers one request queues.
 const BATCH_LIMIT: usize = 64;
-
-/// A cohort with so few members to come ends before an answer comes, if their bodies are short.
-const ENDING_COHORT: usize = 16;
-
-/// How long a request waits for more, while others of its process are queued before it.
-const BATCH_WINDOW: Duration = Duration::from_millis(1);
 
 /// What a waiting caller is told: the token of the turn that it is offered. It enters by that at its next poll, if the offer
 /// still stands then.
@@ -44,7 +21,7 @@ pub(crate) type OfferResult = Result<u64, BackendError>;
 
 /// A caller that the server knows, or is being told of.
 struct Waiting {
-    args: Arc<AcquireRequest>,
+    request: Arc<AcquireRequest>,
     /// Whether it is one of those with a place.
     queued: bool,
     /// `None` once it is told.
@@ -54,7 +31,7 @@ struct Waiting {
 impl Waiting {
     fn place(&self) -> Option<u64> {
         self.sender.as_ref()?;
-        self.args.place()
+        self.request.place()
     }
 }
 
@@ -69,14 +46,14 @@ struct WaitList {
     /// Whose request is to be sent together with others', in this order.
     unsent: VecDeque<OwnerId>,
     /// Whether somebody is sending these.
-    asking: bool,
+    sending: bool,
     /// When the lock is probed next, once somebody is queued for it.
     probe: Option<Moment>,
 }
 
 impl WaitList {
     fn is_deserted(&self) -> bool {
-        self.waiting.is_empty() && !self.asking
+        self.waiting.is_empty() && !self.sending
     }
 
     fn one_less_queued(&mut self, queued: bool) {
@@ -142,12 +119,12 @@ impl Waiters {
             };
             list.probe = None;
             let queued = list.waiting.values();
-            let queued = queued.filter_map(|waiting| Some((waiting.place()?, &waiting.args)));
+            let queued = queued.filter_map(|waiting| Some((waiting.place()?, &waiting.request)));
             let Some((_, first)) = queued.min_by_key(|(place, _)| *place) else {
                 continue;
             };
             // Where requests are being sent, they come first.
-            if !list.asking {
+            if !list.sending {
                 due.push(first.clone());
             }
             list.probe = Some(next);
@@ -160,21 +137,21 @@ impl Waiters {
     /// no place yet: it asks for itself.
     pub(crate) fn join(
         &self,
-        args: &Arc<AcquireRequest>,
+        request: &Arc<AcquireRequest>,
     ) -> (oneshot::Receiver<OfferResult>, bool) {
         let (sender, receiver) = oneshot::channel();
         let mut waiters = lock(&self.0);
-        let list = waiters.entry(args.names.lock.clone()).or_default();
-        let alone = list.waiting.is_empty() && args.place().is_none();
+        let list = waiters.entry(request.names.lock.clone()).or_default();
+        let alone = list.waiting.is_empty() && request.place().is_none();
         let waiting = Waiting {
-            args: args.clone(),
-            queued: args.place().is_some(),
+            request: request.clone(),
+            queued: request.place().is_some(),
             sender: Some(sender),
         };
-        list.waiting.insert(args.owner, waiting);
-        list.queued += usize::from(args.place().is_some());
+        list.waiting.insert(request.owner, waiting);
+        list.queued += usize::from(request.place().is_some());
         if !alone {
-            list.unsent.push_back(args.owner);
+            list.unsent.push_back(request.owner);
             if list.unsent.len() >= BATCH_LIMIT {
                 list.batch_ready = None;
             }
@@ -186,15 +163,15 @@ impl Waiters {
     pub(crate) fn queued(&self, name: &LockName, places: &[(&AcquireRequest, u64)]) {
         let mut waiters = lock(&self.0);
         let mut list = waiters.get_mut(name);
-        for (args, place) in places {
+        for (request, place) in places {
             if let Some(list) = &mut list
-                && let Some(waiting) = list.waiting.get_mut(&args.owner)
+                && let Some(waiting) = list.waiting.get_mut(&request.owner)
                 && waiting.sender.is_some()
                 && !std::mem::replace(&mut waiting.queued, true)
             {
                 list.queued += 1;
             }
-            args.set_place(*place);
+            request.set_place(*place);
         }
     }
 
@@ -213,8 +190,8 @@ impl Waiters {
     }
 
     /// The same, by what the caller asks for.
-    pub(crate) fn forget(&self, args: &AcquireRequest) {
-        self.withdraw(&args.names.lock, args.owner);
+    pub(crate) fn remove(&self, request: &AcquireRequest) {
+        self.withdraw(&request.names.lock, request.owner);
     }
 
     /// Whether anybody waits for this lock, or has been offered it.
@@ -237,7 +214,7 @@ impl Waiters {
         };
         let mut is_new = true;
         for waiting in owners.iter().filter_map(|owner| list.waiting.get(owner)) {
-            is_new &= waiting.args.note_grant(first);
+            is_new &= waiting.request.note_grant(first);
         }
         is_new
     }
@@ -254,7 +231,7 @@ impl Waiters {
         let list = waiters.get_mut(name)?;
         let waiting = list.waiting.get_mut(&owner)?;
         let sender = waiting.sender.take()?;
-        let missed = waiting.args.missed;
+        let missed = waiting.request.missed;
         let queued = std::mem::take(&mut waiting.queued);
         let heard = sender.send(result).is_ok();
         if !heard {
@@ -286,12 +263,13 @@ impl Waiters {
             .filter(|(name, _)| only.is_none_or(|only| only == *name));
         let with_some = waiters.filter_map(|(name, list)| {
             let queued = list.waiting.values();
-            let queued = queued.filter_map(|waiting| Some((waiting.place()?, waiting.args.owner)));
+            let queued =
+                queued.filter_map(|waiting| Some((waiting.place()?, waiting.request.owner)));
             let mut queued: Vec<_> = queued.collect();
             queued.sort_unstable();
             list.unsent.retain(|owner| {
                 let waiting = list.waiting.get(owner);
-                waiting.is_some_and(|waiting| waiting.args.place().is_none())
+                waiting.is_some_and(|waiting| waiting.request.place().is_none())
             });
             for (_, owner) in queued.into_iter().rev() {
                 list.unsent.push_front(owner);
@@ -301,9 +279,9 @@ impl Waiters {
         with_some.collect()
     }
 
-    /// ExitPolicy when nobody has a place in the queue of this lock any more, or there are enough for one request; nothing, if
+    /// Ends when nobody has a place in the queue of this lock any more, or there are enough for one request; nothing, if
     /// that is so already.
-    fn batch_ready(&self, name: &LockName) -> Option<oneshot::Receiver<()>> {
+    pub(crate) fn batch_ready(&self, name: &LockName) -> Option<oneshot::Receiver<()>> {
         let mut waiters = lock(&self.0);
         let list = waiters.get_mut(name)?;
         if list.queued == 0 || list.unsent.len() >= BATCH_LIMIT {
@@ -315,21 +293,21 @@ impl Waiters {
     }
 
     /// Whether somebody has to begin sending for this lock.
-    fn begin_asking(&self, name: &LockName) -> bool {
+    pub(crate) fn begin_sending(&self, name: &LockName) -> bool {
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
             return false;
         };
-        let begins = !list.asking && !list.unsent.is_empty();
-        list.asking |= begins;
+        let begins = !list.sending && !list.unsent.is_empty();
+        list.sending |= begins;
         begins
     }
 
-    /// ExitPolicy the sending for this lock for now.
-    fn end_asking(&self, name: &LockName) {
+    /// Ends the sending for this lock for now.
+    pub(crate) fn end_sending(&self, name: &LockName) {
         let mut waiters = lock(&self.0);
         if let Some(list) = waiters.get_mut(name) {
-            list.asking = false;
+            list.sending = false;
             if list.is_deserted() {
                 waiters.remove(name);
             }
@@ -337,180 +315,39 @@ impl Waiters {
     }
 
     /// The next ones to be sent for; none: the sending has ended.
-    fn next_group(&self, name: &LockName) -> Vec<Arc<AcquireRequest>> {
-        let mut group = Vec::new();
+    pub(crate) fn next_batch(&self, name: &LockName) -> Vec<Arc<AcquireRequest>> {
+        let mut batch = Vec::new();
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
-            return group;
+            return batch;
         };
-        while group.len() < BATCH_LIMIT
+        while batch.len() < BATCH_LIMIT
             && let Some(owner) = list.unsent.pop_front()
         {
             if let Some(waiting) = list.waiting.get(&owner)
                 && waiting.sender.is_some()
             {
-                group.push(waiting.args.clone());
+                batch.push(waiting.request.clone());
             }
         }
-        if group.is_empty() {
+        if batch.is_empty() {
             // Under the same lock: a caller that joins from now on begins again.
-            list.asking = false;
+            list.sending = false;
             if list.is_deserted() {
                 waiters.remove(name);
             }
         }
-        group
+        batch
     }
 
     /// These have not been sent, and are the first to be.
-    fn put_back(&self, name: &LockName, group: &[Arc<AcquireRequest>]) {
+    pub(crate) fn put_back(&self, name: &LockName, batch: &[Arc<AcquireRequest>]) {
         if let Some(list) = lock(&self.0).get_mut(name) {
-            for args in group.iter().rev() {
-                if !list.unsent.contains(&args.owner) {
-                    list.unsent.push_front(args.owner);
+            for request in batch.iter().rev() {
+                if !list.unsent.contains(&request.owner) {
+                    list.unsent.push_front(request.owner);
                 }
             }
         }
-    }
-}
-
-impl Session {
-    /// Sends the requests of all who wait for this lock and were not sent for yet, if nobody does already.
-    pub(crate) fn ask(self: &Arc<Self>, server: &Arc<Server>, name: &LockName) {
-        if self.waiters.begin_asking(name) {
-            let asking = self.clone().ask_all(server.clone(), name.clone());
-            self.spawn(asking);
-        }
-    }
-
-    async fn ask_all(self: Arc<Self>, server: Arc<Server>, name: LockName) {
-        loop {
-            self.until_batch_ready(&server, &name).await;
-            let group = self.waiters.next_group(&name);
-            if group.is_empty() {
-                return;
-            }
-            let Some(connection) = self.connected() else {
-                // The next connection sends for them: if it is not there already.
-                self.waiters.put_back(&name, &group);
-                self.waiters.end_asking(&name);
-                if self.connected().is_some() && self.waiters.begin_asking(&name) {
-                    continue;
-                }
-                return;
-            };
-            match self.ask_for(&server, &name, &group, &connection).await {
-                Ok(()) => {}
-                Err(CallError::Broken(detail)) => {
-                    server.note(detail);
-                    self.waiters.put_back(&name, &group);
-                }
-                Err(CallError::NotReady(detail) | CallError::Demoted(detail)) => {
-                    server.note(detail);
-                    self.waiters.put_back(&name, &group);
-                    clock::sleep_until(clock::now() + RETRY_PAUSE).await;
-                }
-                Err(CallError::Refused(error)) => {
-                    for args in &group {
-                        self.waiters.resolve(&name, args.owner, Err(error.clone()));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Waits a little for more to go together, where that costs those who go nothing but their place before a caller of
-    /// another process that comes within this moment.
-    async fn until_batch_ready(&self, server: &Server, name: &LockName) {
-        let mut before = None;
-        loop {
-            // Those who are about to ask come first.
-            tokio::task::yield_now().await;
-            let to_come = server.cohorts.to_come(name);
-            match to_come {
-                // Others of this process come first anyway.
-                None => break,
-                // A cohort that is about to end, as far as that can be seen, has ended before an answer comes.
-                Some(few) if few <= ENDING_COHORT && to_come != before => before = to_come,
-                Some(_) => return,
-            }
-        }
-        if let Some(batch_ready) = self.waiters.batch_ready(name) {
-            let _ = clock::timeout_at(clock::now() + BATCH_WINDOW, batch_ready).await;
-        }
-    }
-
-    /// One request for several callers of one lock.
-    async fn ask_for(
-        self: &Arc<Self>,
-        server: &Arc<Server>,
-        name: &LockName,
-        group: &[Arc<AcquireRequest>],
-        connection: &Arc<Connection>,
-    ) -> Result<(), CallError> {
-        let mut sending = Vec::with_capacity(group.len());
-        let mut asked = Vec::with_capacity(group.len());
-        for args in group {
-            // Until the answer is taken in, the caller neither settles nor leaves.
-            if let Some(under_way) = args.send()
-                && self.waiters.waits(name, args.owner)
-            {
-                args.carry(connection);
-                sending.push(under_way);
-                asked.push(args);
-            }
-        }
-        let Some(first) = asked.first() else {
-            return Ok(());
-        };
-        let shortest = asked.iter().min_by_key(|args| args.wait);
-        let not_after = shortest.map_or_else(String::new, |args| args.not_after(connection));
-        let members: Vec<(String, String)> = asked
-            .iter()
-            .map(|args| {
-                let place = args.place();
-                let place = place.map_or_else(String::new, |place| place.to_string());
-                (args.member(), place)
-            })
-            .collect();
-        let keys = first.names.keys();
-        let mut args = vec![&*self.session_id, &connection.floor, claim_ms(), &not_after];
-        for (member, place) in &members {
-            args.extend([member.as_str(), place]);
-        }
-        let answer = connection.run(&script::QUEUE, &keys, &args).await;
-        let answer = answer.and_then(|(reply, sent)| Ok((decode::<Vec<Value>>(reply)?, sent)));
-        let (reply, sent) = match answer {
-            Ok(answer) => answer,
-            Err(error) => {
-                if let CallError::Broken(_) = error {
-                    // They may leave over another connection, but not before this request has no effect any more.
-                    until_closed(server, self, connection, first).await;
-                }
-                return Err(error);
-            }
-        };
-        let mut fields = reply.into_iter();
-        let mut next = || fields.next().unwrap_or(Value::Nil);
-        let (held, left): (Option<String>, Option<i64>) = (decode(next())?, decode(next())?);
-        if held.as_deref() == Some("late") {
-            // The server's clock was set forward, or the request lay about: a new connection knows its clock.
-            connection.health.mark_demoted();
-            return Err(CallError::Demoted("the request came too late".into()));
-        }
-        let mut places = Vec::with_capacity(asked.len());
-        for args in &asked {
-            if let Some(place) = decode::<Option<u64>>(next())? {
-                places.push((&***args, place));
-            }
-        }
-        self.queued(name, &places, ends(left.unwrap_or_default(), sent));
-        drop(sending);
-        if let (Some(held), Some(left)) = (held, left.and_then(|left| u64::try_from(left).ok()))
-            && let Some(grant) = GrantSnapshot::parse(&held, left, sent)
-        {
-            self.described(server, name, &grant);
-        }
-        Ok(())
     }
 }

@@ -1,0 +1,374 @@
+//! One acquisition on a Redis server, from its first request to its grant. [`state`] decides, this file sends and waits.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::{
+    backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
+    fencing::FencingToken,
+    lease::Grant,
+};
+use tokio::sync::oneshot;
+
+use self::state::{AttemptState, Event, Step};
+use crate::{
+    backend::redis::{
+        protocol::request::{Left, Reply},
+        queue::{
+            cleanup::{Sent, give_up},
+            cohort::Seat,
+            grants,
+            server::{RETRY_PAUSE, Retry, Server},
+        },
+        session::waiters::OfferResult,
+        transport::connection::Connection,
+    },
+    background::shutdown::TrackedTask,
+};
+
+pub(crate) mod state;
+
+/// An acquisition under way.
+pub(crate) struct RedisAttempt {
+    server: Arc<Server>,
+    request: Request,
+    /// Whether the process waits without a queue, and is to be woken.
+    notified: bool,
+    state: AttemptState,
+    /// `None` until the first request of the current owner.
+    pub(crate) sent: Option<Sent>,
+    /// Receives the offer of its turn, from before the owner is queued.
+    offers: Option<oneshot::Receiver<OfferResult>>,
+    /// From the first request on, shutting down waits until this attempt is settled or cleaned up.
+    pub(crate) task: Option<TrackedTask>,
+}
+
+impl RedisAttempt {
+    pub(crate) fn new(server: Arc<Server>, request: Request) -> Self {
+        Self {
+            server,
+            request,
+            notified: false,
+            state: AttemptState::new(),
+            sent: None,
+            offers: None,
+            task: None,
+        }
+    }
+
+    /// An attempt that tries once. If the lock is busy, a try in the native layout leaves a marker in the queue: the
+    /// session gets a message when the lock is free and nobody queues.
+    pub(crate) fn notified(server: Arc<Server>, request: Request) -> Self {
+        let once = Request {
+            wait: Duration::ZERO,
+            ..request
+        };
+        let mut attempt = Self::new(server, once);
+        attempt.notified = true;
+        attempt
+    }
+
+    /// Takes in an answer that settles the attempt. No await may come between this and the answer.
+    pub(crate) fn settle(&mut self, event: Event) -> Step {
+        if let Some(sent) = &self.sent {
+            // Otherwise it is not there: it is taken out before its answer is read.
+            if !sent.request.is_answered() {
+                sent.session.unanswered.remove(sent.request.owner);
+            }
+            sent.session.waiters.remove(&sent.request);
+        }
+        self.state.on(event)
+    }
+
+    /// Goes on as another owner, who takes the place of the one before: nothing that is still under way for that one lets
+    /// this one in. What that one may still have is given back in the background.
+    fn start_over(&mut self) {
+        let offer = self.take_offer();
+        let mut place = None;
+        if let Some(old) = self.sent.take() {
+            place = old.request.place();
+            old.session.unanswered.remove(old.request.owner);
+            old.session.waiters.remove(&old.request);
+            if !old.request.is_revoked() {
+                let (server, task) = (self.server.clone(), self.server.track_cleanup());
+                self.server.context.spawn(async move {
+                    give_up(server, old, offer).await;
+                    drop(task);
+                });
+            }
+        }
+        self.state.start_over(place);
+        self.request.owner = self.server.context.new_owner();
+    }
+
+    /// The session and the connection of the next request: those of the one before, unless the session has ended. `None` if
+    /// it ended while it connected.
+    async fn route(&mut self) -> Result<Option<(Sent, Arc<Connection>)>, BackendError> {
+        let has_ended = |sent: &Sent| sent.session.has_ended();
+        if self.sent.as_ref().is_some_and(has_ended)
+            && self.state.on(Event::SessionEnded) == Step::StartOver
+        {
+            self.start_over();
+        }
+        if let Some(sent) = &self.sent {
+            return match sent.session.connection().await {
+                Ok(connection) => Ok(Some((sent.clone(), connection))),
+                Err(_) if !self.server.is_shutting_down() => Ok(None),
+                Err(error) => Err(error),
+            };
+        }
+        let (session, connection) = self.server.sessions.connected(&self.request.name).await?;
+        let mut request = self.server.acquire_request(&self.request, &session);
+        request.notified = self.notified;
+        request.missed = self.state.missed();
+        request.set_place(self.state.place().unwrap_or_default());
+        let request = Arc::new(request);
+        Ok(Some((Sent { session, request }, connection)))
+    }
+
+    /// One request, alone or in a batch with those of others, and what comes next.
+    async fn ask(&mut self) -> Result<Step, BackendError> {
+        // Boxed: it is gone while the caller waits for its turn.
+        let Some((sent, connection)) = Box::pin(self.route()).await? else {
+            return Ok(Step::Ask);
+        };
+        let Sent { session, request } = &sent;
+        if self.task.is_none() {
+            self.task = Some(self.server.track_acquisition());
+        }
+        self.sent = Some(sent.clone());
+        if self.offers.is_none() && !self.request.wait.is_zero() {
+            let (offers, alone) = session.waiters.join(request);
+            self.offers = Some(offers);
+            session.watch();
+            if !alone {
+                session.enqueue(&request.names.lock);
+                return Ok(self.state.on(Event::Joins));
+            }
+        }
+        if !request.ask() {
+            return Ok(self.state.on(Event::Revoked));
+        }
+        self.state.on(Event::Asks);
+        session.unanswered.insert(request);
+        request.carry(&connection);
+        let reply = request.acquire(&connection).await;
+        if let Ok(Reply::Granted(_) | Reply::Busy) = reply {
+            // No request of this owner is under way from here on.
+            request.end().await;
+            // While it is still known as unanswered, so that nobody who describes the grant offers it in between.
+            session.waiters.remove(request);
+        }
+        if reply.is_ok() {
+            session.unanswered.remove(request.owner);
+            if !request.answered() {
+                return Ok(self.state.on(Event::Revoked));
+            }
+        }
+        Ok(match reply {
+            Ok(Reply::Granted(grant)) => self.settle(Event::Granted(grant)),
+            Ok(Reply::Busy) => self.settle(Event::Busy),
+            Ok(Reply::Held(grant)) if self.offers.is_none() => {
+                self.settle(Event::Granted(grant.sole()))
+            }
+            Ok(Reply::Held(grant)) => {
+                grants::take_up(&self.server, session, &request.names.lock, &grant);
+                self.state.on(Event::Queued)
+            }
+            Ok(Reply::Queued { place, holder_ends }) => {
+                session.queued(&request.names.lock, &[(&**request, place)], holder_ends);
+                tracing::debug!(server = %self.server.address(), key = %self.server.key(&request.names.lock), place, "queued");
+                self.state.on(Event::Queued)
+            }
+            Ok(Reply::Late) => {
+                // The server's clock was set forward, or the request lay about: a new connection knows its clock.
+                connection.health.mark_demoted();
+                self.state.on(Event::NotReady)
+            }
+            Err(error) => match self.server.note_failure(error) {
+                Ok(Retry::Later) => self.state.on(Event::NotReady),
+                Ok(Retry::Now) => self.state.on(Event::Broken),
+                Err(error) => {
+                    // If nothing was carried out, nothing is to be given back, once no request is under way.
+                    if self.state.is_refusal_final() {
+                        request.end().await;
+                        self.settle(Event::Refused(error))
+                    } else {
+                        self.state.on(Event::Refused(error))
+                    }
+                }
+            },
+        })
+    }
+
+    /// Awaits the offer of its turn.
+    async fn turn(&mut self) -> Result<Step, BackendError> {
+        let offers = self.offers.as_mut().expect("a caller that waits is told");
+        let offered = offers.await;
+        self.offers = None;
+        Ok(self.state.on(match offered {
+            Ok(Ok(token)) => Event::Offered(token),
+            Ok(Err(error)) => Event::Refused(error),
+            Err(_) if self.server.is_shutting_down() => return Err(BackendError::ShutDown),
+            Err(_) => Event::Dismissed,
+        }))
+    }
+
+    /// Asks the cohort to let it in: decided at this poll, with nothing between the decision and the answer. The engine
+    /// renews an offer of which too little is left, so that the answer does not depend on when this is polled.
+    async fn take_turn(&mut self, token: u64) -> Result<Step, BackendError> {
+        let sent = self.sent.as_ref().expect("what is offered was asked for");
+        // No request of this owner is under way from here on.
+        sent.request.end().await;
+        loop {
+            let name = &self.request.name;
+            let event = match self.server.cohorts.enter(name, token, self.server.now()) {
+                Seat::Inside(grant) => return Ok(self.settle(Event::Inside(grant))),
+                Seat::Missed => Event::Missed,
+                Seat::Unconfirmed => Event::Unconfirmed,
+            };
+            match self.state.on(event) {
+                Step::Confirm(token) => {
+                    let lease = self.request.lease.time;
+                    grants::confirm_offer(&self.server, name.clone(), token, lease).await?;
+                }
+                step => return Ok(step),
+            }
+        }
+    }
+
+    /// Takes out the offer that it has by now, if there is one.
+    fn take_offer(&mut self) -> Option<u64> {
+        let offers = self.offers.take();
+        self.state.offer().or_else(|| {
+            let mut offers = offers?;
+            offers.close();
+            offers.try_recv().ok()?.ok()
+        })
+    }
+
+    /// Takes the turn that it is offered by now, when it leaves.
+    async fn take_last_turn(&mut self) -> Result<Option<Grant>, BackendError> {
+        let Some(token) = self.take_offer() else {
+            return Ok(None);
+        };
+        self.state.on(Event::Offered(token));
+        Ok(match self.take_turn(token).await? {
+            Step::Return(Answer::Granted(grant)) => Some(grant),
+            _ => None,
+        })
+    }
+}
+
+impl Attempt for RedisAttempt {
+    fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>> {
+        Box::pin(async move {
+            let mut step = Step::Ask;
+            loop {
+                if self.server.is_shutting_down() {
+                    return Err(BackendError::ShutDown);
+                }
+                step = match step {
+                    Step::Return(answer) => return Ok(answer),
+                    Step::Fail(error) => return Err(error),
+                    Step::AwaitTurn => self.turn().await?,
+                    // Boxed: a caller that waits does not need it.
+                    Step::TakeTurn(token) | Step::Confirm(token) => {
+                        Box::pin(self.take_turn(token)).await?
+                    }
+                    Step::StartOver => {
+                        self.start_over();
+                        self.ask().await?
+                    }
+                    Step::AskLater => {
+                        self.server.context.sleep(RETRY_PAUSE).await;
+                        self.ask().await?
+                    }
+                    Step::Ask | Step::Nothing => self.ask().await?,
+                };
+            }
+        })
+    }
+
+    fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
+        Box::pin(async move {
+            loop {
+                if self.state.offer().is_some()
+                    && let Some(grant) = self.take_last_turn().await?
+                {
+                    return Ok(Leaving::Granted(grant));
+                }
+                let Some(Sent { session, request }) = self.sent.clone() else {
+                    // Nothing was sent. Where the server can be reached, the caller was late.
+                    self.server.sessions.connected(&self.request.name).await?;
+                    return Ok(Leaving::Left);
+                };
+                let connection = session.connection().await?;
+                request.end().await;
+                // What an earlier request or this one is granted is the caller's, if it comes back for it.
+                if !request.ask() {
+                    return Ok(Leaving::Left);
+                }
+                session.unanswered.insert(&request);
+                request.carry(&connection);
+                let left = request.leave(&connection, false).await;
+                if let Ok(Left::Granted(_)) = left {
+                    session.waiters.remove(&request);
+                }
+                if left.is_ok() {
+                    session.unanswered.remove(request.owner);
+                    if !request.answered() {
+                        return Ok(Leaving::Left);
+                    }
+                }
+                match left {
+                    Ok(Left::Granted(grant)) => {
+                        self.settle(Event::Granted(grant));
+                        return Ok(Leaving::Granted(grant));
+                    }
+                    Ok(Left::Out) => {
+                        // What it may have been told of is gone.
+                        if let Some(token) = self.take_offer() {
+                            let token = FencingToken::new(token);
+                            grants::lose(&self.server, &request.names.lock, token);
+                        }
+                        self.settle(Event::Left);
+                        return Ok(Leaving::Left);
+                    }
+                    Ok(Left::Held(grant)) => {
+                        grants::take_up(&self.server, &session, &request.names.lock, &grant);
+                        return Ok(match self.take_last_turn().await? {
+                            Some(grant) => Leaving::Granted(grant),
+                            // Its turn is still to come, or has passed: dropped, it gives back what it has of it.
+                            None => Leaving::Left,
+                        });
+                    }
+                    Err(error) => {
+                        if self.server.note_failure(error)? == Retry::Later {
+                            self.server.context.sleep(RETRY_PAUSE).await;
+                        }
+                    }
+                }
+            }
+        })
+    }
+}
+
+impl Drop for RedisAttempt {
+    fn drop(&mut self) {
+        let offer = self.take_offer();
+        if !self.state.is_settled()
+            && let Some(sent) = self.sent.take()
+        {
+            sent.session.unanswered.remove(sent.request.owner);
+            if sent.request.is_revoked() {
+                return sent.session.waiters.remove(&sent.request);
+            }
+            let server = self.server.clone();
+            let task = self.task.take();
+            self.server.context.spawn(async move {
+                give_up(server, sent, offer).await;
+                drop(task);
+            });
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! Where an acquisition stands, and what comes next. It decides, and does nothing else: no I/O, no clock, no tokio.
+//!
+//! # Rules
+//! 1. Only an answer to the caller's own request, or an offer that the cohort confirms at the instant of the poll, lets the
+//!    caller in.
+//! 2. A settled acquisition has nothing to give back. Whatever comes later changes nothing.
+//! 3. What a request without an answer may have been granted is given back, even if a later request is refused.
+//! 4. An acquisition that has missed its turn, or was revoked, starts over as another owner at the same place. Answers to
+//!    the owner before do not count for it.
+
+use lock_core::{
+    backend::{Answer, BackendError},
+    lease::Grant,
+};
+
+/// The phase of the current owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Nothing was sent.
+    Unsent,
+    /// The caller has sent a request by itself, and has not read the answer.
+    Asked,
+    /// Waits for its turn.
+    Waiting,
+    /// Was offered the turn of this token, and has neither taken nor missed it.
+    Offered(u64),
+    /// Has what it asked for, or has nothing to give back.
+    Settled,
+}
+
+/// What happens to an acquisition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The caller sends a request by itself.
+    Asks,
+    /// Others of its session send the request for it.
+    Joins,
+    /// The answer to its own request: inside.
+    Granted(Grant),
+    /// The answer to its own request: not free, and it may not wait.
+    Busy,
+    /// The answer to its own request: it is queued, or its grant is on the way.
+    Queued,
+    /// The server answers that it cannot carry out the request now, or that the request came too late.
+    NotReady,
+    /// The connection broke: the request may have been carried out.
+    Broken,
+    /// The server refuses.
+    Refused(BackendError),
+    /// The engine has given up what the answer may have granted, because the caller did not come back for it in time.
+    Revoked,
+    /// The session was told that the turn of this token is the caller's.
+    Offered(u64),
+    /// The session does not wait for the caller any more.
+    Dismissed,
+    /// The cohort let the caller in.
+    Inside(Grant),
+    /// The offer stands, but the grant has to be renewed first.
+    Unconfirmed,
+    /// The offer has been passed on, or its grant is lost.
+    Missed,
+    /// The session has ended: its runtime is gone.
+    SessionEnded,
+    /// The answer to its leaving: it is neither queued nor inside.
+    Left,
+}
+
+/// What the driver does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Sends the request.
+    Ask,
+    /// Sends the request after a pause.
+    AskLater,
+    /// Awaits the offer of its turn.
+    AwaitTurn,
+    /// Asks the cohort to let it in.
+    TakeTurn(u64),
+    /// Lets the engine renew the grant of the offer, and asks the cohort again.
+    Confirm(u64),
+    /// Gives up the current owner in the background, with its offer, and asks as another one.
+    StartOver,
+    /// Returns this.
+    Return(Answer),
+    /// Fails with this.
+    Fail(BackendError),
+    /// Goes on with what it does.
+    Nothing,
+}
+
+/// An acquisition, over all owners that it has had.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct AttemptState {
+    phase: Phase,
+    /// The place in the queue that an owner of this acquisition had, and that the next one comes back to.
+    place: Option<u64>,
+    /// How many offers it has missed.
+    missed: u32,
+    /// Whether a request has no answer, and may have been carried out.
+    unsure: bool,
+}
+
+impl AttemptState {
+    pub(crate) fn new() -> Self {
+        Self {
+            phase: Phase::Unsent,
+            place: None,
+            missed: 0,
+            unsure: false,
+        }
+    }
+
+    pub(crate) fn place(&self) -> Option<u64> {
+        self.place
+    }
+
+    pub(crate) fn missed(&self) -> u32 {
+        self.missed
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.phase == Phase::Settled
+    }
+
+    /// The token of an offer that it has neither taken nor missed.
+    pub(crate) fn offer(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Offered(token) => Some(token),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing of it can be on the server when its own request is refused.
+    pub(crate) fn is_refusal_final(&self) -> bool {
+        !self.unsure && self.phase == Phase::Asked
+    }
+
+    /// Takes in what has happened, and says what comes next.
+    pub(crate) fn on(&mut self, event: Event) -> Step {
+        if self.phase == Phase::Settled {
+            return Step::Nothing;
+        }
+        match event {
+            Event::Asks => {
+                self.phase = Phase::Asked;
+                Step::Nothing
+            }
+            Event::Joins => {
+                self.phase = Phase::Waiting;
+                Step::AwaitTurn
+            }
+            Event::Granted(grant) => self.settle(Answer::Granted(grant)),
+            Event::Busy => self.settle(Answer::Busy),
+            Event::Queued => {
+                self.phase = Phase::Waiting;
+                Step::AwaitTurn
+            }
+            Event::NotReady => Step::AskLater,
+            Event::Broken => {
+                self.unsure = true;
+                Step::Ask
+            }
+            Event::Refused(error) => {
+                if self.is_refusal_final() {
+                    self.phase = Phase::Settled; // nothing was carried out
+                }
+                Step::Fail(error)
+            }
+            Event::Revoked => {
+                self.missed += 1;
+                Step::StartOver
+            }
+            Event::Offered(token) => {
+                self.phase = Phase::Offered(token);
+                Step::TakeTurn(token)
+            }
+            Event::Dismissed => Step::Ask,
+            Event::Inside(grant) => match self.phase {
+                Phase::Offered(_) => self.settle(Answer::Granted(grant)),
+                _ => Step::Nothing,
+            },
+            Event::Unconfirmed => match self.phase {
+                Phase::Offered(token) => Step::Confirm(token),
+                _ => Step::Nothing,
+            },
+            Event::Missed => match self.phase {
+                Phase::Offered(_) => {
+                    self.phase = Phase::Waiting;
+                    self.missed += 1;
+                    Step::StartOver
+                }
+                _ => Step::Nothing,
+            },
+            Event::SessionEnded => Step::StartOver,
+            Event::Left => {
+                self.phase = Phase::Settled;
+                Step::Nothing
+            }
+        }
+    }
+
+    /// Another owner goes on, at the place of the one before if that one had any.
+    pub(crate) fn start_over(&mut self, place: Option<u64>) {
+        if self.phase != Phase::Settled {
+            self.phase = Phase::Unsent;
+            self.place = place.or(self.place);
+            self.unsure = false;
+        }
+    }
+
+    fn settle(&mut self, answer: Answer) -> Step {
+        self.phase = Phase::Settled;
+        Step::Return(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lock_core::fencing::FencingToken;
+
+    use super::*;
+
+    fn grant(token: u64) -> Grant {
+        Grant {
+            token: FencingToken::new(token),
+            valid_until: None,
+            validity: Duration::from_secs(1),
+            queued: true,
+        }
+    }
+
+    fn refused() -> BackendError {
+        BackendError::Refused("OOM".into())
+    }
+
+    fn all_events() -> Vec<Event> {
+        vec![
+            Event::Asks,
+            Event::Joins,
+            Event::Granted(grant(1)),
+            Event::Busy,
+            Event::Queued,
+            Event::NotReady,
+            Event::Broken,
+            Event::Refused(refused()),
+            Event::Revoked,
+            Event::Offered(1),
+            Event::Dismissed,
+            Event::Inside(grant(1)),
+            Event::Unconfirmed,
+            Event::Missed,
+            Event::SessionEnded,
+            Event::Left,
+        ]
+    }
+
+    /// An acquisition after these events.
+    fn after(events: &[Event]) -> AttemptState {
+        let mut state = AttemptState::new();
+        for event in events {
+            state.on(event.clone());
+        }
+        state
+    }
+
+    fn unsent() -> AttemptState {
+        AttemptState::new()
+    }
+
+    fn asked() -> AttemptState {
+        after(&[Event::Asks])
+    }
+
+    fn waiting() -> AttemptState {
+        after(&[Event::Joins])
+    }
+
+    fn offered() -> AttemptState {
+        after(&[Event::Joins, Event::Offered(7)])
+    }
+
+    #[test]
+    fn an_answer_to_its_own_request_settles_it() {
+        for (event, answer) in [
+            (Event::Granted(grant(3)), Answer::Granted(grant(3))),
+            (Event::Busy, Answer::Busy),
+        ] {
+            let mut state = asked();
+            assert_eq!(state.on(event), Step::Return(answer));
+            assert!(state.is_settled());
+        }
+    }
+
+    #[test]
+    fn a_settled_acquisition_ignores_everything() {
+        let settled = after(&[Event::Asks, Event::Busy]);
+        for event in all_events() {
+            let mut state = settled.clone();
+            assert_eq!(state.on(event.clone()), Step::Nothing, "{event:?}");
+            state.start_over(Some(9));
+            assert_eq!(state, settled, "{event:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_but_an_answer_or_its_turn_lets_it_in() {
+        for state in [unsent(), asked(), waiting(), offered()] {
+            for event in all_events() {
+                let step = state.clone().on(event.clone());
+                let is_in = matches!(step, Step::Return(Answer::Granted(_)));
+                let may = match event {
+                    Event::Granted(_) => true,
+                    Event::Inside(_) => state.offer().is_some(),
+                    _ => false,
+                };
+                assert_eq!(is_in, may, "{state:?} {event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_caller_that_is_queued_awaits_its_turn_and_takes_it() {
+        let mut state = unsent();
+        state.on(Event::Asks);
+        assert_eq!(state.on(Event::Queued), Step::AwaitTurn);
+        assert_eq!(state.on(Event::Offered(7)), Step::TakeTurn(7));
+        assert_eq!(state.offer(), Some(7));
+        assert_eq!(state.on(Event::Unconfirmed), Step::Confirm(7));
+        let inside = Step::Return(Answer::Granted(grant(7)));
+        assert_eq!(state.on(Event::Inside(grant(7))), inside);
+        assert_eq!(state.offer(), None);
+    }
+
+    #[test]
+    fn a_caller_that_joins_others_awaits_its_turn() {
+        assert_eq!(unsent().on(Event::Joins), Step::AwaitTurn);
+    }
+
+    #[test]
+    fn a_missed_turn_starts_over_and_counts() {
+        let mut state = offered();
+        assert_eq!(state.on(Event::Missed), Step::StartOver);
+        assert_eq!((state.missed(), state.offer()), (1, None));
+        // A second word of it does not count again.
+        assert_eq!(state.on(Event::Missed), Step::Nothing);
+        assert_eq!(state.missed(), 1);
+    }
+
+    #[test]
+    fn a_word_of_the_cohort_counts_while_the_offer_stands_alone() {
+        for event in [Event::Inside(grant(7)), Event::Unconfirmed, Event::Missed] {
+            for state in [unsent(), asked(), waiting()] {
+                let mut late = state.clone();
+                assert_eq!(late.on(event.clone()), Step::Nothing, "{event:?}");
+                assert_eq!(late, state, "{event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_offer_replaces_the_one_before() {
+        let mut state = offered();
+        assert_eq!(state.on(Event::Offered(8)), Step::TakeTurn(8));
+        assert_eq!(state.offer(), Some(8));
+    }
+
+    #[test]
+    fn a_revoked_answer_starts_over_and_counts() {
+        let mut state = asked();
+        assert_eq!(state.on(Event::Revoked), Step::StartOver);
+        assert_eq!(state.missed(), 1);
+    }
+
+    #[test]
+    fn an_ended_session_starts_over_and_does_not_count() {
+        for mut state in [asked(), waiting(), offered()] {
+            assert_eq!(state.on(Event::SessionEnded), Step::StartOver);
+            assert_eq!(state.missed(), 0);
+        }
+    }
+
+    #[test]
+    fn another_owner_comes_back_to_the_place() {
+        let mut state = waiting();
+        state.start_over(Some(5));
+        assert_eq!(state.place(), Some(5));
+        // An owner that was never queued keeps the place for the next one.
+        state.start_over(None);
+        assert_eq!(state.place(), Some(5));
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_carried_out_is_sent_again() {
+        for state in [asked(), waiting()] {
+            assert_eq!(state.clone().on(Event::NotReady), Step::AskLater);
+            assert_eq!(state.clone().on(Event::Broken), Step::Ask);
+            assert_eq!(state.clone().on(Event::Dismissed), Step::Ask);
+        }
+    }
+
+    #[test]
+    fn a_refusal_settles_what_was_certainly_not_carried_out() {
+        let mut state = asked();
+        assert_eq!(state.on(Event::Refused(refused())), Step::Fail(refused()));
+        assert!(state.is_settled());
+    }
+
+    #[test]
+    fn a_refusal_after_a_broken_request_leaves_something_to_give_back() {
+        let mut state = after(&[Event::Asks, Event::Broken, Event::Asks]);
+        assert_eq!(state.on(Event::Refused(refused())), Step::Fail(refused()));
+        assert!(!state.is_settled());
+        // Another owner has nothing to give back for it.
+        state.start_over(None);
+        state.on(Event::Asks);
+        state.on(Event::Refused(refused()));
+        assert!(state.is_settled());
+    }
+
+    #[test]
+    fn a_refusal_of_the_batch_that_carries_it_leaves_something_to_give_back() {
+        let mut state = waiting();
+        assert_eq!(state.on(Event::Refused(refused())), Step::Fail(refused()));
+        assert!(!state.is_settled());
+    }
+
+    #[test]
+    fn a_caller_that_has_left_is_settled() {
+        for mut state in [asked(), waiting(), offered()] {
+            assert_eq!(state.on(Event::Left), Step::Nothing);
+            assert!(state.is_settled());
+        }
+    }
+
+    #[test]
+    fn a_second_request_follows_one_without_an_answer() {
+        let mut state = after(&[Event::Asks, Event::Broken]);
+        assert_eq!(state.on(Event::Asks), Step::Nothing);
+        assert_eq!(state.on(Event::Queued), Step::AwaitTurn);
+    }
+}

@@ -1,0 +1,51 @@
+//! What happens to a session, and what follows from it.
+
+use std::sync::Arc;
+
+use lock_core::key::LockName;
+
+use crate::backend::redis::{
+    protocol::grant::Message,
+    queue::{enqueue::enqueue, grants::take_up, heartbeat::beat, server::Server},
+    session::{Driver, Session},
+    transport::connection::Pushed,
+};
+
+/// So many characters of a message that is not understood are logged.
+const LOGGED_AT_MOST: usize = 100;
+
+impl Driver for Server {
+    fn started(self: Arc<Self>, session: &Arc<Session>) {
+        let (session, server) = (Arc::downgrade(session), Arc::downgrade(&self));
+        self.context.spawn(beat(session, server));
+    }
+
+    /// A push to the session's channel tells of a grant or of a lock that is free; to another channel, that the lock of that
+    /// channel is free.
+    fn pushed(self: Arc<Self>, session: &Arc<Session>, push: &Pushed) {
+        if push.channel != session.channel() {
+            return session.subscribers.wake(&push.channel);
+        }
+        match Message::read(&push.payload, &session.session_id, push.after) {
+            Some(Message::Free(name)) => session.subscribers.wake(name),
+            Some(Message::Granted(name, grant)) => take_up(&self, session, &name, &grant),
+            None => {
+                let payload: String = push.payload.chars().take(LOGGED_AT_MOST).collect();
+                // Whoever sends such messages may send many.
+                if session.is_first_forgery() {
+                    tracing::warn!(server = %self.address(), ?payload, "ignored a message that no lock script has sent, and others like it");
+                } else {
+                    tracing::debug!(server = %self.address(), ?payload, "ignored a message that no lock script has sent");
+                }
+            }
+        }
+    }
+
+    fn enqueue(self: Arc<Self>, session: &Arc<Session>, name: &LockName) {
+        enqueue(&self, session, name);
+    }
+
+    fn ended(&self, session: &Arc<Session>) {
+        self.sessions.retire(session);
+    }
+}

@@ -1,0 +1,172 @@
+//! The requests that a session sends for its waiters: one request queues many callers of one lock.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::key::LockName;
+use redis::Value;
+
+use crate::backend::redis::{
+    protocol::{
+        command::claim_ms,
+        grant::GrantSnapshot,
+        request::{AcquireRequest, decode, ends},
+        scripts,
+    },
+    queue::{
+        cleanup::until_closed,
+        grants::take_up_described,
+        server::{RETRY_PAUSE, Retry, Server},
+    },
+    session::Session,
+    transport::connection::{CallError, Connection},
+};
+
+/// A cohort with so few members to come ends before an answer comes, if their bodies are short.
+const ENDING_COHORT: usize = 16;
+
+/// How long a request waits for more callers, while others of its process are queued before it.
+const BATCH_WINDOW: Duration = Duration::from_millis(1);
+
+/// Sends the requests of all who wait for this lock and were not sent for yet, unless that is under way.
+pub(crate) fn enqueue(server: &Arc<Server>, session: &Arc<Session>, name: &LockName) {
+    if session.waiters.begin_sending(name) {
+        session.spawn(send_all(server.clone(), session.clone(), name.clone()));
+    }
+}
+
+async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
+    let waiters = &session.waiters;
+    loop {
+        until_batch_ready(&server, &session, &name).await;
+        let batch = waiters.next_batch(&name);
+        if batch.is_empty() {
+            return;
+        }
+        let Some(connection) = session.connected() else {
+            // The next connection sends for them: if it is not there already.
+            waiters.put_back(&name, &batch);
+            waiters.end_sending(&name);
+            if session.connected().is_some() && waiters.begin_sending(&name) {
+                continue;
+            }
+            return;
+        };
+        let Err(error) = send_batch(&server, &session, &name, &batch, &connection).await else {
+            continue;
+        };
+        match server.note_failure(error) {
+            Ok(retry) => {
+                waiters.put_back(&name, &batch);
+                if retry == Retry::Later {
+                    server.context.sleep(RETRY_PAUSE).await;
+                }
+            }
+            Err(error) => {
+                for request in &batch {
+                    waiters.resolve(&name, request.owner, Err(error.clone()));
+                }
+            }
+        }
+    }
+}
+
+/// Waits up to [`BATCH_WINDOW`] for more callers to share the request, where that costs its callers nothing but their place
+/// before a caller of another process that comes within this time.
+async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) {
+    let mut before = None;
+    loop {
+        // Those who are about to ask come first.
+        tokio::task::yield_now().await;
+        let to_come = server.cohorts.to_come(name);
+        match to_come {
+            // Others of this process come first anyway.
+            None => break,
+            // A cohort that is about to end, as far as that can be seen, has ended before an answer comes.
+            Some(few) if few <= ENDING_COHORT && to_come != before => before = to_come,
+            Some(_) => return,
+        }
+    }
+    if let Some(ready) = session.waiters.batch_ready(name) {
+        let deadline = server.now() + BATCH_WINDOW;
+        let _ = server.context.timeout_at(deadline, ready).await;
+    }
+}
+
+/// One request for several callers of one lock.
+async fn send_batch(
+    server: &Arc<Server>,
+    session: &Arc<Session>,
+    name: &LockName,
+    batch: &[Arc<AcquireRequest>],
+    connection: &Arc<Connection>,
+) -> Result<(), CallError> {
+    let mut sending = Vec::with_capacity(batch.len());
+    let mut asked = Vec::with_capacity(batch.len());
+    for request in batch {
+        // Until the answer is taken in, the caller neither settles nor leaves.
+        if let Some(under_way) = request.send()
+            && session.waiters.waits(name, request.owner)
+        {
+            request.carry(connection);
+            sending.push(under_way);
+            asked.push(request);
+        }
+    }
+    let Some(first) = asked.first() else {
+        return Ok(());
+    };
+    let shortest = asked.iter().min_by_key(|request| request.wait);
+    let not_after = shortest.map_or_else(String::new, |request| request.not_after(connection));
+    let members: Vec<(String, String)> = asked
+        .iter()
+        .map(|request| {
+            let place = request.place();
+            let place = place.map_or_else(String::new, |place| place.to_string());
+            (request.member(), place)
+        })
+        .collect();
+    let keys = first.names.keys();
+    let mut args = vec![
+        &*session.session_id,
+        &connection.floor,
+        claim_ms(),
+        &not_after,
+    ];
+    for (member, place) in &members {
+        args.extend([member.as_str(), place]);
+    }
+    let answer = connection.run(&scripts::QUEUE, &keys, &args).await;
+    let answer = answer.and_then(|(reply, sent)| Ok((decode::<Vec<Value>>(reply)?, sent)));
+    let (reply, sent) = match answer {
+        Ok(answer) => answer,
+        Err(error) => {
+            if let CallError::Broken(_) = error {
+                // They may leave over another connection, but not before this request has no effect any more.
+                until_closed(server, session, connection, first).await;
+            }
+            return Err(error);
+        }
+    };
+    let mut fields = reply.into_iter();
+    let mut next = || fields.next().unwrap_or(Value::Nil);
+    let (held, left): (Option<String>, Option<i64>) = (decode(next())?, decode(next())?);
+    if held.as_deref() == Some("late") {
+        // The server's clock was set forward, or the request lay about: a new connection knows its clock.
+        connection.health.mark_demoted();
+        return Err(CallError::Demoted("the request came too late".into()));
+    }
+    let mut places = Vec::with_capacity(asked.len());
+    for request in &asked {
+        if let Some(place) = decode::<Option<u64>>(next())? {
+            places.push((&***request, place));
+        }
+    }
+    session.queued(name, &places, ends(left.unwrap_or_default(), sent));
+    drop(sending);
+    if let (Some(held), Some(left)) = (held, left.and_then(|left| u64::try_from(left).ok()))
+        && let Some(grant) = GrantSnapshot::parse(&held, left, sent)
+    {
+        take_up_described(server, session, name, &grant);
+    }
+    Ok(())
+}

@@ -1,0 +1,381 @@
+//! What a server's grants go through: taken up, renewed, passed on, retained, released. The [cohorts](super::cohorts)
+//! decide, this file sends.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::{
+    backend::{BackendError, BoxFuture, Holder, Released, Renewed, Status},
+    fencing::FencingToken,
+    key::LockName,
+    lease::{CLAIM, Moment},
+};
+use redis::Value;
+
+use crate::{
+    backend::redis::{
+        protocol::{
+            command::{Arg, claim_ms},
+            grant::GrantSnapshot,
+            request::not_understood,
+        },
+        queue::{
+            cohorts::{Known, Passed, TakenUp},
+            renew::{Extend, renew},
+            server::Server,
+        },
+        session::Session,
+    },
+    events::count,
+};
+
+/// Begins the cohort of a grant that the server tells of, unless it is known already.
+pub(crate) fn take_up(
+    server: &Arc<Server>,
+    session: &Arc<Session>,
+    name: &LockName,
+    grant: &GrantSnapshot,
+) {
+    let TakenUp {
+        requeue,
+        give_back: unused,
+    } = server.cohorts.take_up(session, name, grant, server.now());
+    for session in requeue {
+        session.requeue(Some(name));
+    }
+    if let Some((token, until)) = unused {
+        server
+            .context
+            .spawn(give_back(server.clone(), name.clone(), token, until));
+    }
+}
+
+/// A reply to somebody else's request describes a grant of this session. Where its only owner has not read the answer to its
+/// own request, that answer may be the grant itself: it is not offered a second time.
+pub(crate) fn take_up_described(
+    server: &Arc<Server>,
+    session: &Arc<Session>,
+    name: &LockName,
+    grant: &GrantSnapshot,
+) {
+    if !session.unanswered.has(&grant.owners) {
+        take_up(server, session, name, grant);
+    }
+}
+
+/// Renews the grant of an offer on the engine: its member could not enter on the rest of it.
+pub(crate) fn confirm_offer(
+    server: &Arc<Server>,
+    name: LockName,
+    token: u64,
+    lease: Duration,
+) -> BoxFuture<'static, Result<(), BackendError>> {
+    let renewing = server.clone();
+    let confirming = server.context.spawn(async move {
+        let token = FencingToken::new(token);
+        renew(&renewing, &name, token, Extend::To(lease)).await
+    });
+    Box::pin(async move {
+        match confirming.await {
+            // Whether it may enter now is decided where it enters.
+            Ok(Ok(Renewed::Until(_) | Renewed::NotHeld)) => Ok(()),
+            Ok(Err(error)) => Err(error),
+            Err(panic) => Err(BackendError::Unreachable(panic.to_string())),
+        }
+    })
+}
+
+/// Does what the heartbeat found for the cohorts of a session.
+pub(crate) fn tend_cohorts(
+    server: &Arc<Server>,
+    session: &Arc<Session>,
+    now: Moment,
+    next_beat: Moment,
+) {
+    let chores = server.cohorts.tend(session, now, next_beat);
+    for (name, token) in chores.missed {
+        tracing::debug!(server = %server.address(), key = %server.key(&name), token, "a waiter did not take its turn, passing it on");
+    }
+    for name in chores.requeue {
+        session.requeue(Some(&name));
+    }
+    for (name, token, until) in chores.release {
+        server
+            .context
+            .spawn(give_back(server.clone(), name, token, until));
+    }
+    for (name, token, lease) in chores.renew {
+        let server = server.clone();
+        server.clone().context.spawn(async move {
+            let patience = server.now() + lease;
+            let renewing = renew(&server, &name, token, Extend::To(lease));
+            if let Some(Err(error)) = server.context.timeout_at(patience, renewing).await {
+                tracing::debug!(server = %server.address(), key = %server.key(&name), %token, %error, "an offer was not renewed");
+            }
+        });
+    }
+}
+
+/// Releases what the holder under this token has: in memory, where another member of its cohort is to come. What takes
+/// more than one step is the engine's, however the caller is polled, and goes over the connection of all renewals: what
+/// shortens a lease cannot come after the next member has extended it.
+pub(crate) async fn release(
+    server: &Arc<Server>,
+    name: &LockName,
+    token: FencingToken,
+    retain_until: Option<Moment>,
+) -> Result<Released, BackendError> {
+    let now = server.now();
+    let retain_until = retain_until.filter(|until| *until > now);
+    let retained = retain_until.is_some() && server.cohorts.lease_of_others(name, token).is_some();
+    if !retained && server.cohorts.stretched(name, token.get(), now).is_none() {
+        return release_turn(server, name, token, retain_until).await;
+    }
+    let (engine, name) = (server.clone(), name.clone());
+    let releasing = server
+        .context
+        .spawn(async move { release_in_steps(&engine, &name, token, retain_until).await });
+    releasing
+        .await
+        .unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
+}
+
+async fn release_in_steps(
+    server: &Arc<Server>,
+    name: &LockName,
+    token: FencingToken,
+    retain_until: Option<Moment>,
+) -> Result<Released, BackendError> {
+    if let Some(until) = retain_until
+        && let Some(lease) = server.cohorts.lease_of_others(name, token)
+    {
+        return retain(server, name, token, until, lease).await;
+    }
+    while let Some(lease) = server.cohorts.stretched(name, token.get(), server.now()) {
+        // The next member has asked for less. Its lease begins before it enters, and it may extend it again.
+        if renew(server, name, token, Extend::Restart(lease)).await? == Renewed::NotHeld {
+            break;
+        }
+    }
+    release_turn(server, name, token, retain_until).await
+}
+
+/// Offers the turn to the next member, or releases the grant.
+async fn release_turn(
+    server: &Arc<Server>,
+    name: &LockName,
+    token: FencingToken,
+    retain_until: Option<Moment>,
+) -> Result<Released, BackendError> {
+    let first = match server.cohorts.pass(name, token.get(), server.now()) {
+        Passed::Unknown => return release_grant(server, name, token, retain_until).await,
+        Passed::Stale => return Ok(Released::NotHeld),
+        Passed::On => return Ok(Released::Released),
+        Passed::Ended(first) => first,
+        Passed::Late(session) => {
+            // They take their places again: in this grant, where the server still has it. Released, it would go to others.
+            session.requeue(Some(name));
+            return Ok(Released::NotHeld);
+        }
+    };
+    let grant = FencingToken::new(first);
+    let released = release_grant(server, name, grant, retain_until).await;
+    if released.is_ok() {
+        server.cohorts.forget(name, grant);
+    }
+    released
+}
+
+/// Gives the grant of this token to the next in the queue, or to nobody.
+async fn release_grant(
+    server: &Arc<Server>,
+    name: &LockName,
+    token: FencingToken,
+    retain_until: Option<Moment>,
+) -> Result<Released, BackendError> {
+    let names = server.names(name);
+    let keys = names.keys();
+    let released = match retain_until.filter(|until| *until > server.now()) {
+        None => {
+            let grant = format!("{token}|");
+            let args = [Arg::Text(&grant), Arg::Floor, Arg::Text(claim_ms())];
+            server.run(name, server.scripts.release, &keys, &args).await
+        }
+        Some(until) => {
+            let token = token.to_string();
+            let args = [
+                Arg::Text(&token),
+                Arg::At(until),
+                Arg::Until(until),
+                Arg::Floor,
+                Arg::Text(claim_ms()),
+            ];
+            server.run(name, server.scripts.retain, &keys, &args).await
+        }
+    };
+    let answered = match released {
+        // Something else is there by now.
+        Err(BackendError::WrongLayout) => return Ok(Released::NotHeld),
+        released => released?,
+    };
+    Ok(match answered.value {
+        Value::Int(1) => Released::Released,
+        // The first request was carried out, and its answer lost.
+        _ if answered.again => Released::Released,
+        _ => Released::NotHeld,
+    })
+}
+
+/// What the member under this token has is gone.
+pub(crate) fn lose(server: &Arc<Server>, name: &LockName, token: FencingToken) {
+    if let Known::Turn(first) = server.cohorts.known(name, token) {
+        server.lose_cohort(name, first);
+        server.cohorts.forget(name, token);
+    }
+}
+
+/// Gives back a turn that nobody takes.
+pub(crate) fn give_back(
+    server: Arc<Server>,
+    name: LockName,
+    token: FencingToken,
+    lease_ends: Moment,
+) -> BoxFuture<'static, ()> {
+    let task = server.track_cleanup();
+    Box::pin(async move {
+        let until = lease_ends.max(server.now() + CLAIM);
+        let releasing = release(&server, &name, token, None);
+        let _ = server.context.timeout_at(until, releasing).await;
+        server.cohorts.forget(&name, token);
+        drop(task);
+    })
+}
+
+/// Lets nobody in until then, and then the next member. The server retains the lock for as long, should this process end.
+async fn retain(
+    server: &Arc<Server>,
+    name: &LockName,
+    token: FencingToken,
+    until: Moment,
+    lease: Duration,
+) -> Result<Released, BackendError> {
+    let lease = Extend::To(lease.max(until.since(server.now()) + CLAIM));
+    match server.cohorts.known(name, token) {
+        Known::Turn(_) if renew(server, name, token, lease).await? == Renewed::NotHeld => {
+            return Ok(Released::NotHeld);
+        }
+        _ => {}
+    }
+    if server.cohorts.retain(name, token) {
+        let releasing = release_at(server.clone(), until, name.clone(), token);
+        server.context.spawn(releasing);
+    }
+    Ok(Released::Released)
+}
+
+fn release_at(
+    server: Arc<Server>,
+    moment: Moment,
+    name: LockName,
+    token: FencingToken,
+) -> BoxFuture<'static, ()> {
+    let task = server.track_acquisition();
+    Box::pin(async move {
+        let ends = moment + CLAIM;
+        tokio::select! {
+            () = server.context.sleep_until(moment) => give_back(server.clone(), name, token, ends).await,
+            // Nobody is to come any more: the server retains it alone.
+            () = server.shutdown.cancelled() => {
+                if let Some(first) = server.cohorts.end(&name, token) {
+                    let retaining = release_grant(&server, &name, first, Some(moment));
+                    let _ = server.context.timeout_at(ends, retaining).await;
+                    server.cohorts.forget(&name, first);
+                }
+            }
+        }
+        drop(task);
+    })
+}
+
+/// Releases in the background, and tries again until the lease has ended by itself.
+pub(crate) fn release_in_background(
+    server: &Arc<Server>,
+    name: &LockName,
+    token: FencingToken,
+    retain_until: Option<Moment>,
+    lease_ends: Option<Moment>,
+) {
+    let task = server.track_release(lease_ends.unwrap_or_else(|| server.now()));
+    let releasing = release_until(
+        server.clone(),
+        name.clone(),
+        token,
+        retain_until,
+        lease_ends,
+    );
+    server.context.spawn(async move {
+        releasing.await;
+        drop(task);
+    });
+}
+
+async fn release_until(
+    server: Arc<Server>,
+    name: LockName,
+    token: FencingToken,
+    retain_until: Option<Moment>,
+    lease_ends: Option<Moment>,
+) {
+    let claim_ends = server.now() + CLAIM;
+    let until = lease_ends.map_or(claim_ends, |ends| ends.max(claim_ends));
+    let releasing = release(&server, &name, token, retain_until);
+    let released = server.context.timeout_at(until, releasing).await;
+    server.cohorts.forget(&name, token);
+    let Some(lease_ends) = lease_ends else {
+        return; // lost before: that is counted
+    };
+    let (address, key) = (server.address(), server.key(&name));
+    match released {
+        Some(Ok(Released::Released)) => {
+            count(&server.counters.released);
+            tracing::debug!(server = %address, %key, %token, "released in the background");
+        }
+        // A first request was carried out and its answer not read.
+        Some(Ok(Released::NotHeld)) if server.now() < lease_ends => {
+            count(&server.counters.released);
+        }
+        Some(Ok(Released::NotHeld)) => {}
+        Some(Err(error)) => {
+            count(&server.counters.release_failed);
+            tracing::warn!(server = %address, %key, %token, %error, "release failed, the lease ends by itself");
+        }
+        None => {
+            count(&server.counters.release_failed);
+            tracing::warn!(server = %address, %key, %token, "release not answered, the lease has ended by itself");
+        }
+    }
+}
+
+/// Reads who holds a lock.
+pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Status, BackendError> {
+    let names = server.names(name);
+    let keys = [names.grant(), names.companion()];
+    let answered = server.run(name, server.scripts.status, &keys, &[]).await?;
+    type Seen = (usize, Option<u64>, Option<String>, i64, usize);
+    let (queued, token, owner, left, others): Seen =
+        redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
+    let owner = owner.and_then(|owner| owner.parse().ok());
+    // How far a cohort has come is known to its process alone.
+    let inside = token.and_then(|token| server.cohorts.seen(name, token));
+    let (token, owner, others) = match inside {
+        Some((turn, others)) => (Some(turn.token), Some(turn.owner), others),
+        None => (token, owner, others),
+    };
+    Ok(Status {
+        holder: owner.map(|owner| Holder {
+            owner,
+            token: token.map(FencingToken::new),
+            remaining: u64::try_from(left).ok().map(Duration::from_millis),
+        }),
+        waiters: queued + others,
+    })
+}

@@ -1,0 +1,194 @@
+//! The heartbeat of a session, on the engine's thread: it probes the locks that are waited for, passes on what nobody
+//! takes, and notices silence.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use lock_core::{key::FENCE, lease::Moment};
+use redis::{ParsingError, Value};
+
+use crate::backend::redis::{
+    protocol::{
+        command::claim_ms,
+        grant::GrantSnapshot,
+        request::{AcquireRequest, ends},
+        scripts,
+    },
+    queue::{
+        cleanup::revoke,
+        grants::{take_up_described, tend_cohorts},
+        server::Server,
+    },
+    session::{HEARTBEAT, Session},
+    transport::connection::Connection,
+};
+
+/// A connection that leaves commands unanswered for so long is given up.
+const SILENCE: Duration = Duration::from_secs(2);
+/// How many locks one probe covers.
+const PROBE_BATCH: usize = 100;
+/// The time between two probes of a process, for each lock that it waits for. A probe of one lock costs a server up to
+/// 7 µs, a twentieth of this.
+const PROBE_SHARE: Duration = Duration::from_micros(150);
+
+/// Beats until the session or the server has ended. Sleeps while there is nothing to watch.
+pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
+    let mut next_beat = Moment::new(Duration::ZERO);
+    loop {
+        let (wake, parking) = {
+            let (Some(session), Some(server)) = (session.upgrade(), server.upgrade()) else {
+                return;
+            };
+            if session.has_ended() {
+                return;
+            }
+            let now = server.now();
+            let connection = session.latest();
+            if next_beat <= now {
+                next_beat = now + HEARTBEAT;
+                tend_cohorts(&server, &session, now, next_beat);
+                revoke(&server, &session, now);
+                if let Some(connection) = &connection {
+                    check_silence(&server, connection, now);
+                }
+            }
+            let next_probe =
+                connection.and_then(|connection| probe_due(&server, &session, connection, now));
+            let wake = next_probe.map_or(next_beat, |probe| probe.min(next_beat));
+            (server.context.sleep_until(wake), session.parking().clone())
+        };
+        parking
+            .park(|| session.upgrade().is_some_and(|session| session.is_idle()))
+            .await;
+        let Some(session) = session.upgrade() else {
+            return;
+        };
+        tokio::select! {
+            () = wake => {}
+            () = session.earlier() => {}
+        }
+    }
+}
+
+/// Probes the locks that are due, and says when the next ones are.
+fn probe_due(
+    server: &Arc<Server>,
+    session: &Arc<Session>,
+    connection: Arc<Connection>,
+    now: Moment,
+) -> Option<Moment> {
+    // Probes of many locks are spread over a longer time.
+    let locks = u32::try_from(session.waiters.locks()).unwrap_or(u32::MAX);
+    let period = HEARTBEAT.max(PROBE_SHARE.saturating_mul(locks));
+    let due = session.waiters.due(now, now + period, PROBE_BATCH);
+    let is_full = due.len() == PROBE_BATCH;
+    if !due.is_empty() {
+        let (server, session) = (server.clone(), session.clone());
+        let context = server.context.clone();
+        context.spawn(async move { probe(&server, &session, &connection, &due, period).await });
+    }
+    if is_full {
+        Some(now + PROBE_SHARE * PROBE_BATCH as u32)
+    } else {
+        session.waiters.next_probe()
+    }
+}
+
+/// Gives up a connection that does not answer. A caller that is not polled reads no answers: the engine asks by itself before
+/// that says anything of the server.
+fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
+    let silence = connection.health.silent_for(now);
+    if silence > SILENCE {
+        connection.health.mark_lost("no answer");
+    } else if silence > SILENCE / 4 {
+        let connection = connection.clone();
+        server
+            .context
+            .spawn(async move { connection.ask_time().await });
+    }
+}
+
+/// Frees what expired, finds grants whose push was lost, and queues again where the server has lost a queue.
+async fn probe(
+    server: &Arc<Server>,
+    session: &Arc<Session>,
+    connection: &Connection,
+    awaited: &[Arc<AcquireRequest>],
+    next: Duration,
+) {
+    let members: Vec<String> = awaited.iter().map(|request| request.member()).collect();
+    let next = next.as_millis().to_string();
+    let mut keys = vec![FENCE];
+    let mut args = vec![
+        &*session.session_id,
+        connection.floor.as_str(),
+        claim_ms(),
+        &next,
+    ];
+    for (request, member) in awaited.iter().zip(&members) {
+        keys.extend([request.names.grant(), request.names.companion()]);
+        keys.extend(request.names.claim());
+        args.push(member);
+    }
+    let (found, sent) = match connection.run(&scripts::PROBE, &keys, &args).await {
+        Ok((Value::Array(found), sent)) => (found, sent),
+        Ok(_) => return,
+        Err(error) => {
+            tracing::debug!(server = %server.address(), %error, "a probe of the locks that are waited for failed");
+            return server.note(error.to_string());
+        }
+    };
+    for found in found {
+        if let Err(error) = take_in(server, session, awaited, found, sent) {
+            tracing::warn!(server = %server.address(), %error, "not understood: the answer to a probe");
+        }
+    }
+}
+
+/// Takes in what a probe of that moment found of one lock.
+fn take_in(
+    server: &Arc<Server>,
+    session: &Arc<Session>,
+    awaited: &[Arc<AcquireRequest>],
+    found: Value,
+    asked: Moment,
+) -> Result<(), ParsingError> {
+    let fields: Vec<Value> = redis::from_redis_value(found)?;
+    let mut fields = fields.into_iter();
+    let mut next = || fields.next().unwrap_or(Value::Nil);
+    let (what, number): (String, usize) = (
+        redis::from_redis_value(next())?,
+        redis::from_redis_value(next())?,
+    );
+    let Some(request) = awaited.get(number.wrapping_sub(1)) else {
+        return Ok(());
+    };
+    let name = &request.names.lock;
+    match what.as_str() {
+        // A grant of this session: its push is late, or was lost.
+        "held" => {
+            let (grant, left): (String, u64) = (
+                redis::from_redis_value(next())?,
+                redis::from_redis_value(next())?,
+            );
+            if let Some(grant) = GrantSnapshot::parse(&grant, left, asked) {
+                take_up_described(server, session, name, &grant);
+            }
+        }
+        "ends" => session.probe_after(name, ends(redis::from_redis_value(next())?, asked)),
+        // The server knows this caller no longer.
+        _ => match server.cohorts.lost_member(name, request.owner, asked) {
+            Some(first) => {
+                tracing::debug!(server = %server.address(), key = %server.key(name), "the server has lost a grant");
+                server.lose_cohort(name, first);
+            }
+            None => {
+                tracing::debug!(server = %server.address(), key = %server.key(name), "the server has lost the queue, queueing again");
+                session.requeue(Some(name));
+            }
+        },
+    }
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! One Redis server, as the engine sees it: its sessions, its cohorts, and what runs in the background.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
+};
+
+use lock_core::{
+    backend::{BackendError, Request},
+    key::LockName,
+    layout::Layout,
+    lease::{CLAIM, Moment},
+};
+use redis::ProtocolVersion;
+
+use crate::{
+    backend::redis::{
+        protocol::{
+            command::{Answered, Arg},
+            layout::{Names, REDISSON_PROBE, Scripts},
+            request::AcquireRequest,
+        },
+        queue::cohorts::Cohorts,
+        session::Session,
+        topology::single::Sessions,
+        transport::{
+            connection::{CallError, Connector},
+            outage::Outages,
+            preflight::{Failure, check},
+            pulse::{Pulse, Readiness},
+            script::Script,
+        },
+    },
+    background::{
+        Context,
+        shutdown::{CancellationToken, TaskTracker, TrackedTask, drained},
+        sync::lock,
+    },
+    client::url::ConnectError,
+    events::Counters,
+};
+
+/// The pause before a command is sent again that the server cannot carry out for the moment.
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// When a command is sent again that has no answer which counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// At once, over another connection: it may have been carried out.
+    Now,
+    /// After [`RETRY_PAUSE`]: it was not carried out.
+    Later,
+}
+
+/// One server, as all sessions see it.
+pub(crate) struct Server {
+    pub(crate) context: Arc<Context>,
+    layout: Layout,
+    pub(crate) scripts: &'static Scripts,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) sessions: Sessions,
+    pub(crate) cohorts: Cohorts,
+    outages: Arc<Outages>,
+    pulse: Pulse,
+    readiness: Arc<Readiness>,
+    /// Cancelled when nobody waits here any more, and nobody begins to.
+    pub(crate) shutdown: CancellationToken,
+    /// The acquisitions that are not settled, and what cleans up after those that were given up.
+    unsettled: TaskTracker,
+    /// The releases in the background.
+    releases: TaskTracker,
+    /// When the last of the leases ends that are released there.
+    released_by: Mutex<Option<Moment>>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("address", &self.address())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// A server that nothing has been sent to.
+    pub(crate) fn open(
+        info: redis::ConnectionInfo,
+        layout: Layout,
+        context: &Arc<Context>,
+        counters: &Arc<Counters>,
+    ) -> Result<Arc<Self>, ConnectError> {
+        #[cfg(feature = "tls")]
+        crate::client::url::install_tls();
+        // Grants are pushed on the connection that carries the commands.
+        let settings = info
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP3);
+        let info = info.set_redis_settings(settings);
+        let info = crate::client::url::with_tcp_settings(info);
+        let client = redis::Client::open(info).map_err(|error| ConnectError::InvalidUrl {
+            detail: error.category().to_owned(),
+        })?;
+        let address = client.get_connection_info().addr().to_string();
+        let outages = Outages::new(context.clone(), address);
+        let readiness = Arc::<Readiness>::default();
+        let scripts = Scripts::of(layout);
+        let connector = Connector {
+            context: context.clone(),
+            client,
+            scripts: scripts.load(),
+            outages: outages.clone(),
+            readiness: readiness.clone(),
+            counters: counters.clone(),
+        };
+        Ok(Arc::new_cyclic(|server: &Weak<Self>| Self {
+            context: context.clone(),
+            layout,
+            scripts,
+            counters: counters.clone(),
+            sessions: Sessions::new(connector, server.clone()),
+            cohorts: Cohorts::default(),
+            outages,
+            pulse: Pulse::default(),
+            readiness,
+            shutdown: CancellationToken::new(),
+            unsettled: TaskTracker::new(),
+            releases: TaskTracker::new(),
+            released_by: Mutex::default(),
+        }))
+    }
+
+    /// Connects once, to tell what is wrong with the server.
+    pub(crate) async fn check(
+        self: &Arc<Self>,
+        allow_eviction: bool,
+        patience: Duration,
+    ) -> Result<(), ConnectError> {
+        let started = self.now();
+        let server = self.clone();
+        let checked = self.context.spawn(async move {
+            let probe_channel = (server.layout == Layout::Redisson).then_some(REDISSON_PROBE);
+            let connector = server.sessions.connector();
+            check(connector, probe_channel, allow_eviction, patience).await
+        });
+        let failure = match self.context.timeout_at(started + patience, checked).await {
+            Some(Ok(Ok(()))) => return Ok(()),
+            Some(Ok(Err(failure))) => failure,
+            Some(Err(panic)) => Failure::Refused(panic.to_string()),
+            None => Failure::Unreachable("no answer".into()),
+        };
+        Err(failure.at(self.address().to_owned(), self.now().since(started)))
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.context.now()
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    pub(crate) fn names(&self, name: &LockName) -> Names {
+        Names::new(self.layout, name.clone())
+    }
+
+    /// The key of a lock, as its callers write it and as logs show it.
+    pub(crate) fn key<'a>(&self, name: &'a LockName) -> &'a str {
+        self.layout.key(name)
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        self.outages.address()
+    }
+
+    /// A request of an acquisition, as its session sends it.
+    pub(crate) fn acquire_request(&self, request: &Request, session: &Session) -> AcquireRequest {
+        let session_id = session.session_id.clone();
+        AcquireRequest::new(self.context.clone(), self.layout, request, session_id)
+    }
+
+    /// Notes an error, which explains what fails soon after.
+    pub(crate) fn note(&self, error: String) {
+        self.outages.note(error);
+    }
+
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.outages.last_error()
+    }
+
+    /// Notes why a command has no answer that counts, and says when to send it again; an error, if the server refuses it.
+    pub(crate) fn note_failure(&self, error: CallError) -> Result<Retry, BackendError> {
+        let (detail, retry) = match error {
+            CallError::Refused(error) => return Err(error),
+            CallError::Broken(detail) => (detail, Retry::Now),
+            CallError::NotReady(detail) | CallError::Demoted(detail) => (detail, Retry::Later),
+        };
+        self.note(detail);
+        Ok(retry)
+    }
+
+    /// Ends a cohort whose grant is gone from the server, and queues its waiting members again.
+    pub(crate) fn lose_cohort(&self, name: &LockName, first: u64) {
+        if let Some(session) = self.cohorts.lose(name, first) {
+            session.requeue(Some(name));
+        }
+    }
+
+    /// Runs a script in the session of a lock, over as many connections as it takes; the caller bounds it.
+    pub(crate) async fn run(
+        &self,
+        name: &LockName,
+        script: &Script,
+        keys: &[&str],
+        args: &[Arg<'_>],
+    ) -> Result<Answered, BackendError> {
+        let mut again = false;
+        loop {
+            let (_, connection) = self.sessions.connected(name).await?;
+            let now = self.now();
+            let args: Vec<_> = args.iter().map(|arg| arg.over(&connection, now)).collect();
+            let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
+            match connection.run(script, keys, &args).await {
+                Ok((value, sent)) => return Ok(Answered { value, sent, again }),
+                Err(error) => match self.note_failure(error)? {
+                    Retry::Now => again = true,
+                    Retry::Later => self.context.sleep(RETRY_PAUSE).await,
+                },
+            }
+        }
+    }
+
+    /// Whether the server answers within this time, and can carry out what it is asked for.
+    pub(crate) async fn is_answering(self: &Arc<Self>, within: Duration) -> bool {
+        let (asked, heard) = (self.clone(), self.clone());
+        let asking = async move {
+            let Ok(connection) = asked.sessions.home().connection().await else {
+                return false;
+            };
+            connection.ask_time().await.is_ok()
+        };
+        let has_heard_since = move |moment| heard.sessions.has_heard_since(moment);
+        let pulse = self
+            .pulse
+            .ask(&self.context, within, asking, has_heard_since);
+        pulse.await && self.readiness.is_ready(self.now())
+    }
+
+    /// From now on nobody waits here, and nobody begins to.
+    pub(crate) fn begin_shutdown(&self) {
+        self.shutdown.cancel();
+        self.sessions.dismiss_waiters();
+    }
+
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        self.shutdown.is_cancelled()
+    }
+
+    /// An acquisition, or what cleans up after it. What begins during the shutdown belongs to what was held.
+    pub(crate) fn track_acquisition(&self) -> TrackedTask {
+        if self.is_shutting_down() {
+            self.track_release(self.now() + CLAIM)
+        } else {
+            self.track_cleanup()
+        }
+    }
+
+    /// What cleans up after a caller that does not come back. Shutting down waits for it as for what waits.
+    pub(crate) fn track_cleanup(&self) -> TrackedTask {
+        self.unsettled.token()
+    }
+
+    /// A release in the background, of a lease that ends by itself then.
+    pub(crate) fn track_release(&self, lease_ends: Moment) -> TrackedTask {
+        let mut released_by = lock(&self.released_by);
+        *released_by = (*released_by).max(Some(lease_ends));
+        self.releases.token()
+    }
+
+    /// Ends when nothing is left of the acquisitions that were given up.
+    pub(crate) async fn cleaned_up(&self) {
+        drained(&self.unsettled).await;
+    }
+
+    /// Waits for the background releases, at most until the last of their leases ends and not beyond `until`. Then
+    /// closes all connections.
+    pub(crate) async fn close(&self, until: Moment) {
+        let released_by = lock(&self.released_by).unwrap_or(until);
+        let released = drained(&self.releases);
+        self.context
+            .timeout_at(released_by.min(until), released)
+            .await;
+        self.sessions.close();
+    }
+
+    /// Closes all connections when nothing runs in the background any more.
+    pub(crate) async fn close_behind(&self) {
+        self.cleaned_up().await;
+        drained(&self.releases).await;
+        self.sessions.close();
+    }
+}

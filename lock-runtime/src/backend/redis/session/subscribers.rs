@@ -1,0 +1,412 @@
+//! The callers that wait without a queue, and whose turn it is to try.
+//!
+//! In one process those who wait for one lock take turns at trying, so that a release costs a process one try, however
+//! many wait in it. A turn that its caller does not take is open to all: a caller that is not polled keeps nobody out.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
+};
+
+use lock_core::{
+    key::LockName,
+    lease::{CLAIM, Moment},
+};
+use tokio::sync::Notify;
+
+use crate::{
+    backend::redis::transport::connection::Connection,
+    background::{Context, sync::lock},
+};
+
+/// Between two tries where nobody releases: the holder is gone, or the word of its release was lost.
+const TRY_AGAIN: Duration = Duration::from_millis(200);
+/// How long a caller may take to begin the try that it was offered.
+const OFFER_PATIENCE: Duration = Duration::from_millis(100);
+
+/// A caller's number among those that wait for one lock on one session, in the order in which they came.
+pub(crate) type Number = u64;
+
+/// One of those callers.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    woken: Arc<Notify>,
+    /// It was offered a turn, and has not been polled since.
+    is_late: bool,
+}
+
+/// Who may try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Nobody, before a release or the next look.
+    Resting,
+    /// This caller, since then.
+    Offered(Number, Moment),
+    /// Whoever is polled first.
+    Open,
+    /// This caller is trying, since then.
+    Trying(Number, Moment),
+}
+
+impl Turn {
+    pub(crate) fn is_of(self, caller: Number) -> bool {
+        matches!(self, Self::Offered(whom, _) | Self::Trying(whom, _) if whom == caller)
+    }
+}
+
+/// Those who wait for one lock on one session, and whose turn it is.
+#[derive(Debug)]
+pub(crate) struct TryQueue {
+    seats: BTreeMap<Number, Seat>,
+    newest: Number,
+    turn: Turn,
+    /// A release came while somebody was trying: the answer may be older.
+    is_stale: bool,
+    /// Whether the engine looks after the turn.
+    is_watched: bool,
+}
+
+impl TryQueue {
+    pub(crate) fn new() -> Self {
+        Self {
+            seats: BTreeMap::new(),
+            newest: 0,
+            turn: Turn::Resting,
+            is_stale: false,
+            is_watched: false,
+        }
+    }
+
+    /// One caller more. The first one may try at once, others when it is their turn.
+    pub(crate) fn join(&mut self, now: Moment) -> (Number, Arc<Notify>) {
+        self.newest += 1;
+        let woken = Arc::new(Notify::new());
+        let seat = Seat {
+            woken: woken.clone(),
+            is_late: false,
+        };
+        self.seats.insert(self.newest, seat);
+        if self.seats.len() == 1 {
+            self.offer(now);
+        }
+        (self.newest, woken)
+    }
+
+    /// Lets the first caller try that takes its turns, or all if there is none.
+    pub(crate) fn offer(&mut self, now: Moment) {
+        match self.seats.iter().find(|(_, seat)| !seat.is_late) {
+            Some((caller, seat)) => {
+                self.turn = Turn::Offered(*caller, now);
+                seat.woken.notify_one();
+            }
+            None => self.open(),
+        }
+    }
+
+    /// Lets the caller try that is polled first. Each counts as late until it is polled.
+    pub(crate) fn open(&mut self) {
+        self.turn = Turn::Open;
+        for seat in self.seats.values_mut() {
+            seat.is_late = true;
+            seat.woken.notify_one();
+        }
+    }
+
+    /// The lock may be free.
+    pub(crate) fn wake(&mut self, now: Moment) {
+        match self.turn {
+            Turn::Resting => self.offer(now),
+            Turn::Offered(..) | Turn::Open => {}
+            Turn::Trying(..) => self.is_stale = true,
+        }
+    }
+
+    /// Passes a turn on that is not taken, and lets somebody try where nobody does.
+    pub(crate) fn tend(&mut self, now: Moment) {
+        match self.turn {
+            Turn::Resting => self.offer(now),
+            Turn::Offered(_, since) if now.since(since) >= OFFER_PATIENCE => self.open(),
+            Turn::Trying(_, since) if now.since(since) >= CLAIM => self.open(),
+            Turn::Offered(..) | Turn::Open | Turn::Trying(..) => {}
+        }
+    }
+
+    /// Begins a try of this caller, which is being polled, if it is its turn.
+    pub(crate) fn take(&mut self, caller: Number, now: Moment) -> bool {
+        if let Some(seat) = self.seats.get_mut(&caller) {
+            seat.is_late = false;
+        }
+        let takes = match self.turn {
+            Turn::Open => true,
+            Turn::Offered(whom, _) => whom == caller,
+            Turn::Resting | Turn::Trying(..) => false,
+        };
+        if takes {
+            self.turn = Turn::Trying(caller, now);
+            self.is_stale = false;
+        }
+        takes
+    }
+
+    /// Ends a try in which the lock was busy.
+    pub(crate) fn end_try(&mut self, caller: Number, now: Moment) {
+        if self.turn.is_of(caller) {
+            self.turn = Turn::Resting;
+            if self.is_stale {
+                self.offer(now);
+            }
+        }
+    }
+
+    /// A caller goes; its turn is the next one's.
+    pub(crate) fn leave(&mut self, caller: Number, now: Moment) {
+        self.seats.remove(&caller);
+        if self.turn.is_of(caller) {
+            self.offer(now);
+        }
+    }
+
+    /// Whether the engine has to begin to look after the turn.
+    pub(crate) fn begin_watch(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_watched, true)
+    }
+}
+
+/// Those who wait for one lock on one session.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    context: Arc<Context>,
+    pub(crate) name: LockName,
+    pub(crate) queue: Mutex<TryQueue>,
+}
+
+impl Callers {
+    pub(crate) fn wake(&self) {
+        lock(&self.queue).wake(self.context.now());
+    }
+
+    /// Lets all of them look what has become of the client.
+    pub(crate) fn wake_all(&self) {
+        for seat in lock(&self.queue).seats.values() {
+            seat.woken.notify_one();
+        }
+    }
+
+    pub(crate) fn is_deserted(&self) -> bool {
+        lock(&self.queue).seats.is_empty()
+    }
+
+    /// From now on the engine passes turns on that are not taken, as long as anybody waits.
+    pub(crate) fn watch(self: &Arc<Self>) {
+        if !lock(&self.queue).begin_watch() {
+            return;
+        }
+        let callers = Arc::downgrade(self);
+        let context = self.context.clone();
+        self.context.spawn(async move {
+            loop {
+                context.sleep(TRY_AGAIN).await;
+                let Some(callers) = callers.upgrade() else {
+                    return;
+                };
+                lock(&callers.queue).tend(context.now());
+            }
+        });
+    }
+}
+
+/// All who wait for what is said under one name: the lock's own, or its channel.
+#[derive(Debug, Default)]
+pub(crate) struct Topic {
+    /// By lock; there may be two with one channel.
+    callers: Vec<Arc<Callers>>,
+    /// The connection that listens to the channel, if there is one.
+    listening: Listening,
+}
+
+/// All who wait without a queue on one session, by what a release says.
+#[derive(Debug)]
+pub(crate) struct Subscribers {
+    context: Arc<Context>,
+    topics: Mutex<HashMap<String, Topic>>,
+}
+
+/// Held while that changes, and by tasks of ours alone: a caller that is not polled would keep it.
+pub(crate) type Listening = Arc<tokio::sync::Mutex<Weak<Connection>>>;
+
+/// A caller's place among those of its session.
+pub(crate) struct Joined {
+    pub(crate) callers: Arc<Callers>,
+    pub(crate) number: Number,
+    pub(crate) woken: Arc<Notify>,
+    pub(crate) listening: Listening,
+}
+
+impl Subscribers {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        Self {
+            context,
+            topics: Mutex::default(),
+        }
+    }
+
+    /// One caller more.
+    pub(crate) fn join(&self, topic: &str, name: &LockName) -> Joined {
+        let mut topics = lock(&self.topics);
+        let topic = topics.entry(topic.to_owned()).or_default();
+        let known = topic.callers.iter().find(|one| one.name == *name);
+        let callers = known.cloned().unwrap_or_else(|| {
+            let callers = Arc::new(Callers {
+                context: self.context.clone(),
+                name: name.clone(),
+                queue: Mutex::new(TryQueue::new()),
+            });
+            topic.callers.push(callers.clone());
+            callers
+        });
+        let (number, woken) = lock(&callers.queue).join(self.context.now());
+        Joined {
+            callers,
+            number,
+            woken,
+            listening: topic.listening.clone(),
+        }
+    }
+
+    /// One caller less; true if it was the last one of the topic.
+    pub(crate) fn leave(&self, topic: &str, callers: &Callers, number: Number) -> bool {
+        let mut topics = lock(&self.topics);
+        lock(&callers.queue).leave(number, self.context.now());
+        let Some(topic) = topics.get_mut(topic) else {
+            return false;
+        };
+        topic.callers.retain(|callers| !callers.is_deserted());
+        topic.callers.is_empty()
+    }
+
+    pub(crate) fn is_deserted(&self, topic: &str) -> bool {
+        lock(&self.topics)
+            .get(topic)
+            .is_some_and(|topic| topic.callers.is_empty())
+    }
+
+    /// Knows a topic no more, unless somebody has joined.
+    pub(crate) fn forget(&self, topic: &str) {
+        let mut topics = lock(&self.topics);
+        if topics
+            .get(topic)
+            .is_some_and(|topic| topic.callers.is_empty())
+        {
+            topics.remove(topic);
+        }
+    }
+
+    /// Lets one caller try, for the lock is free.
+    pub(crate) fn wake(&self, topic: &str) {
+        if let Some(topic) = lock(&self.topics).get(topic) {
+            topic.callers.iter().for_each(|callers| callers.wake());
+        }
+    }
+
+    /// Lets all of them look what has become of the client.
+    pub(crate) fn wake_all(&self) {
+        for topic in lock(&self.topics).values() {
+            topic.callers.iter().for_each(|callers| callers.wake_all());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(ms: u32) -> Moment {
+        Moment::new(ms * MS)
+    }
+
+    /// A queue of this many callers, the first of which is trying.
+    fn trying(callers: u64) -> TryQueue {
+        let mut queue = TryQueue::new();
+        for caller in 1..=callers {
+            assert_eq!(queue.join(at(0)).0, caller);
+        }
+        assert!(queue.take(1, at(0)));
+        queue
+    }
+
+    /// Who would begin to try, were all of these polled in this order.
+    fn takers(queue: &mut TryQueue, polled: impl IntoIterator<Item = Number>) -> Vec<Number> {
+        let polled = polled.into_iter();
+        polled.filter(|caller| queue.take(*caller, at(0))).collect()
+    }
+
+    #[test]
+    fn one_tries_at_a_time_and_the_next_one_when_it_leaves() {
+        let mut queue = trying(3);
+        assert_eq!(takers(&mut queue, [1, 2, 3]), []);
+        queue.end_try(1, at(0));
+        assert_eq!(takers(&mut queue, [1, 2, 3]), []);
+        queue.wake(at(0));
+        queue.wake(at(0));
+        assert_eq!(takers(&mut queue, [3, 2, 1]), [1]);
+        queue.leave(1, at(0));
+        assert_eq!(takers(&mut queue, [3, 2]), [2]);
+        queue.leave(3, at(0));
+        queue.end_try(2, at(0));
+        queue.tend(at(0));
+        assert_eq!(takers(&mut queue, [2]), [2]);
+    }
+
+    #[test]
+    fn a_release_during_a_try_is_not_lost() {
+        let mut queue = trying(1);
+        queue.wake(at(0));
+        queue.end_try(1, at(0));
+        assert_eq!(takers(&mut queue, [1]), [1]);
+        queue.end_try(1, at(0));
+        assert_eq!(takers(&mut queue, [1]), []);
+    }
+
+    #[test]
+    fn a_turn_that_is_not_taken_is_open_to_all() {
+        let mut queue = trying(3);
+        queue.end_try(1, at(0));
+        queue.wake(at(0));
+        queue.tend(at(99));
+        assert_eq!(takers(&mut queue, [2, 3]), []);
+        queue.tend(at(100));
+        assert_eq!(takers(&mut queue, [3, 2]), [3]);
+        // From now on those come first that take their turns.
+        queue.end_try(3, at(100));
+        queue.wake(at(100));
+        assert_eq!(takers(&mut queue, [2]), [2]);
+        queue.leave(2, at(100));
+        assert_eq!(takers(&mut queue, [3]), [3]);
+        queue.leave(3, at(100));
+        assert_eq!(takers(&mut queue, [1]), [1]);
+    }
+
+    #[test]
+    fn a_try_that_stands_still_keeps_the_turn_for_a_claim() {
+        let mut queue = trying(2);
+        queue.tend(at(1999));
+        assert_eq!(takers(&mut queue, [2]), []);
+        queue.tend(at(2000));
+        assert_eq!(takers(&mut queue, [2, 1]), [2]);
+        // Its end, at last, ends nobody else's.
+        queue.end_try(1, at(2000));
+        queue.leave(1, at(2000));
+        assert_eq!(queue.turn, Turn::Trying(2, at(0)));
+    }
+
+    #[test]
+    fn a_line_that_was_deserted_begins_again() {
+        let mut queue = trying(1);
+        queue.leave(1, at(0));
+        queue.join(at(0));
+        assert_eq!(takers(&mut queue, [2]), [2]);
+    }
+}

@@ -1,0 +1,40 @@
+//! Requests that callers have sent by themselves, and whose answers they have not read.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use lock_core::{lease::Moment, owner::OwnerId};
+
+use crate::{backend::redis::protocol::request::AcquireRequest, background::sync::lock};
+
+/// Requests that callers have sent by themselves, and whose answers they have not read.
+#[derive(Default)]
+pub(crate) struct Unanswered(Mutex<HashMap<OwnerId, Arc<AcquireRequest>>>);
+
+impl Unanswered {
+    pub(crate) fn insert(&self, request: &Arc<AcquireRequest>) {
+        lock(&self.0).insert(request.owner, request.clone());
+    }
+
+    pub(crate) fn remove(&self, owner: OwnerId) {
+        lock(&self.0).remove(&owner);
+    }
+
+    /// Those that were sent a claim ago. They are not kept here any longer.
+    pub(crate) fn overdue(&self, now: Moment) -> Vec<Arc<AcquireRequest>> {
+        let mut unanswered = lock(&self.0);
+        let overdue = unanswered.extract_if(|_, request| request.is_overdue(now));
+        overdue.map(|(_, request)| request).collect()
+    }
+
+    /// Whether this is the grant of one owner, which has not read the answer to its own request: that one tells it.
+    pub(crate) fn has(&self, owners: &[OwnerId]) -> bool {
+        matches!(owners, [owner] if lock(&self.0).contains_key(owner))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+}

@@ -1,0 +1,3 @@
+//! Which session serves a lock.
+
+pub(crate) mod single;

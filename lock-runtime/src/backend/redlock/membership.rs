@@ -1,0 +1,204 @@
+//! Which nodes are counted: at connect, and after one has lost its state.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
+use lock_core::lease::MAX_LEASE;
+use tokio::sync::Notify;
+
+use crate::{
+    backend::redlock::{
+        node::{Node, Standing},
+        quorum::{PROBE_PATIENCE, Quorum},
+    },
+    client::url::ConnectError,
+};
+
+/// How long the other nodes may take at connect once a majority is there.
+const STRAGGLER_PATIENCE: Duration = Duration::from_secs(1);
+/// The pause between two probes at nodes of which some are new and some are in use, and how many there are.
+const MIXED_PAUSE: Duration = Duration::from_millis(50);
+const MIXED_PROBES: usize = 3;
+/// The pause between two probes at nodes that have lost their state.
+const LOST_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+pub(crate) async fn connect(quorum: &Quorum, patience: Duration) -> Result<(), ConnectError> {
+    let connecting = quorum.nodes.iter().map(|node| async move {
+        let connected = node.connect(patience).await;
+        (node, connected)
+    });
+    let mut connecting: FuturesUnordered<_> = connecting.collect();
+    let (mut reached, mut failures) = (Vec::new(), Vec::new());
+    let mut until = quorum.context.now() + patience;
+    while let Some(Some((node, connected))) =
+        quorum.context.timeout_at(until, connecting.next()).await
+    {
+        match connected {
+            Ok(()) => reached.push(node),
+            Err(error) => {
+                // A session of its own tells that nothing answers.
+                if !matches!(error, ConnectError::Unreachable { .. }) {
+                    tracing::warn!(server = %node.server().address(), %error, "a server of the quorum cannot be used");
+                }
+                failures.push(error);
+            }
+        }
+        if reached.len() == quorum.majority() {
+            until = until.min(quorum.context.now() + STRAGGLER_PATIENCE);
+        }
+    }
+    drop(connecting);
+    if reached.len() < quorum.majority() {
+        return Err(ConnectError::NoQuorum {
+            reached: reached.len(),
+            needed: quorum.majority(),
+            failures,
+        });
+    }
+    let mut servers: Vec<_> = reached.iter().map(|node| node.run_id()).collect();
+    servers.sort();
+    if servers
+        .windows(2)
+        .any(|pair| pair[0] == pair[1] && !pair[0].is_empty())
+    {
+        return Err(ConnectError::SameServerTwice {
+            server: "one of them, by two names".into(),
+        });
+    }
+    begin(quorum).await;
+    // What keeps a majority from being marked is told to those who ask for locks.
+    let _ = quorum.mark(quorum.longest_lease()).await;
+    Ok(())
+}
+
+/// Reads the marks of all nodes; `None` for those that do not answer.
+async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
+    let until = quorum.context.now() + PROBE_PATIENCE;
+    let lease = quorum.longest_lease();
+    let nodes = quorum.nodes.iter();
+    join_all(nodes.map(|node| async move {
+        let seen = quorum.context.timeout_at(until, node.probe(lease)).await;
+        (node, seen.and_then(Result::ok))
+    }))
+    .await
+}
+
+/// Where all nodes are there and none has a mark, nothing can have been forgotten.
+async fn begin(quorum: &Quorum) {
+    for _ in 0..MIXED_PROBES {
+        let seen = probe(quorum).await;
+        let lost: Vec<_> = seen
+            .iter()
+            .filter_map(|(node, standing)| match standing {
+                Some(Standing::Lost { since, .. }) => Some((*node, *since)),
+                _ => None,
+            })
+            .collect();
+        if lost.is_empty() || seen.iter().any(|(_, standing)| standing.is_none()) {
+            return;
+        }
+        if lost.len() == quorum.nodes.len() {
+            let longest = quorum.longest_lease();
+            let begun = lost.iter().map(|(node, since)| {
+                quorum.context.timeout_at(
+                    quorum.context.now() + PROBE_PATIENCE,
+                    node.admit(*since, Duration::ZERO, longest),
+                )
+            });
+            join_all(begun).await;
+        } else {
+            // Another client may be writing the first marks right now.
+            quorum.context.sleep(MIXED_PAUSE).await;
+        }
+    }
+}
+
+/// Lets nodes grant again that have been without their state for longer than any lease in use. Returns how long the next
+/// one has to wait; `None` if all have their state.
+async fn admit(quorum: &Quorum, told: &mut Told) -> Option<Duration> {
+    let seen = probe(quorum).await;
+    let mut next = None;
+    for (number, (node, standing)) in seen.iter().enumerate() {
+        let left = match *standing {
+            Some(Standing::Lost { since, age }) => {
+                match quarantine(quorum, &seen, told, (number, since)) {
+                    None => LOST_PAUSE.0,
+                    Some((longest, quarantine)) if age >= quarantine => {
+                        let until = quorum.context.now() + PROBE_PATIENCE;
+                        let admitting = node.admit(since, quarantine, longest);
+                        let _ = quorum.context.timeout_at(until, admitting).await;
+                        Duration::ZERO
+                    }
+                    Some((_, quarantine)) => quarantine - age,
+                }
+            }
+            Some(Standing::Whole { .. }) => {
+                told.retain(|(lost, _), _| *lost != number);
+                continue;
+            }
+            None if node.was_lost() => LOST_PAUSE.1,
+            None => continue,
+        };
+        next = Some(next.map_or(left, |next: Duration| next.min(left)));
+    }
+    next
+}
+
+/// The longest lease in use, and how long a node that lost its state is not counted; `None` at the first sight of the loss.
+fn quarantine(
+    quorum: &Quorum,
+    seen: &[(&Arc<Node>, Option<Standing>)],
+    told: &mut Told,
+    lost: (usize, u64),
+) -> Option<(Duration, Duration)> {
+    let whole = seen
+        .iter()
+        .enumerate()
+        .filter_map(|(number, (_, standing))| match standing {
+            Some(Standing::Whole { longest, .. }) => Some((number, *longest)),
+            _ => None,
+        });
+    // What was read along with the first sight of the loss may be older than the loss.
+    match told.entry(lost) {
+        Entry::Vacant(entry) => {
+            entry.insert(HashMap::new());
+            return None;
+        }
+        Entry::Occupied(mut entry) => entry.get_mut().extend(whole),
+    }
+    let told = &told[&lost];
+    let longest = told
+        .values()
+        .copied()
+        .fold(quorum.longest_lease(), Duration::max);
+    // A lease is in the marks of a majority. So many other nodes have one of these among them.
+    let enough = quorum.nodes.len() - quorum.majority() + 1;
+    let all_answer = seen.iter().all(|(_, standing)| standing.is_some());
+    let known = told.len() >= enough || all_answer;
+    Some((longest, if known { longest } else { MAX_LEASE }))
+}
+
+/// The leases that the marks of whole nodes told after another one had lost its state, by that node and its loss.
+type Told = HashMap<(usize, u64), HashMap<usize, Duration>>;
+
+/// Sees to nodes that have lost their state. It ends with its client.
+pub(crate) async fn admit_lost(quorum: Weak<Quorum>, lost: Arc<Notify>) {
+    let mut told = Told::new();
+    loop {
+        lost.notified().await;
+        loop {
+            let Some(quorum) = quorum.upgrade().filter(|quorum| !quorum.is_shutting_down()) else {
+                return;
+            };
+            let next = admit(&quorum, &mut told).await;
+            let Some(next) = next else { break };
+            let pause = quorum.context.sleep(next.clamp(LOST_PAUSE.0, LOST_PAUSE.1));
+            drop(quorum);
+            pause.await;
+        }
+    }
+}

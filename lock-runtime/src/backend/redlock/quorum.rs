@@ -1,0 +1,503 @@
+//! The nodes of a client, and what a majority of them answers.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    future::Future,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
+use lock_core::{
+    backend::{BackendError, BoxFuture, Holder, Released, Renewed, Status},
+    fencing::FencingToken,
+    key::LockName,
+    layout::Layout,
+    lease::{CLAIM, Moment},
+    owner::OwnerId,
+};
+use tokio::sync::{Notify, watch};
+
+use crate::{
+    backend::{
+        redis::queue::{
+            grants,
+            renew::{Extend, renew},
+        },
+        redlock::node::{LOST, Node, Standing},
+    },
+    background::{Context, shutdown::TrackedTask, sync::lock},
+    events::{Counters, count},
+};
+
+/// How long a node may take to tell its mark.
+pub(crate) const PROBE_PATIENCE: Duration = Duration::from_millis(500);
+/// How long the status of a lock may go unanswered by a node.
+const STATUS_PATIENCE: Duration = Duration::from_millis(500);
+/// How long shutting down waits for the nodes that have not confirmed what a majority has.
+const REST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Milliseconds, rounded up.
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// What is left of a lease when the clocks of node and client differ as much as is allowed for.
+pub(crate) fn less_node_drift(lease: Duration) -> Duration {
+    lease.saturating_sub(lease / 100 + Duration::from_millis(2))
+}
+
+/// What nodes answer to a renewal.
+type Renewals = FuturesUnordered<BoxFuture<'static, Result<(Arc<Node>, Renewed), BackendError>>>;
+
+/// The nodes, as all that runs for the client sees them.
+pub(crate) struct Quorum {
+    pub(crate) context: Arc<Context>,
+    pub(crate) nodes: Vec<Arc<Node>>,
+    counters: Arc<Counters>,
+    /// The longest lease that was asked for, in ms.
+    longest_lease: AtomicU64,
+    /// The longest lease that the marks of a majority have, in ms.
+    marked_lease: AtomicU64,
+    /// The holds that nodes may still join.
+    holds: Mutex<HashMap<(LockName, FencingToken), Held>>,
+    /// Where nodes tell that they have lost their state.
+    pub(crate) lost: Arc<Notify>,
+}
+
+/// A hold of this client.
+struct Held {
+    owner: OwnerId,
+    /// Tells nodes that are still joining that it is over.
+    over: watch::Sender<bool>,
+}
+
+impl Drop for Quorum {
+    fn drop(&mut self) {
+        self.lost.notify_one();
+    }
+}
+
+impl fmt::Debug for Quorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let servers = self.nodes.iter().map(|node| node.server());
+        f.debug_list().entries(servers).finish()
+    }
+}
+
+/// What the nodes' answers to one question come to.
+enum Verdict<T> {
+    /// As many as a majority gave this answer, the others are not needed.
+    Yes(Vec<T>),
+    /// A majority answered in the negative.
+    No,
+    /// Neither, and this is what kept some of them from answering.
+    Open(BackendError),
+}
+
+fn panicked(panic: &tokio::task::JoinError) -> BackendError {
+    BackendError::Unreachable(panic.to_string())
+}
+
+impl Quorum {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        nodes: Vec<Arc<Node>>,
+        counters: Arc<Counters>,
+        lost: Arc<Notify>,
+    ) -> Self {
+        Self {
+            context,
+            nodes,
+            counters,
+            longest_lease: AtomicU64::new(0),
+            marked_lease: AtomicU64::new(0),
+            holds: Mutex::default(),
+            lost,
+        }
+    }
+
+    /// How many nodes are a majority.
+    pub(crate) fn majority(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        self.nodes
+            .iter()
+            .any(|node| node.server().is_shutting_down())
+    }
+
+    pub(crate) fn longest_lease(&self) -> Duration {
+        Duration::from_millis(self.longest_lease.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn note_lease(&self, lease: Duration) {
+        self.longest_lease.fetch_max(ms(lease), Ordering::AcqRel);
+    }
+
+    /// Writes a lease into the marks of a majority, before the lease is asked for.
+    pub(crate) async fn mark(&self, lease: Duration) -> Result<(), BackendError> {
+        self.note_lease(lease);
+        if ms(lease) <= self.marked_lease.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // A mark that was written before the node lost its state is none. Found twice, the marks of a majority stand between
+        // the two probes, all at once.
+        let before = self.marks(lease, |_| true).await;
+        let after = self.marks(lease, |mark| before.contains(mark)).await;
+        if after.len() < self.majority() {
+            return Err(self.unreachable(after.len()));
+        }
+        self.marked_lease.fetch_max(ms(lease), Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Writes a lease into the marks of whole nodes. Returns those that count, each with its node and the node's last loss, of
+    /// a majority at most.
+    pub(crate) async fn marks(
+        &self,
+        lease: Duration,
+        counts: impl Fn(&(usize, u64)) -> bool,
+    ) -> Vec<(usize, u64)> {
+        let until = self.context.now() + PROBE_PATIENCE;
+        let nodes = self.nodes.iter().enumerate();
+        let probes = nodes.map(|(number, node)| async move {
+            match self
+                .context
+                .timeout_at(until, node.probe(lease))
+                .await?
+                .ok()?
+            {
+                Standing::Whole { since, .. } => Some((number, since)),
+                Standing::Lost { .. } => {
+                    node.not_counted(LOST);
+                    None
+                }
+            }
+        });
+        let mut probes: FuturesUnordered<_> = probes.collect();
+        let mut marks = Vec::new();
+        while marks.len() < self.majority()
+            && let Some(mark) = probes.next().await
+        {
+            marks.extend(mark.filter(&counts));
+        }
+        marks
+    }
+
+    /// Whether this hold has not been released.
+    pub(crate) fn holds(&self, name: &LockName, token: FencingToken) -> bool {
+        lock(&self.holds).contains_key(&(name.clone(), token))
+    }
+
+    /// Notes a hold. The receiver is told when it is over.
+    pub(crate) fn begin_hold(
+        &self,
+        name: &LockName,
+        token: FencingToken,
+        owner: OwnerId,
+    ) -> watch::Receiver<bool> {
+        let (over, is_over) = watch::channel(false);
+        lock(&self.holds).insert((name.clone(), token), Held { owner, over });
+        is_over
+    }
+
+    /// Nodes that are still joining this hold give back what they have.
+    pub(crate) fn end_hold(&self, name: &LockName, token: FencingToken) {
+        if let Some(held) = lock(&self.holds).remove(&(name.clone(), token)) {
+            held.over.send_replace(true);
+        }
+    }
+
+    /// Why some nodes do not answer.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        let mut errors = self.nodes.iter().filter_map(|node| {
+            let last_error = node.server().last_error()?;
+            Some(format!("{}: {last_error}", node.server().address()))
+        });
+        let first = errors.next()?;
+        Some(errors.fold(first, |all, one| format!("{all}; {one}")))
+    }
+
+    /// Too few nodes answered, or granted, and why.
+    pub(crate) fn unreachable(&self, answered: usize) -> BackendError {
+        let (nodes, majority) = (self.nodes.len(), self.majority());
+        let last_error = self.last_error().unwrap_or_else(|| "no answer".into());
+        BackendError::Unreachable(format!(
+            "{answered} of {nodes} nodes answered, {majority} are needed ({last_error})"
+        ))
+    }
+
+    /// Collects answers until they decide.
+    async fn decide<A, T>(
+        &self,
+        answers: &mut FuturesUnordered<impl Future<Output = Result<A, BackendError>>>,
+        yes: impl Fn(A) -> Option<T>,
+    ) -> Verdict<T> {
+        let (mut agreed, mut against) = (Vec::new(), 0);
+        let mut failure = None;
+        while let Some(answer) = answers.next().await {
+            match answer.map(&yes) {
+                Ok(Some(answer)) => agreed.push(answer),
+                Ok(None) => against += 1,
+                Err(error @ BackendError::Unreachable(_)) => {
+                    failure.get_or_insert(error);
+                }
+                // Says more than that another node cannot be reached.
+                Err(error) => failure = Some(error),
+            }
+            if agreed.len() >= self.majority() {
+                return Verdict::Yes(agreed);
+            }
+            if against >= self.majority() {
+                return Verdict::No;
+            }
+        }
+        let answered = agreed.len() + against;
+        Verdict::Open(match failure {
+            None | Some(BackendError::Unreachable(_)) => self.unreachable(answered),
+            Some(error) => error,
+        })
+    }
+
+    /// Asks all nodes to extend a grant, to restart it, or whether it stands. Nodes that miss it get it in the background.
+    pub(crate) async fn renew(
+        self: &Arc<Self>,
+        name: &LockName,
+        token: FencingToken,
+        extend: Extend,
+    ) -> Result<Renewed, BackendError> {
+        self.mark(extend.lease()).await?;
+        let before = self.context.now();
+        let asked = self.nodes.iter().cloned();
+        // Each is asked at the first poll: those that answer after the decision have extended it, too.
+        let mut answers: FuturesUnordered<_> = asked
+            .map(|node| {
+                let name = name.clone();
+                async move {
+                    let renewed = renew(node.server(), &name, token, extend).await;
+                    renewed.map(|renewed| (node, renewed))
+                }
+                .boxed()
+            })
+            .collect();
+        let missing = Mutex::new(Vec::new());
+        let until = |(node, renewed)| match renewed {
+            Renewed::Until(until) => Some(until),
+            Renewed::NotHeld => {
+                lock(&missing).push(node);
+                None
+            }
+        };
+        match self.decide(&mut answers, until).await {
+            Verdict::Yes(untils) => {
+                // From its end on less than a majority stands.
+                let until = untils.into_iter().min().unwrap_or(before);
+                let until = before + less_node_drift(until.since(before));
+                let missing = missing.into_inner().unwrap_or_default();
+                if !missing.is_empty() || !answers.is_empty() {
+                    let rejoining =
+                        self.clone()
+                            .rejoin(name.clone(), token, missing, answers, until);
+                    self.context.spawn(rejoining);
+                }
+                Ok(Renewed::Until(until))
+            }
+            Verdict::No => Ok(Renewed::NotHeld),
+            Verdict::Open(error) => Err(error),
+        }
+    }
+
+    /// Gives the hold that a majority has until then to nodes that miss it, where the lock is free.
+    pub(crate) async fn rejoin(
+        self: Arc<Self>,
+        name: LockName,
+        token: FencingToken,
+        mut missing: Vec<Arc<Node>>,
+        mut answers: Renewals,
+        until: Moment,
+    ) {
+        let patience = until.min(self.context.now() + REST_PATIENCE);
+        while let Some(Some(answer)) = self.context.timeout_at(patience, answers.next()).await {
+            if let Ok((node, Renewed::NotHeld)) = answer {
+                missing.push(node);
+            }
+        }
+        let rejoining = missing.iter().map(async |node| {
+            let Some(owner) = lock(&self.holds)
+                .get(&(name.clone(), token))
+                .map(|held| held.owner)
+            else {
+                return;
+            };
+            let task = node.server().track_acquisition();
+            let joined = self.context.timeout_at(patience, node.rejoin(&name, token, owner, until)).await;
+            match joined {
+                Some(Ok(true)) => {
+                    tracing::debug!(server = %node.server().address(), key = %Layout::Native.key(&name), %token, "a node has joined a hold");
+                }
+                Some(_) => return,
+                None => {}
+            }
+            // Released meanwhile, it is given back.
+            if !self.holds(&name, token) {
+                let releasing = grants::release(node.server(), &name, token, None);
+                let _ = self.context.timeout_at(until, releasing).await;
+            }
+            drop(task);
+        });
+        join_all(rejoining).await;
+    }
+
+    /// Releases on all nodes; those that have not answered when a majority has are seen to in the background.
+    pub(crate) async fn release(
+        self: &Arc<Self>,
+        name: &LockName,
+        token: FencingToken,
+        retain_until: Option<Moment>,
+    ) -> Result<Released, BackendError> {
+        self.end_hold(name, token);
+        let asked = self.nodes.iter();
+        let mut answers: FuturesUnordered<_> = asked
+            .map(|node| {
+                let (server, name) = (node.server().clone(), name.clone());
+                // On the engine, as the rounds: the next round of this process comes after the release.
+                self.context
+                    .spawn(
+                        async move { grants::release(&server, &name, token, retain_until).await },
+                    )
+                    .map(|ended| ended.unwrap_or_else(|panic| Err(panicked(&panic))))
+            })
+            .collect();
+        let released = |released| (released == Released::Released).then_some(());
+        let verdict = self.decide(&mut answers, released).await;
+        // Also when a majority does not hold it any more: an earlier request may have been carried out there only.
+        if !answers.is_empty() {
+            let ends = self.context.now() + self.longest_lease();
+            let unneeded = self.context.now() + REST_PATIENCE;
+            let tasks = self.track_releases(unneeded);
+            let context = self.context.clone();
+            self.context.spawn(async move {
+                let mut rest = Box::pin(answers.count());
+                if context.timeout_at(unneeded, &mut rest).await.is_none() {
+                    drop(tasks);
+                    context.timeout_at(ends, rest).await;
+                }
+            });
+        }
+        match verdict {
+            Verdict::Yes(_) => Ok(Released::Released),
+            Verdict::No => Ok(Released::NotHeld),
+            Verdict::Open(error) => Err(error),
+        }
+    }
+
+    /// A release in the background, of a lease that ends by itself then.
+    pub(crate) fn track_releases(&self, lease_ends: Moment) -> Vec<TrackedTask> {
+        let nodes = self.nodes.iter();
+        nodes
+            .map(|node| node.server().track_release(lease_ends))
+            .collect()
+    }
+
+    /// Releases in the background, tried again until the lease has ended by itself.
+    pub(crate) async fn release_until(
+        self: Arc<Self>,
+        name: LockName,
+        token: FencingToken,
+        retain_until: Option<Moment>,
+        lease_ends: Option<Moment>,
+    ) {
+        let claim_ends = self.context.now() + CLAIM;
+        let until = lease_ends.map_or(claim_ends, |ends| ends.max(claim_ends));
+        let released = self
+            .context
+            .timeout_at(until, self.release(&name, token, retain_until))
+            .await;
+        let Some(lease_ends) = lease_ends else {
+            return; // lost before: that is counted
+        };
+        match released {
+            Some(Ok(Released::Released)) => {
+                count(&self.counters.released);
+                tracing::debug!(key = %Layout::Native.key(&name), %token, "released in the background");
+            }
+            // A first request was carried out and its answer not read.
+            Some(Ok(Released::NotHeld)) if self.context.now() < lease_ends => {
+                count(&self.counters.released);
+            }
+            Some(Ok(Released::NotHeld)) => {}
+            Some(Err(error)) => {
+                count(&self.counters.release_failed);
+                tracing::warn!(key = %Layout::Native.key(&name), %token, %error, "release failed, the lease ends by itself");
+            }
+            None => {
+                count(&self.counters.release_failed);
+                tracing::warn!(key = %Layout::Native.key(&name), %token, "release not answered by a majority, the lease has ended by itself");
+            }
+        }
+    }
+
+    /// Whoever a majority names.
+    pub(crate) async fn status(&self, name: &LockName) -> Result<Status, BackendError> {
+        let until = self.context.now() + STATUS_PATIENCE;
+        let asked = self.nodes.iter();
+        let mut answers: FuturesUnordered<_> = asked
+            .map(|node| async {
+                let status = self
+                    .context
+                    .timeout_at(until, grants::status(node.server(), name))
+                    .await;
+                status.unwrap_or_else(|| Err(BackendError::Unreachable("no answer".into())))
+            })
+            .collect();
+        let mut seen: HashMap<Option<OwnerId>, Vec<Holder>> = HashMap::new();
+        let (mut answered, mut failure) = (0, None);
+        while let Some(answer) = answers.next().await {
+            let status = match answer {
+                Ok(status) => status,
+                Err(error) => {
+                    failure = Some(error);
+                    continue;
+                }
+            };
+            answered += 1;
+            let owner = status.holder.as_ref().map(|holder| holder.owner);
+            let named = seen.entry(owner).or_default();
+            match status.holder {
+                Some(holder) => named.push(holder),
+                // Nobody, which is named as often.
+                None => named.extend(None),
+            }
+            if named.len() >= self.majority() {
+                // The newest token, for a node may not know it yet; the shortest lease, for then the majority is gone.
+                let token = named.iter().map(|holder| holder.token).max().flatten();
+                let remaining = named.iter().map(|holder| holder.remaining).min().flatten();
+                let Some(owner) = owner else {
+                    continue;
+                };
+                return Ok(Status {
+                    holder: Some(Holder {
+                        owner,
+                        token,
+                        remaining,
+                    }),
+                    waiters: 0,
+                });
+            }
+        }
+        match failure {
+            _ if answered >= self.majority() => Ok(Status {
+                holder: None,
+                waiters: 0,
+            }),
+            None | Some(BackendError::Unreachable(_)) => Err(self.unreachable(answered)),
+            Some(error) => Err(error),
+        }
+    }
+}

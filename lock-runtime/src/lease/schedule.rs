@@ -1,0 +1,256 @@
+//! Who is due when: decided here, and done by the scheduler.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use lock_core::lease::Moment;
+
+use crate::lease::moment::AtomicMoment;
+
+/// Where one item stands in a schedule. Changed under the lock of the schedule.
+#[derive(Debug)]
+pub(crate) struct ScheduleEntry {
+    /// None while it is not in the schedule.
+    due: AtomicMoment,
+    /// Its number among those that are due then.
+    place: AtomicU32,
+    ended: AtomicBool,
+}
+
+impl ScheduleEntry {
+    pub(crate) fn new() -> Self {
+        Self {
+            due: AtomicMoment::new(None),
+            place: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes a place in the schedule.
+    pub(crate) fn move_to(&self, due: Moment, place: usize) {
+        let place =
+            u32::try_from(place).expect("a process has less than four thousand million holds");
+        self.place.store(place, Ordering::Release);
+        self.due.set(Some(due));
+    }
+
+    /// Notes that it is taken out of the schedule, and returns where it stood.
+    pub(crate) fn take(&self) -> Option<(Moment, usize)> {
+        let due = self.due.get()?;
+        self.due.set(None);
+        Some((due, self.place.load(Ordering::Acquire) as usize))
+    }
+
+    /// It is never scheduled again.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn due(&self) -> Option<Moment> {
+        self.due.get()
+    }
+
+    pub(crate) fn is_scheduled(&self) -> bool {
+        !self.ended.load(Ordering::Acquire)
+    }
+}
+
+/// What can be scheduled.
+pub(crate) trait Scheduled {
+    fn schedule_entry(&self) -> &ScheduleEntry;
+}
+
+/// Items by when they are due.
+#[derive(Debug)]
+pub(crate) struct Schedule<T> {
+    due: BTreeMap<Moment, Vec<Arc<T>>>,
+    /// When its owner will wake by itself.
+    armed: Option<Moment>,
+}
+
+impl<T> Default for Schedule<T> {
+    fn default() -> Self {
+        Self {
+            due: BTreeMap::new(),
+            armed: None,
+        }
+    }
+}
+
+impl<T: Scheduled> Schedule<T> {
+    /// Adds an item, unless it has ended. True if its owner has to wake earlier.
+    pub(crate) fn insert(&mut self, item: &Arc<T>, due: Moment) -> bool {
+        if !item.schedule_entry().is_scheduled() {
+            return false;
+        }
+        let items = self.due.entry(due).or_default();
+        item.schedule_entry().move_to(due, items.len());
+        items.push(item.clone());
+        let earlier = self.armed.is_none_or(|armed| due < armed);
+        if earlier {
+            self.armed = Some(due);
+        }
+        earlier
+    }
+
+    /// Takes an item out; false if it was not there.
+    pub(crate) fn remove(&mut self, item: &T) -> bool {
+        let Some((due, place)) = item.schedule_entry().take() else {
+            return false;
+        };
+        if let Entry::Occupied(mut entry) = self.due.entry(due) {
+            let items = entry.get_mut();
+            items.swap_remove(place);
+            if let Some(moved) = items.get(place) {
+                moved.schedule_entry().move_to(due, place);
+            }
+            if items.is_empty() {
+                entry.remove();
+            }
+        }
+        true
+    }
+
+    /// Makes an item due by then. One that is being tended is not in the schedule, and stays out.
+    pub(crate) fn bring_forward(&mut self, item: &Arc<T>, due: Moment) -> bool {
+        let later = item
+            .schedule_entry()
+            .due()
+            .is_some_and(|planned| due < planned);
+        later && self.remove(item) && self.insert(item, due)
+    }
+
+    /// Takes all items that are due, and says when to wake next.
+    pub(crate) fn take_due(&mut self, now: Moment) -> (Vec<Arc<T>>, Option<Moment>) {
+        let mut taken = Vec::new();
+        while let Some(entry) = self.due.first_entry() {
+            if *entry.key() > now {
+                break;
+            }
+            taken.extend(entry.remove());
+        }
+        for item in &taken {
+            item.schedule_entry().take();
+        }
+        // An item that has left does not put the waking off: the next one would wake the owner for nothing.
+        if self.armed.is_none_or(|armed| armed <= now) {
+            self.armed = self.due.keys().next().copied();
+        }
+        (taken, self.armed)
+    }
+
+    /// Takes everything out.
+    pub(crate) fn clear(&mut self) {
+        for item in std::mem::take(&mut self.due).into_values().flatten() {
+            item.schedule_entry().take();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    struct Item(ScheduleEntry);
+
+    impl Scheduled for Item {
+        fn schedule_entry(&self) -> &ScheduleEntry {
+            &self.0
+        }
+    }
+
+    fn at(seconds: u64) -> Moment {
+        Moment::new(Duration::from_secs(seconds))
+    }
+
+    fn items<const N: usize>() -> [Arc<Item>; N] {
+        std::array::from_fn(|_| Arc::new(Item(ScheduleEntry::new())))
+    }
+
+    fn is_same(taken: &[Arc<Item>], expected: &[&Arc<Item>]) -> bool {
+        taken.len() == expected.len()
+            && expected
+                .iter()
+                .all(|item| taken.iter().any(|one| Arc::ptr_eq(one, item)))
+    }
+
+    #[test]
+    fn items_are_taken_when_they_are_due() {
+        let mut schedule = Schedule::default();
+        let [a, b, c] = items();
+        assert!(schedule.insert(&a, at(3)));
+        assert!(!schedule.insert(&b, at(5)));
+        assert!(schedule.insert(&c, at(2)));
+        let (taken, next) = schedule.take_due(at(3));
+        assert!(is_same(&taken, &[&a, &c]));
+        assert_eq!(next, Some(at(5)));
+        assert_eq!(schedule.take_due(at(4)).1, Some(at(5)));
+        let (taken, next) = schedule.take_due(at(5));
+        assert!(is_same(&taken, &[&b]));
+        assert_eq!(next, None);
+        assert!(schedule.insert(&a, at(9)), "a taken item can come back");
+    }
+
+    #[test]
+    fn the_owner_wakes_for_an_item_that_has_left_and_not_earlier_for_the_next() {
+        let mut schedule = Schedule::default();
+        let [a, b] = items();
+        schedule.insert(&a, at(1));
+        schedule.insert(&b, at(7));
+        assert!(schedule.remove(&a));
+        assert!(!schedule.remove(&a));
+        assert_eq!(schedule.take_due(at(0)).1, Some(at(1)));
+        assert_eq!(schedule.take_due(at(1)).1, Some(at(7)));
+    }
+
+    #[test]
+    fn items_of_one_moment_leave_in_any_order() {
+        let mut schedule = Schedule::default();
+        let [a, b, c] = items();
+        for item in [&a, &b, &c] {
+            schedule.insert(item, at(1));
+        }
+        assert!(schedule.remove(&a) && schedule.remove(&c));
+        assert!(is_same(&schedule.take_due(at(1)).0, &[&b]));
+        assert!(!schedule.remove(&b), "it is being tended");
+    }
+
+    #[test]
+    fn an_item_is_brought_forward_and_never_put_off() {
+        let mut schedule = Schedule::default();
+        let [a, b] = items();
+        schedule.insert(&a, at(5));
+        assert!(!schedule.bring_forward(&a, at(6)));
+        assert!(schedule.bring_forward(&a, at(4)));
+        assert!(!schedule.bring_forward(&b, at(1)), "it is not there");
+        assert!(is_same(&schedule.take_due(at(4)).0, &[&a]));
+    }
+
+    #[test]
+    fn an_item_that_has_ended_is_scheduled_no_more() {
+        let mut schedule = Schedule::default();
+        let [a] = items();
+        schedule.insert(&a, at(1));
+        a.schedule_entry().end();
+        assert!(schedule.remove(&a));
+        assert!(!schedule.insert(&a, at(2)));
+        assert!(schedule.take_due(at(9)).0.is_empty());
+    }
+
+    #[test]
+    fn a_cleared_schedule_is_empty() {
+        let mut schedule = Schedule::default();
+        let [a] = items();
+        schedule.insert(&a, at(1));
+        schedule.clear();
+        assert!(!schedule.remove(&a));
+        assert!(schedule.take_due(at(9)).0.is_empty());
+    }
+}
