@@ -2,7 +2,7 @@
 //! the next in memory, in the order of the queue, and releases the grant once, at the end. A waiter that is granted a
 //! lock alone is a cohort of one.
 //!
-//! This file decides, and does nothing else: no I/O, no clock, no tokio. [`cohorts`](crate::backend::redis::cohorts) drives it.
+//! This file decides, and does nothing else: no I/O, no clock, no tokio. [`cohorts`](super::cohorts) drives it.
 //!
 //! # Rules
 //! 1. A turn is `Offered` to one member, or that member is `Inside`. Nobody else has it.
@@ -26,7 +26,7 @@ use crate::backend::redis::protocol::grant::GrantSnapshot;
 mod tests;
 
 /// One member's turn. Its token is its generation, too: no two turns of a lock have the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Turn {
     pub(crate) token: u64,
     pub(crate) owner: OwnerId,
@@ -52,7 +52,7 @@ enum State {
 }
 
 /// The answer to a member that wants to enter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Seat {
     /// It is inside.
     Inside(Grant),
@@ -87,7 +87,7 @@ pub(crate) struct Confirmation {
 }
 
 /// A grant that members of one process share, and whose turn it is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Cohort {
     tokens: Range<u64>,
     lease: Duration,
