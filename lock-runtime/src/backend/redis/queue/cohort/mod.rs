@@ -33,7 +33,7 @@ pub(crate) struct Turn {
 }
 
 /// What became of the turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
     /// The member may enter. It has not yet.
     Offered { until: Moment },
@@ -52,7 +52,7 @@ enum State {
 }
 
 /// The answer to a member that wants to enter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seat {
     /// It is inside.
     Inside(Grant),
