@@ -36,7 +36,7 @@ impl GrantSnapshot {
         let mut fields = grant.split('|');
         let mut next = || fields.next();
         let (first, lease, session_id, owners) = (next()?, next()?, next()?, next()?);
-        Self::new(first, lease, owners, session_id, asked).map(|snapshot| Self {
+        Self::pushed(first, lease, owners, session_id, asked).map(|snapshot| Self {
             validity: Duration::from_millis(left),
             is_pushed: false,
             ..snapshot
@@ -44,7 +44,7 @@ impl GrantSnapshot {
     }
 
     /// A grant that was pushed: it stands as a claim.
-    fn new(
+    pub(crate) fn pushed(
         first: &str,
         lease: &str,
         owners: &str,
@@ -118,7 +118,7 @@ impl<'a> Message<'a> {
         let mut fields = told.splitn(4, '|');
         let mut next = || fields.next();
         let (first, lease, owners, name) = (next()?, next()?, next()?, next()?);
-        let grant = GrantSnapshot::new(first, lease, owners, session_id, after)?;
+        let grant = GrantSnapshot::pushed(first, lease, owners, session_id, after)?;
         Some(Self::Granted(LockName::stored(name), grant))
     }
 }

@@ -18,6 +18,9 @@ use crate::{
     background::sync::lock,
 };
 
+#[cfg(test)]
+mod tests;
+
 /// A cohort, and the session in which its members wait.
 #[derive(Debug)]
 struct Entry {
