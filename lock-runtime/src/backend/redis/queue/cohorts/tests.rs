@@ -1,0 +1,343 @@
+use lock_core::{
+    backend::Request,
+    layout::Layout,
+    lease::{LeaseTerms, Renewal},
+    options::Strategy,
+};
+use tokio::sync::oneshot::{Receiver, error::TryRecvError};
+
+use super::*;
+use crate::{
+    backend::redis::{protocol::request::AcquireRequest, session::waiters::OfferResult},
+    background::Context,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const LEASE: Duration = Duration::from_secs(1);
+
+fn at(millis: u32) -> Moment {
+    Moment::new(10_000 * MS + millis * MS)
+}
+
+/// One session, whose callers wait for one lock.
+struct Fixture {
+    session: Arc<Session>,
+    cohorts: Cohorts,
+    name: LockName,
+}
+
+/// A caller that waits.
+struct Member {
+    request: Arc<AcquireRequest>,
+    offers: Receiver<OfferResult>,
+}
+
+impl Member {
+    fn owner(&self) -> OwnerId {
+        self.request.owner
+    }
+
+    /// The token of the turn that it has been offered since the last look.
+    fn offered(&mut self) -> Option<u64> {
+        match self.offers.try_recv() {
+            Ok(offered) => Some(offered.unwrap()),
+            Err(TryRecvError::Empty | TryRecvError::Closed) => None,
+        }
+    }
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self {
+            session: Session::new(Context::of_process()),
+            cohorts: Cohorts::default(),
+            name: LockName::stored("{lock:k}"),
+        }
+    }
+
+    /// A caller that begins to wait.
+    fn member(&self, owner: u128) -> Member {
+        let request = Request {
+            name: self.name.clone(),
+            owner: OwnerId::from_u128(owner),
+            lease: LeaseTerms {
+                time: LEASE,
+                renewal: Renewal::Fixed,
+            },
+            wait: 60 * LEASE,
+            strategy: Strategy::Handoff,
+        };
+        let session_id = self.session.session_id.clone();
+        let context = Context::of_process().clone();
+        let request = AcquireRequest::new(context, Layout::Native, &request, session_id);
+        let request = Arc::new(request);
+        let (offers, _) = self.session.waiters.join(&request);
+        self.session
+            .waiters
+            .queued(&self.name, &[(&*request, owner as u64)]);
+        Member { request, offers }
+    }
+
+    fn grant(&self, first: u64, members: &[&Member], now: Moment) -> GrantSnapshot {
+        let owners: Vec<_> = members.iter().map(|m| m.owner().to_string()).collect();
+        let lease = LEASE.as_millis().to_string();
+        let (first, owners) = (first.to_string(), owners.join(" "));
+        GrantSnapshot::pushed(&first, &lease, &owners, &self.session.session_id, now).unwrap()
+    }
+
+    /// Takes up a grant that the server has pushed.
+    fn push(&self, first: u64, members: &[&Member], now: Moment) -> TakenUp {
+        let grant = self.grant(first, members, now);
+        self.cohorts.take_up(&self.session, &self.name, &grant, now)
+    }
+
+    /// Takes up a grant that the answer to a question describes.
+    fn describe(&self, first: u64, members: &[&Member], now: Moment) -> TakenUp {
+        let mut grant = self.grant(first, members, now);
+        grant.is_pushed = false;
+        self.cohorts.take_up(&self.session, &self.name, &grant, now)
+    }
+
+    fn enter(&self, token: u64, now: Moment) -> bool {
+        matches!(self.cohorts.enter(&self.name, token, now), Seat::Inside(_))
+    }
+
+    /// The member that is inside under this token settles: its session waits for it no longer.
+    fn settle(&self, member: &Member) {
+        self.session.waiters.remove(&member.request);
+    }
+
+    fn tend(&self, now: Moment) -> Chores {
+        self.cohorts.tend(&self.session, now, now + 200 * MS)
+    }
+}
+
+fn is_nothing(taken_up: &TakenUp) -> bool {
+    taken_up.requeue.is_empty() && taken_up.give_back.is_none()
+}
+
+#[test]
+fn a_pushed_grant_offers_its_turns_in_order() {
+    let fixture = Fixture::new();
+    let (mut a, mut b) = (fixture.member(1), fixture.member(2));
+    assert!(is_nothing(&fixture.push(7, &[&a, &b], at(0))));
+    assert_eq!((a.offered(), b.offered()), (Some(7), None));
+    assert!(fixture.enter(7, at(1)));
+    fixture.settle(&a);
+    let passed = fixture.cohorts.pass(&fixture.name, 7, at(2));
+    assert!(matches!(passed, Passed::On));
+    assert_eq!(b.offered(), Some(8));
+    assert!(fixture.enter(8, at(3)));
+    fixture.settle(&b);
+    let passed = fixture.cohorts.pass(&fixture.name, 8, at(4));
+    assert!(matches!(passed, Passed::Ended(7)));
+}
+
+#[test]
+fn a_member_that_has_left_is_passed_over() {
+    let fixture = Fixture::new();
+    let (mut a, mut b) = (fixture.member(1), fixture.member(2));
+    fixture.settle(&a);
+    assert!(is_nothing(&fixture.push(7, &[&a, &b], at(0))));
+    assert_eq!((a.offered(), b.offered()), (None, Some(8)));
+}
+
+#[test]
+fn a_grant_that_nobody_takes_goes_back_under_its_last_token() {
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.member(1), fixture.member(2));
+    fixture.settle(&a);
+    fixture.settle(&b);
+    let taken_up = fixture.push(7, &[&a, &b], at(0));
+    assert!(taken_up.requeue.is_empty());
+    let (token, _) = taken_up.give_back.expect("it goes back");
+    assert!(matches!(
+        fixture.cohorts.known(&fixture.name, token),
+        Known::Over
+    ));
+}
+
+#[test]
+fn a_grant_of_another_session_is_ignored() {
+    let fixture = Fixture::new();
+    let mut a = fixture.member(1);
+    let mut grant = fixture.grant(7, &[&a], at(0));
+    grant.session_id = "another".into();
+    let taken_up = fixture
+        .cohorts
+        .take_up(&fixture.session, &fixture.name, &grant, at(0));
+    assert!(is_nothing(&taken_up));
+    assert_eq!(a.offered(), None);
+}
+
+#[test]
+fn a_grant_whose_time_is_over_lets_its_members_queue_again() {
+    let fixture = Fixture::new();
+    let (mut a, b) = (fixture.member(1), fixture.member(2));
+    let grant = fixture.grant(7, &[&a, &b], at(0));
+    let late = at(2000);
+    let taken_up = fixture
+        .cohorts
+        .take_up(&fixture.session, &fixture.name, &grant, late);
+    assert_eq!(taken_up.requeue.len(), 1);
+    assert_eq!(a.offered(), None);
+}
+
+#[test]
+fn a_repeated_push_changes_nothing() {
+    let fixture = Fixture::new();
+    let (mut a, mut b) = (fixture.member(1), fixture.member(2));
+    fixture.push(7, &[&a, &b], at(0));
+    assert_eq!(a.offered(), Some(7));
+    assert!(fixture.enter(7, at(1)));
+    assert!(is_nothing(&fixture.push(7, &[&a, &b], at(2))));
+    assert_eq!(b.offered(), None, "another member is inside");
+}
+
+/// Somebody who hears all pushes repeats them, while another process is inside.
+#[test]
+fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
+    let fixture = Fixture::new();
+    let (mut a, mut b) = (fixture.member(1), fixture.member(2));
+    fixture.push(7, &[&a, &b], at(0));
+    assert_eq!(a.offered(), Some(7));
+    assert!(fixture.enter(7, at(1)));
+    fixture.settle(&a);
+    // The first member outstays the lease: the second one queues again, and waits for another process.
+    let chores = fixture.tend(at(1100));
+    assert_eq!(chores.requeue.len(), 1);
+    // It leaves: nothing is known of the grant any more.
+    let passed = fixture.cohorts.pass(&fixture.name, 7, at(2500));
+    assert!(matches!(passed, Passed::Stale));
+    assert!(fixture.cohorts.seen(&fixture.name, 7).is_none());
+    for now in [3200, 3220, 3240] {
+        assert!(is_nothing(&fixture.push(7, &[&a, &b], at(now))));
+        assert_eq!(b.offered(), None, "the grant is over");
+    }
+    // A newer grant is another matter.
+    fixture.push(9, &[&b], at(4000));
+    assert_eq!(b.offered(), Some(9));
+}
+
+#[test]
+fn a_suspended_grant_that_the_server_still_has_is_shared_again() {
+    let fixture = Fixture::new();
+    let (mut a, mut b) = (fixture.member(1), fixture.member(2));
+    fixture.push(7, &[&a, &b], at(0));
+    assert_eq!(a.offered(), Some(7));
+    assert_eq!(fixture.tend(at(1100)).requeue.len(), 1);
+    fixture.describe(7, &[&a, &b], at(1200));
+    assert_eq!(b.offered(), Some(8));
+}
+
+#[test]
+fn a_newer_grant_replaces_one_that_the_server_has_lost() {
+    let fixture = Fixture::new();
+    let (mut a, b, mut c) = (fixture.member(1), fixture.member(2), fixture.member(3));
+    fixture.push(7, &[&a, &b], at(0));
+    assert_eq!(a.offered(), Some(7));
+    let taken_up = fixture.push(20, &[&c], at(10));
+    assert_eq!(taken_up.requeue.len(), 1, "its members queue again");
+    assert_eq!(c.offered(), Some(20));
+    // What is told of the older one late counts no more.
+    assert!(is_nothing(&fixture.describe(7, &[&b], at(20))));
+}
+
+#[test]
+fn an_owner_that_is_inside_gives_a_second_grant_back() {
+    let fixture = Fixture::new();
+    let mut a = fixture.member(1);
+    fixture.push(7, &[&a], at(0));
+    assert_eq!(a.offered(), Some(7));
+    assert!(fixture.enter(7, at(1)));
+    let taken_up = fixture.push(9, &[&a], at(2));
+    let (token, _) = taken_up.give_back.expect("it goes back");
+    assert_eq!(token.get(), 9);
+    // It is still inside under the first one.
+    assert!(matches!(
+        fixture.cohorts.known(&fixture.name, FencingToken::new(7)),
+        Known::Turn(7)
+    ));
+}
+
+#[test]
+fn a_grant_of_one_that_was_told_in_a_reply_is_left_to_it() {
+    let fixture = Fixture::new();
+    let a = fixture.member(1);
+    fixture.settle(&a);
+    assert!(is_nothing(&fixture.push(7, &[&a], at(0))));
+    assert!(fixture.cohorts.seen(&fixture.name, 7).is_none());
+}
+
+#[test]
+fn an_offer_that_nobody_takes_is_passed_on_and_the_last_one_released() {
+    let fixture = Fixture::new();
+    let (mut a, mut b) = (fixture.member(1), fixture.member(2));
+    fixture.push(7, &[&a, &b], at(0));
+    assert_eq!(a.offered(), Some(7));
+    // An offer stands for the lease, where that is shorter than a claim; the answer to its renewal comes in time.
+    let answer = Confirmation {
+        asked: at(500),
+        until: at(1500),
+        restarted: false,
+    };
+    let token = FencingToken::new(7);
+    assert!(
+        fixture
+            .cohorts
+            .confirm(&fixture.name, token, answer, at(500))
+    );
+    let chores = fixture.tend(at(1000));
+    assert_eq!(chores.missed, [(fixture.name.clone(), 7)]);
+    assert_eq!(b.offered(), Some(8));
+    assert!(!fixture.enter(7, at(1000)), "it has missed its turn");
+    let answer = Confirmation {
+        asked: at(1400),
+        until: at(2400),
+        restarted: false,
+    };
+    let token = FencingToken::new(8);
+    assert!(
+        fixture
+            .cohorts
+            .confirm(&fixture.name, token, answer, at(1400))
+    );
+    let chores = fixture.tend(at(2000));
+    assert_eq!(chores.missed.len(), 1);
+    assert_eq!(chores.release.len(), 1);
+}
+
+#[test]
+fn an_answer_for_a_turn_that_has_passed_counts_for_nobody() {
+    let fixture = Fixture::new();
+    let (mut a, mut b) = (fixture.member(1), fixture.member(2));
+    fixture.push(7, &[&a, &b], at(0));
+    assert_eq!(a.offered(), Some(7));
+    assert!(fixture.enter(7, at(1)));
+    fixture.settle(&a);
+    fixture.cohorts.pass(&fixture.name, 7, at(2));
+    assert_eq!(b.offered(), Some(8));
+    let answer = Confirmation {
+        asked: at(1),
+        until: at(30_000),
+        restarted: false,
+    };
+    let token = FencingToken::new(7);
+    assert!(!fixture.cohorts.confirm(&fixture.name, token, answer, at(3)));
+    assert!(matches!(
+        fixture.cohorts.known(&fixture.name, token),
+        Known::Over
+    ));
+}
+
+#[test]
+fn a_waiting_member_of_which_the_server_knows_nothing_has_lost_its_grant() {
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.member(1), fixture.member(2));
+    fixture.push(7, &[&a, &b], at(0));
+    let lost = |asked| fixture.cohorts.lost_member(&fixture.name, b.owner(), asked);
+    assert_eq!(lost(at(0)), None, "asked before the grant was known");
+    assert_eq!(lost(at(1)), Some(7));
+    assert!(fixture.cohorts.lose(&fixture.name, 7).is_some());
+    assert!(fixture.cohorts.to_come(&fixture.name).is_none());
+}
