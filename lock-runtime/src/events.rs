@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The target of all events, whichever file they come from.
+pub(crate) const TARGET: &str = "lock_runtime";
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// A snapshot of what one client has done since it was made. All numbers only rise.

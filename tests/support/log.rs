@@ -72,7 +72,8 @@ impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let target = metadata.target();
         let level = *metadata.level();
-        target.starts_with("lock_runtime") && (level <= Level::INFO || target.ends_with("::link"))
+        target.starts_with("lock_runtime")
+            && (level <= Level::INFO || metadata.fields().field("payload").is_some())
     }
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
         span::Id::from_u64(self.spans.fetch_add(1, Ordering::Relaxed) + 1)

@@ -23,7 +23,7 @@ use crate::{
         entry::{Entered, Entry},
         reentry::Frame,
     },
-    events::count,
+    events::{TARGET, count},
     lease::{
         hold::{HoldState, RenewalDemand},
         release::EntryTicket,
@@ -134,7 +134,7 @@ pub(crate) async fn counted<T>(
             LockError::Lost { .. } => {}
             _ => count(&counters.failed),
         }
-        tracing::debug!(%error, "not acquired");
+        tracing::debug!(target: TARGET, %error, "not acquired");
     }
     entered
 }
@@ -196,7 +196,7 @@ async fn enter_now(
                 break;
             };
             count(&spec.shared.counters.reentered);
-            tracing::debug!(key = %spec.key, token = %hold.token, "entered again");
+            tracing::debug!(target: TARGET, key = %spec.key, token = %hold.token, "entered again");
             return Ok(Entry::again(ticket, frame.level().inner(turn), cover));
         }
     }
@@ -264,7 +264,7 @@ pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
     if grant.queued {
         count(&shared.counters.waited);
     }
-    tracing::debug!(key = %spec.key, token = %grant.token, queued = grant.queued, "acquired");
+    tracing::debug!(target: TARGET, key = %spec.key, token = %grant.token, queued = grant.queued, "acquired");
     Entry::began(EntryTicket::counted(HoldState::begin(
         shared.clone(),
         spec.key.clone(),

@@ -12,7 +12,7 @@ use tokio::task::futures::TaskLocalFuture;
 use crate::{
     acquire::one,
     client::{builder::LockClientBuilder, url::ConnectError},
-    events::Stats,
+    events::{Stats, TARGET},
     lease::{scheduler::Renewals, shared::Shared},
     lock::Lock,
     multi_lock::MultiLock,
@@ -227,7 +227,7 @@ impl LockClient {
             silent_since = self.held_in_vain() => silent_since,
         };
         backend.close(silent_since + HELD_PATIENCE).await;
-        tracing::debug!("lock client shut down");
+        tracing::debug!(target: TARGET, "lock client shut down");
     }
 
     /// Ends when the server has not answered for as long as what is held is waited for. Returns when that began.
@@ -245,8 +245,7 @@ impl LockClient {
             if let Some(silent_since) = silent_since {
                 let until = (silent_since + HELD_PATIENCE).min(now + registry.longest_rest());
                 if until <= now {
-                    tracing::warn!(
-                        "the lock server does not answer, what is held ends with its lease"
+                    tracing::warn!(target: TARGET, "the lock server does not answer, what is held ends with its lease"
                     );
                     return silent_since;
                 }

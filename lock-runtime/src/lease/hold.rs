@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use crate::{
     background::{Context, shutdown::TrackedTask, sync::lock},
-    events::{Counters, count},
+    events::{Counters, TARGET, count},
     lease::{
         Applied, Lease, Request, Requested,
         moment::AtomicMoment,
@@ -202,7 +202,7 @@ impl HoldState {
             .compare_exchange(until, Self::GIVEN_UP, order, Ordering::Acquire)
             .is_ok();
         if given_up {
-            tracing::debug!(key = %self.key, token = %self.token, "the call that holds it is not polled, giving it back");
+            tracing::debug!(target: TARGET, key = %self.key, token = %self.token, "the call that holds it is not polled, giving it back");
             self.forget_lease();
             self.backend()
                 .release_in_background(&self.name, self.token, None, self.deadline());
@@ -300,9 +300,9 @@ impl HoldState {
         count(&self.counters().renewal_failed);
         let remaining = self.remaining();
         if !self.is_in_use() || self.renewal_warned.swap(true, Ordering::AcqRel) {
-            tracing::debug!(key = %self.key, token = %self.token, ?remaining, %error, "renewal failed");
+            tracing::debug!(target: TARGET, key = %self.key, token = %self.token, ?remaining, %error, "renewal failed");
         } else {
-            tracing::warn!(key = %self.key, token = %self.token, ?remaining, %error, "renewal failed, trying again until the lease ends");
+            tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?remaining, %error, "renewal failed, trying again until the lease ends");
         }
     }
 
@@ -459,9 +459,9 @@ impl HoldState {
         if first {
             if self.is_in_use() {
                 count(&self.counters().lost);
-                tracing::warn!(key = %self.key, token = %self.token, ?reason, "lease lost while held");
+                tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost while held");
             } else {
-                tracing::debug!(key = %self.key, token = %self.token, ?reason, "lease lost before its body began");
+                tracing::debug!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost before its body began");
             }
             self.lost_now.notify_waiters();
         }
@@ -496,8 +496,7 @@ impl HoldState {
                 () = self.backend().sleep_until(late) => {}
             }
             if self.plan().is_none() && !self.warned.swap(true, Ordering::AcqRel) {
-                tracing::warn!(
-                    key = %self.key,
+                tracing::warn!(target: TARGET, key = %self.key,
                     token = %self.token,
                     lease = ?self.terms.time,
                     remaining = ?self.remaining(),

@@ -14,7 +14,7 @@ use std::{
 use lock_core::{backend::Released, error::LossReason};
 
 use crate::{
-    events::count,
+    events::{TARGET, count},
     lease::hold::{HoldState, UnconfirmedRelease},
 };
 
@@ -146,7 +146,7 @@ impl Releasing {
         let outcome = match released {
             Released::Released => {
                 count(&hold.counters().released);
-                tracing::debug!(key = %hold.key, token = %hold.token, "released");
+                tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "released");
                 ReleaseOutcome::Released
             }
             Released::NotHeld => ReleaseOutcome::Lost(hold.lose(LossReason::NotHeld)),
@@ -163,7 +163,7 @@ impl UnconfirmedRelease for Releasing {
         }
         let hold = &self.hold;
         if !hold.is_given_up() {
-            tracing::debug!(key = %hold.key, token = %hold.token, "releasing in the background");
+            tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "releasing in the background");
             // A loss is counted already: what becomes of the rest of it is no release.
             let lease_ends = hold.deadline().filter(|_| !hold.is_lost());
             hold.backend().release_in_background(

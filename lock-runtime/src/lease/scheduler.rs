@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 
 use crate::{
     background::{Context, shutdown::CancellationToken, sync::lock},
-    events::count,
+    events::{TARGET, count},
     lease::{
         Applied, Requested,
         hold::{HoldState, UnconfirmedRelease},
@@ -170,7 +170,7 @@ impl RenewalScheduler {
                 };
                 if applied == Applied::Renewed {
                     count(&hold.counters().renewed);
-                    tracing::debug!(key = %hold.key, token = %hold.token, step = ?asked.step, "lease renewed");
+                    tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, step = ?asked.step, "lease renewed");
                 }
                 let lease = hold.plan().map_or(hold.terms.time, |plan| plan.lease);
                 let renews = hold.step(now) != Step::Check;

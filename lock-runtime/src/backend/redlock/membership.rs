@@ -16,6 +16,7 @@ use crate::{
         quorum::{PROBE_PATIENCE, Quorum},
     },
     client::url::ConnectError,
+    events::TARGET,
 };
 
 /// How long the other nodes may take at connect once a majority is there.
@@ -42,7 +43,7 @@ pub(crate) async fn connect(quorum: &Quorum, patience: Duration) -> Result<(), C
             Err(error) => {
                 // A session of its own tells that nothing answers.
                 if !matches!(error, ConnectError::Unreachable { .. }) {
-                    tracing::warn!(server = %node.server().address(), %error, "a server of the quorum cannot be used");
+                    tracing::warn!(target: TARGET, server = %node.server().address(), %error, "a server of the quorum cannot be used");
                 }
                 failures.push(error);
             }

@@ -37,7 +37,7 @@ use crate::{
     },
     background::{Context, shutdown::TrackedTask, sync::lock},
     client::url::ConnectError,
-    events::Counters,
+    events::{Counters, TARGET},
 };
 
 /// The key of a node's mark.
@@ -280,7 +280,7 @@ impl Node {
             .await;
         let (answer, _) = admitted.map_err(|error| failed(&self.server, error))?;
         if answer == Value::Int(1) {
-            tracing::info!(server = %self.server.address(), "a node is counted again");
+            tracing::info!(target: TARGET, server = %self.server.address(), "a node is counted again");
         }
         Ok(())
     }
@@ -357,7 +357,7 @@ impl Node {
     pub(crate) fn not_counted(&self, reason: &str) -> BackendError {
         let server = &self.server;
         if !self.warned.swap(true, Ordering::AcqRel) {
-            tracing::warn!(server = %server.address(), reason, "a node is not counted");
+            tracing::warn!(target: TARGET, server = %server.address(), reason, "a node is not counted");
         }
         server.note(reason.to_owned());
         BackendError::Unreachable(reason.to_owned())

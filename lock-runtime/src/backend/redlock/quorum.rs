@@ -31,7 +31,7 @@ use crate::{
         redlock::node::{LOST, Node, Standing},
     },
     background::{Context, shutdown::TrackedTask, sync::lock},
-    events::{Counters, count},
+    events::{Counters, TARGET, count},
 };
 
 /// How long a node may take to tell its mark.
@@ -339,7 +339,7 @@ impl Quorum {
             let joined = self.context.timeout_at(patience, node.rejoin(&name, token, owner, until)).await;
             match joined {
                 Some(Ok(true)) => {
-                    tracing::debug!(server = %node.server().address(), key = %Layout::Native.key(&name), %token, "a node has joined a hold");
+                    tracing::debug!(target: TARGET, server = %node.server().address(), key = %Layout::Native.key(&name), %token, "a node has joined a hold");
                 }
                 Some(_) => return,
                 None => {}
@@ -425,7 +425,7 @@ impl Quorum {
         match released {
             Some(Ok(Released::Released)) => {
                 count(&self.counters.released);
-                tracing::debug!(key = %Layout::Native.key(&name), %token, "released in the background");
+                tracing::debug!(target: TARGET, key = %Layout::Native.key(&name), %token, "released in the background");
             }
             // A first request was carried out and its answer not read.
             Some(Ok(Released::NotHeld)) if self.context.now() < lease_ends => {
@@ -434,11 +434,11 @@ impl Quorum {
             Some(Ok(Released::NotHeld)) => {}
             Some(Err(error)) => {
                 count(&self.counters.release_failed);
-                tracing::warn!(key = %Layout::Native.key(&name), %token, %error, "release failed, the lease ends by itself");
+                tracing::warn!(target: TARGET, key = %Layout::Native.key(&name), %token, %error, "release failed, the lease ends by itself");
             }
             None => {
                 count(&self.counters.release_failed);
-                tracing::warn!(key = %Layout::Native.key(&name), %token, "release not answered by a majority, the lease has ended by itself");
+                tracing::warn!(target: TARGET, key = %Layout::Native.key(&name), %token, "release not answered by a majority, the lease has ended by itself");
             }
         }
     }

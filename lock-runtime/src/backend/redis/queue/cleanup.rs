@@ -13,6 +13,7 @@ use crate::backend::redis::{
     session::Session,
     transport::connection::{CallError, Connection},
 };
+use crate::events::TARGET;
 
 /// The newest request of an acquisition, and the session that it is sent in.
 #[derive(Clone)]
@@ -46,7 +47,7 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>)
 pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
     for request in session.unanswered.overdue(now) {
         if request.revoke(now) {
-            tracing::debug!(server = %server.address(), key = %server.key(&request.names.lock), "a caller did not come back for its answer");
+            tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "a caller did not come back for its answer");
             let sent = Sent {
                 session: session.clone(),
                 request,
@@ -148,7 +149,7 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
             Some(Ok(answer)) => return left(answer),
             Some(Err(CallError::Refused(BackendError::WrongLayout))) => return,
             Some(Err(CallError::Refused(error))) => {
-                tracing::warn!(server = %server.address(), key = %server.key(&request.names.lock), %error, "an abandoned acquisition runs out by itself");
+                tracing::warn!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), %error, "an abandoned acquisition runs out by itself");
                 return;
             }
             _ => {}
@@ -175,5 +176,5 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
         server.context.sleep(backoff).await;
         backoff = (backoff * 2).min(Duration::from_secs(1));
     }
-    tracing::warn!(server = %server.address(), key = %server.key(&request.names.lock), "an abandoned acquisition could not be cleaned up; it has run out by itself");
+    tracing::warn!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "an abandoned acquisition could not be cleaned up; it has run out by itself");
 }

@@ -10,6 +10,7 @@ use crate::backend::redis::{
     session::{Driver, Session},
     transport::connection::Pushed,
 };
+use crate::events::TARGET;
 
 /// So many characters of a message that is not understood are logged.
 const LOGGED_AT_MOST: usize = 100;
@@ -33,9 +34,9 @@ impl Driver for Server {
                 let payload: String = push.payload.chars().take(LOGGED_AT_MOST).collect();
                 // Whoever sends such messages may send many.
                 if session.is_first_forgery() {
-                    tracing::warn!(server = %self.address(), ?payload, "ignored a message that no lock script has sent, and others like it");
+                    tracing::warn!(target: TARGET, server = %self.address(), ?payload, "ignored a message that no lock script has sent, and others like it");
                 } else {
-                    tracing::debug!(server = %self.address(), ?payload, "ignored a message that no lock script has sent");
+                    tracing::debug!(target: TARGET, server = %self.address(), ?payload, "ignored a message that no lock script has sent");
                 }
             }
         }

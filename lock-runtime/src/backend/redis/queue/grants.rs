@@ -25,7 +25,7 @@ use crate::{
         },
         session::Session,
     },
-    events::count,
+    events::{TARGET, count},
 };
 
 /// Begins the cohort of a grant that the server tells of, unless it is known already.
@@ -93,7 +93,7 @@ pub(crate) fn tend_cohorts(
 ) {
     let chores = server.cohorts.tend(session, now, next_beat);
     for (name, token) in chores.missed {
-        tracing::debug!(server = %server.address(), key = %server.key(&name), token, "a waiter did not take its turn, passing it on");
+        tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&name), token, "a waiter did not take its turn, passing it on");
     }
     for name in chores.requeue {
         session.requeue(Some(&name));
@@ -109,7 +109,7 @@ pub(crate) fn tend_cohorts(
             let patience = server.now() + lease;
             let renewing = renew(&server, &name, token, Extend::To(lease));
             if let Some(Err(error)) = server.context.timeout_at(patience, renewing).await {
-                tracing::debug!(server = %server.address(), key = %server.key(&name), %token, %error, "an offer was not renewed");
+                tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&name), %token, %error, "an offer was not renewed");
             }
         });
     }
@@ -337,7 +337,7 @@ async fn release_until(
     match released {
         Some(Ok(Released::Released)) => {
             count(&server.counters.released);
-            tracing::debug!(server = %address, %key, %token, "released in the background");
+            tracing::debug!(target: TARGET, server = %address, %key, %token, "released in the background");
         }
         // A first request was carried out and its answer not read.
         Some(Ok(Released::NotHeld)) if server.now() < lease_ends => {
@@ -346,11 +346,11 @@ async fn release_until(
         Some(Ok(Released::NotHeld)) => {}
         Some(Err(error)) => {
             count(&server.counters.release_failed);
-            tracing::warn!(server = %address, %key, %token, %error, "release failed, the lease ends by itself");
+            tracing::warn!(target: TARGET, server = %address, %key, %token, %error, "release failed, the lease ends by itself");
         }
         None => {
             count(&server.counters.release_failed);
-            tracing::warn!(server = %address, %key, %token, "release not answered, the lease has ended by itself");
+            tracing::warn!(target: TARGET, server = %address, %key, %token, "release not answered, the lease has ended by itself");
         }
     }
 }

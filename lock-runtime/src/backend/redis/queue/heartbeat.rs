@@ -24,6 +24,7 @@ use crate::backend::redis::{
     session::{HEARTBEAT, Session},
     transport::connection::Connection,
 };
+use crate::events::TARGET;
 
 /// A connection that leaves commands unanswered for so long is given up.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -136,13 +137,13 @@ async fn probe(
         Ok((Value::Array(found), sent)) => (found, sent),
         Ok(_) => return,
         Err(error) => {
-            tracing::debug!(server = %server.address(), %error, "a probe of the locks that are waited for failed");
+            tracing::debug!(target: TARGET, server = %server.address(), %error, "a probe of the locks that are waited for failed");
             return server.note(error.to_string());
         }
     };
     for found in found {
         if let Err(error) = take_in(server, session, awaited, found, sent) {
-            tracing::warn!(server = %server.address(), %error, "not understood: the answer to a probe");
+            tracing::warn!(target: TARGET, server = %server.address(), %error, "not understood: the answer to a probe");
         }
     }
 }
@@ -181,11 +182,11 @@ fn take_in(
         // The server knows this caller no longer.
         _ => match server.cohorts.lost_member(name, request.owner, asked) {
             Some(first) => {
-                tracing::debug!(server = %server.address(), key = %server.key(name), "the server has lost a grant");
+                tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost a grant");
                 server.lose_cohort(name, first);
             }
             None => {
-                tracing::debug!(server = %server.address(), key = %server.key(name), "the server has lost the queue, queueing again");
+                tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost the queue, queueing again");
                 session.requeue(Some(name));
             }
         },

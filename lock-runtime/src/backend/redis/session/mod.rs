@@ -31,6 +31,7 @@ use crate::{
         },
     },
     background::Context,
+    events::TARGET,
 };
 
 pub(crate) mod subscribers;
@@ -320,7 +321,7 @@ impl Ending {
             match opened {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
-                    tracing::debug!(server = %self.connector.address(), channel = self.session.channel, "connected");
+                    tracing::debug!(target: TARGET, server = %self.connector.address(), channel = self.session.channel, "connected");
                     backoff = BACKOFF.0;
                     previous = Some(connection.identity.clone());
                     let up = self.session.state.send_if_modified(|state| {
@@ -350,7 +351,7 @@ impl Ending {
                         self.presence.disconnected(error);
                     }
                     drop(connection);
-                    tracing::debug!(channel = self.session.channel, "connection lost");
+                    tracing::debug!(target: TARGET, channel = self.session.channel, "connection lost");
                     self.session.state.send_if_modified(|state| {
                         let up = matches!(state, State::Up(_));
                         if up {
@@ -364,7 +365,7 @@ impl Ending {
                 }
                 Err(error) => {
                     let error = error.to_string();
-                    tracing::debug!(server = %self.connector.address(), %error, "cannot connect to the lock server");
+                    tracing::debug!(target: TARGET, server = %self.connector.address(), %error, "cannot connect to the lock server");
                     self.presence.disconnected(&error);
                     self.connector.outages.note(error);
                     let pause = self.connector.context.sleep(backoff);

@@ -21,7 +21,7 @@ use crate::{
         script::Script,
     },
     background::Context,
-    events::{Counters, count},
+    events::{Counters, TARGET, count},
 };
 
 /// How long making a connection may take, before the next try.
@@ -267,7 +267,7 @@ impl Connection {
         let (may_kill, run, id) = (may_kill(probed)?, run?, id?);
         subscribed?;
         if let Err(error) = loaded {
-            tracing::debug!(server = %connector.address(), %error, "scripts are not loaded ahead");
+            tracing::debug!(target: TARGET, server = %connector.address(), %error, "scripts are not loaded ahead");
         }
         let (seconds, micros) = time?;
         health.heard(sent, connector.context.now());

@@ -10,6 +10,7 @@ use std::{
 use lock_core::lease::Moment;
 
 use crate::background::{Context, sync::lock};
+use crate::events::TARGET;
 
 /// The age up to which an error explains why a command is not answered.
 const ERROR_AGE: Duration = Duration::from_secs(5);
@@ -126,7 +127,7 @@ impl SessionPresence {
         };
         if begins {
             let server = &self.outages.address;
-            tracing::warn!(%server, %error, "no connection to the lock server, connecting again");
+            tracing::warn!(target: TARGET, %server, %error, "no connection to the lock server, connecting again");
         }
     }
 
@@ -135,7 +136,7 @@ impl SessionPresence {
         let ended = lock(&self.outages.state).change(from, to, self.outages.context.now());
         if let Some(outage) = ended {
             let server = &self.outages.address;
-            tracing::info!(%server, ?outage, "the lock server is connected again");
+            tracing::info!(target: TARGET, %server, ?outage, "the lock server is connected again");
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::{
         transport::connection::Connection,
     },
     background::shutdown::TrackedTask,
+    events::TARGET,
 };
 
 pub(crate) mod state;
@@ -176,7 +177,7 @@ impl RedisAttempt {
             }
             Ok(Reply::Queued { place, holder_ends }) => {
                 session.queued(&request.names.lock, &[(&**request, place)], holder_ends);
-                tracing::debug!(server = %self.server.address(), key = %self.server.key(&request.names.lock), place, "queued");
+                tracing::debug!(target: TARGET, server = %self.server.address(), key = %self.server.key(&request.names.lock), place, "queued");
                 self.state.on(Event::Queued)
             }
             Ok(Reply::Late) => {
