@@ -33,8 +33,10 @@ pub(crate) struct ExitPolicy {
 impl ExitPolicy {
     /// What a release that nobody awaits runs on. A call without a client has entered nothing.
     pub(crate) fn context(&self) -> &Arc<Context> {
-        let client = self.client.as_ref();
-        client.map_or_else(Context::of_process, |(_, context)| context)
+        match &self.client {
+            Some((_, context)) => context,
+            None => Context::of_process(),
+        }
     }
 }
 
