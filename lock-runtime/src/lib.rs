@@ -47,6 +47,7 @@ mod backend;
 mod background;
 mod call;
 mod client;
+mod connect_error;
 mod events;
 mod guard;
 mod in_current_hold;
@@ -60,8 +61,8 @@ mod options;
 pub mod __private;
 
 pub use call::Run;
-pub use client::url::ConnectError;
-pub use client::{AlreadyInstalled, LockClient, URL_VARIABLE, builder::LockClientBuilder};
+pub use client::{AlreadyInstalled, LockClient, builder::LockClientBuilder};
+pub use connect_error::{ConnectError, URL_VARIABLE};
 pub use events::Stats;
 pub use guard::{Hold, Holds, LockGuard, MultiLockGuard};
 pub use in_current_hold::{InCurrentHold, WithinHold};

@@ -17,9 +17,8 @@ use crate::{
     },
     background::Context,
     call::Run,
-    client::LockClient,
     guard::LockGuard,
-    options::{Settings, option_setters},
+    options::{ClientHandle, Settings, option_setters},
 };
 
 /// One lock of a client, with the options of the acquisition to come.
@@ -61,7 +60,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    pub(crate) fn new(client: LockClient, key: Result<LockKey, KeyError>) -> Self {
+    pub(crate) fn new(client: ClientHandle, key: Result<LockKey, KeyError>) -> Self {
         Self {
             key,
             settings: Settings::new(client),
@@ -143,9 +142,9 @@ impl Lock {
         let Settings {
             client, options, ..
         } = &self.settings;
-        let backend = &client.shared().backend;
+        let backend = &client.shared.backend;
         let started = backend.now();
-        let deadline = started + options.wait.unwrap_or(client.defaults().wait);
+        let deadline = started + options.wait.unwrap_or(client.defaults.wait);
         match one::bounded(backend, deadline, backend.status(&name)).await {
             Some(status) => status.map_err(|error| {
                 LockError::from_backend(error, &key, backend.now().since(started))
@@ -169,7 +168,7 @@ impl Lock {
         };
         reentry::enclosing().is_some_and(|frame| {
             frame
-                .find(self.settings.client.shared(), &name)
+                .find(&self.settings.client.shared, &name)
                 .is_some_and(|frame| frame.hold.loss().is_none())
         })
     }

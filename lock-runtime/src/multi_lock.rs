@@ -12,9 +12,8 @@ use crate::{
     acquire::{Locks, multi, one::AcquireSpec},
     background::Context,
     call::Run,
-    client::LockClient,
     guard::MultiLockGuard,
-    options::{Settings, option_setters},
+    options::{ClientHandle, Settings, option_setters},
 };
 
 /// Several locks of a client, with the options of the acquisition to come: what `keys` are to the attribute, for keys
@@ -70,7 +69,7 @@ pub struct MultiLock {
 
 impl MultiLock {
     pub(crate) fn new(
-        client: LockClient,
+        client: ClientHandle,
         keys: impl Iterator<Item = Result<LockKey, KeyError>>,
     ) -> Self {
         Self {

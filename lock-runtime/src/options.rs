@@ -1,23 +1,37 @@
 //! The options of an acquisition, which one lock and several locks have in common.
 
+use std::sync::Arc;
+
 use lock_core::{
     error::LockError,
     key::{KeyError, LockKey, LockName, MAX_KEYS},
-    options::LockOptions,
+    options::{Defaults, LockOptions},
 };
 
-use crate::{acquire::one::AcquireSpec, client::LockClient};
+use crate::{
+    acquire::one::AcquireSpec,
+    lease::{scheduler::Renewals, shared::Shared},
+};
+
+/// A client, as its locks know it.
+#[derive(Debug, Clone)]
+pub(crate) struct ClientHandle {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) renewals: Arc<Renewals>,
+    pub(crate) namespace: Option<Arc<str>>,
+    pub(crate) defaults: Defaults,
+}
 
 /// Whose locks, and on which terms. What is not set comes from the client's defaults.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    pub(crate) client: LockClient,
+    pub(crate) client: ClientHandle,
     pub(crate) namespace: Option<String>,
     pub(crate) options: LockOptions,
 }
 
 impl Settings {
-    pub(crate) fn new(client: LockClient) -> Self {
+    pub(crate) fn new(client: ClientHandle) -> Self {
         Self {
             client,
             namespace: None,
@@ -27,17 +41,20 @@ impl Settings {
 
     /// The name under which the backend stores this lock.
     pub(crate) fn name(&self, key: &LockKey) -> Result<LockName, LockError> {
-        let namespace = self.namespace.as_deref().or(self.client.namespace());
-        Ok(self.client.defaults().layout.name(namespace, key)?)
+        let namespace = self
+            .namespace
+            .as_deref()
+            .or(self.client.namespace.as_deref());
+        Ok(self.client.defaults.layout.name(namespace, key)?)
     }
 
     pub(crate) fn one(&self, key: Result<LockKey, KeyError>) -> Result<AcquireSpec, LockError> {
         let key = key?;
         let name = self.name(&key)?;
-        let terms = self.options.complete(self.client.defaults())?;
+        let terms = self.options.complete(&self.client.defaults)?;
         Ok(AcquireSpec {
-            shared: self.client.shared().clone(),
-            renewals: self.client.renewals().clone(),
+            shared: self.client.shared.clone(),
+            renewals: self.client.renewals.clone(),
             key,
             name,
             terms,

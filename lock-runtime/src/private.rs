@@ -339,7 +339,7 @@ pub mod v1 {
             } = self;
             let client = client.map_or_else(LockClient::current, Ok)?;
             let settings = Settings {
-                client,
+                client: client.handle().clone(),
                 namespace: namespace.map(Into::into),
                 options,
             };

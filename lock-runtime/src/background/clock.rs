@@ -14,7 +14,7 @@ use tokio::{
     time,
 };
 
-use crate::background::{Context, sync::lock};
+use crate::background::{sync::lock, thread};
 
 /// A local clock, on which deadlines count.
 pub(crate) trait Clock: Send + Sync {
@@ -72,7 +72,7 @@ impl Clock for TokioClock {
 
     /// Timed by the runtime that calls, whose clock may be paused; by the engine's thread where that has no timer.
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
-        let _engine = (!has_timer()).then(|| Context::of_process().handle().enter());
+        let _engine = (!has_timer()).then(|| thread::handle().enter());
         match ORIGIN.checked_add(deadline.since_origin()) {
             Some(instant) => Box::pin(time::sleep_until(instant.into())),
             None => Box::pin(std::future::pending()),

@@ -7,7 +7,6 @@ use std::{
     fmt,
     future::Future,
     sync::{Arc, Mutex},
-    thread,
     time::Duration,
 };
 
@@ -15,7 +14,7 @@ use lock_core::{backend::BoxFuture, lease::Moment, owner::OwnerId};
 use once_cell::sync::Lazy;
 use redis::{AsyncConnectionConfig, RedisResult, aio::MultiplexedConnection};
 use tokio::{
-    runtime::{Builder, Handle},
+    runtime::Handle,
     task::{AbortHandle, JoinError, JoinHandle},
     time,
 };
@@ -29,6 +28,7 @@ use self::{
 pub(crate) mod clock;
 pub(crate) mod shutdown;
 pub(crate) mod sync;
+pub(crate) mod thread;
 
 /// How long a release that nobody awaits may be left to its caller's connection before the engine drives it.
 const HANDOFF_DELAY: Duration = Duration::from_millis(5);
@@ -95,7 +95,7 @@ impl Context {
     /// The context of all clients of this process, with one thread, started at first use.
     pub(crate) fn of_process() -> &'static Arc<Self> {
         static CONTEXT: Lazy<Arc<Context>> = Lazy::new(|| {
-            let runtime = start_thread();
+            let runtime = thread::handle().clone();
             Arc::new(Context {
                 network: Box::new(SystemNetwork),
                 clock: Box::new(BootClock::new(runtime.clone())),
@@ -201,18 +201,4 @@ impl Context {
             });
         }
     }
-}
-
-/// Starts the engine's thread.
-fn start_thread() -> Handle {
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("the operating system gives the lock engine an event loop");
-    let handle = runtime.handle().clone();
-    thread::Builder::new()
-        .name("lock-runtime".into())
-        .spawn(move || runtime.block_on(std::future::pending::<()>()))
-        .expect("the operating system gives the lock engine a thread");
-    handle
 }

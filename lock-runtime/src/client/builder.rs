@@ -15,12 +15,11 @@ use crate::{
         redlock::{self, RedlockBackend, RedlockConfig},
     },
     background::Context,
-    client::{
-        LockClient,
-        url::{self, ConnectError},
-    },
+    client::{LockClient, url},
+    connect_error::ConnectError,
     events::Counters,
-    lease::shared::Shared,
+    lease::{scheduler::Renewals, shared::Shared},
+    options::ClientHandle,
 };
 
 /// The URLs of the in-process backend; what follows names the locks of this process that clients share.
@@ -264,7 +263,12 @@ impl LockClientBuilder {
             .connect(allow_eviction, &defaults, &context, &counters)
             .await?;
         let shared = Arc::new(Shared::new(context, backend, counters));
-        Ok(LockClient::new(shared, namespace, defaults))
+        Ok(LockClient::new(ClientHandle {
+            renewals: Arc::new(Renewals(shared.scheduler.clone())),
+            shared,
+            namespace: namespace.map(Into::into),
+            defaults,
+        }))
     }
 
     /// [`connect`](Self::connect) for code outside async.

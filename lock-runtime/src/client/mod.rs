@@ -3,23 +3,22 @@
 pub(crate) mod builder;
 pub(crate) mod url;
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, time::Duration};
 
-use lock_core::{error::LockError, key::LockKey, lease::Moment, options::Defaults};
+use lock_core::{error::LockError, key::LockKey, lease::Moment};
 use once_cell::sync::OnceCell;
 use tokio::task::futures::TaskLocalFuture;
 
 use crate::{
     acquire::one,
-    client::{builder::LockClientBuilder, url::ConnectError},
+    client::builder::LockClientBuilder,
+    connect_error::{ConnectError, URL_VARIABLE},
     events::{Stats, TARGET},
     lease::{scheduler::Renewals, shared::Shared},
     lock::Lock,
     multi_lock::MultiLock,
+    options::ClientHandle,
 };
-
-/// The variable that [`LockClient::from_env`] reads.
-pub const URL_VARIABLE: &str = "LOCK_URL";
 
 /// How long shutting down waits for the end of what waits.
 const WAITING_PATIENCE: Duration = Duration::from_secs(2);
@@ -63,21 +62,15 @@ pub(crate) fn scoped() -> Option<LockClient> {
 /// }
 /// ```
 #[derive(Debug, Clone)]
-pub struct LockClient {
-    shared: Arc<Shared>,
-    renewals: Arc<Renewals>,
-    namespace: Option<Arc<str>>,
-    defaults: Defaults,
-}
+pub struct LockClient(ClientHandle);
 
 impl LockClient {
-    fn new(shared: Arc<Shared>, namespace: Option<String>, defaults: Defaults) -> Self {
-        Self {
-            renewals: Arc::new(Renewals(shared.scheduler.clone())),
-            shared,
-            namespace: namespace.map(Into::into),
-            defaults,
-        }
+    pub(crate) fn new(handle: ClientHandle) -> Self {
+        Self(handle)
+    }
+
+    pub(crate) fn handle(&self) -> &ClientHandle {
+        &self.0
     }
 
     /// Connects to the locks that a URL names, with the default settings of [`builder`](Self::builder).
@@ -185,18 +178,18 @@ impl LockClient {
 
     /// One lock. The key is taken as it stands: escape what comes from outside with [`escape`](crate::escape).
     pub fn lock(&self, key: impl Into<String>) -> Lock {
-        Lock::new(self.clone(), LockKey::new(key))
+        Lock::new(self.0.clone(), LockKey::new(key))
     }
 
     /// Several locks, all of which are held at once. Each key is taken as it stands, like that of [`lock`](Self::lock).
     pub fn locks(&self, keys: impl IntoIterator<Item = impl Into<String>>) -> MultiLock {
-        MultiLock::new(self.clone(), keys.into_iter().map(LockKey::new))
+        MultiLock::new(self.0.clone(), keys.into_iter().map(LockKey::new))
     }
 
     /// What this client has done so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.shared.counters.snapshot()
+        self.0.shared.counters.snapshot()
     }
 
     /// Ends the client: new acquisitions and those that wait are refused with [`LockError::ShutDown`], then waits until
@@ -209,7 +202,7 @@ impl LockClient {
     /// Dropped, the client stays closed, and no lease is renewed from then on: what is held ends with its lease, unless it
     /// is released before. Call it again to go on waiting.
     pub async fn shutdown(&self) {
-        let shared = &*self.shared;
+        let shared = &*self.0.shared;
         let (backend, registry) = (&shared.backend, &shared.registry);
         let _renewals = Renewals(shared.scheduler.clone());
         let begun = backend.now();
@@ -234,7 +227,7 @@ impl LockClient {
     async fn held_in_vain(&self) -> Moment {
         let Shared {
             backend, registry, ..
-        } = &*self.shared;
+        } = &*self.0.shared;
         if backend.maintains_leases() {
             return std::future::pending().await;
         }
@@ -258,22 +251,6 @@ impl LockClient {
             }
             backend.sleep_until(now + within).await;
         }
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-
-    pub(crate) fn renewals(&self) -> &Arc<Renewals> {
-        &self.renewals
-    }
-
-    pub(crate) fn namespace(&self) -> Option<&str> {
-        self.namespace.as_deref()
-    }
-
-    pub(crate) fn defaults(&self) -> &Defaults {
-        &self.defaults
     }
 }
 

@@ -32,7 +32,7 @@ use self::queue::{
     renew::{BATCH_LIMIT, Extend, renew, renew_all},
     server::Server,
 };
-use crate::{background::Context, client::url::ConnectError, events::Counters};
+use crate::{background::Context, connect_error::ConnectError, events::Counters};
 
 /// How to reach the server.
 pub(crate) struct RedisConfig {

@@ -15,7 +15,7 @@ use crate::{
         node::{Node, Standing},
         quorum::{PROBE_PATIENCE, Quorum},
     },
-    client::url::ConnectError,
+    connect_error::ConnectError,
     events::TARGET,
 };
 

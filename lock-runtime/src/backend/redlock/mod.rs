@@ -57,7 +57,7 @@ use self::{
     quorum::Quorum,
 };
 use crate::{
-    backend::redis::queue::renew::Extend, background::Context, client::url::ConnectError,
+    backend::redis::queue::renew::Extend, background::Context, connect_error::ConnectError,
     events::Counters,
 };
 

@@ -23,11 +23,7 @@ use tokio::sync::Notify;
 
 use crate::{
     backend::redis::{
-        protocol::{
-            command::Arg,
-            request::{millis, not_understood},
-            scripts,
-        },
+        protocol::{command::Arg, request::not_understood, scripts, units::millis},
         queue::{
             cleanup::{Sent, clean_up},
             server::Server,
@@ -36,7 +32,7 @@ use crate::{
         transport::connection::{CallError, Connection, OPEN_PATIENCE},
     },
     background::{Context, shutdown::TrackedTask, sync::lock},
-    client::url::ConnectError,
+    connect_error::ConnectError,
     events::{Counters, TARGET},
 };
 

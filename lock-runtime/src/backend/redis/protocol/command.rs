@@ -2,20 +2,13 @@
 
 use std::borrow::Cow;
 
-use lock_core::lease::{CLAIM, Moment};
-use once_cell::sync::Lazy;
+use lock_core::lease::Moment;
 use redis::Value;
 
 use crate::backend::redis::{
-    protocol::request::{LATE_SLACK, millis},
+    protocol::units::{LATE_SLACK, millis},
     transport::connection::Connection,
 };
-
-/// The time a pushed grant stands unconfirmed, as the scripts take it.
-pub(crate) fn claim_ms() -> &'static str {
-    static CLAIM_MS: Lazy<String> = Lazy::new(|| millis(CLAIM));
-    &CLAIM_MS
-}
 
 /// An argument of a script.
 pub(crate) enum Arg<'a> {

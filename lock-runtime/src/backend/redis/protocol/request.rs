@@ -22,9 +22,9 @@ use redis::{FromRedisValue, Value};
 use crate::{
     backend::redis::{
         protocol::{
-            command::claim_ms,
             grant::GrantSnapshot,
             layout::{Names, Scripts},
+            units::{LATE_SLACK, claim_ms, millis, whole_millis},
         },
         transport::connection::{CallError, Connection},
     },
@@ -34,9 +34,6 @@ use crate::{
         sync::lock,
     },
 };
-
-/// How long after a request's own end the server's clock may lag before the request counts as refused.
-pub(crate) const LATE_SLACK: Duration = Duration::from_secs(1);
 
 /// The room for what a request says of its owner beside the session_id: an owner of 32 digits, and two times.
 const ROOM: usize = 64;
@@ -101,18 +98,6 @@ pub(crate) enum Left {
     Granted(Grant),
     /// It is an owner of this grant, which was left as it is.
     Held(GrantSnapshot),
-}
-
-/// Milliseconds, rounded up: no lease is shorter on the server than it is here, and no wait.
-pub(crate) fn millis(time: Duration) -> String {
-    whole_millis(time).to_string()
-}
-
-/// The same as a number.
-fn whole_millis(time: Duration) -> u64 {
-    let rest = time.subsec_nanos().div_ceil(1_000_000);
-    let millis = time.as_secs().saturating_mul(1_000);
-    millis.saturating_add(rest.into())
 }
 
 pub(crate) fn not_understood(error: &impl std::fmt::Display) -> BackendError {

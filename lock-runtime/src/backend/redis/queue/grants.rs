@@ -13,11 +13,7 @@ use redis::Value;
 
 use crate::{
     backend::redis::{
-        protocol::{
-            command::{Arg, claim_ms},
-            grant::GrantSnapshot,
-            request::not_understood,
-        },
+        protocol::{command::Arg, grant::GrantSnapshot, request::not_understood, units::claim_ms},
         queue::{
             cohorts::{Known, Passed, TakenUp},
             renew::{Extend, renew},

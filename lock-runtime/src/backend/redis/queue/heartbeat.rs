@@ -11,10 +11,10 @@ use redis::{ParsingError, Value};
 
 use crate::backend::redis::{
     protocol::{
-        command::claim_ms,
         grant::GrantSnapshot,
         request::{AcquireRequest, ends},
         scripts,
+        units::claim_ms,
     },
     queue::{
         cleanup::revoke,

@@ -12,8 +12,9 @@ use redis::Value;
 
 use crate::backend::redis::{
     protocol::{
-        command::claim_ms,
-        request::{AcquireRequest, decode, millis},
+        request::{AcquireRequest, decode},
+        units::claim_ms,
+        units::millis,
     },
     queue::{
         attempt::{RedisAttempt, state::Event},

@@ -11,10 +11,7 @@ use lock_core::{
 };
 
 use crate::backend::redis::{
-    protocol::{
-        command::Arg,
-        request::{millis, not_understood},
-    },
+    protocol::{command::Arg, request::not_understood, units::millis},
     queue::{cohort::Confirmation, cohorts::Known, server::Server},
 };
 

@@ -12,7 +12,6 @@ use lock_core::{
     layout::Layout,
     lease::{CLAIM, Moment},
 };
-use redis::ProtocolVersion;
 
 use crate::{
     backend::redis::{
@@ -37,7 +36,7 @@ use crate::{
         shutdown::{CancellationToken, TaskTracker, TrackedTask, drained},
         sync::lock,
     },
-    client::url::ConnectError,
+    connect_error::ConnectError,
     events::Counters,
 };
 
@@ -90,40 +89,19 @@ impl Server {
         context: &Arc<Context>,
         counters: &Arc<Counters>,
     ) -> Result<Arc<Self>, ConnectError> {
-        #[cfg(feature = "tls")]
-        crate::client::url::install_tls();
-        // Grants are pushed on the connection that carries the commands.
-        let settings = info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3);
-        let info = info.set_redis_settings(settings);
-        let info = crate::client::url::with_tcp_settings(info);
-        let client = redis::Client::open(info).map_err(|error| ConnectError::InvalidUrl {
-            detail: error.category().to_owned(),
-        })?;
-        let address = client.get_connection_info().addr().to_string();
-        let outages = Outages::new(context.clone(), address);
-        let readiness = Arc::<Readiness>::default();
         let scripts = Scripts::of(layout);
-        let connector = Connector {
-            context: context.clone(),
-            client,
-            scripts: scripts.load(),
-            outages: outages.clone(),
-            readiness: readiness.clone(),
-            counters: counters.clone(),
-        };
+        let (context, counters) = (context.clone(), counters.clone());
+        let connector = Connector::new(context.clone(), info, scripts.load(), counters.clone())?;
         Ok(Arc::new_cyclic(|server: &Weak<Self>| Self {
-            context: context.clone(),
             layout,
             scripts,
-            counters: counters.clone(),
+            outages: connector.outages.clone(),
+            readiness: connector.readiness.clone(),
             sessions: Sessions::new(connector, server.clone()),
             cohorts: Cohorts::default(),
-            outages,
             pulse: Pulse::default(),
-            readiness,
+            context,
+            counters,
             shutdown: CancellationToken::new(),
             unsettled: TaskTracker::new(),
             releases: TaskTracker::new(),

@@ -8,8 +8,8 @@ use lock_core::{
     lease::Moment,
 };
 use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
-    ServerErrorKind, Value, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, ProtocolVersion, PushInfo, PushKind,
+    RedisError, ServerErrorKind, Value, aio::MultiplexedConnection,
 };
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
         script::Script,
     },
     background::Context,
+    connect_error::ConnectError,
     events::{Counters, TARGET, count},
 };
 
@@ -113,6 +114,34 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        info: redis::ConnectionInfo,
+        scripts: redis::Pipeline,
+        counters: Arc<Counters>,
+    ) -> Result<Self, ConnectError> {
+        #[cfg(feature = "tls")]
+        install_tls();
+        // Grants are pushed on the connection that carries the commands.
+        let settings = info
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP3);
+        let info = with_tcp_settings(info.set_redis_settings(settings));
+        let client = redis::Client::open(info).map_err(|error| ConnectError::InvalidUrl {
+            detail: error.category().to_owned(),
+        })?;
+        let address = client.get_connection_info().addr().to_string();
+        Ok(Self {
+            outages: Outages::new(context.clone(), address),
+            context,
+            client,
+            scripts,
+            readiness: Arc::default(),
+            counters,
+        })
+    }
+
     pub(crate) fn address(&self) -> &str {
         self.outages.address()
     }
@@ -459,4 +488,22 @@ fn kill_command(id: i64) -> Cmd {
 /// Whether the server's ACL does not let this user do it.
 fn is_forbidden(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
+}
+
+/// Lets the operating system notice a peer that has gone without a word.
+fn with_tcp_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
+    let settings = info.tcp_settings().clone().set_nodelay(true).set_keepalive(
+        redis::io::tcp::socket2::TcpKeepalive::new()
+            .with_time(Duration::from_secs(5))
+            .with_interval(Duration::from_secs(2)),
+    );
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    let settings = settings.set_user_timeout(Duration::from_secs(10));
+    info.set_tcp_settings(settings)
+}
+
+/// rustls wants to be told which implementation of TLS to use, once a process; one that is set already stands.
+#[cfg(feature = "tls")]
+fn install_tls() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }

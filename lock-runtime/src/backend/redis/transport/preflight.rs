@@ -13,7 +13,7 @@ use crate::{
     backend::redis::transport::connection::{
         CallError, Connection, Connector, OPEN_PATIENCE, field,
     },
-    client::url::ConnectError,
+    connect_error::ConnectError,
 };
 
 /// What a first connection may find.

@@ -1,0 +1,293 @@
+//! What can be wrong with a server, told at the start.
+
+use std::{fmt, time::Duration};
+
+use lock_core::{
+    advice::{Advice, advised},
+    options::OptionsError,
+};
+/// The variable that [`LockClient::from_env`](crate::LockClient::from_env) reads.
+pub const URL_VARIABLE: &str = "LOCK_URL";
+
+/// Why no client could be made. The server is named by its address; a password is never part of the message.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The builder was given neither a URL nor a redis client.
+    MissingUrl,
+    /// The environment variable `LOCK_URL` is not set.
+    MissingVariable,
+    /// The URL cannot be read.
+    InvalidUrl {
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// A Redlock URL names fewer servers than three: with two, the loss of either would end all locking.
+    TooFewServers {
+        /// How many it names.
+        servers: usize,
+    },
+    /// A Redlock URL names one server twice, which would have two votes.
+    SameServerTwice {
+        /// The server's address.
+        server: String,
+    },
+    /// Too few of the servers of a Redlock URL can be used.
+    NoQuorum {
+        /// How many can be used.
+        reached: usize,
+        /// How many are needed.
+        needed: usize,
+        /// What is wrong with the others.
+        failures: Vec<ConnectError>,
+    },
+    /// The client's defaults are out of range.
+    InvalidDefaults(OptionsError),
+    /// Redisson's layout is one of a single Redis server: neither of a Redlock, nor of locks in process.
+    UnsupportedLayout,
+    /// The namespace is empty.
+    EmptyNamespace,
+    /// Nothing answers at the address.
+    Unreachable {
+        /// The server's address.
+        server: String,
+        /// How long it was tried.
+        waited: Duration,
+        /// What was seen.
+        detail: String,
+    },
+    /// The server wants another user or password.
+    Authentication {
+        /// The server's address.
+        server: String,
+        /// What the server said.
+        detail: String,
+    },
+    /// The server's ACL does not let this user do what locks need.
+    Permission {
+        /// The server's address.
+        server: String,
+        /// What the server said, which names the command or the channel.
+        detail: String,
+    },
+    /// The URL asks for TLS, and a Redis server answers without it.
+    NoTls {
+        /// The server's address.
+        server: String,
+    },
+    /// Connections are closed before anything is answered, as a server does that wants TLS.
+    Closed {
+        /// The server's address.
+        server: String,
+        /// What was seen.
+        detail: String,
+    },
+    /// The server is a node of a Redis Cluster. They are not supported yet.
+    Cluster {
+        /// The server's address.
+        server: String,
+    },
+    /// The server is a Redis Sentinel. They are not supported yet.
+    Sentinel {
+        /// The server's address.
+        server: String,
+    },
+    /// Something answers that does not speak Redis's protocol, or an old version of it.
+    NotRedis {
+        /// The server's address.
+        server: String,
+        /// What was seen.
+        detail: String,
+    },
+    /// The server evicts keys when its memory is full, and so would drop locks that are held.
+    Eviction {
+        /// The server's address.
+        server: String,
+        /// Its `maxmemory-policy`.
+        policy: String,
+    },
+    /// The server refuses for another reason.
+    Refused {
+        /// The server's address.
+        server: String,
+        /// What the server said.
+        detail: String,
+    },
+}
+
+/// One sentence: what is wrong. What to do about it is the [`source`](std::error::Error::source).
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MissingUrl => f.write_str("no lock server named"),
+            Self::MissingVariable => {
+                write!(f, "the environment variable {URL_VARIABLE} is not set")
+            }
+            Self::InvalidUrl { detail } => {
+                write!(f, "the lock server's URL is not valid ({detail})")
+            }
+            Self::TooFewServers { servers } => write!(
+                f,
+                "a Redlock needs three servers that are independent of each other, or five, and the URL names {servers}"
+            ),
+            Self::SameServerTwice { server } => write!(
+                f,
+                "the Redlock URL names one server twice ({server}), which would have two votes"
+            ),
+            Self::NoQuorum {
+                reached,
+                needed,
+                failures,
+            } => {
+                write!(
+                    f,
+                    "{reached} servers of the Redlock can be used, and {needed} are needed"
+                )?;
+                failures
+                    .iter()
+                    .try_for_each(|failure| write!(f, "; {failure}"))
+            }
+            Self::InvalidDefaults(error) => {
+                write!(f, "the client's defaults are not valid: {error}")
+            }
+            Self::UnsupportedLayout => {
+                f.write_str("Redisson's layout is one of a single Redis server")
+            }
+            Self::EmptyNamespace => f.write_str("the client's namespace is empty"),
+            Self::Unreachable {
+                server,
+                waited,
+                detail,
+            } => write!(
+                f,
+                "no lock server answers at {server} ({detail}; tried for {waited:.0?})"
+            ),
+            Self::Authentication { server, detail } => write!(
+                f,
+                "the lock server at {server} refuses the user or the password ({detail})"
+            ),
+            Self::Permission { server, detail } => write!(
+                f,
+                "the lock server at {server} does not permit what locks need ({detail})"
+            ),
+            Self::NoTls { server } => {
+                write!(f, "the lock server at {server} speaks no TLS on this port")
+            }
+            Self::Closed { server, detail } => write!(
+                f,
+                "what listens at {server} closes connections without an answer ({detail})"
+            ),
+            Self::Cluster { server } => write!(
+                f,
+                "the lock server at {server} is a node of a Redis Cluster, which is not supported yet"
+            ),
+            Self::Sentinel { server } => write!(
+                f,
+                "the server at {server} is a Sentinel, which is not supported yet"
+            ),
+            Self::NotRedis { server, detail } => {
+                write!(
+                    f,
+                    "what answers at {server} is no Redis 6.2 or later ({detail})"
+                )
+            }
+            Self::Eviction { server, policy } => write!(
+                f,
+                "the lock server at {server} evicts keys when its memory is full (maxmemory-policy {policy}), also locks that are held"
+            ),
+            Self::Refused { server, detail } => {
+                write!(f, "the lock server at {server} refuses: {detail}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        let advice = match self {
+            Self::MissingUrl => &Advice(
+                "give the builder a `url`, for instance \"redis://127.0.0.1/\" or \"memory:\"",
+            ),
+            Self::MissingVariable => &Advice(
+                "set it to the lock server's URL, for instance redis://127.0.0.1/ (in-process locks have to be asked for by name, with memory:)",
+            ),
+            Self::InvalidUrl { .. } => &Advice(
+                "write redis://[user:password@]host[:port][/db], rediss://.., unix:///path, redlock://host1,host2,host3 or memory:",
+            ),
+            Self::TooFewServers { .. } => &Advice(
+                "write redlock://host1,host2,host3, or redis://host for locks on one server",
+            ),
+            Self::SameServerTwice { .. } => {
+                &Advice("name each server once, as redlock://host1,host2,host3")
+            }
+            Self::NoQuorum { failures, .. } => return failures.first()?.source(),
+            Self::InvalidDefaults(error) => return error.source(),
+            Self::UnsupportedLayout => &Advice(
+                "name the server with a redis:// URL, or leave `layout` out for a Redlock and for locks in process",
+            ),
+            Self::EmptyNamespace => &Advice("name the application"),
+            Self::Unreachable { .. } => &Advice("check the address, and that it runs"),
+            Self::Authentication { .. } => &Advice("check the credentials in the URL"),
+            Self::Permission { .. } => {
+                &Advice("grant the user the commands and the channel named, see the README")
+            }
+            Self::NoTls { .. } => &Advice(
+                "write redis:// (redlock:// for several servers) instead of rediss://, or name its TLS port",
+            ),
+            Self::Closed { .. } => {
+                &Advice("write rediss:// if it is a port for TLS, otherwise check what runs there")
+            }
+            Self::Cluster { .. } => &Advice(
+                "name a server outside a cluster, or several with redlock://host1,host2,host3",
+            ),
+            Self::Sentinel { .. } => &Advice(
+                "name the master itself, as redis://host; `SENTINEL get-master-addr-by-name` tells where it is",
+            ),
+            Self::NotRedis { .. } => &Advice("check the address and the version"),
+            Self::Eviction { .. } => &Advice(
+                "set maxmemory-policy to noeviction, or call `allow_eviction(true)` on the builder",
+            ),
+            Self::Refused { .. } => return None,
+        };
+        Some(advice)
+    }
+}
+
+impl fmt::Debug for ConnectError {
+    // What `main` prints when it returns the error, so it says what to do.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&advised(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_says_what_is_wrong_and_debug_what_to_do() {
+        let server = || "host:1".to_owned();
+        for (error, advice) in [
+            (ConnectError::MissingVariable, "memory:"),
+            (
+                ConnectError::NoTls { server: server() },
+                "instead of rediss://",
+            ),
+            (
+                ConnectError::Cluster { server: server() },
+                "outside a cluster",
+            ),
+            (
+                ConnectError::Sentinel { server: server() },
+                "the master itself",
+            ),
+            (
+                ConnectError::InvalidDefaults(OptionsError::WaitTooLong),
+                "\"24h\" or less",
+            ),
+        ] {
+            assert!(!error.to_string().contains(advice), "{error}");
+            assert!(format!("{error:?}").contains(advice), "{error:?}");
+        }
+    }
+}
