@@ -58,6 +58,34 @@ pub enum Leaving {
     Granted(Grant),
 }
 
+/// What becomes of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extend {
+    /// Nothing: it is only read whether the grant stands.
+    Check,
+    /// It lasts this long from now, unless it lasts longer already.
+    To(Duration),
+    /// It lasts this long from now, be that later or earlier. Nobody relies on it yet.
+    Restart(Duration),
+}
+
+impl Extend {
+    /// How long it shall last from now; zero for a check.
+    #[must_use]
+    pub fn lease(self) -> Duration {
+        match self {
+            Self::Check => Duration::ZERO,
+            Self::To(lease) | Self::Restart(lease) => lease,
+        }
+    }
+
+    /// Whether it may end the lease earlier.
+    #[must_use]
+    pub fn is_restart(self) -> bool {
+        matches!(self, Self::Restart(_))
+    }
+}
+
 /// A grant that is to be renewed, or checked, among others.
 #[derive(Debug, Clone, Copy)]
 pub struct ToRenew<'a> {
@@ -65,8 +93,8 @@ pub struct ToRenew<'a> {
     pub name: &'a LockName,
     /// The grant.
     pub token: FencingToken,
-    /// What the lease is extended to, from now; zero only reads whether the grant stands.
-    pub lease: Duration,
+    /// What becomes of its lease.
+    pub extend: Extend,
 }
 
 /// What a renewal or a check found.
@@ -186,27 +214,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         lease_ends: Option<Moment>,
     );
 
-    /// Extends the lease to `lease` from now; a longer one stays as it is.
+    /// Extends, restarts or checks a lease.
     fn renew<'a>(
         &'a self,
         name: &'a LockName,
         token: FencingToken,
-        lease: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
-
-    /// Begins the lease anew: it ends `lease` from now, be that later or earlier. Nobody relies on it yet.
-    fn restart<'a>(
-        &'a self,
-        name: &'a LockName,
-        token: FencingToken,
-        lease: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
-
-    /// Reads whether the grant stands, and changes nothing.
-    fn check<'a>(
-        &'a self,
-        name: &'a LockName,
-        token: FencingToken,
+        extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
 
     /// How many grants are renewed and checked by one command, at most.
@@ -222,11 +235,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Box::pin(async move {
             let mut answers = Vec::with_capacity(grants.len());
             for grant in grants {
-                answers.push(if grant.lease.is_zero() {
-                    self.check(grant.name, grant.token).await
-                } else {
-                    self.renew(grant.name, grant.token, grant.lease).await
-                });
+                answers.push(self.renew(grant.name, grant.token, grant.extend).await);
             }
             answers
         })

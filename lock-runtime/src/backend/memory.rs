@@ -20,8 +20,8 @@ use std::{
 
 use lock_core::{
     backend::{
-        Answer, Attempt, Backend, BackendError, BoxFuture, Holder, Leaving, MultiAnswer, Released,
-        Renewed, Request, Status,
+        Answer, Attempt, Backend, BackendError, BoxFuture, Extend, Holder, Leaving, MultiAnswer,
+        Released, Renewed, Request, Status,
     },
     fencing::FencingToken,
     key::LockName,
@@ -571,46 +571,29 @@ impl Backend for MemoryBackend {
         &'a self,
         name: &'a LockName,
         token: FencingToken,
-        lease: Duration,
+        extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        let renewed = self.registry.with(name, |slot, _| match &mut slot.held {
-            Some(held) if held.token == token && held.stage == Stage::Entered => {
-                let until = CLOCK.now() + lease;
-                held.until = held.until.map(|old| old.max(until + MARGIN));
-                Renewed::Until(held.until.map_or(until, |ends| ends - MARGIN))
-            }
-            _ => Renewed::NotHeld,
-        });
-        Box::pin(std::future::ready(Ok(renewed)))
-    }
-
-    fn restart<'a>(
-        &'a self,
-        name: &'a LockName,
-        token: FencingToken,
-        lease: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        let restarted = self
+        let renewed = self
             .registry
             .with(name, |slot, common| match &mut slot.held {
                 Some(held) if held.token == token && held.stage == Stage::Entered => {
-                    let until = CLOCK.now() + lease;
-                    // Without an end, it is kept as long as its hold lives.
-                    held.until = (lease < Duration::MAX).then_some(until + MARGIN);
-                    slot.nudge(common);
-                    Renewed::Until(until)
+                    let until = CLOCK.now() + extend.lease();
+                    match extend {
+                        Extend::Check | Extend::To(_) => {
+                            held.until = held.until.map(|old| old.max(until + MARGIN));
+                            Renewed::Until(held.until.map_or(until, |ends| ends - MARGIN))
+                        }
+                        Extend::Restart(lease) => {
+                            // Without an end, it lasts as long as its hold lives.
+                            held.until = (lease < Duration::MAX).then_some(until + MARGIN);
+                            slot.nudge(common);
+                            Renewed::Until(until)
+                        }
+                    }
                 }
                 _ => Renewed::NotHeld,
             });
-        Box::pin(std::future::ready(Ok(restarted)))
-    }
-
-    fn check<'a>(
-        &'a self,
-        name: &'a LockName,
-        token: FencingToken,
-    ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        self.renew(name, token, Duration::ZERO)
+        Box::pin(std::future::ready(Ok(renewed)))
     }
 
     fn last_error(&self) -> Option<String> {

@@ -12,7 +12,7 @@ use std::{
 
 use futures_util::FutureExt;
 use lock_core::{
-    backend::{Backend, BackendError, Renewed},
+    backend::{Backend, BackendError, Extend, Renewed},
     error::{LockError, LossReason},
     fencing::FencingToken,
     key::{LockKey, LockName},
@@ -24,9 +24,9 @@ use crate::{
     background::{Context, shutdown::TrackedTask, sync::lock},
     events::{Counters, TARGET, count},
     lease::{
-        Applied, Lease, Request, Requested,
+        Applied, Lease, Requested,
         moment::AtomicMoment,
-        policy::{self, Plan, Step},
+        policy::{self, Plan},
         schedule::{ScheduleEntry, Scheduled},
         siblings::Turns,
     },
@@ -261,13 +261,13 @@ impl HoldState {
     }
 
     /// What is due for the lease.
-    pub(crate) fn step(&self, now: Moment) -> Step {
+    pub(crate) fn step(&self, now: Moment) -> Extend {
         lock(&self.lease).step(now)
     }
 
     /// A request to the backend that is sent at `now`.
-    pub(crate) fn request(&self, request: Request, now: Moment) -> Requested {
-        lock(&self.lease).request(request, now)
+    pub(crate) fn request(&self, extend: Extend, now: Moment) -> Requested {
+        lock(&self.lease).request(extend, now)
     }
 
     /// Applies an answer of the backend: the only way in which a lease is renewed. An answer that is read after the
@@ -310,17 +310,12 @@ impl HoldState {
     /// answer has changed.
     async fn ask(
         self: &Arc<Self>,
-        request: Request,
+        extend: Extend,
     ) -> Result<Result<Applied, LossReason>, BackendError> {
         let hold = self.clone();
         let asking = async move {
-            let requested = hold.request(request, hold.backend().now());
-            let (name, token) = (&hold.name, hold.token);
-            let answer = match request {
-                Request::Check => hold.backend().check(name, token),
-                Request::Renew(lease) => hold.backend().renew(name, token, lease),
-                Request::Restart => hold.backend().restart(name, token, hold.terms.time),
-            };
+            let requested = hold.request(extend, hold.backend().now());
+            let answer = hold.backend().renew(&hold.name, hold.token, extend);
             Ok(hold.apply(requested, answer.await?))
         };
         if self.backend().maintains_leases() {
@@ -336,18 +331,18 @@ impl HoldState {
         self: Arc<Self>,
         lease: Duration,
     ) -> Result<Result<Applied, LossReason>, BackendError> {
-        self.ask(Request::Renew(lease)).await
+        self.ask(Extend::To(lease)).await
     }
 
     /// Confirms the whole lease before a body starts on it. What it finds shows in the lease.
     pub(crate) async fn confirm(self: Arc<Self>) -> Result<(), BackendError> {
-        self.ask(Request::Renew(self.terms.time)).await.map(drop)
+        self.ask(Extend::To(self.terms.time)).await.map(drop)
     }
 
     /// Ends a fixed lease its whole time from now, because its body begins only now, however long the lock was held
     /// before. What it finds shows in the lease.
     pub(crate) async fn restart(self: Arc<Self>) -> Result<(), BackendError> {
-        self.ask(Request::Restart).await.map(drop)
+        self.ask(Extend::Restart(self.terms.time)).await.map(drop)
     }
 
     /// Promises the lease until then, and as long as those inside ask for renewal, on a backend that keeps it by itself.
@@ -372,7 +367,9 @@ impl HoldState {
             return true;
         }
         let time = until.map_or(Duration::MAX, |until| until.since(now));
-        let kept = self.backend().restart(&self.name, self.token, time);
+        let kept = self
+            .backend()
+            .renew(&self.name, self.token, Extend::Restart(time));
         // In process, the answer is there at once. A lock that was released has no lease.
         let is_scheduled = matches!(kept.now_or_never(), Some(Ok(Renewed::Until(_))));
         if is_scheduled {
@@ -552,7 +549,7 @@ impl HoldState {
         } else {
             let deadline = self.deadline().unwrap_or(now);
             if let Some(lease) = policy::extension(self.plan(), deadline, terms, now)
-                && self.ask(Request::Renew(lease)).await?.is_err()
+                && self.ask(Extend::To(lease)).await?.is_err()
             {
                 return Ok(None); // lost
             }

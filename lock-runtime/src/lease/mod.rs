@@ -12,35 +12,18 @@ pub(crate) mod siblings;
 
 use std::time::Duration;
 
-use lock_core::lease::{Grant, LeaseTerms, Moment};
+use lock_core::{
+    backend::Extend,
+    lease::{Grant, LeaseTerms, Moment},
+};
 
-use crate::lease::policy::{Plan, Step};
-
-/// What is asked of the backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Request {
-    /// Read whether the grant stands.
-    Check,
-    /// Extend the lease to this, counted from now.
-    Renew(Duration),
-    /// End the lease its whole time from now, be that later or earlier.
-    Restart,
-}
-
-impl From<Step> for Request {
-    fn from(step: Step) -> Self {
-        match step {
-            Step::Check => Self::Check,
-            Step::Renew(lease) => Self::Renew(lease),
-        }
-    }
-}
+use crate::lease::policy::Plan;
 
 /// A request under way, which its answer is applied with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an answer is applied with the request that it answers"]
 pub(crate) struct Requested {
-    request: Request,
+    extend: Extend,
     /// The term that the lease was in.
     term: u32,
     /// Whether the lease reaches its own end with it.
@@ -127,23 +110,23 @@ impl Lease {
     }
 
     /// What is due at `now`.
-    pub(crate) fn step(&self, now: Moment) -> Step {
+    pub(crate) fn step(&self, now: Moment) -> Extend {
         policy::step(self.plan(), self.claim, self.begun + self.time, now)
     }
 
     /// A request that is sent at `now`. A restart begins a new term.
-    pub(crate) fn request(&mut self, request: Request, now: Moment) -> Requested {
-        let is_whole = match request {
-            Request::Check => false,
-            Request::Renew(lease) => now + lease >= self.begun + self.time,
-            Request::Restart => {
+    pub(crate) fn request(&mut self, extend: Extend, now: Moment) -> Requested {
+        let is_whole = match extend {
+            Extend::Check => false,
+            Extend::To(lease) => now + lease >= self.begun + self.time,
+            Extend::Restart(_) => {
                 self.term += 1;
                 self.begun = now;
                 true
             }
         };
         Requested {
-            request,
+            extend,
             term: self.term,
             is_whole,
         }
@@ -157,13 +140,13 @@ impl Lease {
         if requested.term != self.term {
             return Applied::Nothing;
         }
-        match requested.request {
-            Request::Check => return Applied::Nothing,
-            Request::Renew(_) => {
+        match requested.extend {
+            Extend::Check => return Applied::Nothing,
+            Extend::To(_) => {
                 self.deadline = self.deadline.map(|deadline| deadline.max(until));
                 self.promised = self.promised.max(until);
             }
-            Request::Restart => {
+            Extend::Restart(_) => {
                 self.term += 1;
                 self.deadline = Some(until);
                 self.promised = until;
@@ -252,13 +235,13 @@ mod tests {
     #[test]
     fn an_answer_read_in_time_moves_the_deadline_on_and_never_back() {
         let mut lease = fixed(30);
-        let asked = lease.request(Request::Renew(40 * SECOND), at(110));
+        let asked = lease.request(Extend::To(40 * SECOND), at(110));
         assert_eq!(lease.apply(asked, at(150), at(129)), Applied::Renewed);
         assert_eq!(lease.deadline(), Some(at(150)));
-        let asked = lease.request(Request::Renew(SECOND), at(111));
+        let asked = lease.request(Extend::To(SECOND), at(111));
         assert_eq!(lease.apply(asked, at(112), at(129)), Applied::Renewed);
         assert_eq!(lease.deadline(), Some(at(150)));
-        let asked = lease.request(Request::Check, at(111));
+        let asked = lease.request(Extend::Check, at(111));
         assert_eq!(lease.apply(asked, at(160), at(129)), Applied::Nothing);
         assert_eq!(lease.deadline(), Some(at(150)));
     }
@@ -266,9 +249,9 @@ mod tests {
     #[test]
     fn an_answer_read_at_the_deadline_revives_nothing() {
         for request in [
-            Request::Check,
-            Request::Renew(100 * SECOND),
-            Request::Restart,
+            Extend::Check,
+            Extend::To(100 * SECOND),
+            Extend::Restart(30 * SECOND),
         ] {
             let mut lease = fixed(30);
             let asked = lease.request(request, at(101));
@@ -280,14 +263,14 @@ mod tests {
     #[test]
     fn a_restart_may_shorten_and_its_late_answer_ends_the_lease() {
         let mut lease = fixed(30);
-        let asked = lease.request(Request::Renew(90 * SECOND), at(101));
+        let asked = lease.request(Extend::To(90 * SECOND), at(101));
         assert_eq!(lease.apply(asked, at(191), at(101)), Applied::Renewed);
-        let restart = lease.request(Request::Restart, at(110));
+        let restart = lease.request(Extend::Restart(30 * SECOND), at(110));
         assert_eq!(lease.begun(), at(110));
         assert_eq!(lease.apply(restart, at(140), at(111)), Applied::Renewed);
         assert_eq!(lease.deadline(), Some(at(140)));
 
-        let restart = lease.request(Request::Restart, at(111));
+        let restart = lease.request(Extend::Restart(30 * SECOND), at(111));
         assert_eq!(lease.apply(restart, at(112), at(112)), Applied::Late);
         assert!(lease.is_over(at(112)));
     }
@@ -296,9 +279,9 @@ mod tests {
     fn a_renewal_sent_before_a_restart_is_answered_changes_nothing_after_it() {
         for restart_first in [true, false] {
             let mut lease = fixed(30);
-            let before = lease.request(Request::Renew(90 * SECOND), at(101));
-            let restart = lease.request(Request::Restart, at(102));
-            let beside = lease.request(Request::Renew(90 * SECOND), at(103));
+            let before = lease.request(Extend::To(90 * SECOND), at(101));
+            let restart = lease.request(Extend::Restart(30 * SECOND), at(102));
+            let beside = lease.request(Extend::To(90 * SECOND), at(103));
             if restart_first {
                 assert_eq!(lease.apply(restart, at(132), at(104)), Applied::Renewed);
             }
@@ -320,7 +303,7 @@ mod tests {
         assert!(lease.is_fresh(at(110)));
         assert!(!lease.is_fresh(at(111)));
         // A slow line has used up a half before the answer is read: that is no reason to ask again and again.
-        let asked = lease.request(Request::Renew(30 * SECOND), at(111));
+        let asked = lease.request(Extend::To(30 * SECOND), at(111));
         assert_eq!(lease.apply(asked, at(141), at(126)), Applied::Renewed);
         assert!(lease.is_fresh(at(131)));
         assert!(!lease.is_fresh(at(132)));
@@ -332,14 +315,14 @@ mod tests {
         assert!(lease.is_claim());
         assert_eq!(lease.ends(at(101)), at(130));
         // What a nested entry asks for confirms that much.
-        let asked = lease.request(Request::Renew(5 * SECOND), at(101));
+        let asked = lease.request(Extend::To(5 * SECOND), at(101));
         assert_eq!(lease.apply(asked, at(106), at(101)), Applied::Renewed);
         assert!(lease.is_claim());
-        assert_eq!(lease.step(at(102)), Step::Renew(28 * SECOND));
-        let asked = lease.request(lease.step(at(102)).into(), at(102));
+        assert_eq!(lease.step(at(102)), Extend::To(28 * SECOND));
+        let asked = lease.request(lease.step(at(102)), at(102));
         assert_eq!(lease.apply(asked, at(130), at(102)), Applied::Renewed);
         assert!(!lease.is_claim());
-        assert_eq!(lease.step(at(102)), Step::Check);
+        assert_eq!(lease.step(at(102)), Extend::Check);
     }
 
     #[test]

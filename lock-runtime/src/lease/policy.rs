@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use lock_core::lease::{LeaseTerms, Moment, Renewal};
+use lock_core::{
+    backend::Extend,
+    lease::{LeaseTerms, Moment, Renewal},
+};
 
 /// A claim is confirmed when its hold has run this long: shorter holds stay at two commands.
 const CONFIRM_AFTER: Duration = Duration::from_millis(100);
@@ -69,22 +72,13 @@ pub(crate) fn extension(
     (!covered).then_some(terms.time)
 }
 
-/// What is due for a hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Extend the lease to this, counted from now.
-    Renew(Duration),
-    /// Read whether the grant stands.
-    Check,
-}
-
 /// Decides what is due: a planned renewal happens until its end, a claim is confirmed to the rest of its lease, and a
 /// lease that stands whole is only read.
-pub(crate) fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Moment) -> Step {
+pub(crate) fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Moment) -> Extend {
     match plan {
-        Some(plan) if plan.until.is_none_or(|until| now < until) => Step::Renew(plan.lease),
-        _ if claim => Step::Renew(lease_ends.since(now)),
-        _ => Step::Check,
+        Some(plan) if plan.until.is_none_or(|until| now < until) => Extend::To(plan.lease),
+        _ if claim => Extend::To(lease_ends.since(now)),
+        _ => Extend::Check,
     }
 }
 
@@ -218,17 +212,17 @@ mod tests {
         let (endless, ending) = (plan(30, None), plan(30, Some(100)));
         for claim in [false, true] {
             let step = |plan, now| step(Some(plan), claim, at(120), at(now));
-            assert_eq!(step(endless, 1000), Step::Renew(30 * SECOND));
-            assert_eq!(step(ending, 99), Step::Renew(30 * SECOND));
+            assert_eq!(step(endless, 1000), Extend::To(30 * SECOND));
+            assert_eq!(step(ending, 99), Extend::To(30 * SECOND));
         }
-        assert_eq!(step(Some(ending), false, at(120), at(100)), Step::Check);
+        assert_eq!(step(Some(ending), false, at(120), at(100)), Extend::Check);
     }
 
     #[test]
     fn a_claim_becomes_the_rest_of_its_lease() {
         for plan in [None, Some(plan(30, Some(1)))] {
-            assert_eq!(step(plan, true, at(30), at(1)), Step::Renew(29 * SECOND));
-            assert_eq!(step(plan, false, at(30), at(1)), Step::Check);
+            assert_eq!(step(plan, true, at(30), at(1)), Extend::To(29 * SECOND));
+            assert_eq!(step(plan, false, at(30), at(1)), Extend::Check);
         }
     }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use lock_core::{
-    backend::{BackendError, Renewed, ToRenew},
+    backend::{BackendError, Extend, Renewed, ToRenew},
     lease::Moment,
 };
 use tokio::sync::Notify;
@@ -23,7 +23,7 @@ use crate::{
     lease::{
         Applied, Requested,
         hold::{HoldState, UnconfirmedRelease},
-        policy::{self, Step},
+        policy,
         schedule::{Schedule, Scheduled},
     },
 };
@@ -170,10 +170,10 @@ impl RenewalScheduler {
                 };
                 if applied == Applied::Renewed {
                     count(&hold.counters().renewed);
-                    tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, step = ?asked.step, "lease renewed");
+                    tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, extend = ?asked.extend, "lease renewed");
                 }
                 let lease = hold.plan().map_or(hold.terms.time, |plan| plan.lease);
-                let renews = hold.step(now) != Step::Check;
+                let renews = hold.step(now) != Extend::Check;
                 if let Some(deadline) = hold.deadline() {
                     self.insert(hold, policy::next_due(lease, deadline, renews, now));
                 }
@@ -230,7 +230,7 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
 #[derive(Debug)]
 struct Asked {
     hold: Arc<HoldState>,
-    step: Step,
+    extend: Extend,
     requested: Requested,
     /// Whether it counts as failed already.
     has_failed: AtomicBool,
@@ -238,11 +238,11 @@ struct Asked {
 
 impl Asked {
     fn of(hold: Arc<HoldState>, now: Moment) -> Self {
-        let step = hold.step(now);
-        let requested = hold.request(step.into(), now);
+        let extend = hold.step(now);
+        let requested = hold.request(extend, now);
         Self {
             hold,
-            step,
+            extend,
             requested,
             has_failed: AtomicBool::new(false),
         }
@@ -250,7 +250,7 @@ impl Asked {
 
     /// It has failed, or has no answer yet. A check that fails is no renewal: its lease is fixed.
     fn failed(&self, error: &BackendError) {
-        let is_renewal = matches!(self.step, Step::Renew(_));
+        let is_renewal = matches!(self.extend, Extend::To(_));
         if is_renewal && !self.has_failed.swap(true, Ordering::AcqRel) {
             self.hold.renewal_failed(error);
         }
@@ -260,10 +260,7 @@ impl Asked {
         ToRenew {
             name: &self.hold.name,
             token: self.hold.token,
-            lease: match self.step {
-                Step::Renew(lease) => lease,
-                Step::Check => Duration::ZERO,
-            },
+            extend: self.extend,
         }
     }
 }

@@ -14,8 +14,8 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::{
     backend::{
-        Attempt, Backend, BackendError, BoxFuture, MultiAnswer, Released, Renewed, Request, Status,
-        ToRenew,
+        Attempt, Backend, BackendError, BoxFuture, Extend, MultiAnswer, Released, Renewed, Request,
+        Status, ToRenew,
     },
     fencing::FencingToken,
     key::LockName,
@@ -29,7 +29,7 @@ use self::queue::{
     grants,
     multi::acquire_multi,
     notify::NotifiedAttempt,
-    renew::{BATCH_LIMIT, Extend, renew, renew_all},
+    renew::{BATCH_LIMIT, renew, renew_all},
     server::Server,
 };
 use crate::{background::Context, connect_error::ConnectError, events::Counters};
@@ -115,26 +115,9 @@ impl Backend for RedisBackend {
         &'a self,
         name: &'a LockName,
         token: FencingToken,
-        lease: Duration,
+        extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        Box::pin(renew(&self.server, name, token, Extend::To(lease)))
-    }
-
-    fn restart<'a>(
-        &'a self,
-        name: &'a LockName,
-        token: FencingToken,
-        lease: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        Box::pin(renew(&self.server, name, token, Extend::Restart(lease)))
-    }
-
-    fn check<'a>(
-        &'a self,
-        name: &'a LockName,
-        token: FencingToken,
-    ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        Box::pin(renew(&self.server, name, token, Extend::To(Duration::ZERO)))
+        Box::pin(renew(&self.server, name, token, extend))
     }
 
     fn renewal_batch(&self) -> usize {

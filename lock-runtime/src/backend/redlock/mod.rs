@@ -41,7 +41,8 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use lock_core::{
     backend::{
-        Attempt, Backend, BackendError, BoxFuture, MultiAnswer, Released, Renewed, Request, Status,
+        Attempt, Backend, BackendError, BoxFuture, Extend, MultiAnswer, Released, Renewed, Request,
+        Status,
     },
     fencing::FencingToken,
     key::LockName,
@@ -56,10 +57,7 @@ use self::{
     node::Node,
     quorum::Quorum,
 };
-use crate::{
-    backend::redis::queue::renew::Extend, background::Context, connect_error::ConnectError,
-    events::Counters,
-};
+use crate::{background::Context, connect_error::ConnectError, events::Counters};
 
 /// How to reach the nodes.
 pub(crate) struct RedlockConfig {
@@ -200,26 +198,9 @@ impl Backend for RedlockBackend {
         &'a self,
         name: &'a LockName,
         token: FencingToken,
-        lease: Duration,
+        extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        Box::pin(self.quorum.renew(name, token, Extend::To(lease)))
-    }
-
-    fn restart<'a>(
-        &'a self,
-        name: &'a LockName,
-        token: FencingToken,
-        lease: Duration,
-    ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        Box::pin(self.quorum.renew(name, token, Extend::Restart(lease)))
-    }
-
-    fn check<'a>(
-        &'a self,
-        name: &'a LockName,
-        token: FencingToken,
-    ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
-        Box::pin(self.quorum.renew(name, token, Extend::To(Duration::ZERO)))
+        Box::pin(self.quorum.renew(name, token, extend))
     }
 
     fn last_error(&self) -> Option<String> {

@@ -13,7 +13,7 @@ use std::{
 
 use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
 use lock_core::{
-    backend::{BackendError, BoxFuture, Holder, Released, Renewed, Status},
+    backend::{BackendError, BoxFuture, Extend, Holder, Released, Renewed, Status},
     fencing::FencingToken,
     key::LockName,
     layout::Layout,
@@ -24,10 +24,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     backend::{
-        redis::queue::{
-            grants,
-            renew::{Extend, renew},
-        },
+        redis::queue::{grants, renew::renew},
         redlock::node::{LOST, Node, Standing},
     },
     background::{Context, shutdown::TrackedTask, sync::lock},

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{BackendError, BoxFuture, Holder, Released, Renewed, Status},
+    backend::{BackendError, BoxFuture, Extend, Holder, Released, Renewed, Status},
     fencing::FencingToken,
     key::LockName,
     lease::{CLAIM, Moment},
@@ -16,7 +16,7 @@ use crate::{
         protocol::{command::Arg, grant::GrantSnapshot, request::not_understood, units::claim_ms},
         queue::{
             cohorts::{Known, Passed, TakenUp},
-            renew::{Extend, renew},
+            renew::renew,
             server::Server,
         },
         session::Session,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use lock_core::{
-    backend::{BackendError, Renewed, ToRenew},
+    backend::{BackendError, Extend, Renewed, ToRenew},
     fencing::FencingToken,
     key::LockName,
     lease::{Moment, less_drift},
@@ -14,27 +14,6 @@ use crate::backend::redis::{
     protocol::{command::Arg, request::not_understood, units::millis},
     queue::{cohort::Confirmation, cohorts::Known, server::Server},
 };
-
-/// What becomes of a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Extend {
-    /// It lasts this long from now, unless it lasts longer already. Zero only looks.
-    To(Duration),
-    /// It lasts this long from now, even if that is shorter.
-    Restart(Duration),
-}
-
-impl Extend {
-    pub(crate) fn lease(self) -> Duration {
-        match self {
-            Self::To(lease) | Self::Restart(lease) => lease,
-        }
-    }
-
-    fn restarts(self) -> bool {
-        matches!(self, Self::Restart(_))
-    }
-}
 
 /// How many grants one command renews: a loaded server is busy with them for less than a millisecond.
 pub(crate) const BATCH_LIMIT: usize = 100;
@@ -46,9 +25,12 @@ pub(crate) async fn renew(
     token: FencingToken,
     extend: Extend,
 ) -> Result<Renewed, BackendError> {
-    let lease = extend.lease();
-    let one = [ToRenew { name, token, lease }];
-    let mut answers = renew_batch(server, &one, extend.restarts()).await?;
+    let one = [ToRenew {
+        name,
+        token,
+        extend,
+    }];
+    let mut answers = renew_batch(server, &one, extend.is_restart()).await?;
     Ok(answers.pop().unwrap_or(Renewed::NotHeld))
 }
 
@@ -63,7 +45,7 @@ pub(crate) async fn renew_all(
         Err(BackendError::Refused(_)) if holders.len() > 1 => {
             let each = holders
                 .iter()
-                .map(|one| renew(server, one.name, one.token, Extend::To(one.lease)));
+                .map(|one| renew(server, one.name, one.token, one.extend));
             join_all(each).await
         }
         Err(error) => holders.iter().map(|_| Err(error.clone())).collect(),
@@ -138,7 +120,7 @@ async fn renew_grants(
     let keys: Vec<_> = grants.iter().map(|grant| grant.name.as_str()).collect();
     let texts: Vec<_> = grants
         .iter()
-        .flat_map(|grant| [grant.token.to_string(), millis(grant.lease)])
+        .flat_map(|grant| [grant.token.to_string(), millis(grant.extend.lease())])
         .collect();
     let mut args = Vec::with_capacity(1 + texts.len());
     args.push(if restart { Arg::Restart } else { Arg::Text("") });
