@@ -208,7 +208,7 @@ impl Registry {
                 held.stage = Stage::Kept;
                 slot.nudge(common);
             } else {
-                slot.hand_on(common);
+                slot.grant_next(common);
             }
             Released::Released
         });
@@ -272,7 +272,7 @@ impl Slot {
     fn settle(&mut self, common: &mut Common) {
         let expired = |held: &Held| held.until.is_some_and(|until| CLOCK.now() >= until);
         if self.held.as_ref().is_some_and(expired) {
-            self.hand_on(common);
+            self.grant_next(common);
         }
     }
 
@@ -306,7 +306,7 @@ impl Slot {
     }
 
     /// Offers the lock to the first waiter whose time is not over, for its claim, or gives it to nobody.
-    fn hand_on(&mut self, common: &mut Common) {
+    fn grant_next(&mut self, common: &mut Common) {
         self.held = None;
         let now = CLOCK.now();
         while let Some(waiter) = self.queue.pop_front() {
@@ -343,7 +343,7 @@ impl Slot {
     ) {
         self.notified.retain(|other| !Arc::ptr_eq(other, look));
         if self.held.as_ref().is_some_and(|held| held.owner == owner) {
-            self.hand_on(common);
+            self.grant_next(common);
         } else if let Some(place) = ticket.and_then(|ticket| self.place(ticket).ok()) {
             self.queue.remove(place);
             if place == 0 {

@@ -189,7 +189,7 @@ impl LockClientBuilder {
     /// What differs from the native layout:
     /// - **No order.** Redisson takes a lock that is free, whoever has waited longer; so do callers of ours, by
     ///   [`Strategy::Notify`] (the default here) or [`Strategy::Spin`]. `handoff` is refused. Calls of one process take
-    ///   turns. In vain a process looks five times a second, for Redisson's spin locks, its fair locks and a lock that
+    ///   turns. Each client looks five times a second without being woken, for Redisson's spin locks, its fair locks and a lock that
     ///   expires say nothing.
     /// - **Fencing tokens** rise over all holders in Rust. A plain `RLock` has none. Where Redisson's `RFencedLock` is
     ///   used under the same name both draw from one rising sequence, once its counter `redisson_lock_token:{name}`

@@ -35,7 +35,7 @@ pub enum ReleaseOutcome {
     Lost(LossReason),
 }
 
-/// One entry's duty to leave. Dropped, it leaves in the background.
+/// One entry, which has to leave. Dropped, it leaves in the background.
 #[derive(Debug)]
 pub(crate) struct EntryTicket {
     /// `None` once it has left.

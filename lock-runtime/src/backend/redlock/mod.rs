@@ -13,7 +13,7 @@
 //! **Tokens** rise strictly in grant order. Each node's own counter offers one; the lock's is the greatest that was
 //! offered, and before the body starts a majority knows it: the nodes that offered it, and others into whose counter it
 //! is written. The majority of the next grant has a node in common with these, and that node, which grants only after
-//! the earlier hold is over there, offers a greater one. A node that lost its counter begins anew at its own clock, which
+//! the earlier hold is over there, offers a greater one. A node that lost its counter begins again at its own clock, which
 //! may be behind the one that an earlier token came from.
 //!
 //! **Restarts.** A node that comes back without its state would help to grant a lock that it has granted before. Each
@@ -219,7 +219,7 @@ impl Backend for RedlockBackend {
 
     fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
         Box::pin(async move {
-            // A node that is not counted answers in vain.
+            // The answer of a node that is not counted does not count.
             let counted = self.quorum.nodes.iter().filter(|node| !node.was_lost());
             let asked = counted.map(|node| node.server().is_answering(within));
             let answered = join_all(asked).await;

@@ -1,7 +1,7 @@
 //! A grant as the server tells of it.
 //!
-//! A session has an session_id, a random number that the entries of its callers in a queue name and nothing else shows. What a
-//! script tells it goes to the channel that is named by the session_id's SHA-1, and is signed with the session_id: whoever may list
+//! A session has an id, a random number that the entries of its callers in a queue name and nothing else shows. What a
+//! script tells it goes to the channel that is named by the SHA-1 of the id, and is signed with the id: whoever may list
 //! channels, listen and publish, but read no keys, can neither forge a grant nor change one. A message that is repeated
 //! tells its owners nothing new: each keeps the newest grant that it was told of.
 
@@ -21,7 +21,7 @@ pub(crate) struct GrantSnapshot {
     pub(crate) first: u64,
     pub(crate) owners: Vec<OwnerId>,
     pub(crate) lease: Duration,
-    /// The session_id of the session that was told.
+    /// The session that was told.
     pub(crate) session_id: String,
     /// Whether it was pushed, and not the answer to a question.
     pub(crate) is_pushed: bool,
@@ -85,7 +85,7 @@ impl GrantSnapshot {
     }
 }
 
-/// The notification channel of an session_id.
+/// The notification channel of a session.
 pub(crate) fn channel(session_id: &str) -> String {
     format!("lock:session:{}", sha1(&[session_id]))
 }
@@ -96,7 +96,7 @@ fn sha1(parts: &[&str]) -> String {
     sha1.digest().to_string()
 }
 
-/// What a script told an session_id.
+/// What a script told a session.
 #[derive(Debug)]
 pub(crate) enum Message<'a> {
     /// The lock of this name is free, and nobody queues.

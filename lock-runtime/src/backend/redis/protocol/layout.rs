@@ -53,7 +53,7 @@ impl Names {
         keys
     }
 
-    /// Which session_id was handed the lock last, where a queue hands it on.
+    /// Which session was granted the lock last, where a queue grants it.
     pub(crate) fn claim(&self) -> Option<&str> {
         self.claim.as_deref()
     }

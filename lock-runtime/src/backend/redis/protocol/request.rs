@@ -35,7 +35,7 @@ use crate::{
     },
 };
 
-/// The room for what a request says of its owner beside the session_id: an owner of 32 digits, and two times.
+/// The room for what a request says of its owner beside the session: an owner of 32 digits, and two times.
 const ROOM: usize = 64;
 
 /// A request that was sent by the caller itself, whose answer may grant the lock.
@@ -358,7 +358,7 @@ impl AcquireRequest {
 fn snapshot(grant: Value, left: Value, sent: Moment) -> Result<GrantSnapshot, CallError> {
     let (grant, left): (String, u64) = (decode(grant)?, decode(left)?);
     GrantSnapshot::parse(&grant, left, sent)
-        // It names an session_id, which is a secret.
+        // It names a session, which is a secret.
         .ok_or_else(|| {
             CallError::Refused(not_understood(&format_args!(
                 "a grant of {} bytes",

@@ -184,7 +184,7 @@ impl NotifiedAttempt {
         }
     }
 
-    /// Waits no more.
+    /// Ends the waiting.
     fn end_waiting(&mut self) {
         if let Some(caller) = self.caller.take() {
             let Joined {

@@ -42,7 +42,7 @@ pub(crate) mod waiters;
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
 /// The pause between two tries to connect: at first, and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
-/// After a server that leads no more, a connection counts when it has lasted for so long.
+/// After a server that is no master any longer, a connection counts when it has lasted for so long.
 const TRIAL: Duration = Duration::from_secs(1);
 /// A lock is probed so much later than its lease ends, when the server has seen the end, too.
 const LEASE_ENDED: Duration = Duration::from_millis(1);

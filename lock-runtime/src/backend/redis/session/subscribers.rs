@@ -291,7 +291,7 @@ impl Subscribers {
             .is_some_and(|topic| topic.callers.is_empty())
     }
 
-    /// Knows a topic no more, unless somebody has joined.
+    /// Removes a topic, unless somebody has joined.
     pub(crate) fn forget(&self, topic: &str) {
         let mut topics = lock(&self.topics);
         if topics

@@ -119,7 +119,7 @@ impl Sessions {
         })
     }
 
-    /// Uses a session no more, because it has ended.
+    /// Removes a session that has ended.
     pub(crate) fn retire(&self, session: &Arc<Session>) {
         for other in lock(&self.by_runtime).values_mut() {
             if other

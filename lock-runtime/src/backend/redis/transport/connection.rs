@@ -51,7 +51,7 @@ pub(crate) enum CallError {
     Broken(String),
     /// The server cannot carry out the command for the moment.
     NotReady(String),
-    /// The server leads no more: a new connection, and with it a new floor, after a moment.
+    /// The server is no master any longer: a new connection, and with it a new floor, after a moment.
     Demoted(String),
     /// The server refuses.
     Refused(BackendError),
@@ -159,7 +159,7 @@ pub(crate) struct Connection {
     pub(crate) identity: Identity,
     /// The server's time when the connection was made, in µs.
     pub(crate) floor: String,
-    /// Whether the server lets us close connections that are ours no more.
+    /// Whether the server lets us close earlier connections of ours.
     pub(crate) may_kill: bool,
     pub(crate) health: Arc<Health>,
     /// Server time less local time, in µs, to a round trip.
@@ -344,7 +344,7 @@ impl Connection {
         })
     }
 
-    /// Hears of a channel from now on, or no more.
+    /// Subscribes to a channel, or unsubscribes.
     pub(crate) async fn listen(&self, channel: &str, listening: bool) -> Result<(), CallError> {
         let verb = if listening {
             "SUBSCRIBE"

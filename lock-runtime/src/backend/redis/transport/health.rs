@@ -60,7 +60,7 @@ pub(crate) struct Health {
     broken: AtomicBool,
     /// Why the connection was lost; none while it is not, and where this process gave it up.
     lost: OnceLock<String>,
-    /// The server at its other end leads no more, or has another time: connecting anew at once would find the same.
+    /// The server at its other end is no master any longer, or has another time: to connect again at once would find the same.
     demoted: AtomicBool,
     broke: Notify,
 }
@@ -125,7 +125,7 @@ impl Health {
         self.in_flight.load(Ordering::SeqCst) == 0
     }
 
-    /// The connection is lost: the server is gone, silent, or leads no more.
+    /// The connection is lost: the server is gone, silent, or no master any longer.
     pub(crate) fn mark_lost(&self, reason: &str) {
         // What fails because this process has given it up says nothing of the server.
         if !self.is_broken() {

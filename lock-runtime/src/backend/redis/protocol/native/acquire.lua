@@ -28,7 +28,7 @@ if not held then
   end
   -- A caller that waits looks next, and that hands the lock on. One that does not wait does it here.
   if ARGV[4] == '0' then
-    local given, more = hand_on(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], nil, KEYS[3], ARGV[3], ARGV[5])
+    local given, more = grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], nil, KEYS[3], ARGV[3], ARGV[5])
     if not given and not more then
       return take() -- those who queued are gone
     end

@@ -7,7 +7,7 @@
 --       4 wait in ms (0: do not queue)
 --       5 claim in ms
 --       6 not after (server time in µs, '' without limit)
---       7 `notify|session_id`, if the session_id is to be woken when a lock that is not free becomes free
+--       7 `notify|session_id`, if the session is to be woken when a lock that is not free becomes free
 
 if ARGV[6] ~= '' then
   local time = redis.call('TIME')

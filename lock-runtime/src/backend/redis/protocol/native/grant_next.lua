@@ -1,12 +1,12 @@
--- Shared by the scripts that give a lock away.
+-- Shared by the scripts that grant a lock.
 --
 -- State of a lock, all in one slot:
 --   grant  string  token|lease|session_id|owner owner …   expires with the lease. Several owners are a cohort: neighbours of the
---                 queue, of one session_id and one lease, who have their turns one after the other. The token is the first one's;
+--                 queue, of one session and one lease, who have their turns one after the other. The token is the first one's;
 --                 the others have those after it.
 --   queue  zset    owner|session_id|lease|wait            score: microseconds at which it was queued, never repeated
---                 and after all of these `notify|session_id`, score infinite, for each session_id to be woken when nobody queues
---   claim  string  session_id                             the session_id that was handed the lock last, for longer than its claim stands
+--                 and after all of these `notify|session_id`, score infinite, for each session to be woken when nobody queues
+--   claim  string  session_id                             the session that was granted the lock last, for longer than its claim stands
 --   fence  string  the newest token of the slot
 
 local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)$'
@@ -17,7 +17,7 @@ local TELLING_LEASE = 500
 -- No script looks at more entries of a queue than so many: others wait meanwhile.
 local ENTRIES_AT_MOST = 2000
 
--- The channel of an session_id. It does not tell the session_id, which signs what is said there.
+-- The channel of a session. It does not tell the id, which signs the messages there.
 local function channel_of(session_id)
   return 'lock:session:' .. redis.sha1hex(session_id)
 end
@@ -45,7 +45,7 @@ local function before_all(queue, now)
   return math.min(tonumber(head or now), now) - 1
 end
 
--- Takes the neighbours of a head that is gone from the queue already, as far as they are of its session_id and its lease, out
+-- Takes the neighbours of a head that is gone from the queue already, as far as they are of its session and its lease, out
 -- of the queue. Returns the owners of all that are alive, and their number.
 local function cohort(queue, owner, session_id, lease, now)
   local tail = '|' .. session_id .. '|' .. lease .. '|'
@@ -70,7 +70,7 @@ local function cohort(queue, owner, session_id, lease, now)
   return table.concat(owners, ' '), #owners
 end
 
--- Takes the places of an session_id out of the queue, because its process does not listen. Once it does, it finds that they are
+-- Takes the places of a session out of the queue, because its process does not listen. Once it does, it finds that they are
 -- gone, and takes them again.
 local function set_aside(queue, session_id)
   local first, last = OWNER_DIGITS + 2, OWNER_DIGITS + 1 + #session_id
@@ -90,7 +90,7 @@ end
 -- it gave it to; nil and true if it has seen as many entries as it may, and others are left. `head` is what ZPOPMIN has
 -- just returned: that, or DEL, is the first write, after which Redis lets a script grow even when it is out of memory.
 -- `claimed` is nil where the caller does not know that key.
-local function hand_on(head, grant, queue, claimed, fence, floor, claim)
+local function grant_next(head, grant, queue, claimed, fence, floor, claim)
   local now
   local entries = 0
   while head[1] do
@@ -132,8 +132,8 @@ local function hand_on(head, grant, queue, claimed, fence, floor, claim)
   return nil, false
 end
 
--- An session_id that was handed the lock and has let the claim expire does not listen: it delays the others by one claim, however
--- many wait there. `speaks` is the session_id that asks, which does listen.
+-- A session that was granted the lock and has let the claim expire does not listen: it delays the others by one claim, however
+-- many wait there. `speaks` is the session that asks, which does listen.
 local function set_claimant_aside(queue, claimed, speaks)
   local session_id = redis.call('GET', claimed)
   if session_id then
@@ -144,10 +144,10 @@ local function set_claimant_aside(queue, claimed, speaks)
   end
 end
 
--- Hands on a lock that nobody has released, because its grant has expired or was deleted. A claimant that let its claim
+-- Grants a lock to the next that nobody has released, because its grant has expired or was deleted. A claimant that let its claim
 -- expire is set aside first.
-local function hand_on_expired(grant, queue, claimed, fence, floor, claim, speaks)
+local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   set_claimant_aside(queue, claimed, speaks)
-  return hand_on(redis.call('ZPOPMIN', queue), grant, queue, claimed, fence, floor, claim)
+  return grant_next(redis.call('ZPOPMIN', queue), grant, queue, claimed, fence, floor, claim)
 end
 

@@ -24,14 +24,14 @@ if score and not held and ARGV[5] == 'enter' then
     end
     redis.call('ZREM', KEYS[2], head[1])
   end
-  hand_on(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
+  grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
   return { 'left' }
 end
 if score or not held or not string.find(held, ARGV[1], 1, true) then
   return { 'left' } -- it was queued, or neither queued nor inside
 end
 if ARGV[5] == 'abandon' and not string.find(held, ' ', 1, true) then
-  hand_on(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
+  grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
   return { 'left' }
 end
 -- Granted meanwhile. A cohort is its process's: another member may be inside.

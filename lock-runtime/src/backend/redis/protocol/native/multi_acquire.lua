@@ -16,7 +16,7 @@ for i = 2, #KEYS, 2 do
   local held = redis.call('GET', KEYS[i])
   if not held and redis.call('EXISTS', KEYS[i + 1]) == 1 then
     -- The head gets the lock, whoever asks; those who queued may be gone.
-    hand_on(redis.call('ZPOPMIN', KEYS[i + 1]), KEYS[i], KEYS[i + 1], nil, KEYS[1], ARGV[2], ARGV[3])
+    grant_next(redis.call('ZPOPMIN', KEYS[i + 1]), KEYS[i], KEYS[i + 1], nil, KEYS[1], ARGV[2], ARGV[3])
     held = redis.call('GET', KEYS[i])
   end
   if held then

@@ -54,9 +54,9 @@ if added[1] then
   end
 end
 if not held then
-  hand_on_expired(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
+  grant_expired(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
 end
--- A grant of this session_id; what is left of any, in ms, also of one that this request gave; then the places.
+-- A grant of this session; what is left of any, in ms, also of one that this request gave; then the places.
 local mine = held and string.match(held, '^%d+|%d+|([^|]+)|') == ARGV[1]
 local left = held and left_of(KEYS[1], held) or math.max(redis.call('PTTL', KEYS[1]), 0)
 return { mine and held or false, left, unpack(places) }

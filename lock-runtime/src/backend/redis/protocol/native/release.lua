@@ -1,3 +1,3 @@
 -- The rest of release_last.lua: somebody waits.
-hand_on(head, KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3])
+grant_next(head, KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3])
 return 1 -- released

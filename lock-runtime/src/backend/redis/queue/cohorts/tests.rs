@@ -239,7 +239,7 @@ fn a_newer_grant_replaces_one_that_the_server_has_lost() {
     let taken_up = fixture.push(20, &[&c], at(10));
     assert_eq!(taken_up.requeue.len(), 1, "its members queue again");
     assert_eq!(c.offered(), Some(20));
-    // What is told of the older one late counts no more.
+    // What is told of the older one late does not count.
     assert!(is_nothing(&fixture.describe(7, &[&b], at(20))));
 }
 
