@@ -154,7 +154,7 @@ impl Error for LockError {
             Self::Busy { with, .. } => match with {
                 BusyWith::AnotherProcess => &Advice("try again later or raise `wait`"),
                 BusyWith::ThisProcess => &Advice(
-                    "another call of this process is inside: a task spawned inside a call waits for that call, unless its future is taken along with `.in_current_hold()`",
+                    "another call of this process holds it: try again later or raise `wait`. A task that was spawned inside that call enters with it only if its future is taken along with `.in_current_hold()`",
                 ),
                 BusyWith::Sibling => &Advice(
                     "a sibling under the same enclosing call is inside, and siblings take turns: a task spawned inside the sibling waits for it, unless its future is taken along with `.in_current_hold()`",

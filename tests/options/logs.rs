@@ -123,12 +123,13 @@ async fn a_lock_that_nobody_used_is_not_told_as_lost() {
     let (client, other) = (connect().await, connect().await);
     let held = other.lock("unused:b").acquire().await.unwrap();
     let both = client.locks(["unused:a", "unused:b"]).wait(30 * SECOND);
+    let both = both.lease(6 * SECOND).renew(true);
     let both = tokio::spawn(async move { both.run(async {}).await });
     support::stores::until_waiting(&other, "unused:b", 1).await;
     server.stop_process();
     until(async || client.stats().renewal_failed > 0).await;
-    // Longer than the claim that it has.
-    tokio::time::sleep(2500 * MS).await;
+    // Longer than the lease that it has.
+    tokio::time::sleep(7 * SECOND).await;
     server.continue_process();
     held.release().await;
     both.await.unwrap().unwrap();
