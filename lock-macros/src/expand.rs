@@ -9,10 +9,10 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::{Lifetime, Token, Type, ext::IdentExt as _, spanned::Spanned as _, visit_mut::VisitMut};
 
 use crate::{
-    args::{Args, Keys},
-    arguments::{Argument, Arguments},
+    attribute_args::{Args, Keys},
     key::ResolvedKeys,
     mistakes::Mistakes,
+    parameters::{Argument, Arguments},
     shape::{Body, is_called},
     signature::Function,
     value::OnBusy,

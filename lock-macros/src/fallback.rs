@@ -3,7 +3,7 @@
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::quote;
 
-use crate::{args::Args, expand};
+use crate::{attribute_args::Args, expand};
 
 /// ```text
 /// // before

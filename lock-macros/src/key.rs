@@ -6,10 +6,10 @@ use quote::{ToTokens as _, quote, quote_spanned};
 use syn::{Ident, Index, Member, Receiver, Type, ext::IdentExt as _, spanned::Spanned as _};
 
 use crate::{
-    args::{Key, Keys},
-    arguments::{Argument, Arguments},
+    attribute_args::{Key, Keys},
     lookalikes,
     mistakes::Mistakes,
+    parameters::{Argument, Arguments},
     suggest,
     template::{Piece, Placeholder},
     types::{last_segment, ungrouped},

@@ -8,16 +8,16 @@
 #[cfg(not(fuzzing))]
 use proc_macro::TokenStream;
 
-mod args;
-mod arguments;
+mod attribute_args;
 mod duration;
 mod expand;
 mod fallback;
 mod key;
 mod lookalikes;
 mod mistakes;
-mod names;
 mod option;
+mod option_names;
+mod parameters;
 mod shape;
 mod signature;
 mod suggest;
@@ -25,7 +25,7 @@ mod template;
 mod types;
 mod value;
 
-use crate::{args::Args, mistakes::Mistakes, signature::Function};
+use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 
 /// Runs an `async fn` under a distributed lock.
 ///

@@ -5,7 +5,7 @@ use lock_core::key::{KeyError, LockKey, LockName};
 use syn::ext::IdentExt as _;
 
 use crate::{
-    arguments::{Argument, Arguments},
+    parameters::{Argument, Arguments},
     template::{Piece, is_name},
 };
 

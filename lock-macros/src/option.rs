@@ -3,7 +3,7 @@
 use proc_macro2::TokenTree;
 use syn::{Expr, Ident, LitStr, Token, ext::IdentExt as _, parse::ParseStream};
 
-use crate::{mistakes::Mistakes, names, value};
+use crate::{mistakes::Mistakes, option_names, value};
 
 /// Reads one `name = value` and the comma behind it. After a mistake the input stands before the next option.
 pub(crate) fn option(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Expr)> {
@@ -47,14 +47,14 @@ fn name_and_value(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Id
     };
     if !input.peek(Token![=]) || input.peek(Token![==]) {
         let written = name.unraw().to_string();
-        if names::is_known(&written) {
-            let example = names::example(&written);
+        if option_names::is_known(&written) {
+            let example = option_names::example(&written);
             mistakes.add(
                 &name,
                 format_args!("`{written}` needs `=` and a value: write `{example}`"),
             );
         } else {
-            mistakes.add(&name, names::unknown(&written));
+            mistakes.add(&name, option_names::unknown(&written));
         }
         return None;
     }
@@ -68,7 +68,7 @@ fn name_and_value(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Id
     match input.parse() {
         Ok(expr) => Some((name, value::ungrouped(expr))),
         Err(_) => {
-            let example = names::example(&name.unraw().to_string());
+            let example = option_names::example(&name.unraw().to_string());
             mistakes.add_at(
                 value,
                 format_args!("this is no value for `{name}`: write `{example}`"),

@@ -1,4 +1,4 @@
-//! The options of an acquisition, which one lock and several locks have in common.
+//! The options of an acquisition, and their setters, which one lock and several locks share.
 
 use std::sync::Arc;
 

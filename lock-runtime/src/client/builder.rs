@@ -11,11 +11,11 @@ use lock_core::{
 use crate::{
     backend::{
         memory::MemoryBackend,
-        redis::{RedisBackend, RedisConfig},
+        redis::{RedisBackend, RedisConfig, url::parse_url},
         redlock::{self, RedlockBackend, RedlockConfig},
     },
     background::Context,
-    client::{LockClient, url},
+    client::LockClient,
     connect_error::ConnectError,
     events::Counters,
     lease::{scheduler::Renewals, shared::Shared},
@@ -99,7 +99,7 @@ impl Target {
                     native()?;
                     return Ok(Arc::new(MemoryBackend::named(registry, counters.clone())));
                 }
-                None => url::parse_url(&url)?,
+                None => parse_url(&url)?,
             },
         };
         let config = RedisConfig {

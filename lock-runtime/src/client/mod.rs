@@ -1,7 +1,6 @@
 //! A client: one set of locks, the defaults of its calls, and how code finds it.
 
 pub(crate) mod builder;
-pub(crate) mod url;
 
 use std::{fmt, future::Future, time::Duration};
 

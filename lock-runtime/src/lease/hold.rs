@@ -25,9 +25,9 @@ use crate::{
     events::{Counters, TARGET, count},
     lease::{
         Applied, Lease, Requested,
+        due_queue::{DueEntry, Scheduled},
         moment::AtomicMoment,
         policy::{self, Plan},
-        schedule::{ScheduleEntry, Scheduled},
         siblings::Turns,
     },
 };
@@ -68,7 +68,7 @@ pub(crate) struct HoldState {
     pub(crate) name: LockName,
     pub(crate) token: FencingToken,
     pub(crate) terms: LeaseTerms,
-    schedule_entry: ScheduleEntry,
+    due_entry: DueEntry,
     /// Released before, the lock stays taken until then; none if it is free at once.
     retain_until: AtomicMoment,
     host: Arc<dyn HoldHost>,
@@ -101,8 +101,8 @@ impl fmt::Debug for HoldState {
 }
 
 impl Scheduled for HoldState {
-    fn schedule_entry(&self) -> &ScheduleEntry {
-        &self.schedule_entry
+    fn due_entry(&self) -> &DueEntry {
+        &self.due_entry
     }
 }
 
@@ -121,7 +121,7 @@ impl HoldState {
             name,
             token: grant.token,
             terms,
-            schedule_entry: ScheduleEntry::new(),
+            due_entry: DueEntry::new(),
             retain_until: AtomicMoment::new(Some(Moment::new(Duration::ZERO))),
             host,
             tracked: Mutex::new(None),

@@ -1,11 +1,11 @@
 //! The lease of one hold, as its process knows it. Decides what an answer of the backend changes; sends nothing.
 
+pub(crate) mod due_queue;
 pub(crate) mod hold;
 pub(crate) mod moment;
 pub(crate) mod policy;
 pub(crate) mod registry;
 pub(crate) mod release;
-pub(crate) mod schedule;
 pub(crate) mod scheduler;
 pub(crate) mod shared;
 pub(crate) mod siblings;

@@ -1,4 +1,4 @@
-//! What is due for a hold, and when: decided here, and done by `renewal`.
+//! The renewal policy: what one hold needs next, a renewal or a check, and at which moment.
 
 use std::time::Duration;
 

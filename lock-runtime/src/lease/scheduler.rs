@@ -22,9 +22,9 @@ use crate::{
     events::{TARGET, count},
     lease::{
         Applied, Requested,
+        due_queue::{DueQueue, Scheduled},
         hold::{HoldState, UnconfirmedRelease},
         policy,
-        schedule::{Schedule, Scheduled},
     },
 };
 
@@ -38,7 +38,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct RenewalScheduler {
     context: Arc<Context>,
-    schedule: Mutex<Schedule<HoldState>>,
+    schedule: Mutex<DueQueue<HoldState>>,
     earlier: Arc<Notify>,
     started: AtomicBool,
     ending: CancellationToken,
@@ -148,7 +148,7 @@ impl RenewalScheduler {
     /// Renews and checks a hold no longer.
     pub(crate) fn remove(&self, hold: &Arc<HoldState>) {
         let mut schedule = lock(&self.schedule);
-        hold.schedule_entry().end();
+        hold.due_entry().end();
         schedule.remove(hold);
     }
 
@@ -267,7 +267,7 @@ impl Asked {
 
 /// Whether there is anything to do for a hold. A deadline that has passed is seen here.
 fn is_tended(hold: &HoldState) -> bool {
-    hold.schedule_entry().is_scheduled()
+    hold.due_entry().is_scheduled()
         && hold.loss().is_none()
         && !hold.give_up_unused(hold.backend().now())
 }

@@ -1,4 +1,4 @@
-//! The turns that siblings take inside one hold, first come, first served.
+//! Re-entry: the turns that siblings take inside one hold, first come, first served.
 //!
 //! A turn is offered to the first in the queue, which takes it at the instant of its poll. An offer that is not taken
 //! within a claim passes on, and so does a turn whose body has not begun in time. No thread watches: each waiter does.

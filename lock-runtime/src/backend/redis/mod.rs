@@ -9,6 +9,7 @@ pub(crate) mod queue;
 pub(crate) mod session;
 pub(crate) mod topology;
 pub(crate) mod transport;
+pub(crate) mod url;
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +30,7 @@ use self::queue::{
     grants,
     multi::acquire_multi,
     notify::NotifiedAttempt,
-    renew::{BATCH_LIMIT, renew, renew_all},
+    renew_commands::{BATCH_LIMIT, renew, renew_all},
     server::Server,
 };
 use crate::{background::Context, connect_error::ConnectError, events::Counters};

@@ -24,7 +24,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     backend::{
-        redis::queue::{grants, renew::renew},
+        redis::queue::{grants, renew_commands::renew},
         redlock::node::{LOST, Node, Standing},
     },
     background::{Context, shutdown::TrackedTask, sync::lock},

@@ -1,6 +1,6 @@
 //! `redlock://[user:password@]host[:port],host[:port],..[/db]`: several servers, one user and one database.
 
-use crate::{client::url::parse_url, connect_error::ConnectError};
+use crate::{backend::redis::url::parse_url, connect_error::ConnectError};
 
 /// How many servers are a quorum that survives the loss of one.
 const FEWEST: usize = 3;

@@ -1,4 +1,4 @@
-//! What a server's grants go through: taken up, renewed, passed on, retained, released. The [cohorts](super::cohorts)
+//! What a server's grants go through: taken up, renewed, passed on, retained, released. The [cohorts](super::cohort_registry)
 //! decide, this file sends.
 
 use std::{sync::Arc, time::Duration};
@@ -15,8 +15,8 @@ use crate::{
     backend::redis::{
         protocol::{command::Arg, grant::GrantSnapshot, request::not_understood, units::claim_ms},
         queue::{
-            cohorts::{Known, Passed, TakenUp},
-            renew::renew,
+            cohort_registry::{Known, Passed, TakenUp},
+            renew_commands::renew,
             server::Server,
         },
         session::Session,

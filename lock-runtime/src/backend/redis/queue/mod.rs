@@ -3,12 +3,12 @@
 pub(crate) mod attempt;
 pub(crate) mod cleanup;
 pub(crate) mod cohort;
-pub(crate) mod cohorts;
+pub(crate) mod cohort_registry;
 pub(crate) mod driver;
 pub(crate) mod enqueue;
 pub(crate) mod grants;
 pub(crate) mod heartbeat;
 pub(crate) mod multi;
 pub(crate) mod notify;
-pub(crate) mod renew;
+pub(crate) mod renew_commands;
 pub(crate) mod server;

@@ -20,14 +20,14 @@ use crate::{
             layout::{Names, REDISSON_PROBE, Scripts},
             request::AcquireRequest,
         },
-        queue::cohorts::Cohorts,
+        queue::cohort_registry::Cohorts,
         session::Session,
         topology::single::Sessions,
         transport::{
             connection::{CallError, Connector},
+            liveness::{Liveness, Readiness},
             outage::Outages,
             preflight::{Failure, check},
-            pulse::{Pulse, Readiness},
             script::Script,
         },
     },
@@ -61,7 +61,7 @@ pub(crate) struct Server {
     pub(crate) sessions: Sessions,
     pub(crate) cohorts: Cohorts,
     outages: Arc<Outages>,
-    pulse: Pulse,
+    liveness: Liveness,
     readiness: Arc<Readiness>,
     /// Cancelled when nobody waits here any more, and nobody begins to.
     pub(crate) shutdown: CancellationToken,
@@ -99,7 +99,7 @@ impl Server {
             readiness: connector.readiness.clone(),
             sessions: Sessions::new(connector, server.clone()),
             cohorts: Cohorts::default(),
-            pulse: Pulse::default(),
+            liveness: Liveness::default(),
             context,
             counters,
             shutdown: CancellationToken::new(),
@@ -219,10 +219,10 @@ impl Server {
             connection.ask_time().await.is_ok()
         };
         let has_heard_since = move |moment| heard.sessions.has_heard_since(moment);
-        let pulse = self
-            .pulse
+        let liveness = self
+            .liveness
             .ask(&self.context, within, asking, has_heard_since);
-        pulse.await && self.readiness.is_ready(self.now())
+        liveness.await && self.readiness.is_ready(self.now())
     }
 
     /// From now on nobody waits here, and nobody begins to.

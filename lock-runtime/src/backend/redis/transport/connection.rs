@@ -16,8 +16,8 @@ use crate::{
     backend::redis::transport::{
         batcher::Batcher,
         health::{Health, InFlight, Parking},
+        liveness::Readiness,
         outage::Outages,
-        pulse::Readiness,
         script::Script,
     },
     background::Context,

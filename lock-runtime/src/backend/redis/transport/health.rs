@@ -1,4 +1,4 @@
-//! What is known of the health of a connection, and where its heartbeat sleeps.
+//! The health of one connection: what was heard, what is unanswered, whether it is broken.
 
 use std::{
     pin::pin,

@@ -3,7 +3,7 @@
 pub(crate) mod batcher;
 pub(crate) mod connection;
 pub(crate) mod health;
+pub(crate) mod liveness;
 pub(crate) mod outage;
 pub(crate) mod preflight;
-pub(crate) mod pulse;
 pub(crate) mod script;

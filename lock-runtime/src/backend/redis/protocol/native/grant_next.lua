@@ -1,4 +1,4 @@
--- Shared by the scripts that grant a lock.
+-- Grants the lock to the next waiter that is alive and can be told. Shared by the scripts that do so.
 --
 -- State of a lock, all in one slot:
 --   grant  string  token|lease|session_id|owner owner …   expires with the lease. Several owners are a cohort: neighbours of the

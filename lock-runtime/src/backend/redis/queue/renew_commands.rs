@@ -12,7 +12,7 @@ use lock_core::{
 
 use crate::backend::redis::{
     protocol::{command::Arg, request::not_understood, units::millis},
-    queue::{cohort::Confirmation, cohorts::Known, server::Server},
+    queue::{cohort::Confirmation, cohort_registry::Known, server::Server},
 };
 
 /// How many grants one command renews: a loaded server is busy with them for less than a millisecond.

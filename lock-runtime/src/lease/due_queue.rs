@@ -1,4 +1,4 @@
-//! Who is due when: decided here, and done by the scheduler.
+//! All items, ordered by when they are due.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -14,7 +14,7 @@ use crate::lease::moment::AtomicMoment;
 
 /// Where one item stands in a schedule. Changed under the lock of the schedule.
 #[derive(Debug)]
-pub(crate) struct ScheduleEntry {
+pub(crate) struct DueEntry {
     /// None while it is not in the schedule.
     due: AtomicMoment,
     /// Its number among those that are due then.
@@ -22,7 +22,7 @@ pub(crate) struct ScheduleEntry {
     ended: AtomicBool,
 }
 
-impl ScheduleEntry {
+impl DueEntry {
     pub(crate) fn new() -> Self {
         Self {
             due: AtomicMoment::new(None),
@@ -62,18 +62,18 @@ impl ScheduleEntry {
 
 /// What can be scheduled.
 pub(crate) trait Scheduled {
-    fn schedule_entry(&self) -> &ScheduleEntry;
+    fn due_entry(&self) -> &DueEntry;
 }
 
 /// Items by when they are due.
 #[derive(Debug)]
-pub(crate) struct Schedule<T> {
+pub(crate) struct DueQueue<T> {
     due: BTreeMap<Moment, Vec<Arc<T>>>,
     /// When its owner will wake by itself.
     armed: Option<Moment>,
 }
 
-impl<T> Default for Schedule<T> {
+impl<T> Default for DueQueue<T> {
     fn default() -> Self {
         Self {
             due: BTreeMap::new(),
@@ -82,14 +82,14 @@ impl<T> Default for Schedule<T> {
     }
 }
 
-impl<T: Scheduled> Schedule<T> {
+impl<T: Scheduled> DueQueue<T> {
     /// Adds an item, unless it has ended. True if its owner has to wake earlier.
     pub(crate) fn insert(&mut self, item: &Arc<T>, due: Moment) -> bool {
-        if !item.schedule_entry().is_scheduled() {
+        if !item.due_entry().is_scheduled() {
             return false;
         }
         let items = self.due.entry(due).or_default();
-        item.schedule_entry().move_to(due, items.len());
+        item.due_entry().move_to(due, items.len());
         items.push(item.clone());
         let earlier = self.armed.is_none_or(|armed| due < armed);
         if earlier {
@@ -100,14 +100,14 @@ impl<T: Scheduled> Schedule<T> {
 
     /// Takes an item out; false if it was not there.
     pub(crate) fn remove(&mut self, item: &T) -> bool {
-        let Some((due, place)) = item.schedule_entry().take() else {
+        let Some((due, place)) = item.due_entry().take() else {
             return false;
         };
         if let Entry::Occupied(mut entry) = self.due.entry(due) {
             let items = entry.get_mut();
             items.swap_remove(place);
             if let Some(moved) = items.get(place) {
-                moved.schedule_entry().move_to(due, place);
+                moved.due_entry().move_to(due, place);
             }
             if items.is_empty() {
                 entry.remove();
@@ -118,10 +118,7 @@ impl<T: Scheduled> Schedule<T> {
 
     /// Makes an item due by then. One that is being tended is not in the schedule, and stays out.
     pub(crate) fn bring_forward(&mut self, item: &Arc<T>, due: Moment) -> bool {
-        let later = item
-            .schedule_entry()
-            .due()
-            .is_some_and(|planned| due < planned);
+        let later = item.due_entry().due().is_some_and(|planned| due < planned);
         later && self.remove(item) && self.insert(item, due)
     }
 
@@ -135,7 +132,7 @@ impl<T: Scheduled> Schedule<T> {
             taken.extend(entry.remove());
         }
         for item in &taken {
-            item.schedule_entry().take();
+            item.due_entry().take();
         }
         // An item that has left does not put the waking off: the next one would wake the owner for nothing.
         if self.armed.is_none_or(|armed| armed <= now) {
@@ -147,7 +144,7 @@ impl<T: Scheduled> Schedule<T> {
     /// Takes everything out.
     pub(crate) fn clear(&mut self) {
         for item in std::mem::take(&mut self.due).into_values().flatten() {
-            item.schedule_entry().take();
+            item.due_entry().take();
         }
     }
 }
@@ -158,10 +155,10 @@ mod tests {
 
     use super::*;
 
-    struct Item(ScheduleEntry);
+    struct Item(DueEntry);
 
     impl Scheduled for Item {
-        fn schedule_entry(&self) -> &ScheduleEntry {
+        fn due_entry(&self) -> &DueEntry {
             &self.0
         }
     }
@@ -171,7 +168,7 @@ mod tests {
     }
 
     fn items<const N: usize>() -> [Arc<Item>; N] {
-        std::array::from_fn(|_| Arc::new(Item(ScheduleEntry::new())))
+        std::array::from_fn(|_| Arc::new(Item(DueEntry::new())))
     }
 
     fn is_same(taken: &[Arc<Item>], expected: &[&Arc<Item>]) -> bool {
@@ -183,7 +180,7 @@ mod tests {
 
     #[test]
     fn items_are_taken_when_they_are_due() {
-        let mut schedule = Schedule::default();
+        let mut schedule = DueQueue::default();
         let [a, b, c] = items();
         assert!(schedule.insert(&a, at(3)));
         assert!(!schedule.insert(&b, at(5)));
@@ -200,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_owner_wakes_for_an_item_that_has_left_and_not_earlier_for_the_next() {
-        let mut schedule = Schedule::default();
+        let mut schedule = DueQueue::default();
         let [a, b] = items();
         schedule.insert(&a, at(1));
         schedule.insert(&b, at(7));
@@ -212,7 +209,7 @@ mod tests {
 
     #[test]
     fn items_of_one_moment_leave_in_any_order() {
-        let mut schedule = Schedule::default();
+        let mut schedule = DueQueue::default();
         let [a, b, c] = items();
         for item in [&a, &b, &c] {
             schedule.insert(item, at(1));
@@ -224,7 +221,7 @@ mod tests {
 
     #[test]
     fn an_item_is_brought_forward_and_never_put_off() {
-        let mut schedule = Schedule::default();
+        let mut schedule = DueQueue::default();
         let [a, b] = items();
         schedule.insert(&a, at(5));
         assert!(!schedule.bring_forward(&a, at(6)));
@@ -235,10 +232,10 @@ mod tests {
 
     #[test]
     fn an_item_that_has_ended_is_scheduled_no_more() {
-        let mut schedule = Schedule::default();
+        let mut schedule = DueQueue::default();
         let [a] = items();
         schedule.insert(&a, at(1));
-        a.schedule_entry().end();
+        a.due_entry().end();
         assert!(schedule.remove(&a));
         assert!(!schedule.insert(&a, at(2)));
         assert!(schedule.take_due(at(9)).0.is_empty());
@@ -246,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_cleared_schedule_is_empty() {
-        let mut schedule = Schedule::default();
+        let mut schedule = DueQueue::default();
         let [a] = items();
         schedule.insert(&a, at(1));
         schedule.clear();

@@ -34,9 +34,9 @@ type Answer = watch::Receiver<Option<bool>>;
 
 /// The newest question, which all share who ask meanwhile, and how long it may take.
 #[derive(Debug, Default)]
-pub(crate) struct Pulse(Mutex<Option<(Duration, Answer)>>);
+pub(crate) struct Liveness(Mutex<Option<(Duration, Answer)>>);
 
-impl Pulse {
+impl Liveness {
     /// Whether the server answers `asking` within this time, or has been heard by others since.
     pub(crate) async fn ask(
         &self,
@@ -57,15 +57,15 @@ impl Pulse {
         asking: impl Future<Output = bool> + Send + 'static,
         has_heard_since: impl Fn(Moment) -> bool + Send + 'static,
     ) -> Answer {
-        let mut pulse = lock(&self.0);
-        if let Some((patience, answer)) = &*pulse
+        let mut liveness = lock(&self.0);
+        if let Some((patience, answer)) = &*liveness
             && *patience == within
             && answer.borrow().is_none()
         {
             return answer.clone();
         }
         let (answer, receiver) = watch::channel(None);
-        *pulse = Some((within, receiver.clone()));
+        *liveness = Some((within, receiver.clone()));
         let engine = context.clone();
         // On the engine, which reads what has come before it looks at the time.
         context.spawn(async move {

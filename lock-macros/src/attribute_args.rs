@@ -17,8 +17,8 @@ use syn::{
 use crate::{
     duration::{self, Length},
     mistakes::Mistakes,
-    names,
     option::option,
+    option_names,
     template::{self, Piece},
     value::{self, OnBusy},
 };
@@ -109,8 +109,8 @@ impl Args {
         mistakes: &mut Mistakes,
     ) {
         let written = name.unraw().to_string();
-        if !names::is_known(&written) {
-            mistakes.add(name, names::unknown(&written));
+        if !option_names::is_known(&written) {
+            mistakes.add(name, option_names::unknown(&written));
             return;
         }
         if seen.contains(&written) {
