@@ -10,7 +10,7 @@
 //! What is known beforehand is asserted: a measurement that is off ends the run with a panic. What a peer does is shown.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::ExitCode,
     time::Duration,
 };
@@ -69,7 +69,7 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 fn docs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+    support::root().join("docs")
 }
 
 fn main() -> ExitCode {

@@ -1,10 +1,6 @@
 //! The tables, and the pages that show them.
 
-use std::{
-    fmt, fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fmt, fs, time::Duration};
 
 use support::page::{self, Grid};
 
@@ -96,11 +92,12 @@ impl Report {
 
     /// Writes the tables into the pages, and the picture beside them.
     pub(crate) fn write(&self, picture: &str) -> Result<(), Failure> {
-        let page = path("docs/inventory.md");
+        let root = support::root();
+        let page = root.join("docs/inventory.md");
         page::update(&page, GUARDS, &self.guards())?;
         page::update(&page, WAITS, &self.waits())?;
-        page::update(&path("README.md"), GUARDS, &self.short.markdown())?;
-        fs::write(path("docs/inventory.svg"), picture)?;
+        page::update(&root.join("README.md"), GUARDS, &self.short.markdown())?;
+        fs::write(root.join("docs/inventory.svg"), picture)?;
         Ok(())
     }
 }
@@ -109,10 +106,6 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n{}", self.guards(), self.waits())
     }
-}
-
-fn path(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
 }
 
 fn millis(time: Duration) -> f64 {

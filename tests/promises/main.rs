@@ -1,5 +1,5 @@
 //! The contract, promise by promise, on every backend where it applies. Each module is named after its promise, and
-//! has a mutant of its own in `tests/mutants` that turns it red and leaves the others green.
+//! has a mutant of its own in `tools/mutants` that turns it red and leaves the others green.
 
 mod chance;
 mod p01_exclusion;
