@@ -13,8 +13,8 @@ use support::{jvm::program, process::spawn};
 
 use crate::{
     clock::{nanos, now},
-    contenders::Seat,
-    crowd::{Visit, Window, overlaps},
+    candidates::Seat,
+    waiters::{Visit, Window, overlaps},
     runs::{CALLER_BODY, CALLER_COUNT, CALLER_LEAD, Callers, same_seats},
 };
 

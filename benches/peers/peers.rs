@@ -20,13 +20,13 @@ use tokio::runtime;
 
 #[path = "../locks/clock.rs"]
 mod clock;
-#[path = "../locks/contenders.rs"]
-mod contenders;
-#[path = "../locks/crowd.rs"]
-mod crowd;
+#[path = "../locks/candidates.rs"]
+mod candidates;
+#[path = "../locks/waiters.rs"]
+mod waiters;
 mod faults;
-#[path = "../locks/floors.rs"]
-mod floors;
+#[path = "../locks/baselines.rs"]
+mod baselines;
 mod jvm;
 mod names;
 #[path = "../locks/options.rs"]
@@ -38,7 +38,7 @@ mod processes;
 #[expect(dead_code, reason = "targets are the other benchmark's")]
 #[path = "../locks/report.rs"]
 mod report;
-mod rivals;
+mod peer;
 mod round_trips;
 #[path = "../locks/runs.rs"]
 mod runs;
@@ -60,7 +60,7 @@ const DEFAULTS: Defaults = Defaults {
     pace: Pace {
         rounds: 5,
         span: Duration::from_secs(1),
-        crowds: &options::CROWDS,
+        sizes: &options::SIZES,
     },
     workloads: &workloads::NAMES,
     file: "peers.json",

@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::{
     clock::{nanos, now},
-    floors::{Tuning, connect},
+    baselines::{Tuning, connect},
 };
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";

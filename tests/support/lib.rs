@@ -32,7 +32,9 @@ pub fn epsilon() -> Duration {
 #[must_use]
 pub fn root() -> &'static Path {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    tests.parent().expect("the tests lie in a folder of the root")
+    tests
+        .parent()
+        .expect("the tests lie in a folder of the root")
 }
 
 /// Asks until the answer is yes.

@@ -46,7 +46,10 @@ fn run(only: &str) -> Result<(), String> {
     }
     match missed {
         0 => Ok(()),
-        _ => Err(format!("{missed} of {} mutants are not caught as they should be", chosen.len())),
+        _ => Err(format!(
+            "{missed} of {} mutants are not caught as they should be",
+            chosen.len()
+        )),
     }
 }
 

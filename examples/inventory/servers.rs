@@ -10,7 +10,7 @@ const QUORUM: usize = 5;
 
 /// All servers. They end with the program.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct Servers {
     stock: RedisServer,
     locks: RedisServer,
     quorum: Quorum,
@@ -23,7 +23,7 @@ pub(crate) struct Urls {
     pub(crate) locks: String,
 }
 
-impl Places {
+impl Servers {
     pub(crate) async fn start() -> Self {
         Self {
             stock: RedisServer::start().await,

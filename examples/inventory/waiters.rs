@@ -9,11 +9,11 @@ use tokio::{sync::Barrier, task::JoinSet, time::sleep};
 
 use crate::{
     Failure,
-    errand::{Outcome, Pace},
     guard::Guard,
-    places::Places,
+    purchase::{Outcome, Pace},
+    servers::Servers,
+    session::{Lease, Session, Visit},
     shop::IN_TRANSACTION,
-    till::{Lease, Till, Visit},
 };
 
 /// Who comes, and for what.
@@ -21,7 +21,7 @@ use crate::{
 pub(crate) struct Plan {
     pub(crate) buyers: usize,
     /// Clients that the buyers share.
-    pub(crate) tills: usize,
+    pub(crate) sessions: usize,
     /// How often each comes, unless all is sold before, and what it takes to come again.
     pub(crate) wishes: usize,
     pub(crate) walk: Duration,
@@ -30,36 +30,39 @@ pub(crate) struct Plan {
 
 /// What came of it.
 #[derive(Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct Waiters {
     /// Of each buyer.
     visits: Vec<Vec<Visit>>,
     wall: Duration,
     commands: u64,
-    tills: usize,
+    sessions: usize,
     /// Sorted.
     waits: Vec<Duration>,
 }
 
-impl Crowd {
+impl Waiters {
     /// Lets all in at once, and waits until the last has left.
     pub(crate) async fn gather(
-        places: &Places,
+        servers: &Servers,
         guard: Guard,
         sale: &str,
         plan: Plan,
     ) -> Result<Self, Failure> {
-        let Plan { buyers, tills, .. } = plan;
-        let tills = Till::open_many(guard, &places.urls(guard), sale, tills, buyers).await?;
+        let Plan {
+            buyers, sessions, ..
+        } = plan;
+        let sessions =
+            Session::open_many(guard, &servers.urls(guard), sale, sessions, buyers).await?;
         let doors = Arc::new(Barrier::new(plan.buyers + 1));
         let mut inside = JoinSet::new();
         for number in 0..plan.buyers {
-            let (till, doors) = (tills[number % tills.len()].clone(), doors.clone());
+            let (session, doors) = (sessions[number % sessions.len()].clone(), doors.clone());
             inside.spawn(async move {
                 doors.wait().await;
-                come(&till, number, plan).await
+                come(&session, number, plan).await
             });
         }
-        let before = places.sent(guard).await;
+        let before = servers.sent(guard).await;
         doors.wait().await;
         let opened = Instant::now();
         let mut visits = Vec::new();
@@ -67,23 +70,28 @@ impl Crowd {
             visits.push(buyer??);
         }
         let wall = opened.elapsed();
-        let counted = places.sent(guard).await - before;
-        for till in &tills {
-            till.close().await;
+        let counted = servers.sent(guard).await - before;
+        for session in &sessions {
+            session.close().await;
         }
         let commands = counted + refused(&visits) * IN_TRANSACTION;
-        Ok(Self::of(visits, wall, commands, tills.len()))
+        Ok(Self::of(visits, wall, commands, sessions.len()))
     }
 
-    /// Buyers with their visits; how long it took in all, and what they sent, from so many tills.
-    pub(crate) fn of(visits: Vec<Vec<Visit>>, wall: Duration, commands: u64, tills: usize) -> Self {
+    /// Buyers with their visits; how long it took in all, and what they sent, from so many sessions.
+    pub(crate) fn of(
+        visits: Vec<Vec<Visit>>,
+        wall: Duration,
+        commands: u64,
+        sessions: usize,
+    ) -> Self {
         let mut waits: Vec<Duration> = visits.iter().flatten().map(|visit| visit.waited).collect();
         waits.sort_unstable();
         Self {
             visits,
             wall,
             commands,
-            tills,
+            sessions,
             waits,
         }
     }
@@ -151,7 +159,7 @@ impl Crowd {
         const LOOKS_A_SECOND: f64 = 5.0;
         let inside = self.all().filter_map(|visit| visit.inside);
         let long = inside.filter(|time| *time >= LONG).count() as u64;
-        let looks = self.tills as f64 * (1.0 + LOOKS_A_SECOND * self.wall.as_secs_f64());
+        let looks = self.sessions as f64 * (1.0 + LOOKS_A_SECOND * self.wall.as_secs_f64());
         let due = 2 * self.entries() + long + looks as u64;
         due + self.entries() / 20
     }
@@ -164,14 +172,14 @@ fn refused(visits: &[Vec<Visit>]) -> u64 {
     visits.map(|visit| visit.tries.saturating_sub(1)).sum()
 }
 
-async fn come(till: &Till, number: usize, plan: Plan) -> Result<Vec<Visit>, Failure> {
+async fn come(session: &Session, number: usize, plan: Plan) -> Result<Vec<Visit>, Failure> {
     let mut visits = Vec::new();
     for wish in 0..plan.wishes {
         if wish > 0 {
             sleep(plan.walk).await;
         }
         let buyer = format!("{number}-{wish}");
-        let visit = till.visit(buyer, plan.pace, Lease::Ample).await?;
+        let visit = session.visit(buyer, plan.pace, Lease::Ample).await?;
         let over = visit.outcome == Outcome::SoldOut;
         visits.push(visit);
         if over {

@@ -58,7 +58,7 @@ impl FromStr for Pace {
     }
 }
 
-/// How an errand ended.
+/// How a purchase ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Sold,
@@ -98,9 +98,9 @@ impl FromStr for Outcome {
     }
 }
 
-/// One buyer's errand.
+/// One buyer's purchase.
 #[derive(Debug)]
-pub(crate) struct Errand<'a> {
+pub(crate) struct Purchase<'a> {
     shop: &'a Shop,
     buyer: &'a str,
     pace: Pace,
@@ -110,7 +110,7 @@ pub(crate) struct Errand<'a> {
     pub(crate) tries: u64,
 }
 
-impl<'a> Errand<'a> {
+impl<'a> Purchase<'a> {
     pub(crate) fn new(shop: &'a Shop, buyer: &'a str, pace: Pace) -> Self {
         Self {
             shop,

@@ -20,14 +20,14 @@ use tokio::{
 
 use crate::{
     clock::now,
-    contenders::{Contender, Cycle, LEASE, Seat, Who, ours, warm},
+    candidates::{Candidate, Cycle, LEASE, Seat, Who, ours, warm},
 };
 
 /// How long redis-lock and async-redis-lock wait by default. distributed-lock-redis has no loop of its own, and gets
 /// theirs.
 const DOCUMENTED: Duration = Duration::from_millis(100);
 
-/// How the floors poll.
+/// How the baselines poll.
 const QUICK: Duration = Duration::from_millis(5);
 
 /// The longest wait of those that can be bounded. Nothing comes near it.
@@ -61,10 +61,10 @@ pub(crate) struct Terms {
     pub(crate) renew: bool,
 }
 
-/// Ours, a floor, or a Rust peer.
+/// Ours, a baseline, or a Rust peer.
 #[derive(Clone)]
-pub(crate) enum Rival {
-    Own(Contender),
+pub(crate) enum Peer {
+    Own(Candidate),
     /// `acquire` and `release`: no renewal.
     Rslock(LockManager),
     /// `using`: with renewal.
@@ -76,13 +76,13 @@ pub(crate) enum Rival {
     DistributedLockRedis(Arc<RedisLockProvider>, Duration),
 }
 
-impl Rival {
+impl Peer {
     pub(crate) async fn own(who: Who, url: &str) -> Self {
-        Self::Own(Contender::connect(who, url).await)
+        Self::Own(Candidate::connect(who, url).await)
     }
 
     pub(crate) async fn ours(url: &str, strategy: Strategy, release: Release) -> Self {
-        warm(Self::Own(Contender::Ours(
+        warm(Self::Own(Candidate::Ours(
             ours(url, strategy, release).await,
         )))
         .await
@@ -131,7 +131,7 @@ impl Rival {
         work: F,
     ) -> Told {
         match self {
-            Self::Own(Contender::Ours(client)) => {
+            Self::Own(Candidate::Ours(client)) => {
                 let lock = client.lock(key).wait(PATIENCE).lease(lease).renew(renew);
                 match lock.run(work).await {
                     Ok(()) => Told::Nothing,
@@ -139,7 +139,7 @@ impl Rival {
                     Err(error) => panic!("ours is granted: {error}"),
                 }
             }
-            Self::Own(_) => unreachable!("a floor has no lease of its own"),
+            Self::Own(_) => unreachable!("a baseline has no lease of its own"),
             Self::Rslock(manager) => {
                 let guard = manager.acquire(key, lease).await;
                 let guard = guard.expect("rslock is granted");
@@ -286,10 +286,10 @@ fn patience(until: u64) -> Duration {
     Duration::from_nanos(until.saturating_sub(now())).clamp(Duration::from_millis(1), PATIENCE)
 }
 
-impl Cycle for Rival {
+impl Cycle for Peer {
     fn plain(&self) -> &'static [&'static str] {
         match self {
-            Self::Own(contender) => contender.plain(),
+            Self::Own(candidate) => candidate.plain(),
             Self::Rslock(_)
             | Self::RslockUsing(_)
             | Self::RedisLock(..)
@@ -306,7 +306,7 @@ impl Cycle for Rival {
     ) -> bool {
         let key = seat.key.as_str();
         match self {
-            Self::Own(contender) => return contender.cycle(seat, until, body).await,
+            Self::Own(candidate) => return candidate.cycle(seat, until, body).await,
             Self::Rslock(manager) => {
                 // It has no end of its own.
                 let asking = timeout(patience(until), manager.acquire(key, LEASE));

@@ -1,6 +1,6 @@
 //! Locks by hand, as little as a lock can be, each on one multiplexed connection: what ours is measured against.
 //!
-//! They have what ours has in the connection, `TCP_NODELAY` and no time-outs of the client library; a floor with the
+//! They have what ours has in the connection, `TCP_NODELAY` and no time-outs of the client library; a baseline with the
 //! library's defaults (neither) is shown beside.
 
 use std::{
@@ -12,8 +12,8 @@ use std::{
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, aio::MultiplexedConnection};
 
 use crate::{
+    candidates::{LEASE, Seat},
     clock::now,
-    contenders::{LEASE, Seat},
 };
 
 /// How long a poller sleeps between two tries.
@@ -48,7 +48,7 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0";
 
-/// What a connection of a floor is like.
+/// What a connection of a baseline is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tuning {
     /// As ours.
@@ -57,7 +57,7 @@ pub(crate) enum Tuning {
     Defaults,
 }
 
-/// A connection with the settings of a floor.
+/// A connection with the settings of a baseline.
 pub(crate) async fn connect(url: &str, tuning: Tuning) -> MultiplexedConnection {
     let info = url.into_connection_info().expect("the server's URL");
     let connecting = match tuning {
@@ -89,15 +89,15 @@ pub(crate) async fn load(connection: &mut MultiplexedConnection, script: &str) -
     hash.into()
 }
 
-/// floor-sha: two scripts as Redisson has them, and a poll every 5 ms.
+/// baseline-sha: two scripts as Redisson has them, and a poll every 5 ms.
 #[derive(Debug, Clone)]
-pub(crate) struct ShaFloor {
+pub(crate) struct ShaBaseline {
     connection: MultiplexedConnection,
     acquire: Arc<str>,
     release: Arc<str>,
 }
 
-impl ShaFloor {
+impl ShaBaseline {
     pub(crate) async fn new(url: &str, tuning: Tuning) -> Self {
         let mut connection = connect(url, tuning).await;
         Self {
@@ -118,7 +118,7 @@ impl ShaFloor {
                 .arg(&seat.owner)
                 .query_async(&mut self.connection)
                 .await
-                .expect("the floor's script runs");
+                .expect("the baseline's script runs");
             if others.is_none() {
                 return true;
             }
@@ -139,19 +139,19 @@ impl ShaFloor {
             .arg(&seat.owner)
             .query_async(&mut self.connection)
             .await
-            .expect("the floor's script runs");
-        assert_eq!(left, Some(1), "the floor has lost its lock");
+            .expect("the baseline's script runs");
+        assert_eq!(left, Some(1), "the baseline has lost its lock");
     }
 }
 
-/// floor-set: `SET NX PX`, compare and delete, and a poll every 5 ms.
+/// baseline-set: `SET NX PX`, compare and delete, and a poll every 5 ms.
 #[derive(Debug, Clone)]
-pub(crate) struct SetFloor {
+pub(crate) struct SetBaseline {
     connection: MultiplexedConnection,
     release: Arc<str>,
 }
 
-impl SetFloor {
+impl SetBaseline {
     pub(crate) async fn new(url: &str) -> Self {
         let mut connection = connect(url, Tuning::Ours).await;
         Self {
@@ -171,7 +171,7 @@ impl SetFloor {
                 .arg(LEASE.as_millis() as u64)
                 .query_async(&mut self.connection)
                 .await
-                .expect("the floor's command runs");
+                .expect("the baseline's command runs");
             if done.is_some() {
                 return true;
             }
@@ -190,22 +190,22 @@ impl SetFloor {
             .arg(&seat.owner)
             .query_async(&mut self.connection)
             .await
-            .expect("the floor's script runs");
-        assert_eq!(deleted, 1, "the floor has lost its lock");
+            .expect("the baseline's script runs");
+        assert_eq!(deleted, 1, "the baseline has lost its lock");
     }
 }
 
 type Gate = Arc<tokio::sync::Mutex<()>>;
 
-/// floor-gate: floor-sha behind a local FIFO mutex per key, whose head polls.
+/// baseline-gate: baseline-sha behind a local FIFO mutex per key, whose head polls.
 #[derive(Debug, Clone)]
-pub(crate) struct GateFloor {
-    pub(crate) inner: ShaFloor,
+pub(crate) struct GateBaseline {
+    pub(crate) inner: ShaBaseline,
     gates: Arc<Mutex<HashMap<String, Gate>>>,
 }
 
-impl GateFloor {
-    pub(crate) fn new(inner: ShaFloor) -> Self {
+impl GateBaseline {
+    pub(crate) fn new(inner: ShaBaseline) -> Self {
         Self {
             inner,
             gates: Arc::default(),

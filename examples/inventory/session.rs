@@ -1,4 +1,4 @@
-//! A till: one client of the shop, with connections, and so locks, of its own, as another process has.
+//! A session: one client of the shop, with connections, and so locks, of its own, as another process has.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use uuid::Uuid;
 use crate::{
     Failure,
     by_hand::{ByHand, Kind},
-    errand::{Errand, Outcome, Pace},
     guard::Guard,
     ours::{self, Way},
-    places::Urls,
+    purchase::{Outcome, Pace, Purchase},
+    servers::Urls,
     shop::Shop,
 };
 
@@ -39,7 +39,7 @@ impl Lease {
 
 /// One client of the shop.
 #[derive(Debug, Clone)]
-pub(crate) struct Till {
+pub(crate) struct Session {
     pub(crate) shop: Shop,
     sale: String,
     locks: Locks,
@@ -53,7 +53,7 @@ enum Locks {
     Ours(LockClient, Way),
 }
 
-/// One errand, seen from outside.
+/// One purchase, seen from outside.
 #[derive(Debug, Clone)]
 pub(crate) struct Visit {
     pub(crate) buyer: String,
@@ -66,7 +66,7 @@ pub(crate) struct Visit {
     pub(crate) tries: u64,
 }
 
-impl Till {
+impl Session {
     /// Connects, and takes a lock once: what is done on a first call only is not measured.
     pub(crate) async fn open(guard: Guard, urls: &Urls, sale: &str) -> Result<Self, Failure> {
         let by_hand =
@@ -91,16 +91,16 @@ impl Till {
         })
     }
 
-    /// So many, for so many buyers: each has a till of its own where connections cannot be shared.
+    /// So many, for so many buyers: each has a session of its own where connections cannot be shared.
     pub(crate) async fn open_many(
         guard: Guard,
         urls: &Urls,
         sale: &str,
-        tills: usize,
+        sessions: usize,
         buyers: usize,
     ) -> Result<Vec<Self>, Failure> {
         let count = if guard.shares_connections() {
-            tills
+            sessions
         } else {
             buyers
         };
@@ -111,7 +111,7 @@ impl Till {
         Ok(opened)
     }
 
-    /// Goes in under the guard, runs the errand, and leaves.
+    /// Goes in under the guard, runs the purchase, and leaves.
     pub(crate) async fn visit(
         &self,
         buyer: String,
@@ -119,26 +119,30 @@ impl Till {
         lease: Lease,
     ) -> Result<Visit, Failure> {
         let asked = Instant::now();
-        let mut errand = Errand::new(&self.shop, &buyer, pace);
+        let mut purchase = Purchase::new(&self.shop, &buyer, pace);
         let outcome = match &self.locks {
-            Locks::None => errand.run(None).await?,
-            Locks::Optimistic => errand.run_optimistic().await?,
+            Locks::None => purchase.run(None).await?,
+            Locks::Optimistic => purchase.run_optimistic().await?,
             Locks::ByHand(locks) => {
                 let (key, owner) = (lock_key(&self.sale), Uuid::new_v4().to_string());
                 locks.lock(&key, &owner, lease.duration()).await?;
-                let outcome = errand.run(None).await;
+                let outcome = purchase.run(None).await;
                 locks.unlock(&key, &owner).await?;
                 outcome?
             }
             Locks::Ours(client, way) => {
-                let call = ours::run(*way, lease, &self.sale, &mut errand);
+                let call = ours::run(*way, lease, &self.sale, &mut purchase);
                 match client.scope(call).await {
                     Err(error) if is_lost(&error) => Outcome::Cancelled,
                     ended => ended?,
                 }
             }
         };
-        let (entered, left, tries) = (errand.entered.unwrap_or(asked), errand.left, errand.tries);
+        let (entered, left, tries) = (
+            purchase.entered.unwrap_or(asked),
+            purchase.left,
+            purchase.tries,
+        );
         Ok(Visit {
             buyer,
             outcome,

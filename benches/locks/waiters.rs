@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
+    candidates::{Cycle, Seat},
     clock::{nanos, now, sleep_until},
-    contenders::{Cycle, Seat},
 };
 
 /// From the spawning of tasks to their start, and for each of them.
@@ -101,7 +101,7 @@ pub(crate) struct Visit {
 
 /// Locks and unlocks until the window ends.
 pub(crate) async fn sit<C: Cycle>(
-    mut contender: C,
+    mut candidate: C,
     seat: Seat,
     window: Window,
     detector: Arc<Detector>,
@@ -120,7 +120,7 @@ pub(crate) async fn sit<C: Cycle>(
             detector.leave();
             inside = Some((entered, now()));
         };
-        contender.cycle(&seat, window.end, body).await;
+        candidate.cycle(&seat, window.end, body).await;
         visits.push(Visit {
             asked,
             entered: inside.map_or_else(now, |(entered, _)| entered),
@@ -145,9 +145,9 @@ pub(crate) fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
     overlaps
 }
 
-/// What a crowd of tasks did.
+/// What a group of tasks did.
 #[derive(Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct Waiters {
     tasks: usize,
     pub(crate) rate: f64,
     /// The least and the most served task, within the window.
@@ -159,7 +159,7 @@ pub(crate) struct Crowd {
     pub(crate) served: u64,
 }
 
-impl Crowd {
+impl Waiters {
     /// Reads the visits of tasks, as far as they fall into the window.
     pub(crate) fn of(tasks: &[Vec<Visit>], window: Window) -> Self {
         let counts: Vec<u64> = tasks
@@ -203,7 +203,7 @@ impl Crowd {
         wait.map_or(f64::NAN, |wait| *wait as f64 / 1e6)
     }
 
-    /// The same in turns of the whole crowd: in a fair one, nobody waits for much more than one.
+    /// The same in turns of all tasks: in a fair one, nobody waits for much more than one.
     pub(crate) fn wait_turns(&self, share: f64) -> f64 {
         self.wait_ms(share) / 1e3 * self.rate / self.tasks as f64
     }
@@ -211,22 +211,22 @@ impl Crowd {
 
 /// Runs one task for each seat; all share one detector, or each has its own.
 pub(crate) async fn gather<C: Cycle>(
-    contender: &C,
+    candidate: &C,
     seats: Vec<Seat>,
     span: Duration,
     detector: Option<&Arc<Detector>>,
-) -> Crowd {
+) -> Waiters {
     let window = Window::of(seats.len(), span);
     let tasks: Vec<_> = seats
         .into_iter()
         .map(|seat| {
             let detector = detector.cloned().unwrap_or_default();
-            tokio::spawn(sit(contender.clone(), seat, window, detector))
+            tokio::spawn(sit(candidate.clone(), seat, window, detector))
         })
         .collect();
     let mut visits = Vec::new();
     for task in tasks {
-        visits.push(task.await.expect("a task of the crowd ends"));
+        visits.push(task.await.expect("a task ends"));
     }
-    Crowd::of(&visits, window)
+    Waiters::of(&visits, window)
 }

@@ -6,8 +6,8 @@ use lock_runtime::{LockClient, LockError, Release, Strategy};
 use uuid::Uuid;
 
 use crate::{
+    baselines::{GateBaseline, SetBaseline, ShaBaseline, Tuning},
     clock::now,
-    floors::{GateFloor, SetFloor, ShaFloor, Tuning},
 };
 
 /// The lease of every lock here. Nothing comes near it.
@@ -24,30 +24,30 @@ pub(crate) enum Who {
     Ours,
     /// Whose calls return when the release is on its way.
     OursBackground,
-    FloorSha,
-    FloorShaDefaults,
-    FloorSet,
-    FloorGate,
+    BaselineSha,
+    BaselineShaDefaults,
+    BaselineSet,
+    BaselineGate,
 }
 
 impl Who {
     const ALL: [Self; 6] = [
         Self::Ours,
         Self::OursBackground,
-        Self::FloorSha,
-        Self::FloorShaDefaults,
-        Self::FloorSet,
-        Self::FloorGate,
+        Self::BaselineSha,
+        Self::BaselineShaDefaults,
+        Self::BaselineSet,
+        Self::BaselineGate,
     ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",
             Self::OursBackground => "ours, background",
-            Self::FloorSha => "floor-sha",
-            Self::FloorShaDefaults => "floor-sha/defaults",
-            Self::FloorSet => "floor-set",
-            Self::FloorGate => "floor-gate",
+            Self::BaselineSha => "baseline-sha",
+            Self::BaselineShaDefaults => "baseline-sha/defaults",
+            Self::BaselineSet => "baseline-set",
+            Self::BaselineGate => "baseline-gate",
         }
     }
 }
@@ -104,12 +104,12 @@ pub(crate) trait Cycle: Clone + Send + Sync + 'static {
 }
 
 /// Takes a lock once: what is made on the first call is not measured.
-pub(crate) async fn warm<C: Cycle>(mut contender: C) -> C {
+pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
     let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
     // On a worker thread, where the measured calls run.
     let first = tokio::spawn(async move {
-        contender.cycle(&seat, u64::MAX, async {}).await;
-        contender
+        candidate.cycle(&seat, u64::MAX, async {}).await;
+        candidate
     });
     first.await.expect("a first lock is taken")
 }
@@ -125,32 +125,34 @@ pub(crate) async fn ours(url: &str, strategy: Strategy, release: Release) -> Loc
     client.await.expect("the client connects")
 }
 
-/// Ours, or a floor.
+/// Ours, or a baseline.
 #[derive(Debug, Clone)]
-pub(crate) enum Contender {
+pub(crate) enum Candidate {
     Ours(LockClient),
-    Sha(ShaFloor),
-    Set(SetFloor),
-    Gate(GateFloor),
+    Sha(ShaBaseline),
+    Set(SetBaseline),
+    Gate(GateBaseline),
 }
 
-impl Contender {
+impl Candidate {
     /// Connects, and takes a lock once.
     pub(crate) async fn connect(who: Who, url: &str) -> Self {
         let ours = async |release| Self::Ours(ours(url, Strategy::Handoff, release).await);
         warm(match who {
             Who::Ours => ours(Release::Confirmed).await,
             Who::OursBackground => ours(Release::Background).await,
-            Who::FloorSha => Self::Sha(ShaFloor::new(url, Tuning::Ours).await),
-            Who::FloorShaDefaults => Self::Sha(ShaFloor::new(url, Tuning::Defaults).await),
-            Who::FloorSet => Self::Set(SetFloor::new(url).await),
-            Who::FloorGate => Self::Gate(GateFloor::new(ShaFloor::new(url, Tuning::Ours).await)),
+            Who::BaselineSha => Self::Sha(ShaBaseline::new(url, Tuning::Ours).await),
+            Who::BaselineShaDefaults => Self::Sha(ShaBaseline::new(url, Tuning::Defaults).await),
+            Who::BaselineSet => Self::Set(SetBaseline::new(url).await),
+            Who::BaselineGate => {
+                Self::Gate(GateBaseline::new(ShaBaseline::new(url, Tuning::Ours).await))
+            }
         })
         .await
     }
 }
 
-impl Cycle for Contender {
+impl Cycle for Candidate {
     fn plain(&self) -> &'static [&'static str] {
         match self {
             Self::Set(_) => &["set"],
@@ -178,28 +180,28 @@ impl Cycle for Contender {
                     Err(error) => panic!("ours is granted: {error}"),
                 }
             }
-            Self::Sha(floor) => {
-                if !floor.enter(seat, until).await {
+            Self::Sha(baseline) => {
+                if !baseline.enter(seat, until).await {
                     return false;
                 }
                 body.await;
-                floor.leave(seat).await;
+                baseline.leave(seat).await;
             }
-            Self::Set(floor) => {
-                if !floor.enter(seat, until).await {
+            Self::Set(baseline) => {
+                if !baseline.enter(seat, until).await {
                     return false;
                 }
                 body.await;
-                floor.leave(seat).await;
+                baseline.leave(seat).await;
             }
-            Self::Gate(floor) => {
-                let gate = floor.gate(&seat.key);
+            Self::Gate(baseline) => {
+                let gate = baseline.gate(&seat.key);
                 let _turn = gate.lock().await;
-                if !floor.inner.enter(seat, until).await {
+                if !baseline.inner.enter(seat, until).await {
                     return false;
                 }
                 body.await;
-                floor.inner.leave(seat).await;
+                baseline.inner.leave(seat).await;
             }
         }
         true
