@@ -14,11 +14,9 @@ use lock_runtime::{
     BusyWith, Hold, Holds, KeyError, LockClient, LockError, LossReason, distributed_lock,
 };
 
-use crate::{
-    keys::{delete_a, drop_after, held},
-    stores::{
-        MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until_free, until_waiting,
-    },
+use crate::stores::{
+    MS, SECOND, Store, drop_after, held, hold, on_every_store, on_stores_with_a_queue, until_free,
+    until_waiting,
 };
 
 fn names(holds: &[Hold]) -> Vec<String> {
@@ -186,7 +184,7 @@ async fn the_loss_of_one_ends_the_body() {
     let store = Store::redis().await;
     let (client, other) = (store.client().await, store.client().await);
     let body = async {
-        delete_a(&store).await;
+        store.delete("a").await;
         std::future::pending::<()>().await;
     };
     match client

@@ -16,10 +16,10 @@ use support::{epsilon, server::RedisServer};
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
-    keys::{delete_a, drop_after, held, out_of_order},
+    keys::nested::out_of_order,
     stores::{
-        MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until, until_free,
-        until_waiting,
+        MS, SECOND, Store, drop_after, held, hold, on_every_store, on_stores_with_a_queue, until,
+        until_free, until_waiting,
     },
 };
 
@@ -393,7 +393,7 @@ async fn the_loss_of_one_is_told_and_the_other_is_released() {
     let locks = client.locks(["b", "a"]).lease(SECOND).renew(true);
     let guard = locks.acquire().await.unwrap();
     let ended = guard.run(async {
-        delete_a(&store).await;
+        store.delete("a").await;
         std::future::pending::<()>().await;
     });
     match ended.await {
@@ -421,7 +421,7 @@ async fn a_body_ends_with_the_loss_of_one() {
     let (client, other) = (store.client().await, store.client().await);
     let locks = client.locks(["b", "a"]).lease(SECOND).renew(true);
     let ended = locks.run(async {
-        delete_a(&store).await;
+        store.delete("a").await;
         std::future::pending::<()>().await;
     });
     assert!(matches!(ended.await, Err(LockError::Lost { key, .. }) if key.as_str() == "a"));

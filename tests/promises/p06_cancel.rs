@@ -1,4 +1,4 @@
-//! Nothing leaks when a call is dropped. `tests/drops.rs` counts hundreds of drops in each state.
+//! Nothing leaks when a call is dropped. `p06_drops.rs` counts hundreds of drops in each state.
 
 use std::{
     future::Future,

@@ -130,7 +130,7 @@ impl Drop for Visit<'_> {
 }
 
 /// One lock, the one beside it, and the clients of the processes that want them.
-struct Scene<'a> {
+struct Fixture<'a> {
     clients: &'a [LockClient],
     /// Whether the replies of a process stall for so long that a claim runs out before it is confirmed.
     stalls: [bool; PROCESSES],
@@ -155,7 +155,7 @@ async fn visit_both(
 /// What came of a call, and whether it was inside.
 type Came = (Result<(), LockError>, bool);
 
-impl Scene<'_> {
+impl Fixture<'_> {
     async fn visit(&self, polls: usize) {
         let hold = Hold::current().expect("a body has a hold");
         let visit = self.inside[0].enter(hold);
@@ -284,8 +284,8 @@ async fn round(runner: &mut TestRunner, ways: &[Vec<FaultProxy>], urls: &[String
         let long = |(_, stall, process): &_| *process == of && *stall >= CLAIM / 2;
         ways[of].len() == 1 && weather.iter().any(long)
     });
-    let scenes: Vec<Scene<'_>> = (0..LOCKS)
-        .map(|at| Scene {
+    let fixtures: Vec<Fixture<'_>> = (0..LOCKS)
+        .map(|at| Fixture {
             clients: &clients,
             stalls,
             names: [format!("{at}a"), format!("{at}b")],
@@ -301,14 +301,14 @@ async fn round(runner: &mut TestRunner, ways: &[Vec<FaultProxy>], urls: &[String
             proxy.hold_replies(false);
         }
     };
-    let scenes = scenes.iter().zip(&lates).map(|(scene, late)| {
-        let mut life = Box::pin(scene.live(late));
+    let fixtures = fixtures.iter().zip(&lates).map(|(fixture, late)| {
+        let mut life = Box::pin(fixture.live(late));
         poll_fn(move |cx| {
             let _blame = Blame(late);
             life.as_mut().poll(cx)
         })
     });
-    join(storm, join_all(scenes)).await;
+    join(storm, join_all(fixtures)).await;
 }
 
 /// Says whose laws are broken, if they are.

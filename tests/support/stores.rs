@@ -2,6 +2,8 @@
 
 use std::{
     future::Future,
+    pin::pin,
+    task::{Context, Waker},
     time::{Duration, Instant},
 };
 
@@ -137,6 +139,20 @@ impl Store {
         }
     }
 
+    /// Deletes the lock of a key that is held on a server, as an operator may.
+    ///
+    /// # Panics
+    /// If it is not held.
+    pub async fn delete(&self, key: &str) {
+        let mut redis = shared_server().await.connection().await;
+        let deleted: u8 = redis::cmd("DEL")
+            .arg(self.name(key))
+            .query_async(&mut redis)
+            .await
+            .expect("the server answers");
+        assert_eq!(deleted, 1, "`{key}` is not held");
+    }
+
     /// The stored name of a key.
     #[must_use]
     pub fn name(&self, key: &str) -> String {
@@ -197,4 +213,31 @@ pub async fn until_free(client: &LockClient, key: &str) {
 /// If it is not.
 pub async fn hold(client: &LockClient, key: &str) -> LockGuard {
     client.lock(key).acquire().await.expect("the key is free")
+}
+
+/// The keys of the locks that are held, of those named.
+///
+/// # Panics
+/// If the store does not answer.
+pub async fn held<'a>(client: &LockClient, keys: &[&'a str]) -> Vec<&'a str> {
+    let mut held = Vec::new();
+    for key in keys {
+        let status = client.lock(*key).status().await.expect("the store answers");
+        if status.holder.is_some() {
+            held.push(*key);
+        }
+    }
+    held
+}
+
+/// Polls a call `polls` times with pauses, and drops it.
+pub async fn drop_after(call: impl Future, polls: usize) {
+    let mut call = pin!(call);
+    for _ in 0..polls {
+        let mut context = Context::from_waker(Waker::noop());
+        if call.as_mut().poll(&mut context).is_ready() {
+            return;
+        }
+        tokio::time::sleep(MS / 4).await;
+    }
 }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use support::{
+    clock::now,
     page,
     process::{self, Worker, dies_with_parent},
     proxy::FaultProxy,
@@ -24,7 +25,7 @@ use crate::{
     Options,
     chaos::{Chaos, Fault},
     ledger::{Found, Ledger, Visit},
-    plan::{DELETED_FROM, Poller, now, read_outcomes},
+    plan::{DELETED_FROM, Poller, read_outcomes},
 };
 
 /// A visit is reported within this time after it began.

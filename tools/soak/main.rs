@@ -43,7 +43,7 @@ impl Options {
             write: false,
             processes: 4,
             tasks: 16,
-            seed: plan::now(),
+            seed: support::clock::now(),
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {

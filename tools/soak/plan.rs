@@ -22,13 +22,6 @@ pub(crate) const BUFFERED: u32 = 4;
 /// From here on keys are deleted by an operator now and then.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
 
-/// The clock that all processes of the machine share, in ns.
-pub(crate) fn now() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let (seconds, nanos) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
-    seconds * 1_000_000_000 + nanos
-}
-
 /// How a caller polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Poller {

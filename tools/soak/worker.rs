@@ -12,6 +12,7 @@ use std::{
 
 use futures_util::FutureExt;
 use lock_runtime::{Hold, LockClient, LockError, Release, Strategy, distributed_lock};
+use support::clock::now;
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
     ledger::Visit,
     plan::{
         BUFFERED, BUFFERED_FROM, COLD, DELETED_FROM, HOT, NAMESPACE, Outcomes, Poller, SLOW,
-        SLOW_FROM, WARM, now,
+        SLOW_FROM, WARM,
     },
     slow::Pace,
 };
