@@ -1,13 +1,17 @@
 //! What the rows share.
 
-use std::{process::Command, time::Duration};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
-use lock_runtime::LockClient;
+use lock_runtime::{Lock, LockClient, LockGuard};
 pub(crate) use support::{epsilon, matrix::row, until};
 use support::{
     process::{self, Worker},
-    server::RedisServer,
+    server::{RedisServer, ask},
 };
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
@@ -36,14 +40,18 @@ pub(crate) async fn until_waiting(client: &LockClient, waiters: usize) {
     until(async || client.lock("k").status().await.unwrap().waiters == waiters).await;
 }
 
+/// A caller that waits, and tells when it was granted.
+pub(crate) fn entering(lock: Lock) -> JoinHandle<(Instant, LockGuard)> {
+    tokio::spawn(async move {
+        let guard = lock.acquire().await.unwrap();
+        (Instant::now(), guard)
+    })
+}
+
 /// The stored grant of `k`: `token|lease|inbox|owner`.
 pub(crate) async fn grant(server: &RedisServer) -> Option<String> {
     let mut connection = server.connection().await;
-    redis::cmd("GET")
-        .arg(NAME)
-        .query_async(&mut connection)
-        .await
-        .unwrap()
+    ask(&mut connection, redis::cmd("GET").arg(NAME)).await
 }
 
 pub(crate) const NAME: &str = "{faults:k}";

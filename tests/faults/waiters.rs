@@ -6,11 +6,11 @@ use lock_runtime::{Lock, LockClient, LockError, LockGuard};
 use redis::aio::MultiplexedConnection;
 use support::{
     history::{History, Inside},
-    server::RedisServer,
+    server::{RedisServer, ask},
 };
 use tokio::{
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
-    task::{JoinHandle, JoinSet},
+    task::JoinHandle,
     time::timeout,
 };
 
@@ -77,18 +77,13 @@ impl Waiters {
 
     /// How many stand in the queue on the server.
     pub(crate) async fn queued(&mut self) -> usize {
-        let mut zcard = redis::cmd("ZCARD");
-        zcard.arg(QUEUE).query_async(&mut self.redis).await.unwrap()
+        ask(&mut self.redis, redis::cmd("ZCARD").arg(QUEUE)).await
     }
 
     pub(crate) async fn until_queued(&mut self, waiters: usize) {
         let mut redis = self.redis.clone();
-        until(async || {
-            let mut zcard = redis::cmd("ZCARD");
-            zcard.arg(QUEUE);
-            zcard.query_async::<usize>(&mut redis).await.unwrap() == waiters
-        })
-        .await;
+        until(async || ask::<usize>(&mut redis, redis::cmd("ZCARD").arg(QUEUE)).await == waiters)
+            .await;
     }
 
     /// The next caller asks for this lock, and stands in the queue when this returns.
@@ -237,11 +232,7 @@ pub(crate) async fn until_cohort(server: &RedisServer, members: usize) -> Stored
 
 /// What is left of the grant of `k`, if it is held.
 pub(crate) async fn time_to_live(redis: &mut MultiplexedConnection) -> Option<std::time::Duration> {
-    let left: i64 = redis::cmd("PTTL")
-        .arg(NAME)
-        .query_async(redis)
-        .await
-        .unwrap();
+    let left: i64 = ask(redis, redis::cmd("PTTL").arg(NAME)).await;
     u64::try_from(left)
         .ok()
         .map(std::time::Duration::from_millis)
@@ -251,11 +242,4 @@ pub(crate) async fn time_to_live(redis: &mut MultiplexedConnection) -> Option<st
 pub(crate) async fn holder(client: &LockClient) -> LockGuard {
     let lock = client.lock("k").lease(60 * SECOND);
     lock.acquire().await.expect("the key is free")
-}
-
-/// Ends when all of these have.
-pub(crate) async fn all<T: 'static>(mut tasks: JoinSet<T>) {
-    while let Some(ended) = tasks.join_next().await {
-        ended.unwrap();
-    }
 }

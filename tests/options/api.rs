@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{ConnectError, LockClient, LockError, ReleaseOutcome, distributed_lock};
 use support::{
-    log,
-    server::{RedisServer, shared_server},
+    assert_busy, assert_lost, log,
+    server::{RedisServer, ask, shared_server},
 };
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -25,10 +25,7 @@ async fn redis() -> LockClient {
 async fn works(client: &LockClient) {
     let key = key();
     let guard = client.lock(&key).acquire().await.unwrap();
-    assert!(matches!(
-        client.lock(&key).try_acquire().await,
-        Err(LockError::Busy { .. })
-    ));
+    assert_busy(&client.lock(&key).try_acquire().await);
     guard.release().await;
     client.lock(&key).run(async {}).await.unwrap();
 }
@@ -37,23 +34,11 @@ async fn works(client: &LockClient) {
 async fn a_client_is_made_from_what_the_redis_crate_has() {
     let server = shared_server().await;
     let client = redis::Client::open(server.url()).unwrap();
-    works(
-        &LockClient::builder()
-            .redis(&client)
-            .connect()
-            .await
-            .unwrap(),
-    )
-    .await;
+    let made = LockClient::builder().redis(&client).connect().await;
+    works(&made.unwrap()).await;
     let info = client.get_connection_info().clone();
-    works(
-        &LockClient::builder()
-            .connection_info(info)
-            .connect()
-            .await
-            .unwrap(),
-    )
-    .await;
+    let made = LockClient::builder().connection_info(info).connect().await;
+    works(&made.unwrap()).await;
 }
 
 #[tokio::test]
@@ -94,14 +79,8 @@ async fn tls_works_and_a_mismatch_is_told() {
         },
     )
     .unwrap();
-    works(
-        &LockClient::builder()
-            .redis(&trusting)
-            .connect()
-            .await
-            .unwrap(),
-    )
-    .await;
+    let made = LockClient::builder().redis(&trusting).connect().await;
+    works(&made.unwrap()).await;
 }
 
 /// Each `#[tokio::test]` is a runtime; a client made in one that has ended serves the next.
@@ -134,11 +113,7 @@ async fn a_dropped_client_closes_its_connections() {
     let server = RedisServer::start().await;
     let mut observer = server.connection().await;
     let mut connections = async || {
-        let clients: String = redis::cmd("CLIENT")
-            .arg("LIST")
-            .query_async(&mut observer)
-            .await
-            .unwrap();
+        let clients: String = ask(&mut observer, redis::cmd("CLIENT").arg("LIST")).await;
         clients.lines().count()
     };
     let before = connections().await;
@@ -158,23 +133,14 @@ fn the_blocking_form_works_outside_async() {
         let client = LockClient::blocking_connect(url).unwrap();
         let lock = client.lock(key()).wait(100 * MS);
         let guard = lock.blocking_acquire().unwrap();
-        assert!(matches!(
-            lock.blocking_try_acquire(),
-            Err(LockError::Busy { .. })
-        ));
-        assert!(matches!(
-            lock.blocking_acquire(),
-            Err(LockError::Busy { .. })
-        ));
+        assert_busy(&lock.blocking_try_acquire());
+        assert_busy(&lock.blocking_acquire());
         guard.blocking_release();
         lock.blocking_try_acquire().unwrap().blocking_release();
 
         let locks = client.locks([key(), key()]).wait(100 * MS);
         let guard = locks.blocking_acquire().unwrap();
-        assert!(matches!(
-            locks.blocking_try_acquire(),
-            Err(LockError::Busy { .. })
-        ));
+        assert_busy(&locks.blocking_try_acquire());
         assert_eq!(guard.blocking_release(), [ReleaseOutcome::Released; 2]);
     }
 }
@@ -196,7 +162,7 @@ fn a_runtime_without_drivers_works() {
             .lease(100 * MS)
             .run(std::future::pending::<()>())
             .await;
-        assert!(matches!(lost, Err(LockError::Lost { .. })));
+        assert_lost(&lost);
     });
 }
 
@@ -222,10 +188,7 @@ async fn a_guard_tells_and_extends() {
         assert_eq!(lock.status().await.unwrap().holder, None);
         let short = lock.clone().lease(50 * MS).acquire().await.unwrap();
         short.lost().await;
-        assert!(matches!(
-            short.extend(SECOND).await,
-            Err(LockError::Lost { .. })
-        ));
+        assert_lost(&short.extend(SECOND).await);
     }
 }
 
@@ -260,17 +223,12 @@ async fn one_locks_failure_touches_no_other() {
     let lost = client.lock(&broken).lease(SECOND).renew(true).run(async {
         let mut connection = observer.connection().await;
         let name = format!("{{lock:{broken}}}");
-        redis::cmd("DEL")
-            .arg(&name)
-            .exec_async(&mut connection)
-            .await
-            .unwrap();
-        redis::cmd("LPUSH")
-            .arg(&name)
-            .arg("not a lock")
-            .exec_async(&mut connection)
-            .await
-            .unwrap();
+        ask::<()>(&mut connection, redis::cmd("DEL").arg(&name)).await;
+        ask::<()>(
+            &mut connection,
+            redis::cmd("LPUSH").arg(&name).arg("not a lock"),
+        )
+        .await;
         sleep(2 * SECOND).await;
     });
     let kept = client
@@ -279,7 +237,7 @@ async fn one_locks_failure_touches_no_other() {
         .renew(true)
         .run(sleep(2 * SECOND));
     let (lost, kept) = tokio::join!(lost, kept);
-    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert_lost(&lost);
     assert_eq!(kept, Ok(()));
 }
 
@@ -299,11 +257,8 @@ async fn under_a_paused_clock_nothing_is_waited_for() {
             assert_eq!((first, second), (Ok(()), Ok(())));
             let (first, second) = tokio::join!(an_hour(2400 * SECOND), an_hour(SECOND));
             assert_eq!(first, Ok(()));
-            assert!(matches!(second, Err(LockError::Busy { .. })));
-            assert!(matches!(
-                an_hour(7200 * SECOND).await,
-                Err(LockError::Lost { .. })
-            ));
+            assert_busy(&second);
+            assert_lost(&an_hour(7200 * SECOND).await);
         })
         .await;
     assert!(started.elapsed() < 5 * SECOND);
@@ -332,7 +287,7 @@ fn a_lease_lasts_over_real_io_where_the_clock_runs() {
     };
     wait_for_a_thread(false).unwrap();
     let paused = wait_for_a_thread(true);
-    assert!(matches!(paused, Err(LockError::Lost { .. })), "{paused:?}");
+    assert_lost(&paused);
 }
 
 #[test]

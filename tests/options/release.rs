@@ -208,7 +208,7 @@ async fn the_next_acquisition_goes_after_the_release() {
 #[tokio::test]
 async fn others_find_it_taken_for_a_round_trip_at_most() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         hold(&other, "k").await.release().await;
         for _ in 0..10 {
             in_background(&client).run(async {}).await.unwrap();
@@ -232,7 +232,7 @@ async fn others_find_it_taken_for_a_round_trip_at_most() {
 #[tokio::test]
 async fn a_waiter_of_another_client_is_next() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let (entered, inside) = oneshot::channel();
         let (leave, left) = oneshot::channel::<()>();
         let lock = in_background(&client);
@@ -383,7 +383,7 @@ async fn kept() -> Result<u8, LockError> {
 async fn a_lock_that_is_kept_stays_taken() {
     const AT_LEAST: Duration = Duration::from_millis(600);
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let start = Instant::now();
         assert_eq!(client.scope(kept()).await, Ok(7));
         let returned = start.elapsed();

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use lock_runtime::{BusyWith, Hold, Holds, LockError};
+use support::assert_busy;
 use tokio::time::sleep;
 
 use crate::{
@@ -15,10 +16,7 @@ async fn a_guard_encloses_only_what_runs_in_it() {
     on_every_store(|store| async move {
         let client = store.client().await;
         let guard = hold(&client, "k").await;
-        assert!(matches!(
-            client.lock("k").try_acquire().await,
-            Err(LockError::Busy { .. })
-        ));
+        assert_busy(&client.lock("k").try_acquire().await);
         guard
             .run(client.lock("k").run(async {}))
             .await

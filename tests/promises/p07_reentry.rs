@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use lock_core::advice::advised;
 use lock_runtime::{BusyWith, Hold, InCurrentHold, LockClient, LockError};
 use proptest::prelude::*;
+use support::{assert_busy, assert_lost};
 use tokio::{
     runtime::{Builder, Handle},
     sync::oneshot,
@@ -92,7 +93,7 @@ async fn a_spawned_task_is_a_stranger_unless_it_is_taken_along() {
 #[tokio::test]
 async fn a_hold_lasts_until_the_last_entry_under_it_has_left() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let (go_on, held) = tokio::sync::oneshot::channel::<()>();
         let mut task = None;
         client
@@ -104,10 +105,7 @@ async fn a_hold_lasts_until_the_last_entry_under_it_has_left() {
             .await
             .unwrap();
         // The call has returned, its task is still inside.
-        assert!(matches!(
-            other.lock("k").try_acquire().await,
-            Err(LockError::Busy { .. })
-        ));
+        assert_busy(&other.lock("k").try_acquire().await);
         go_on.send(()).unwrap();
         task.unwrap().await.unwrap();
         until_free(&other, "k").await;
@@ -178,7 +176,7 @@ async fn inside_a_lost_hold_an_entry_is_lost() {
             })
             .await
             .unwrap();
-        assert!(matches!(nested, Err(LockError::Lost { .. })), "{nested:?}");
+        assert_lost(&nested);
     })
     .await;
 }

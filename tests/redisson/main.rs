@@ -5,9 +5,9 @@ use std::{collections::VecDeque, time::Duration};
 use lock_runtime::{LockClient, LockError, Strategy};
 use redis::aio::MultiplexedConnection;
 use support::{
-    epsilon,
+    assert_busy, assert_lost, epsilon,
     process::Worker,
-    server::shared_server,
+    server::{ask, shared_server},
     stores::{MS, SECOND, Store, hold, until},
 };
 use tokio::{
@@ -104,9 +104,8 @@ impl Fixture {
         let channel = format!("redisson_lock__channel:{{{}}}", self.name);
         until(async || {
             let mut redis = self.redis.clone();
-            let mut asked = redis::cmd("PUBSUB");
-            asked.arg("NUMSUB").arg(&channel);
-            let answer: (String, u32) = asked.query_async(&mut redis).await.unwrap();
+            let answer: (String, u32) =
+                ask(&mut redis, redis::cmd("PUBSUB").arg("NUMSUB").arg(&channel)).await;
             answer.1 == clients
         })
         .await;
@@ -159,7 +158,7 @@ async fn we_wait_for_it_and_its_count_stands() {
         assert_eq!(fixture.jvm("lock", "20000").await, "in");
         let lock = fixture.client.lock("k").strategy(strategy);
         let busy = lock.clone().wait(300 * MS).acquire().await;
-        assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+        assert_busy(&busy);
         let lock = lock.wait(20 * SECOND);
         let mut waiting = Box::pin(lock.acquire());
         assert!(timeout(100 * MS, &mut waiting).await.is_err());
@@ -204,9 +203,7 @@ async fn both_exclude_each_other_and_nobody_is_missed() {
             });
         }
     }
-    while let Some(ended) = running.join_next().await {
-        ended.unwrap();
-    }
+    running.join_all().await;
     for thread in threads {
         assert_eq!(
             fixture.service.answer(thread).await,
@@ -215,8 +212,7 @@ async fn both_exclude_each_other_and_nobody_is_missed() {
         );
     }
     fixture.until_listening(0).await;
-    let deleted = redis::cmd("DEL").arg(&counter).to_owned();
-    deleted.exec_async(&mut fixture.redis).await.unwrap();
+    ask::<()>(&mut fixture.redis, redis::cmd("DEL").arg(&counter)).await;
     until(async || fixture.store.keys().await.is_empty()).await;
 }
 
@@ -227,7 +223,7 @@ async fn both_watchdogs_renew() {
     assert_eq!(fixture.jvm("lock", "").await, "in");
     let lock = fixture.client.lock("k").lease(SECOND).renew(true);
     let busy = lock.clone().wait(2 * WATCHDOG).acquire().await;
-    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    assert_busy(&busy);
     assert_eq!(fixture.jvm("unlock", "").await, "out");
     lock.run(async {
         let order = format!("try {} 4000 1000", fixture.name);
@@ -247,7 +243,7 @@ async fn a_forced_unlock_is_a_loss_and_the_dead_are_survived() {
         std::future::pending::<()>().await;
     });
     let lost = timeout(SECOND + epsilon(), forced).await.unwrap();
-    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert_lost(&lost);
     // Ours is forgotten: it enters at the end of the lease.
     let gone = fixture
         .client

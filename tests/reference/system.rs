@@ -11,7 +11,7 @@ use std::{
 use lock_runtime::{Backoff, BusyWith, FencingToken, LockClient, LockError, Strategy};
 use proptest_state_machine::StateMachineTest;
 use support::{
-    server::shared_server,
+    server::{ask, shared_server},
     stores::{MS, Store},
 };
 use tokio::runtime::{Builder, Runtime};
@@ -281,15 +281,14 @@ impl System {
     async fn operate(&self, key: usize, before: &[&str], after: &[&str]) {
         self.confirmed(key).await;
         let mut server = shared_server().await.connection().await;
-        let mut command = redis::cmd(before[0]);
-        command
-            .arg(&before[1..])
-            .arg(self.store.name(NAMES[key]))
-            .arg(after);
-        let changed: u8 = command
-            .query_async(&mut server)
-            .await
-            .expect("the server answers");
+        let changed: u8 = ask(
+            &mut server,
+            redis::cmd(before[0])
+                .arg(&before[1..])
+                .arg(self.store.name(NAMES[key]))
+                .arg(after),
+        )
+        .await;
         assert_eq!(changed, 1, "{key} is held");
     }
 
@@ -297,17 +296,16 @@ impl System {
     async fn cut(&self) {
         let mut server = shared_server().await.connection().await;
         for kind in ["normal", "pubsub"] {
-            let mut command = redis::cmd("CLIENT");
-            command
-                .arg("KILL")
-                .arg("TYPE")
-                .arg(kind)
-                .arg("SKIPME")
-                .arg("yes");
-            command
-                .exec_async(&mut server)
-                .await
-                .expect("the server answers");
+            ask::<()>(
+                &mut server,
+                redis::cmd("CLIENT")
+                    .arg("KILL")
+                    .arg("TYPE")
+                    .arg(kind)
+                    .arg("SKIPME")
+                    .arg("yes"),
+            )
+            .await;
         }
         for (number, client) in self.clients.iter().chain([&self.observer]).enumerate() {
             if !self.endings.contains_key(&number) {
@@ -581,11 +579,7 @@ impl System {
                 let kept = key.held.is_some_and(|held| held.kept_until.is_some());
                 if kept {
                     let name = self.store.name(name);
-                    redis::cmd("DEL")
-                        .arg(name)
-                        .exec_async(&mut server)
-                        .await
-                        .expect("the server answers");
+                    ask::<()>(&mut server, redis::cmd("DEL").arg(name)).await;
                 }
             }
         }

@@ -10,6 +10,7 @@ pub mod history;
 pub mod jvm;
 pub mod log;
 pub mod matrix;
+mod outcome;
 pub mod page;
 pub mod process;
 pub mod proxy;
@@ -17,6 +18,8 @@ pub mod quorum;
 pub mod sent;
 pub mod server;
 pub mod stores;
+
+pub use outcome::{assert_busy, assert_lost};
 
 /// What a loaded machine may add to a time that is promised: 250 ms, and 1 s where `CI` is set.
 #[must_use]

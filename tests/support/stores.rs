@@ -8,7 +8,10 @@ use std::{
 };
 
 pub use crate::until;
-use crate::{quorum::shared_quorum, server::shared_server};
+use crate::{
+    quorum::shared_quorum,
+    server::{ask, shared_server},
+};
 use lock_runtime::{Layout, LockClient, LockClientBuilder, LockGuard, Strategy};
 use uuid::Uuid;
 
@@ -109,6 +112,15 @@ impl Store {
             .expect("a test store can be connected to")
     }
 
+    /// As many of them.
+    pub async fn clients<const N: usize>(&self) -> [LockClient; N] {
+        let mut clients = Vec::new();
+        for _ in 0..N {
+            clients.push(self.client().await);
+        }
+        clients.try_into().expect("so many were made")
+    }
+
     /// The settings of such a client.
     pub fn builder(&self) -> LockClientBuilder {
         LockClient::builder()
@@ -145,11 +157,7 @@ impl Store {
     /// If it is not held.
     pub async fn delete(&self, key: &str) {
         let mut redis = shared_server().await.connection().await;
-        let deleted: u8 = redis::cmd("DEL")
-            .arg(self.name(key))
-            .query_async(&mut redis)
-            .await
-            .expect("the server answers");
+        let deleted: u8 = ask(&mut redis, redis::cmd("DEL").arg(self.name(key))).await;
         assert_eq!(deleted, 1, "`{key}` is not held");
     }
 

@@ -160,6 +160,39 @@ mod tests {
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 
+    /// The sources below a folder, each with its name.
+    fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, found);
+            } else if let Some(name) = path.file_stem().and_then(|name| name.to_str()) {
+                found.push((name.to_owned(), fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+
+    #[test]
+    fn every_test_that_has_to_notice_exists() {
+        for suite in [Suite::Promises, Suite::Faults, Suite::Options] {
+            let mut files = Vec::new();
+            sources(
+                &support::root().join("tests").join(suite.name()),
+                &mut files,
+            );
+            let patches = all().unwrap().into_iter();
+            for patch in patches.filter(|patch| patch.suite == suite) {
+                for test in &patch.caught_by {
+                    let function = format!("fn {}", test.rsplit("::").next().unwrap());
+                    let exists = files.iter().any(|(name, text)| {
+                        name.starts_with(test.as_str()) || text.contains(&function)
+                    });
+                    assert!(exists, "{}: there is no test {test}", patch.file.display());
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_patch_is_applied_and_reverted() {
         let folder = std::env::temp_dir().join(format!("patches_{}", std::process::id()));

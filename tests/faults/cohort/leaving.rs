@@ -13,7 +13,7 @@ use support::{
 async fn a_turn_that_nobody_takes_is_no_release() {
     for store in [Store::memory(), Store::redis().await] {
         eprintln!("on {store:?}");
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = hold(&other, "k").await;
         let (entering, mut entered) = tokio::sync::mpsc::unbounded_channel();
         let mut callers = Vec::new();
@@ -42,7 +42,7 @@ async fn shutting_down_does_not_wait_for_a_lock_that_is_kept() {
     const AT_LEAST: Duration = Duration::from_secs(5);
     for store in [Store::memory(), Store::redis().await] {
         eprintln!("on {store:?}");
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = hold(&other, "k").await;
         let (entering, mut entered) = tokio::sync::mpsc::unbounded_channel();
         for caller in 0..2 {

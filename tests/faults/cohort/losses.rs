@@ -5,16 +5,17 @@ use std::time::{Duration, Instant};
 use lock_runtime::{LockClient, LockError};
 use redis::aio::MultiplexedConnection;
 use support::{
+    assert_lost,
     clock::now,
     history::History,
     process::{self, Worker},
     proxy::FaultProxy,
-    server::RedisServer,
+    server::{RedisServer, ask},
 };
 
 use crate::{
     fixture::{MS, NAME, NAMESPACE, QUEUE, SECOND, client, grant, left, row, until},
-    waiters::{Waiters, all, holder, time_to_live, until_cohort},
+    waiters::{Waiters, holder, time_to_live, until_cohort},
 };
 
 /// A process whose callers queue one after the other, and have the lock as a cohort then.
@@ -58,7 +59,7 @@ async fn worker_process() {
             guard.release().await;
         });
     }
-    all(callers).await;
+    callers.join_all().await;
     println!("\nended");
     client.shutdown().await;
 }
@@ -209,7 +210,7 @@ async fn removed(removal: Removal) -> Duration {
     command.exec_async(&mut redis).await.unwrap();
     let lost = second.guard.run(std::future::pending::<()>()).await;
     let took = removed.elapsed();
-    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert_lost(&lost);
     // The others come in at once, under a new grant.
     let third = waiters.next().await;
     assert_eq!(third.caller, 2);
@@ -230,8 +231,7 @@ async fn removed(removal: Removal) -> Duration {
 /// How many queue.
 async fn queue_length(server: &RedisServer) -> usize {
     let mut redis = server.connection().await;
-    let mut zcard = redis::cmd("ZCARD");
-    zcard.arg(QUEUE).query_async(&mut redis).await.unwrap()
+    ask(&mut redis, redis::cmd("ZCARD").arg(QUEUE)).await
 }
 
 #[tokio::test]
@@ -388,14 +388,8 @@ async fn row_48_a_thousand_queue_in_groups() {
         };
         let mut workers: Vec<_> = (0..PROCESSES).map(|_| process.start(&server)).collect();
         waiters.until_queued(PROCESSES * CALLERS).await;
-        let mut zrange = redis::cmd("ZRANGE");
-        let queue: Vec<String> = zrange
-            .arg(QUEUE)
-            .arg(0)
-            .arg(-1)
-            .query_async(&mut redis)
-            .await
-            .unwrap();
+        let queue: Vec<String> =
+            ask(&mut redis, redis::cmd("ZRANGE").arg(QUEUE).arg(0).arg(-1)).await;
         let released = Instant::now();
         guard.release().await;
         let mut visits = Vec::new();

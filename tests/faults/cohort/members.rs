@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::LockError;
-use support::server::RedisServer;
+use support::server::{RedisServer, ask};
 
 use super::{BEHIND, Fixture, MEMBERS};
 use crate::{
@@ -176,16 +176,17 @@ async fn row_41_connection_killed_in_the_middle_of_a_block() {
     row(41, async |seen| {
         let took = cut_in_the_middle(async |fixture| {
             let mut redis = fixture.server.connection().await;
-            let mut list = redis::cmd("CLIENT");
-            let clients: String = list.arg("LIST").query_async(&mut redis).await.unwrap();
+            let clients: String = ask(&mut redis, redis::cmd("CLIENT").arg("LIST")).await;
             // The test's own connections listen to nobody.
             for client in clients.lines().filter(|line| !line.contains(" sub=0 ")) {
                 let id = client
                     .split(' ')
                     .find_map(|field| field.strip_prefix("id="));
-                let mut kill = redis::cmd("CLIENT");
-                kill.arg("KILL").arg("ID").arg(id.unwrap());
-                kill.exec_async(&mut redis).await.unwrap();
+                ask::<()>(
+                    &mut redis,
+                    redis::cmd("CLIENT").arg("KILL").arg("ID").arg(id.unwrap()),
+                )
+                .await;
             }
         })
         .await;

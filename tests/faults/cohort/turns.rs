@@ -12,13 +12,13 @@ use std::{
 };
 
 use lock_runtime::{Hold, LockClient, Release};
-use support::{proxy::FaultProxy, server::RedisServer};
+use support::{
+    proxy::FaultProxy,
+    server::{RedisServer, ask},
+};
 use tokio::{runtime, task::JoinSet};
 
-use crate::{
-    fixture::{MS, NAME, SECOND, client, epsilon, left, until, until_waiting},
-    waiters::all,
-};
+use crate::fixture::{MS, NAME, SECOND, client, epsilon, left, until, until_waiting};
 
 /// Who entered, in order.
 type Entered = Arc<Mutex<Vec<usize>>>;
@@ -41,11 +41,7 @@ where
 
 async fn left_of(server: &RedisServer) -> Duration {
     let mut connection = server.connection().await;
-    let left: i64 = redis::cmd("PTTL")
-        .arg(NAME)
-        .query_async(&mut connection)
-        .await
-        .unwrap();
+    let left: i64 = ask(&mut connection, redis::cmd("PTTL").arg(NAME)).await;
     Duration::from_millis(u64::try_from(left).unwrap_or_default())
 }
 
@@ -74,7 +70,7 @@ async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     })
     .await;
     guard.release().await;
-    all(callers).await;
+    callers.join_all().await;
     assert!(too_much.lock().unwrap().is_empty(), "{too_much:?}");
 }
 
@@ -101,7 +97,7 @@ async fn a_block_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
     // Longer than a claim.
     tokio::time::sleep(2500 * MS).await;
     guard.release().await;
-    all(callers).await;
+    callers.join_all().await;
     assert_eq!(*entered.lock().unwrap(), [0, 1, 2, 3, 4, 5, 6]);
 }
 
@@ -126,11 +122,7 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
             // A third of the lease has passed: the next one has to ask before it starts.
             if inside > 370 * MS && !deleted.swap(true, Ordering::SeqCst) {
                 let mut connection = server.connection().await;
-                let _: i64 = redis::cmd("DEL")
-                    .arg(NAME)
-                    .query_async(&mut connection)
-                    .await
-                    .unwrap();
+                let _: i64 = ask(&mut connection, redis::cmd("DEL").arg(NAME)).await;
                 tokio::time::sleep(60 * MS).await;
             } else {
                 tokio::time::sleep(40 * MS).await;
@@ -139,7 +131,7 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
     })
     .await;
     guard.release().await;
-    all(callers).await;
+    callers.join_all().await;
     assert!(deleted.load(Ordering::SeqCst));
     assert_eq!(*entered.lock().unwrap(), (0..20).collect::<Vec<_>>());
 }
@@ -200,7 +192,7 @@ async fn who_is_not_polled_is_waited_for_as_long_as_a_claim() {
     }
     let released = Instant::now();
     guard.release().await;
-    all(callers).await;
+    callers.join_all().await;
     let took = released.elapsed();
     assert!(took < 2 * SECOND + 400 * MS + epsilon(), "{took:?}");
     let mut order = entered.lock().unwrap().clone();

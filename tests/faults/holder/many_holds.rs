@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lock_runtime::{Layout, LockClient, LockGuard, LossReason};
 use redis::aio::MultiplexedConnection;
-use support::server::RedisServer;
+use support::server::{RedisServer, ask};
 use tokio::time::sleep;
 
 use crate::fixture::{MS, SECOND, until};
@@ -52,9 +52,7 @@ impl Fixture {
     /// Tells the server something about a lock that exists there.
     async fn tell(&mut self, command: &str, key: &str, args: &[&str]) {
         let name = self.name(key);
-        let mut told = redis::cmd(command);
-        told.arg(name).arg(args);
-        told.exec_async(&mut self.redis).await.unwrap();
+        ask::<()>(&mut self.redis, redis::cmd(command).arg(name).arg(args)).await;
     }
 
     /// Waits for so many renewals from now on.
@@ -147,12 +145,7 @@ async fn of_many_holds_those_that_the_server_refuses_are_lost_and_no_others() {
     named[7] = "secret".into();
     let guards = fixture.hold(&named).await;
     let told = ["SETUSER", "default", "resetkeys", "~*key:*"];
-    let mut forbid = redis::cmd("ACL");
-    forbid
-        .arg(&told)
-        .exec_async(&mut fixture.redis)
-        .await
-        .unwrap();
+    ask::<()>(&mut fixture.redis, redis::cmd("ACL").arg(&told)).await;
     // A refusal is no loss: it is tried again until the lease is over.
     guards[7].lost().await;
     fixture.until_renewed(4 * MANY).await;

@@ -3,12 +3,16 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockClient, LockError};
-use support::{clock::Clocks, process::Worker, server::RedisServer};
+use support::{
+    clock::Clocks,
+    process::Worker,
+    server::{RedisServer, ask},
+};
 use tokio::{io::AsyncBufReadExt, runtime::Builder, time::sleep};
 
 use crate::fixture::{
-    MS, NAMESPACE, SECOND, client, grant, left, row, token_of, until, until_waiting, worker,
-    worker_command,
+    MS, NAMESPACE, SECOND, client, entering, grant, left, row, token_of, until, until_waiting,
+    worker, worker_command,
 };
 
 /// The work of a worker process; it prints a line at each event.
@@ -85,9 +89,7 @@ async fn waiters(client: &LockClient) {
             guard.release().await;
         });
     }
-    while let Some(ended) = callers.join_next().await {
-        ended.unwrap();
-    }
+    callers.join_all().await;
     println!("\nended");
 }
 
@@ -281,24 +283,16 @@ async fn row_21_queued_process_killed() {
         queued.until("ready").await;
         until_waiting(&client, 1).await;
         queued.kill();
-        let next = tokio::spawn({
-            let client = client.clone();
-            async move {
-                let guard = client.lock("k").wait(30 * SECOND).acquire().await.unwrap();
-                (Instant::now(), guard)
-            }
-        });
+        let next = entering(client.lock("k").wait(30 * SECOND));
         until_waiting(&client, 2).await;
         // The server notices the closed socket in its own time; the row is about what follows.
         let mut observer = server.connection().await;
         until(async || {
-            let clients: String = redis::cmd("CLIENT")
-                .arg("LIST")
-                .arg("TYPE")
-                .arg("pubsub")
-                .query_async(&mut observer)
-                .await
-                .unwrap();
+            let clients: String = ask(
+                &mut observer,
+                redis::cmd("CLIENT").arg("LIST").arg("TYPE").arg("pubsub"),
+            )
+            .await;
             clients.lines().count() <= 2
         })
         .await;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use support::server::RedisServer;
 
-use crate::fixture::{SECOND, client, row, until_waiting, worker};
+use crate::fixture::{SECOND, client, entering, row, until_waiting, worker};
 
 /// A stopped process still has its socket; a stray subscriber counts as a receiver of every push.
 #[tokio::test]
@@ -28,13 +28,7 @@ async fn row_37_stopped_waiter_and_stray_subscriber() {
             } else {
                 head.signal("STOP");
             }
-            let next = tokio::spawn({
-                let client = client.clone();
-                async move {
-                    let guard = client.lock("k").wait(30 * SECOND).acquire().await.unwrap();
-                    (Instant::now(), guard)
-                }
-            });
+            let next = entering(client.lock("k").wait(30 * SECOND));
             until_waiting(&client, 2).await;
             let released = Instant::now();
             guard.release().await;

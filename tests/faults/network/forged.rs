@@ -8,7 +8,7 @@ use redis::{
 };
 use support::{
     log,
-    server::RedisServer,
+    server::{RedisServer, ask},
     stores::{MS, SECOND},
 };
 use tokio::{
@@ -58,9 +58,11 @@ impl Forger {
     }
 
     async fn channels(&mut self) -> Vec<String> {
-        let mut list = redis::cmd("PUBSUB");
-        list.arg("CHANNELS").arg("lock:inbox:*");
-        list.query_async(&mut self.connection).await.unwrap()
+        ask(
+            &mut self.connection,
+            redis::cmd("PUBSUB").arg("CHANNELS").arg("lock:inbox:*"),
+        )
+        .await
     }
 
     /// Publishes it, and returns when the engine has said that it ignored it.
@@ -68,9 +70,11 @@ impl Forger {
         let shown = format!("{:?}", payload.chars().take(100).collect::<String>());
         let ignored = || log::of_any_level("payload", &shown).len();
         let before = ignored();
-        let mut publish = redis::cmd("PUBLISH");
-        publish.arg(channel).arg(payload);
-        let heard: u64 = publish.query_async(&mut self.connection).await.unwrap();
+        let heard: u64 = ask(
+            &mut self.connection,
+            redis::cmd("PUBLISH").arg(channel).arg(payload),
+        )
+        .await;
         assert_eq!(heard, 2, "{channel}: a session, and the forger");
         until(async || ignored() > before).await;
     }
@@ -88,9 +92,11 @@ impl Forger {
 
     /// Says it once more, as it was said.
     async fn repeat(&mut self, channel: &str, payload: &str) {
-        let mut publish = redis::cmd("PUBLISH");
-        publish.arg(channel).arg(payload);
-        publish.exec_async(&mut self.connection).await.unwrap();
+        ask::<()>(
+            &mut self.connection,
+            redis::cmd("PUBLISH").arg(channel).arg(payload),
+        )
+        .await;
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use support::{proxy::FaultProxy, server::RedisServer};
 
-use crate::fixture::{MS, NAME, QUEUE, SECOND, client, left, row, until, until_waiting};
+use crate::fixture::{MS, NAME, QUEUE, SECOND, client, entering, left, row, until, until_waiting};
 
 /// Row 19: the server has granted, and its push is lost while the connection lives: a look finds the grant.
 #[tokio::test]
@@ -19,13 +19,7 @@ async fn row_19_push_lost() {
     let server = RedisServer::start().await;
     let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
     let guard = holder.lock("k").acquire().await.unwrap();
-    let waiting = tokio::spawn({
-        let waiter = waiter.clone();
-        async move {
-            let guard = waiter.lock("k").wait(20 * SECOND).acquire().await.unwrap();
-            (Instant::now(), guard)
-        }
-    });
+    let waiting = entering(waiter.lock("k").wait(20 * SECOND));
     until_waiting(&holder, 1).await;
     let mut connection = server.connection().await;
     let given = Instant::now();
@@ -68,9 +62,7 @@ async fn row_19_connection_cut_at_the_grant() {
         guard.release().await;
         proxy.cut();
         proxy.hold_replies(false);
-        while let Some(ended) = waiting.join_next().await {
-            ended.unwrap();
-        }
+        waiting.join_all().await;
         let order = order.lock().unwrap();
         let took = order[0].1.duration_since(released);
         assert_eq!((order[0].0, order[1].0), (0, 1));
@@ -127,9 +119,7 @@ async fn row_19_hundreds_reconnect_while_they_are_granted_or_give_up() {
                 guard.release().await;
             });
         }
-        while let Some(ended) = waiting.join_next().await {
-            ended.unwrap();
-        }
+        waiting.join_all().await;
         until(async || left(&server).await.is_empty()).await;
     })
     .await;

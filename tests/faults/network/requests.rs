@@ -7,7 +7,11 @@ use std::{
 };
 
 use lock_runtime::LockError;
-use support::{proxy::FaultProxy, server::RedisServer};
+use support::{
+    assert_lost,
+    proxy::FaultProxy,
+    server::{RedisServer, ask},
+};
 use tokio::runtime::Builder;
 
 use crate::fixture::{
@@ -44,13 +48,15 @@ async fn late_request(kill: bool) {
     let server = RedisServer::start().await;
     let mut admin = server.connection().await;
     let rules = if kill { "+@all" } else { "+@all -client|kill" };
-    let mut command = redis::cmd("ACL");
-    command
-        .arg("SETUSER")
-        .arg("default")
-        .arg("-@all")
-        .arg(rules.split(' ').collect::<Vec<_>>());
-    command.exec_async(&mut admin).await.unwrap();
+    ask::<()>(
+        &mut admin,
+        redis::cmd("ACL")
+            .arg("SETUSER")
+            .arg("default")
+            .arg("-@all")
+            .arg(rules.split(' ').collect::<Vec<_>>()),
+    )
+    .await;
     let proxy = FaultProxy::start(server.port()).await;
     let behind = client(&proxy.url()).await;
     proxy.deliver_after_cut(true);
@@ -186,7 +192,7 @@ async fn row_13_half_open_socket() {
             .await;
         let took = started.elapsed();
         proxy.refuse(false);
-        assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+        assert_lost(&lost);
         seen.within("lost after the grant", 1500 * MS, took);
         let started = Instant::now();
         behind

@@ -62,9 +62,7 @@ async fn row_18_jitter_and_split_bytes() {
         until_waiting(&behind, CALLERS as usize).await;
         let start = Instant::now();
         guard.release().await;
-        while let Some(ended) = waiting.join_next().await {
-            ended.unwrap();
-        }
+        waiting.join_all().await;
         // Each release and the push after it, and a look at most where the line has made a claim old.
         let most = CALLERS * 3 * 240 * MS;
         seen.within("all enter after the release", most, start.elapsed());

@@ -7,7 +7,10 @@ use std::{
 };
 
 use lock_runtime::{LockError, distributed_lock};
-use support::quorum::{Quorum, url_through};
+use support::{
+    assert_busy,
+    quorum::{Quorum, url_through},
+};
 use tokio::time::sleep;
 
 use super::{BACKOFF, CLAIM, is_held_on, until_empty, warm};
@@ -99,10 +102,7 @@ async fn a_killed_holder_blocks_for_the_rest_of_its_lease() {
     let inside = holder.until("inside").await;
     let client = warm(&quorum.url()).await;
     let refused = client.lock("k").try_acquire().await;
-    assert!(
-        matches!(refused, Err(LockError::Busy { .. })),
-        "{refused:?}"
-    );
+    assert_busy(&refused);
     holder.kill();
     let killed = Instant::now();
     let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use lock_runtime::LockError;
-use support::quorum::Quorum;
+use support::{assert_busy, quorum::Quorum, server::ask};
 
 use super::{NODE_PATIENCE, OTHERS_GRANT, client, contend, until_empty, warm};
 use crate::fixture::{MS, NAME, SECOND, epsilon, row, token_of, until};
@@ -25,21 +25,16 @@ async fn row_29_two_of_five_down() {
             slowest = slowest.max(asked.elapsed());
             // The others cannot get it from what is left.
             let refused = after.lock("k").try_acquire().await;
-            assert!(
-                matches!(refused, Err(LockError::Busy { .. })),
-                "{refused:?}"
-            );
+            assert_busy(&refused);
             guard.release().await;
         }
         seen.within("the slowest acquisition", NODE_PATIENCE, slowest);
         // Somebody else has one of the three: who gets the other two gives them back at once, but for one round of four.
         let mut third = quorum.servers[2].connection().await;
-        let mut part = redis::cmd("SET");
-        part.arg(NAME).arg(OTHERS_GRANT);
-        let _: () = part.query_async(&mut third).await.unwrap();
+        let _: () = ask(&mut third, redis::cmd("SET").arg(NAME).arg(OTHERS_GRANT)).await;
         let before_it = after.stats().commands;
         let refused = after.lock("k").wait(3 * SECOND).acquire().await;
-        assert!(matches!(refused, Err(LockError::Busy { .. })));
+        assert_busy(&refused);
         // Three nodes are asked, and two leave.
         let rounds = (after.stats().commands - before_it) / 5;
         println!("{rounds} rounds");
@@ -47,11 +42,7 @@ async fn row_29_two_of_five_down() {
             rounds >= 11,
             "{rounds} rounds: each has waited for those that are down"
         );
-        let _: () = redis::cmd("DEL")
-            .arg(NAME)
-            .query_async(&mut third)
-            .await
-            .unwrap();
+        let _: () = ask(&mut third, redis::cmd("DEL").arg(NAME)).await;
         contend(&[before, after], 4, 5).await;
         quorum.servers[4].continue_process();
         for server in &quorum.servers[1..] {
@@ -126,10 +117,13 @@ async fn tokens_rise_over_quorums() {
         + 3600 * SECOND;
     for (number, far) in [(0, 2 * hour), (1, 3 * hour)] {
         let mut node = quorum.servers[number].connection().await;
-        let mut set = redis::cmd("SET");
-        set.arg("lock:fence")
-            .arg(u64::try_from(far.as_micros()).unwrap());
-        set.exec_async(&mut node).await.unwrap();
+        ask::<()>(
+            &mut node,
+            redis::cmd("SET")
+                .arg("lock:fence")
+                .arg(u64::try_from(far.as_micros()).unwrap()),
+        )
+        .await;
         // Into a majority that the node is part of, sooner or later.
         let mut newest = 0;
         until(async || {

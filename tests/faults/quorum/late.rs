@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::LockError;
 use support::{
+    assert_busy,
     quorum::{Quorum, url_through},
-    server::RedisServer,
+    server::{RedisServer, ask},
 };
 use tokio::time::sleep;
 
@@ -28,7 +29,7 @@ async fn nothing_is_left_on_a_node_that_was_silent() {
     quorum.servers[2].continue_process();
     // All that it had been sent has been carried out.
     let mut asked = quorum.servers[2].connection().await;
-    let () = redis::cmd("PING").query_async(&mut asked).await.unwrap();
+    let () = ask(&mut asked, &redis::cmd("PING")).await;
     let mut seen = Vec::new();
     for _ in 0..50 {
         seen.extend(left(&quorum.servers[2]).await);
@@ -46,10 +47,7 @@ async fn one_clock_ahead_admits_nobody() {
     quorum.servers.push(ahead.start().await);
     let mut times = Vec::new();
     for server in &quorum.servers {
-        let time: (u64, u64) = redis::cmd("TIME")
-            .query_async(&mut server.connection().await)
-            .await
-            .unwrap();
+        let time: (u64, u64) = ask(&mut server.connection().await, &redis::cmd("TIME")).await;
         times.push(time.0);
     }
     assert!(times[2] >= times[0] + 3590, "{times:?}");
@@ -107,18 +105,10 @@ async fn a_clock_that_jumps_while_all_nodes_hold_admits_nobody() {
         let (mut ended, mut tries) = (0, 0);
         let renewed = holder.stats().renewed;
         while holder.stats().renewed < renewed + 4 {
-            let expired: u64 = redis::cmd("PEXPIRE")
-                .arg(NAME)
-                .arg(0)
-                .query_async(&mut jumping)
-                .await
-                .unwrap();
+            let expired: u64 = ask(&mut jumping, redis::cmd("PEXPIRE").arg(NAME).arg(0)).await;
             ended += expired;
             let refused = other.lock("k").try_acquire().await;
-            assert!(
-                matches!(refused, Err(LockError::Busy { .. })),
-                "{refused:?}"
-            );
+            assert_busy(&refused);
             tries += 1;
         }
         println!("{ended} leases ended early, {tries} tries");

@@ -67,8 +67,6 @@ async fn contend(clients: &[LockClient], tasks: usize, turns: usize) {
             });
         }
     }
-    while let Some(ended) = callers.join_next().await {
-        ended.unwrap();
-    }
+    callers.join_all().await;
     history.check().assert_clean(clients.len() * tasks * turns);
 }

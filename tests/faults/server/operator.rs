@@ -6,7 +6,10 @@ use std::{
 };
 
 use lock_runtime::{LockError, LossReason};
-use support::server::RedisServer;
+use support::{
+    assert_lost,
+    server::{RedisServer, ask},
+};
 
 use crate::fixture::{MS, NAME, SECOND, client, left, row, until};
 
@@ -122,22 +125,14 @@ async fn row_23_flushall_while_waiting() {
             crate::fixture::until_waiting(&holder, place + 1).await;
         }
         let flushed = Instant::now();
-        redis::cmd("FLUSHALL")
-            .exec_async(&mut server.connection().await)
-            .await
-            .unwrap();
-        while let Some(ended) = waiting.join_next().await {
-            ended.unwrap();
-        }
+        ask::<()>(&mut server.connection().await, &redis::cmd("FLUSHALL")).await;
+        waiting.join_all().await;
         let order = order.lock().unwrap().clone();
         let places: Vec<_> = order.iter().map(|(place, _)| *place).collect();
         assert_eq!(places, [0, 1, 2]);
         let took = order[0].1.duration_since(flushed);
         seen.within("who waits enters after FLUSHALL", 200 * MS, took);
-        assert!(matches!(
-            guard.extend(SECOND).await,
-            Err(LockError::Lost { .. })
-        ));
+        assert_lost(&guard.extend(SECOND).await);
         guard.release().await;
     })
     .await;

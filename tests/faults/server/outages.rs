@@ -6,10 +6,10 @@ use std::{
 };
 
 use lock_runtime::{ConnectError, LockClient, LockError};
-use support::server::RedisServer;
+use support::{assert_lost, server::RedisServer};
 
 use crate::fixture::{
-    MS, NAMESPACE, SECOND, client, epsilon, grant, left, row, until, until_waiting,
+    MS, NAMESPACE, SECOND, client, entering, epsilon, grant, left, row, until, until_waiting,
 };
 
 /// What the renewed leases here are.
@@ -63,7 +63,7 @@ async fn row_14_killed_and_nothing_persisted() {
             std::future::pending::<()>().await;
         });
         let lost = lost.await;
-        assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+        assert_lost(&lost);
         let told = up.unwrap().elapsed();
         seen.within("the holder is told when it is up", LEASE / 3, told);
     })
@@ -151,7 +151,7 @@ async fn row_17_paused_for_two_leases() {
                 std::future::pending::<()>().await;
             })
             .await;
-        assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+        assert_lost(&lost);
         seen.within("lost after the grant", LEASE, start.elapsed());
         let next = tokio::spawn({
             let lock = client.lock("k").wait(20 * SECOND);
@@ -179,13 +179,7 @@ async fn row_24_out_of_memory() {
         let (holder, other) = (client(&server.url()).await, client(&server.url()).await);
         let lock = holder.lock("k").lease(LEASE).renew(true);
         let guard = lock.acquire().await.unwrap();
-        let waiting = tokio::spawn({
-            let lock = other.lock("k").wait(20 * SECOND);
-            async move {
-                let guard = lock.acquire().await.unwrap();
-                (Instant::now(), guard)
-            }
-        });
+        let waiting = entering(other.lock("k").wait(20 * SECOND));
         until_waiting(&holder, 1).await;
         tell(&server, "CONFIG SET maxmemory 1").await;
         let asked = Instant::now();
@@ -253,13 +247,7 @@ async fn nobody_enters(
     }
     // Leaving the queue may take 200 ms more.
     seen.within("told", WAIT + 200 * MS, asked.elapsed());
-    let waiting = tokio::spawn({
-        let lock = client.lock("k").wait(20 * SECOND);
-        async move {
-            let guard = lock.acquire().await.unwrap();
-            (Instant::now(), guard)
-        }
-    });
+    let waiting = entering(client.lock("k").wait(20 * SECOND));
     tokio::time::sleep(500 * MS).await;
     over().await;
     until_up(server).await;
@@ -373,7 +361,7 @@ async fn row_32_clock_forward() {
             std::future::pending::<()>().await;
         });
         let lost = lost.await;
-        assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+        assert_lost(&lost);
         let told = jumped.unwrap().elapsed();
         seen.within("the holder is told after the jump", LEASE / 3, told);
     })

@@ -5,7 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use support::{matrix::row, process::Worker, proxy::FaultProxy, server::RedisServer};
+use support::{
+    matrix::row,
+    process::Worker,
+    proxy::FaultProxy,
+    server::{RedisServer, ask},
+};
 use tokio::{
     sync::Mutex,
     task::JoinSet,
@@ -57,9 +62,7 @@ async fn row_54_thousands_of_waited_keys() {
         for guard in held {
             guard.unwrap().release().await;
         }
-        while let Some(ended) = waiting.join_next().await {
-            ended.unwrap();
-        }
+        waiting.join_all().await;
     })
     .await;
 }
@@ -116,9 +119,7 @@ async fn row_56_a_stopped_process_with_many_waiters() {
         stopped.signal("STOP");
         let released = Instant::now();
         guard.release().await;
-        while let Some(ended) = others.join_next().await {
-            ended.unwrap();
-        }
+        others.join_all().await;
         seen.within(
             "all others have been inside",
             2 * SECOND,
@@ -147,10 +148,7 @@ async fn row_57_dead_entries() {
             let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
             let guard = holder.lock("k").acquire().await.unwrap();
             let mut connection = server.connection().await;
-            let micros: (u64, u64) = redis::cmd("TIME")
-                .query_async(&mut connection)
-                .await
-                .unwrap();
+            let micros: (u64, u64) = ask(&mut connection, &redis::cmd("TIME")).await;
             let now = micros.0 * 1_000_000 + micros.1;
             for chunk in 0..ENTRIES / 5000 {
                 let mut add = redis::cmd("ZADD");
@@ -173,11 +171,7 @@ async fn row_57_dead_entries() {
             // All entries in one script take seconds; a bounded step on a busy machine does not take half of one.
             slow.arg("SET").arg("slowlog-log-slower-than").arg(500_000);
             slow.exec_async(&mut connection).await.unwrap();
-            redis::cmd("SLOWLOG")
-                .arg("RESET")
-                .exec_async(&mut connection)
-                .await
-                .unwrap();
+            ask::<()>(&mut connection, redis::cmd("SLOWLOG").arg("RESET")).await;
             let released = Instant::now();
             guard.release().await;
             let entered = timeout(30 * SECOND, &mut alive)
@@ -185,11 +179,7 @@ async fn row_57_dead_entries() {
                 .expect("who is alive enters")
                 .unwrap();
             seen.within("who is alive enters", 8 * SECOND, released.elapsed());
-            let slow: u64 = redis::cmd("SLOWLOG")
-                .arg("LEN")
-                .query_async(&mut connection)
-                .await
-                .unwrap();
+            let slow: u64 = ask(&mut connection, redis::cmd("SLOWLOG").arg("LEN")).await;
             assert_eq!(slow, 0, "commands of half a second and more");
             entered.release().await;
         }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use lock_runtime::{BusyWith, LockClient, LockError, LossReason, distributed_lock};
-use support::epsilon;
+use support::{assert_lost, epsilon, server::ask};
 use tokio::time::sleep;
 
 use crate::stores::{
@@ -26,7 +26,7 @@ async fn short_lease(body: impl Future<Output = ()>) -> Result<lock_runtime::Hol
 #[tokio::test]
 async fn what_is_had_is_kept_while_the_next_one_is_waited_for_and_begins_anew() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = hold(&other, "b").await;
         let overtaken = AtomicBool::new(false);
         let waiting = client.scope(short_lease(std::future::ready(())));
@@ -48,7 +48,7 @@ async fn what_is_had_is_kept_while_the_next_one_is_waited_for_and_begins_anew() 
 #[tokio::test]
 async fn a_fixed_lease_still_ends_after_a_wait() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = hold(&other, "b").await;
         let waiting = client.scope(short_lease(std::future::pending()));
         let (lost, ()) = tokio::join!(waiting, async {
@@ -81,17 +81,13 @@ async fn renewed(started: &AtomicBool) -> Result<(), LockError> {
 async fn the_loss_of_one_ends_the_body_and_frees_the_other() {
     for lost in ["a", "b"] {
         let store = Store::redis().await;
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let server = support::server::shared_server().await;
         let started = AtomicBool::new(false);
         let (ended, ()) = tokio::join!(client.scope(renewed(&started)), async {
             until(async || started.load(Ordering::SeqCst)).await;
             let mut redis = server.connection().await;
-            let deleted: u8 = redis::cmd("DEL")
-                .arg(store.name(lost))
-                .query_async(&mut redis)
-                .await
-                .unwrap();
+            let deleted: u8 = ask(&mut redis, redis::cmd("DEL").arg(store.name(lost))).await;
             assert_eq!(deleted, 1);
         });
         match ended {
@@ -121,7 +117,7 @@ async fn less_patient(ran: &AtomicBool) -> Result<(), LockError> {
 #[tokio::test]
 async fn what_is_lost_while_another_one_is_waited_for_is_taken_again() {
     let store = Store::redis().await;
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     let guard = hold(&other, "b").await;
     let ran = AtomicBool::new(false);
     let (ended, ()) = tokio::join!(client.scope(patient(&ran)), async {
@@ -142,7 +138,7 @@ async fn what_is_lost_while_another_one_is_waited_for_is_taken_again() {
 #[tokio::test]
 async fn what_is_lost_while_another_one_is_waited_for_and_not_free_again_is_busy() {
     let store = Store::redis().await;
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     let guard = hold(&other, "b").await;
     let ran = AtomicBool::new(false);
     let (ended, taken) = tokio::join!(client.scope(less_patient(&ran)), async {
@@ -173,7 +169,7 @@ async fn three_seconds(begun: &Cell<Option<Instant>>) -> Result<(), LockError> {
 async fn a_fixed_lease_is_whole_however_long_the_wait() {
     on_stores_with_a_queue(|store| async move {
         for wait in [0, 400, 900] {
-            let (client, other) = (store.client().await, store.client().await);
+            let [client, other] = store.clients().await;
             let guard = hold(&other, "b").await;
             let begun = Cell::new(None);
             let (lost, ()) = tokio::join!(client.scope(three_seconds(&begun)), async {
@@ -182,7 +178,7 @@ async fn a_fixed_lease_is_whole_however_long_the_wait() {
                 guard.release().await;
             });
             let ran = begun.take().unwrap().elapsed();
-            assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+            assert_lost(&lost);
             assert!(
                 (2900 * MS..3 * SECOND + epsilon()).contains(&ran),
                 "{ran:?}"
@@ -203,7 +199,7 @@ async fn short(other: &LockClient) -> Result<(), LockError> {
 #[tokio::test]
 async fn a_crash_blocks_no_longer_than_the_lease_after_a_wait() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = hold(&other, "b").await;
         let (entered, ()) = tokio::join!(client.scope(short(&other)), async {
             until_waiting(&other, "b", 1).await;

@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lock_runtime::{LockError, distributed_lock};
 use proptest::prelude::*;
-use support::{epsilon, server::RedisServer};
+use support::{
+    epsilon,
+    server::{RedisServer, ask},
+};
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::stores::{MS, SECOND, Store, drop_after, held, hold, on_every_store, until, until_free};
@@ -31,7 +34,7 @@ async fn try_transfer(from: u64, to: u64) -> Result<(), LockError> {
 #[tokio::test]
 async fn all_are_held_and_all_are_released() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let keys = ["account:1", "account:2", "account:3"];
         let body = async |holds: &lock_runtime::Holds| {
             assert_eq!(held(&other, &keys).await, ["account:1", "account:2"]);
@@ -97,9 +100,7 @@ async fn opposite_orders_never_deadlock_and_never_overlap() {
                 });
             }
         }
-        while let Some(ended) = transfers.join_next().await {
-            ended.unwrap();
-        }
+        transfers.join_all().await;
         let total: u64 = balances
             .iter()
             .map(|balance| balance.load(Ordering::SeqCst))
@@ -127,7 +128,7 @@ async fn free_ones_are_taken_in_one_script() {
 #[tokio::test]
 async fn a_try_takes_all_or_none() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         client.scope(try_transfer(1, 2)).await.unwrap();
         for taken in ["account:1", "account:2"] {
             let guard = hold(&other, taken).await;
@@ -151,7 +152,7 @@ async fn impatient() -> Result<(), LockError> {
 #[tokio::test]
 async fn one_wait_bounds_all_of_them() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = hold(&other, "b").await;
         match client.scope(impatient()).await {
             Err(LockError::Busy { key, waited, .. }) => {
@@ -196,16 +197,18 @@ async fn those_who_queued_and_are_gone_keep_no_try_out() {
     let store = Store::redis().await;
     let client = store.client().await;
     let mut redis = support::server::shared_server().await.connection().await;
-    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut redis).await.unwrap();
+    let (seconds, micros): (u64, u64) = ask(&mut redis, &redis::cmd("TIME")).await;
     // A process that was killed while it waited, for ten minutes, and whose holder was killed too.
     let queue = format!("{}:queue", store.name("account:1"));
     let gone = format!("{:032x}|lock:inbox:gone|30000|600000", 1);
-    let mut queued = redis::cmd("ZADD");
-    queued
-        .arg(&queue)
-        .arg(seconds * 1_000_000 + micros)
-        .arg(gone);
-    queued.exec_async(&mut redis).await.unwrap();
+    ask::<()>(
+        &mut redis,
+        redis::cmd("ZADD")
+            .arg(&queue)
+            .arg(seconds * 1_000_000 + micros)
+            .arg(gone),
+    )
+    .await;
     client.scope(try_transfer(1, 2)).await.unwrap();
     assert_eq!(store.keys().await, [] as [String; 0]);
 }
@@ -216,9 +219,11 @@ async fn foreign_data_under_one_of_the_names_is_refused() {
     let client = store.client().await;
     let mut redis = support::server::shared_server().await.connection().await;
     let name = store.name("account:2");
-    let mut foreign = redis::cmd("HSET");
-    foreign.arg(&name).arg("field").arg(1);
-    foreign.exec_async(&mut redis).await.unwrap();
+    ask::<()>(
+        &mut redis,
+        redis::cmd("HSET").arg(&name).arg("field").arg(1),
+    )
+    .await;
     for call in [
         client.scope(try_transfer(1, 2)).await,
         client.scope(try_transfer(2, 3)).await,
@@ -228,18 +233,14 @@ async fn foreign_data_under_one_of_the_names_is_refused() {
             other => panic!("{other:?}"),
         }
     }
-    redis::cmd("DEL")
-        .arg(&name)
-        .exec_async(&mut redis)
-        .await
-        .unwrap();
+    ask::<()>(&mut redis, redis::cmd("DEL").arg(&name)).await;
     assert_eq!(store.keys().await, [] as [String; 0]);
 }
 
 #[tokio::test]
 async fn dropped_at_any_time_it_leaves_nothing() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         for polls in 0..120 {
             // Every third time with the second one held, so that the first is had and waited with.
             let guard = if polls % 3 == 0 {
@@ -298,9 +299,7 @@ proptest! {
                     client.scope(transfer(from, to, body)).await.unwrap();
                 });
             }
-            while let Some(ended) = running.join_next().await {
-                ended.unwrap();
-            }
+            running.join_all().await;
             let client = store.client().await;
             assert_eq!(
                 held(&client, &["account:0", "account:1", "account:2", "account:3"]).await,

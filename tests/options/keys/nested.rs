@@ -36,7 +36,7 @@ async fn only_e() -> Result<(), LockError> {
 #[tokio::test]
 async fn a_nested_call_tries_what_stands_before_once_and_waits_for_what_stands_behind() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         // Free, it is had.
         client.scope(b_and_d(a_and_c())).await.unwrap();
         client.scope(b_and_d(only_a())).await.unwrap();
@@ -67,7 +67,7 @@ async fn a_nested_call_tries_what_stands_before_once_and_waits_for_what_stands_b
 #[tokio::test]
 async fn nested_in_itself_it_enters_again() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let nothing = async |_: &lock_runtime::Holds| {};
         let body = async |outer: &lock_runtime::Holds| {
             let tokens = [outer[0].token(), outer[1].token()];
@@ -117,11 +117,7 @@ async fn siblings_take_turns_in_the_same_order() {
 #[tokio::test]
 async fn two_clients_of_one_server_keep_one_order() {
     let store = Store::memory();
-    let (outer, inner, other) = (
-        store.client().await,
-        store.client().await,
-        store.client().await,
-    );
+    let [outer, inner, other] = store.clients().await;
     let guard = hold(&other, "a").await;
     out_of_order(outer.scope(b_and_d(inner.scope(a_and_c()))).await);
     guard.release().await;

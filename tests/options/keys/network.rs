@@ -3,7 +3,11 @@
 use std::time::Instant;
 
 use lock_runtime::{LockError, distributed_lock};
-use support::{epsilon, proxy::FaultProxy, server::RedisServer};
+use support::{
+    epsilon,
+    proxy::FaultProxy,
+    server::{RedisServer, ask},
+};
 
 use super::{transfer, try_transfer};
 use crate::stores::{MS, SECOND, Store, hold, until, until_free};
@@ -71,11 +75,7 @@ async fn where_connections_cannot_be_killed_a_call_that_succeeded_leaves_no_duty
     let server = RedisServer::start().await;
     let mut admin = server.connection().await;
     let rules = ["SETUSER", "default", "-@all", "+@all", "-client|kill"];
-    redis::cmd("ACL")
-        .arg(&rules[..])
-        .exec_async(&mut admin)
-        .await
-        .unwrap();
+    ask::<()>(&mut admin, redis::cmd("ACL").arg(&rules[..])).await;
     let proxy = FaultProxy::start(server.port()).await;
     let behind = Store::on(&proxy.url()).client().await;
     let nothing = async |_: &lock_runtime::Holds| {};

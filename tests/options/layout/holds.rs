@@ -2,7 +2,7 @@
 
 use lock_runtime::{KeyError, Layout, LockClient, LockError};
 use support::{
-    epsilon,
+    assert_busy, assert_lost, epsilon,
     server::{RedisServer, shared_server},
 };
 use tokio::time::{Instant, sleep, timeout};
@@ -52,7 +52,7 @@ async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try
         let guard = lock.acquire().await.unwrap();
         let _: i64 = jvm.ask(change[0], &change[1..]).await;
         let busy = client.lock("k").try_acquire().await;
-        assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+        assert_busy(&busy);
         let left = jvm.left().await;
         assert!((1..=2000).contains(&left), "{left}");
         drop(guard);
@@ -62,7 +62,7 @@ async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try
     let guard = client.lock("k").lease(2 * SECOND).acquire().await.unwrap();
     guard.extend(10 * SECOND).await.unwrap();
     let busy = client.lock("k").try_acquire().await;
-    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    assert_busy(&busy);
     let left = jvm.left().await;
     assert!((8_000..=12_000).contains(&left), "{left}");
     guard.release().await;
@@ -88,7 +88,7 @@ async fn a_lease_is_renewed_and_a_forced_unlock_is_a_loss() {
     });
     let lost = timeout(SECOND + epsilon(), forced).await;
     let lost = lost.expect("the holder is told at its next renewal");
-    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert_lost(&lost);
     // What the JVM took stands.
     assert_eq!(jvm.unlock().await, Some(true));
 }
@@ -173,7 +173,7 @@ async fn a_lock_that_is_overwritten_is_lost_at_the_next_renewal() {
             std::future::pending::<()>().await;
         });
         let lost = lost.await;
-        assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+        assert_lost(&lost);
         assert!(
             start.elapsed() < SECOND + epsilon(),
             "{:?}",

@@ -13,7 +13,7 @@ use std::{
 use futures_util::StreamExt;
 use lock_runtime::{LockError, distributed_lock};
 use redis::{Client, aio::MultiplexedConnection};
-use support::server::shared_server;
+use support::server::{ask, shared_server};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -40,9 +40,7 @@ impl Jvm {
     }
 
     async fn ask<T: redis::FromRedisValue>(&mut self, verb: &str, args: &[&str]) -> T {
-        let mut command = redis::cmd(verb);
-        command.arg(args);
-        command.query_async(&mut self.redis).await.unwrap()
+        ask(&mut self.redis, redis::cmd(verb).arg(args)).await
     }
 
     /// Enters, once more if it is inside; else how long the lease that is in the way still is, in ms.

@@ -4,7 +4,7 @@ use lock_runtime::{ConnectError, Layout, LockClient, LockError, OptionsError, St
 use redis::Value;
 use support::{
     epsilon,
-    server::{RedisServer, shared_server},
+    server::{RedisServer, ask, shared_server},
 };
 use tokio::time::Instant;
 
@@ -43,12 +43,7 @@ async fn the_other_layout_is_refused_on_either_side() {
     }
     // Neither is other data a lock.
     let name = native.name("other");
-    let pushed: Value = redis::cmd("RPUSH")
-        .arg(&name)
-        .arg(1)
-        .query_async(&mut redis)
-        .await
-        .unwrap();
+    let pushed: Value = ask(&mut redis, redis::cmd("RPUSH").arg(&name).arg(1)).await;
     assert_eq!(pushed, Value::Int(1));
     let other = client.lock("other").try_acquire().await;
     assert!(matches!(other, Err(LockError::WrongLayout { .. })));
@@ -62,8 +57,11 @@ async fn a_refusal_leaves_nothing_to_clean_up() {
     let client = native.client().await;
     let mut redis = shared_server().await.connection().await;
     let name = native.name("k");
-    let hash = redis::cmd("HSET").arg(&name).arg("field").arg(1).to_owned();
-    hash.exec_async(&mut redis).await.unwrap();
+    ask::<()>(
+        &mut redis,
+        redis::cmd("HSET").arg(&name).arg("field").arg(1),
+    )
+    .await;
     let lock = client.lock("k").lease(20 * SECOND).wait(SECOND);
     let _ = lock.acquire().await;
     let before = client.stats();
@@ -100,11 +98,14 @@ async fn a_user_with_few_rights_can_share_locks() {
     };
     let mut admin = server.connection().await;
     for rules in [of("ACL SETUSER locks"), of("ACL SETUSER jvm-locks")] {
-        let mut user = redis::cmd("ACL");
-        user.arg("SETUSER")
-            .arg("locks")
-            .arg(rules.collect::<Vec<_>>());
-        user.exec_async(&mut admin).await.unwrap();
+        ask::<()>(
+            &mut admin,
+            redis::cmd("ACL")
+                .arg("SETUSER")
+                .arg("locks")
+                .arg(rules.collect::<Vec<_>>()),
+        )
+        .await;
     }
     let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());
     let builder = || LockClient::builder().url(&url).layout(Layout::Redisson);
@@ -119,9 +120,11 @@ async fn a_user_with_few_rights_can_share_locks() {
     let (next, _) = tokio::join!(lock.acquire(), guard.release());
     next.unwrap().release().await;
     client.shutdown().await;
-    let mut taken = redis::cmd("ACL");
-    taken.arg(&["SETUSER", "locks", "resetchannels", "&lock:inbox:*"]);
-    taken.exec_async(&mut admin).await.unwrap();
+    ask::<()>(
+        &mut admin,
+        redis::cmd("ACL").arg(&["SETUSER", "locks", "resetchannels", "&lock:inbox:*"]),
+    )
+    .await;
     let refused = builder().connect().await.err();
     assert!(
         matches!(refused, Some(ConnectError::Permission { .. })),

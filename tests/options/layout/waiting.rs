@@ -101,9 +101,7 @@ async fn services_in_rust_and_on_the_jvm_take_turns_and_nobody_is_missed() {
             }
         });
     }
-    while let Some(ended) = running.join_next().await {
-        ended.unwrap();
-    }
+    running.join_all().await;
     until(async || store.keys().await.is_empty()).await;
     let mut jvm = Jvm::at(&store, "order:7").await;
     until(async || jvm.listeners().await == 0).await;
@@ -137,7 +135,7 @@ async fn what_ends_without_a_word_is_noticed() {
 #[tokio::test]
 async fn who_gives_up_or_is_dropped_listens_no_more() {
     let store = Store::redisson().await;
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     let mut jvm = Jvm::at(&store, "k").await;
     jvm.lock(20 * SECOND).await;
     let lock = client.lock("k").wait(300 * MS);
