@@ -26,15 +26,12 @@ async fn row_09_reply_of_the_grant_lost() {
         let proxy = FaultProxy::start(server.port()).await;
         let behind = client(&proxy.url()).await;
         proxy.hold_replies(true);
-        let entering = tokio::spawn({
-            let behind = behind.clone();
-            async move { behind.lock("k").wait(20 * SECOND).acquire().await.unwrap() }
-        });
+        let entering = tokio::spawn(behind.lock("k").wait(20 * SECOND).acquire());
         until(async || grant(&server).await.is_some()).await;
         let first = token_of(&grant(&server).await.unwrap());
         proxy.cut();
         proxy.hold_replies(false);
-        let guard = entering.await.unwrap();
+        let guard = entering.await.unwrap().unwrap();
         assert_eq!(guard.token().get(), first);
         guard.release().await;
         assert_eq!(left(&server).await, Vec::<String>::new());
@@ -252,22 +249,17 @@ async fn row_38_old_socket_is_read_late() {
         proxy.hold_old_requests(true);
         proxy.hold_requests(true);
         let before = proxy.request_bytes();
-        let entering = tokio::spawn({
-            let behind = behind.clone();
-            async move {
-                behind
-                    .lock("k")
-                    .wait(20 * SECOND)
-                    .lease(30 * SECOND)
-                    .acquire()
-                    .await
-                    .unwrap()
-            }
-        });
+        let entering = tokio::spawn(
+            behind
+                .lock("k")
+                .wait(20 * SECOND)
+                .lease(30 * SECOND)
+                .acquire(),
+        );
         proxy.until_requested(before).await;
         proxy.cut();
         proxy.hold_requests(false);
-        entering.await.unwrap().release().await;
+        entering.await.unwrap().unwrap().release().await;
         assert_eq!(grant(&server).await, None);
         proxy.hold_old_requests(false);
         for _ in 0..50 {

@@ -47,16 +47,13 @@ async fn row_22_scripts_flushed() {
         for _ in 0..20 {
             flush.exec_async(&mut admin).await.unwrap();
             let guard = client.lock("k").lease(SECOND).acquire().await.unwrap();
-            let waiting = tokio::spawn({
-                let client = client.clone();
-                async move { client.lock("k").wait(5 * SECOND).acquire().await.unwrap() }
-            });
+            let waiting = tokio::spawn(client.lock("k").wait(5 * SECOND).acquire());
             crate::fixture::until_waiting(&client, 1).await;
             flush.exec_async(&mut admin).await.unwrap();
             guard.extend(SECOND).await.unwrap();
             flush.exec_async(&mut admin).await.unwrap();
             guard.release().await;
-            let next = waiting.await.unwrap();
+            let next = waiting.await.unwrap().unwrap();
             flush.exec_async(&mut admin).await.unwrap();
             next.release().await;
         }
