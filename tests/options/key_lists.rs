@@ -15,8 +15,8 @@ use lock_runtime::{
 };
 
 use crate::stores::{
-    MS, SECOND, Store, drop_after, held, hold, on_every_store, on_stores_with_a_queue, until_free,
-    until_waiting,
+    MS, SECOND, Store, drop_at_any_time, held, hold, on_every_store, on_stores_with_a_queue,
+    until_free, until_waiting,
 };
 
 fn names(holds: &[Hold]) -> Vec<String> {
@@ -160,14 +160,9 @@ async fn nested_in_itself_it_enters_again() {
 async fn dropped_at_any_time_it_leaves_nothing() {
     on_stores_with_a_queue(|store| async move {
         let [client, other] = store.clients().await;
-        for polls in 0..30 {
-            let guard = hold(&other, "b").await;
-            let body = async |_: &Holds| tokio::time::sleep(2 * MS).await;
-            drop_after(client.scope(each(&["b", "a"], body)), polls % 10).await;
-            guard.release().await;
-            until_free(&other, "a").await;
-            until_free(&other, "b").await;
-        }
+        let body = async |_: &Holds| tokio::time::sleep(2 * MS).await;
+        let call = || client.scope(each(&["b", "a"], body));
+        drop_at_any_time(&other, ["a", "b"], 60, call).await;
         assert_eq!(store.keys().await, [] as [String; 0]);
     })
     .await;

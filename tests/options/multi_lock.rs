@@ -12,14 +12,14 @@ use lock_runtime::{
     BusyWith, Hold, Holds, KeyError, LockClient, LockError, LossReason, MAX_KEYS, MultiLock,
     OptionsError, ReleaseOutcome,
 };
-use support::{assert_busy, epsilon, server::RedisServer};
-use tokio::{task::JoinSet, time::sleep};
+use support::{Room, assert_busy, epsilon, server::RedisServer};
+use tokio::task::JoinSet;
 
 use crate::{
     keys::nested::out_of_order,
     stores::{
-        MS, SECOND, Store, drop_after, held, hold, on_every_store, on_stores_with_a_queue, until,
-        until_free, until_waiting,
+        MS, SECOND, Store, drop_at_any_time, held, hold, on_every_store, on_stores_with_a_queue,
+        until, until_free, until_waiting,
     },
 };
 
@@ -279,21 +279,8 @@ async fn a_guard_that_waited_holds_all() {
 async fn dropped_at_any_time_it_leaves_nothing() {
     on_every_store(|store| async move {
         let [client, other] = store.clients().await;
-        for polls in 0..60 {
-            // Every third time with the second one held, so that the first is had and waited with.
-            let guard = if polls % 3 == 0 {
-                Some(hold(&other, "b").await)
-            } else {
-                None
-            };
-            let locks = client.locks(["b", "a"]).wait(20 * SECOND);
-            drop_after(locks.acquire(), polls % 12).await;
-            if let Some(guard) = guard {
-                guard.release().await;
-            }
-            until_free(&other, "a").await;
-            until_free(&other, "b").await;
-        }
+        let locks = client.locks(["b", "a"]).wait(20 * SECOND);
+        drop_at_any_time(&other, ["a", "b"], 60, || locks.acquire()).await;
         assert_eq!(store.keys().await, [] as [String; 0]);
     })
     .await;
@@ -347,13 +334,9 @@ async fn two_runs_of_one_guard_take_turns() {
     on_every_store(|store| async move {
         let client = store.client().await;
         let guard = client.locks(["b", "a"]).acquire().await.unwrap();
-        let inside = AtomicU64::new(0);
+        let inside = Room::default();
         let turn = async |keys: [&str; 2]| {
-            let alone = async {
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                sleep(5 * MS).await;
-                inside.fetch_sub(1, Ordering::SeqCst);
-            };
+            let alone = inside.stay(5 * MS);
             let locks: MultiLock = client.locks(keys).wait(20 * SECOND);
             guard.run(locks.run(alone)).await.unwrap()
         };

@@ -1,17 +1,16 @@
 //! Re-entry: siblings take turns, and a turn that is not taken is passed on.
 
 use std::{
-    cell::Cell,
     future::Future,
     pin::Pin,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
     task::Poll,
     time::{Duration, Instant},
 };
 
 use lock_core::advice::advised;
 use lock_runtime::{BusyWith, InCurrentHold, LockClient, LockError, distributed_lock};
-use support::{assert_busy, epsilon};
+use support::{Room, assert_busy, epsilon};
 use tokio::time::sleep;
 
 use crate::stores::{
@@ -23,19 +22,10 @@ const DELAY: Duration = Duration::from_secs(2);
 
 /// Three siblings in one task, each inside for a while.
 async fn siblings(client: &LockClient) {
-    let inside = Cell::new(0);
-    let most = Cell::new(0);
-    let sibling = || {
-        client.lock("k").wait(5 * SECOND).run(async {
-            inside.set(inside.get() + 1);
-            most.set(most.get().max(inside.get()));
-            sleep(10 * MS).await;
-            inside.set(inside.get() - 1);
-        })
-    };
+    let inside = Room::default();
+    let sibling = || client.lock("k").wait(5 * SECOND).run(inside.stay(10 * MS));
     let (a, b, c) = tokio::join!(sibling(), sibling(), sibling());
     a.and(b).and(c).unwrap();
-    assert_eq!(most.get(), 1, "siblings were inside together");
 }
 
 #[tokio::test]
@@ -95,12 +85,8 @@ async fn whatever_was_begun_in_a_turn_keeps_the_next_sibling_waiting() {
     on_every_store(|store| async move {
         let client = store.client().await;
         let lock = client.lock("k").wait(5 * SECOND);
-        let inside = AtomicUsize::new(0);
-        let body = || async {
-            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-            sleep(30 * MS).await;
-            inside.fetch_sub(1, Ordering::SeqCst);
-        };
+        let inside = Room::default();
+        let body = || inside.stay(30 * MS);
         lock.run(async {
             let mut begun = Box::pin(lock.run(body()));
             let poll_once = std::future::poll_fn(|cx| {
@@ -143,12 +129,8 @@ async fn a_turn_that_is_not_taken_is_passed_on() {
     on_every_store(|store| async move {
         let client = store.client().await;
         let lock = client.lock("k").wait(20 * SECOND);
-        let inside = AtomicUsize::new(0);
-        let body = || async {
-            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-            sleep(10 * MS).await;
-            inside.fetch_sub(1, Ordering::SeqCst);
-        };
+        let inside = Room::default();
+        let body = || inside.stay(10 * MS);
         lock.run(async {
             let first = lock.acquire().await.unwrap();
             let mut forgotten = Box::pin(lock.run(body()));
@@ -237,12 +219,8 @@ async fn a_turn_is_passed_on_whose_extension_is_not_read() {
     for store in [Store::redis().await, Store::redlock().await] {
         let client = store.client().await;
         let lock = client.lock("k").wait(20 * SECOND);
-        let inside = AtomicUsize::new(0);
-        let body = || async {
-            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-            sleep(10 * MS).await;
-            inside.fetch_sub(1, Ordering::SeqCst);
-        };
+        let inside = Room::default();
+        let body = || inside.stay(10 * MS);
         let outer = lock.clone().lease(20 * SECOND);
         outer
             .run(async {
@@ -250,7 +228,7 @@ async fn a_turn_is_passed_on_whose_extension_is_not_read() {
                 let forgotten = loop {
                     let mut call = Box::pin(longer.run(body()));
                     assert!(!poll_once(&mut call).await, "the body takes a while");
-                    if inside.load(Ordering::SeqCst) == 0 {
+                    if !inside.is_taken() {
                         break call;
                     }
                     // The answer came during the poll.

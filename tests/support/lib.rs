@@ -19,7 +19,7 @@ pub mod sent;
 pub mod server;
 pub mod stores;
 
-pub use outcome::{assert_busy, assert_lost};
+pub use outcome::{Room, assert_busy, assert_lost};
 
 /// What a loaded machine may add to a time that is promised: 250 ms, and 1 s where `CI` is set.
 #[must_use]

@@ -1,6 +1,10 @@
-//! What calls return.
+//! What calls return, and whether their bodies were alone.
 
-use std::fmt::Debug;
+use std::{
+    fmt::Debug,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use lock_runtime::LockError;
 
@@ -22,4 +26,25 @@ pub fn assert_busy<T: Debug>(result: &Result<T, LockError>) {
 pub fn assert_lost<T: Debug>(result: &Result<T, LockError>) {
     let lost = matches!(result, Err(LockError::Lost { .. }));
     assert!(lost, "{result:?}");
+}
+
+/// A room for one caller at a time.
+#[derive(Debug, Default)]
+pub struct Room(AtomicBool);
+
+impl Room {
+    /// Stays inside for a while.
+    ///
+    /// # Panics
+    /// If somebody else is inside.
+    pub async fn stay(&self, time: Duration) {
+        assert!(!self.0.swap(true, Ordering::SeqCst), "two are inside");
+        tokio::time::sleep(time).await;
+        self.0.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether somebody is inside.
+    pub fn is_taken(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
 }

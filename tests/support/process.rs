@@ -211,15 +211,6 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts one test of the running test executable as a process of its own, see [`of_this_test`].
-    ///
-    /// # Panics
-    /// If it cannot be started.
-    #[must_use]
-    pub fn of_this_test(name: &str, variables: &[(&str, &str)]) -> Self {
-        Self::start(of_this_test(name, variables))
-    }
-
     /// Starts a process whose standard output is read.
     ///
     /// # Panics

@@ -238,14 +238,33 @@ pub async fn held<'a>(client: &LockClient, keys: &[&'a str]) -> Vec<&'a str> {
     held
 }
 
-/// Polls a call `polls` times with pauses, and drops it.
-pub async fn drop_after(call: impl Future, polls: usize) {
-    let mut call = pin!(call);
-    for _ in 0..polls {
-        let mut context = Context::from_waker(Waker::noop());
-        if call.as_mut().poll(&mut context).is_ready() {
-            return;
+/// Drops calls for two locks after 0 to 11 polls, and waits after each until both locks are free. Another client holds
+/// the second lock in every third round, so that a call has the first one and waits.
+pub async fn drop_at_any_time<C: Future>(
+    other: &LockClient,
+    [first, second]: [&str; 2],
+    calls: usize,
+    call: impl Fn() -> C,
+) {
+    for round in 0..calls {
+        let guard = match round % 3 {
+            0 => Some(hold(other, second).await),
+            _ => None,
+        };
+        {
+            let mut call = pin!(call());
+            for _ in 0..round % 12 {
+                let mut context = Context::from_waker(Waker::noop());
+                if call.as_mut().poll(&mut context).is_ready() {
+                    break;
+                }
+                tokio::time::sleep(MS / 4).await;
+            }
         }
-        tokio::time::sleep(MS / 4).await;
+        if let Some(guard) = guard {
+            guard.release().await;
+        }
+        until_free(other, first).await;
+        until_free(other, second).await;
     }
 }

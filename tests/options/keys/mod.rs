@@ -14,7 +14,9 @@ use support::{
 };
 use tokio::{task::JoinSet, time::sleep};
 
-use crate::stores::{MS, SECOND, Store, drop_after, held, hold, on_every_store, until, until_free};
+use crate::stores::{
+    MS, SECOND, Store, drop_at_any_time, held, hold, on_every_store, until, until_free,
+};
 
 #[distributed_lock(keys = ["account:<from>", "account:<to>"], wait = "20s", guard = holds)]
 async fn transfer(
@@ -241,21 +243,9 @@ async fn foreign_data_under_one_of_the_names_is_refused() {
 async fn dropped_at_any_time_it_leaves_nothing() {
     on_every_store(|store| async move {
         let [client, other] = store.clients().await;
-        for polls in 0..120 {
-            // Every third time with the second one held, so that the first is had and waited with.
-            let guard = if polls % 3 == 0 {
-                Some(hold(&other, "account:2").await)
-            } else {
-                None
-            };
-            let body = async |_: &lock_runtime::Holds| sleep(2 * MS).await;
-            drop_after(client.scope(transfer(1, 2, body)), polls % 12).await;
-            if let Some(guard) = guard {
-                guard.release().await;
-            }
-            until_free(&other, "account:1").await;
-            until_free(&other, "account:2").await;
-        }
+        let body = async |_: &lock_runtime::Holds| sleep(2 * MS).await;
+        let call = || client.scope(transfer(1, 2, body));
+        drop_at_any_time(&other, ["account:1", "account:2"], 120, call).await;
         assert_eq!(store.keys().await, [] as [String; 0]);
     })
     .await;

@@ -1,14 +1,12 @@
 //! Calls with several keys below and beside each other.
 
-use std::{
-    future::Future,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::future::Future;
 
 use lock_runtime::{BusyWith, LockError, distributed_lock};
-use tokio::time::sleep;
 
 use super::transfer;
+use support::Room;
+
 use crate::stores::{
     MS, SECOND, Store, held, hold, on_every_store, on_stores_with_a_queue, until_waiting,
 };
@@ -94,13 +92,9 @@ async fn nested_in_itself_it_enters_again() {
 async fn siblings_take_turns_in_the_same_order() {
     on_every_store(|store| async move {
         let client = store.client().await;
-        let inside = AtomicU64::new(0);
+        let inside = Room::default();
         let body = async |_: &lock_runtime::Holds| {
-            let alone = async |_: &lock_runtime::Holds| {
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                sleep(5 * MS).await;
-                inside.fetch_sub(1, Ordering::SeqCst);
-            };
+            let alone = async |_: &lock_runtime::Holds| inside.stay(5 * MS).await;
             // The first two exclude each other by turns, the third by a lock that is not held yet.
             let (a, b, c) = tokio::join!(
                 transfer(1, 2, alone),

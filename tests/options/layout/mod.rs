@@ -4,20 +4,19 @@ mod holds;
 mod refusals;
 mod waiting;
 
-use std::{
-    collections::HashMap,
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use futures_util::StreamExt;
 use lock_runtime::{LockError, distributed_lock};
 use redis::{Client, aio::MultiplexedConnection};
-use support::server::{ask, shared_server};
+use support::{
+    Room,
+    server::{ask, shared_server},
+};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::stores::Store;
+use crate::stores::{MS, Store};
 
 /// One thread of a JVM service.
 struct Jvm {
@@ -115,9 +114,7 @@ impl Jvm {
 }
 
 #[distributed_lock(key = "order:<id>", wait = "20s")]
-async fn pay(id: u64, inside: &AtomicU64) -> Result<u64, LockError> {
-    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-    tokio::task::yield_now().await;
-    inside.fetch_sub(1, Ordering::SeqCst);
+async fn pay(id: u64, inside: &Room) -> Result<u64, LockError> {
+    inside.stay(MS).await;
     Ok(id)
 }

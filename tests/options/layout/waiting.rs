@@ -1,9 +1,7 @@
 //! Locks that are waited for on both sides.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use lock_runtime::LockError;
-use support::{epsilon, proxy::FaultProxy, server::shared_server};
+use support::{Room, epsilon, proxy::FaultProxy, server::shared_server};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
@@ -67,7 +65,7 @@ async fn a_release_of_the_jvm_wakes_us_without_a_look() {
 #[tokio::test]
 async fn services_in_rust_and_on_the_jvm_take_turns_and_nobody_is_missed() {
     let store = Store::redisson().await;
-    let inside: &'static AtomicU64 = Box::leak(Box::default());
+    let inside: &'static Room = Box::leak(Box::default());
     let mut running = JoinSet::new();
     for service in 0..2 {
         let client = store.client().await;
@@ -78,13 +76,7 @@ async fn services_in_rust_and_on_the_jvm_take_turns_and_nobody_is_missed() {
                 for _ in 0..10 {
                     assert_eq!(client.scope(pay(7, inside)).await, Ok(7));
                     let lock = client.lock("order:7").strategy(strategy).wait(20 * SECOND);
-                    lock.run(async {
-                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                        sleep(MS).await;
-                        inside.fetch_sub(1, Ordering::SeqCst);
-                    })
-                    .await
-                    .unwrap();
+                    lock.run(inside.stay(MS)).await.unwrap();
                 }
             });
         }
@@ -94,9 +86,7 @@ async fn services_in_rust_and_on_the_jvm_take_turns_and_nobody_is_missed() {
         running.spawn(async move {
             for _ in 0..20 {
                 jvm.lock(10 * SECOND).await;
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                sleep(MS).await;
-                inside.fetch_sub(1, Ordering::SeqCst);
+                inside.stay(MS).await;
                 assert_eq!(jvm.unlock().await, Some(true));
             }
         });
