@@ -3,10 +3,9 @@
 use std::future::Future;
 
 use lock_runtime::{BusyWith, LockError, distributed_lock};
-
-use super::transfer;
 use support::Room;
 
+use super::transfer;
 use crate::stores::{
     MS, SECOND, Store, held, hold, on_every_store, on_stores_with_a_queue, until_waiting,
 };
