@@ -16,8 +16,8 @@ use support::server::RedisServer;
 use tokio::sync::Notify;
 
 use crate::{
-    clock::now,
     candidates::{Cycle, Seat},
+    clock::now,
     jvm::{Asking, Redisson},
     peer::{Peer, Terms, Told},
     runs::fresh_key,

@@ -12,10 +12,10 @@ use serde::{Deserialize, de::DeserializeOwned};
 use support::{jvm::program, process::spawn};
 
 use crate::{
-    clock::{nanos, now},
     candidates::Seat,
-    waiters::{Visit, Window, overlaps},
+    clock::{nanos, now},
     runs::{CALLER_BODY, CALLER_COUNT, CALLER_LEAD, Callers, same_seats},
+    waiters::{Visit, Window, overlaps},
 };
 
 /// Which of its locks.

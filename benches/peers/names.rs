@@ -4,7 +4,7 @@ use lock_runtime::{Release, Strategy};
 
 use crate::{
     candidates::Who,
-    peer::{Poll, Peer},
+    peer::{Peer, Poll},
     runs::WAITERS,
 };
 

@@ -19,8 +19,8 @@ use tokio::{
 };
 
 use crate::{
-    clock::now,
     candidates::{Candidate, Cycle, LEASE, Seat, Who, ours, warm},
+    clock::now,
 };
 
 /// How long redis-lock and async-redis-lock wait by default. distributed-lock-redis has no loop of its own, and gets

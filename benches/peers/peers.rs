@@ -9,36 +9,30 @@
 //!
 //! What is known beforehand is asserted: a measurement that is off ends the run with a panic. What a peer does is shown.
 
-use std::{
-    path::PathBuf,
-    process::ExitCode,
-    time::Duration,
-};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use support::{page, server::RedisServer};
 use tokio::runtime;
 
-#[path = "../locks/clock.rs"]
-mod clock;
-#[path = "../locks/candidates.rs"]
-mod candidates;
-#[path = "../locks/waiters.rs"]
-mod waiters;
-mod faults;
 #[path = "../locks/baselines.rs"]
 mod baselines;
+#[path = "../locks/candidates.rs"]
+mod candidates;
+#[path = "../locks/clock.rs"]
+mod clock;
+mod faults;
 mod jvm;
 mod names;
 #[path = "../locks/options.rs"]
 mod options;
 mod pages;
+mod peer;
 mod picture;
 #[path = "../locks/processes.rs"]
 mod processes;
 #[expect(dead_code, reason = "targets are the other benchmark's")]
 #[path = "../locks/report.rs"]
 mod report;
-mod peer;
 mod round_trips;
 #[path = "../locks/runs.rs"]
 mod runs;
@@ -46,6 +40,8 @@ mod runs;
 mod server_share;
 #[path = "../../examples/inventory/svg.rs"]
 mod svg;
+#[path = "../locks/waiters.rs"]
+mod waiters;
 mod workloads;
 
 use crate::{

@@ -7,17 +7,17 @@ use support::{sent::Sent, server::RedisServer};
 
 use crate::{
     candidates::{Cycle, Seat},
-    waiters::{Waiters, Detector, Window, gather, overlaps},
     faults::{self, Contest, Leak},
     jvm::{Asking, Kind, Redisson},
     names::{self, OURS, OURS_BACKGROUND, OURS_RENEWED, REDISSON, REDISSON_FAIR, SET, SHA},
     options::Pace,
+    peer::Peer,
     processes,
     report::{Figure, Report, Run, Table},
-    peer::Peer,
     round_trips,
-    runs::{WAITERS, Callers, SLICES, run_of, own_seats, per_acquisition, same_seats},
+    runs::{Callers, SLICES, WAITERS, own_seats, per_acquisition, run_of, same_seats},
     server_share,
+    waiters::{Detector, Waiters, Window, gather, overlaps},
 };
 
 const ONE_BY_ONE: &str = "w1";
@@ -146,10 +146,7 @@ impl Bench {
                 let detector = Arc::new(Detector::default());
                 let one_key = seats.iter().all(|seat| seat.key == seats[0].key);
                 let shared = one_key.then_some(&detector);
-                (
-                    gather(peer, seats, span, shared).await,
-                    detector.overlaps(),
-                )
+                (gather(peer, seats, span, shared).await, detector.overlaps())
             }
             Part::Jvm(redisson, kind) => {
                 let (visits, window) = redisson.gather(kind, &seats, span);
