@@ -2,9 +2,9 @@
 //!
 //! `cargo bench --bench locks -- [--quick] [--only w3,w5] [--json FILE]`
 //!
-//! Ours and the floors (see `floors.rs`) take turns on one server of the benchmark's own, in one process with two
+//! Ours and the baselines (see `baselines.rs`) take turns on one server of the benchmark's own, in one process with two
 //! worker threads; a figure is the median of five rounds, and a ratio the median of the ratios within each round, so
-//! that a machine that slows down slows both. `--quick` is one short round without the largest crowd; so is a run without
+//! that a machine that slows down slows both. `--quick` is one short round without the largest number of tasks; so is a run without
 //! `--bench`, which is how `cargo test --all-targets` starts it. The table is also written as JSON, by default to `bench/locks.json` in the
 //! target folder.
 //!
@@ -16,14 +16,12 @@ use std::{process::ExitCode, time::Duration};
 use support::server::RedisServer;
 use tokio::runtime;
 
+#[path = "locks/baselines.rs"]
+mod baselines;
+#[path = "locks/candidates.rs"]
+mod candidates;
 #[path = "locks/clock.rs"]
 mod clock;
-#[path = "locks/contenders.rs"]
-mod contenders;
-#[path = "locks/crowd.rs"]
-mod crowd;
-#[path = "locks/floors.rs"]
-mod floors;
 #[path = "locks/options.rs"]
 mod options;
 #[path = "locks/processes.rs"]
@@ -35,11 +33,13 @@ mod report;
 mod runs;
 #[path = "locks/server_share.rs"]
 mod server_share;
+#[path = "locks/waiters.rs"]
+mod waiters;
 #[path = "locks/workloads.rs"]
 mod workloads;
 
 use crate::{
-    contenders::Contender,
+    candidates::Candidate,
     options::{Defaults, Options, Pace},
     report::Report,
     workloads::Bench,
@@ -52,7 +52,7 @@ const DEFAULTS: Defaults = Defaults {
     pace: Pace {
         rounds: 5,
         span: Duration::from_secs(1),
-        crowds: &options::CROWDS,
+        sizes: &options::SIZES,
     },
     workloads: &workloads::NAMES,
     file: "locks.json",
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let Some((processes::WORKER, order)) = args.split_first().map(|(a, b)| (a.as_str(), b)) {
         runtime.block_on(processes::work(order, async |who, url| {
-            Contender::connect(who.parse().expect("a lock's name"), url).await
+            Candidate::connect(who.parse().expect("a lock's name"), url).await
         }));
         return ExitCode::SUCCESS;
     }

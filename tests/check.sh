@@ -64,8 +64,8 @@ cargo clippy --workspace --all-targets --all-features -- -D warnings
 step 'tests'
 cargo test --workspace --all-features
 step 'soak'
-cargo run --example soak -- --seconds 20
-cargo run --example soak -- --seconds 40 --faults
+cargo run --bin soak -- --seconds 20
+cargo run --bin soak -- --seconds 40 --faults
 step 'Redisson'
 sh tests/redisson/run.sh
 step 'documentation'

@@ -11,18 +11,18 @@ pub(crate) struct Pace {
     /// What is measured of a run, after a tenth of it to warm up.
     pub(crate) span: Duration,
     /// How many tasks meet at one key, in one run after the other.
-    pub(crate) crowds: &'static [usize],
+    pub(crate) sizes: &'static [usize],
 }
 
-/// All crowds, and those of a quick look.
-pub(crate) const CROWDS: [usize; 4] = [8, 64, 512, 10_000];
-const QUICK_CROWDS: [usize; 3] = [8, 64, 512];
+/// All numbers of tasks, and those of a quick run.
+pub(crate) const SIZES: [usize; 4] = [8, 64, 512, 10_000];
+const QUICK_SIZES: [usize; 3] = [8, 64, 512];
 
 impl Pace {
     const QUICK: Self = Self {
         rounds: 1,
         span: Duration::from_secs(1),
-        crowds: &QUICK_CROWDS,
+        sizes: &QUICK_SIZES,
     };
 }
 

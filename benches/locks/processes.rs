@@ -17,10 +17,10 @@ use support::{
 };
 
 use crate::{
-    contenders::{Cycle, Seat},
-    crowd::{Crowd, Detector, Visit, Window, overlaps, sit},
+    candidates::{Cycle, Seat},
     report::{Figure, Run},
-    runs::{crowd_run, fresh_key, per_acquisition},
+    runs::{fresh_key, per_acquisition, run_of},
+    waiters::{Detector, Visit, Waiters, Window, overlaps, sit},
 };
 
 /// The first argument of a worker; URL, lock and key follow.
@@ -134,12 +134,12 @@ fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
 }
 
 /// What several processes did at one key: the visits of the tasks of each.
-pub(crate) fn together(processes: Vec<Vec<Vec<Visit>>>, window: Window) -> (Crowd, Run) {
+pub(crate) fn together(processes: Vec<Vec<Vec<Visit>>>, window: Window) -> (Waiters, Run) {
     let window = common(&processes, window);
     let tasks: Vec<_> = processes.into_iter().flatten().collect();
-    let crowd = Crowd::of(&tasks, window);
-    let run = crowd_run(&crowd, overlaps(&tasks));
-    (crowd, run)
+    let waiters = Waiters::of(&tasks, window);
+    let run = run_of(&waiters, overlaps(&tasks));
+    (waiters, run)
 }
 
 /// Runs the workers once; `plain` as [`Sent`] takes it.
@@ -159,9 +159,9 @@ pub(crate) async fn run(server: &RedisServer, who: &str, plain: &[&str], span: D
     let workers = workers.into_iter().map(Worker::visits).collect();
     let sent = before.since(server, plain).await;
     let scripts = server.scripts().await - scripts;
-    let (crowd, mut run) = together(workers, window);
-    run.extend(per_acquisition(sent, &crowd));
-    run.insert(Figure::Scripts, scripts as f64 / crowd.served as f64);
+    let (waiters, mut run) = together(workers, window);
+    run.extend(per_acquisition(sent, &waiters));
+    run.insert(Figure::Scripts, scripts as f64 / waiters.served as f64);
     run
 }
 
@@ -170,7 +170,7 @@ pub(crate) async fn work<C: Cycle>(order: &[String], connect: impl AsyncFnOnce(&
     let [url, who, key] = order else {
         panic!("a worker is told URL, lock and key");
     };
-    let contender = connect(who, url).await;
+    let candidate = connect(who, url).await;
     println!("{READY}");
     let line = io::stdin()
         .lines()
@@ -185,7 +185,7 @@ pub(crate) async fn work<C: Cycle>(order: &[String], connect: impl AsyncFnOnce(&
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
             let detector = detector.clone();
-            tokio::spawn(sit(contender.clone(), Seat::at(key), window, detector))
+            tokio::spawn(sit(candidate.clone(), Seat::at(key), window, detector))
         })
         .collect();
     for task in tasks {

@@ -6,18 +6,18 @@ use support::sent::Sent;
 use uuid::Uuid;
 
 use crate::{
+    candidates::{Cycle, Seat},
     clock::{nanos, now, sleep_until},
-    contenders::{Cycle, Seat},
-    crowd::{Crowd, Detector, Visit},
     report::{Figure, Run},
+    waiters::{Detector, Visit, Waiters},
 };
 
 /// Tasks that do not meet are run in so many parts of a round, each with a ratio of its own: which thread a task and its
-/// connection share makes a run two or three times as fast as the next one, for ours and for the floors.
+/// connection share makes a run two or three times as fast as the next one, for ours and for the baselines.
 pub(crate) const SLICES: u32 = 10;
 
 /// Tasks at once.
-pub(crate) const CROWD: usize = 64;
+pub(crate) const WAITERS: usize = 64;
 
 /// Callers at once, and the time each is inside.
 pub(crate) const CALLER_COUNT: u32 = 100;
@@ -40,26 +40,26 @@ pub(crate) fn own_seats(tasks: usize) -> Vec<Seat> {
     (0..tasks).map(|_| Seat::at(&fresh_key())).collect()
 }
 
-/// What was sent for each of the acquisitions of a crowd.
-pub(crate) fn per_acquisition(sent: Sent, crowd: &Crowd) -> [(Figure, f64); 2] {
-    let served = crowd.served as f64;
+/// What was sent for each of the acquisitions of a group of tasks.
+pub(crate) fn per_acquisition(sent: Sent, waiters: &Waiters) -> [(Figure, f64); 2] {
+    let served = waiters.served as f64;
     [
         (Figure::Sent, sent.commands as f64 / served),
         (Figure::ServerTime, sent.micros as f64 / served),
     ]
 }
 
-/// The figures of a crowd at one key.
-pub(crate) fn crowd_run(crowd: &Crowd, overlaps: u64) -> Run {
+/// The figures of a group of tasks at one key.
+pub(crate) fn run_of(waiters: &Waiters, overlaps: u64) -> Run {
     Run::from([
-        (Figure::Rate, crowd.rate),
-        (Figure::Least, crowd.least as f64),
-        (Figure::Most, crowd.most as f64),
-        (Figure::Fairness, crowd.fairness()),
-        (Figure::MedianWait, crowd.wait_ms(0.5)),
-        (Figure::SlowWait, crowd.wait_ms(0.99)),
-        (Figure::WorstWait, crowd.wait_ms(1.0)),
-        (Figure::SlowTurns, crowd.wait_turns(0.99)),
+        (Figure::Rate, waiters.rate),
+        (Figure::Least, waiters.least as f64),
+        (Figure::Most, waiters.most as f64),
+        (Figure::Fairness, waiters.fairness()),
+        (Figure::MedianWait, waiters.wait_ms(0.5)),
+        (Figure::SlowWait, waiters.wait_ms(0.99)),
+        (Figure::WorstWait, waiters.wait_ms(1.0)),
+        (Figure::SlowTurns, waiters.wait_turns(0.99)),
         (Figure::Overlaps, overlaps as f64),
     ])
 }
@@ -75,13 +75,13 @@ pub(crate) struct Callers {
 
 impl Callers {
     /// All at once.
-    pub(crate) async fn call<C: Cycle>(contender: &C) -> Self {
+    pub(crate) async fn call<C: Cycle>(candidate: &C) -> Self {
         let detector = Arc::new(Detector::default());
         let begin = now() + nanos(CALLER_LEAD);
         let callers: Vec<_> = same_seats(CALLER_COUNT as usize)
             .into_iter()
             .map(|seat| {
-                let (mut contender, detector) = (contender.clone(), detector.clone());
+                let (mut candidate, detector) = (candidate.clone(), detector.clone());
                 tokio::spawn(async move {
                     sleep_until(begin).await;
                     let mut inside = (0, None);
@@ -92,7 +92,7 @@ impl Callers {
                         inside = (entered, Some(now()));
                         detector.leave();
                     };
-                    contender.cycle(&seat, u64::MAX, body).await;
+                    candidate.cycle(&seat, u64::MAX, body).await;
                     Visit {
                         asked: begin,
                         entered: inside.0,

@@ -12,9 +12,9 @@ use support::server::RedisServer;
 use uuid::Uuid;
 
 use crate::{
+    baselines::{SET_RELEASE, SHA_ACQUIRE, SHA_RELEASE, Tuning, connect, load},
+    candidates::LEASE,
     clock::{nanos, now},
-    contenders::LEASE,
-    floors::{SET_RELEASE, SHA_ACQUIRE, SHA_RELEASE, Tuning, connect, load},
     options::Pace,
     report::{Figure, Run, Table},
 };

@@ -5,12 +5,12 @@ use std::{sync::Arc, time::Instant};
 use support::{sent::Sent, server::RedisServer};
 
 use crate::{
-    contenders::{Contender, Cycle, LEASE, WAIT, Who},
-    crowd::{Crowd, Detector, gather},
+    candidates::{Candidate, Cycle, LEASE, WAIT, Who},
     options::Pace,
     processes,
     report::{Figure, Limit, Report, Run, Table},
-    runs::{CROWD, Callers, SLICES, crowd_run, fresh_key, own_seats, per_acquisition, same_seats},
+    runs::{Callers, SLICES, WAITERS, fresh_key, own_seats, per_acquisition, run_of, same_seats},
+    waiters::{Detector, Waiters, gather},
 };
 
 pub(crate) const ONE_BY_ONE: &str = "w1";
@@ -31,16 +31,16 @@ const OURS: &str = "ours";
 /// The fourth takes two seconds by itself: no more rounds than these.
 const CALLER_ROUNDS: usize = 3;
 
-/// The smallest crowd at one key, that a lock has least time to hide its work behind.
+/// The least tasks at one key, which a lock has least time to hide its work behind.
 const SMALLEST: usize = 8;
 
-/// A crowd of more is shown beside the floors in the first round only.
+/// More tasks are shown beside the baselines in the first round only.
 const LARGE: usize = 1_000;
 
 /// How often a hold is entered again.
 const REENTRIES: u32 = 1_000;
 
-/// A crowd of one lock.
+/// The tasks at one lock.
 fn row(who: Who, tasks: usize) -> String {
     format!("{who}, {tasks} tasks")
 }
@@ -50,12 +50,12 @@ fn row(who: Who, tasks: usize) -> String {
 pub(crate) struct Bench {
     server: RedisServer,
     pace: Pace,
-    ours: Contender,
-    background: Contender,
-    sha: Contender,
-    sha_defaults: Contender,
-    set: Contender,
-    gate: Contender,
+    ours: Candidate,
+    background: Candidate,
+    sha: Candidate,
+    sha_defaults: Candidate,
+    set: Candidate,
+    gate: Candidate,
 }
 
 impl Bench {
@@ -64,40 +64,40 @@ impl Bench {
         let url = server.url();
         Self {
             pace,
-            ours: Contender::connect(Who::Ours, &url).await,
-            background: Contender::connect(Who::OursBackground, &url).await,
-            sha: Contender::connect(Who::FloorSha, &url).await,
-            sha_defaults: Contender::connect(Who::FloorShaDefaults, &url).await,
-            set: Contender::connect(Who::FloorSet, &url).await,
-            gate: Contender::connect(Who::FloorGate, &url).await,
+            ours: Candidate::connect(Who::Ours, &url).await,
+            background: Candidate::connect(Who::OursBackground, &url).await,
+            sha: Candidate::connect(Who::BaselineSha, &url).await,
+            sha_defaults: Candidate::connect(Who::BaselineShaDefaults, &url).await,
+            set: Candidate::connect(Who::BaselineSet, &url).await,
+            gate: Candidate::connect(Who::BaselineGate, &url).await,
             server,
         }
     }
 
-    fn contender(&self, who: Who) -> &Contender {
+    fn candidate(&self, who: Who) -> &Candidate {
         match who {
             Who::Ours => &self.ours,
             Who::OursBackground => &self.background,
-            Who::FloorSha => &self.sha,
-            Who::FloorShaDefaults => &self.sha_defaults,
-            Who::FloorSet => &self.set,
-            Who::FloorGate => &self.gate,
+            Who::BaselineSha => &self.sha,
+            Who::BaselineShaDefaults => &self.sha_defaults,
+            Who::BaselineSet => &self.set,
+            Who::BaselineGate => &self.gate,
         }
     }
 
     /// Runs tasks that do not meet, in turns.
-    async fn alone(&self, table: &mut Table, tasks: usize, figure: fn(&Crowd) -> (Figure, f64)) {
+    async fn alone(&self, table: &mut Table, tasks: usize, figure: fn(&Waiters) -> (Figure, f64)) {
         for _ in 0..self.pace.rounds * SLICES as usize {
             for who in [
-                Who::FloorSha,
+                Who::BaselineSha,
                 Who::Ours,
                 Who::OursBackground,
-                Who::FloorSet,
-                Who::FloorShaDefaults,
+                Who::BaselineSet,
+                Who::BaselineShaDefaults,
             ] {
                 let span = self.pace.span / SLICES;
-                let crowd = gather(self.contender(who), own_seats(tasks), span, None).await;
-                table.add(who.name(), [figure(&crowd)]);
+                let waiters = gather(self.candidate(who), own_seats(tasks), span, None).await;
+                table.add(who.name(), [figure(&waiters)]);
             }
         }
     }
@@ -105,15 +105,15 @@ impl Bench {
     /// W1: one task, its own key: what a lock costs that nobody else wants.
     pub(crate) async fn one_by_one(&self, report: &mut Report) {
         let mut table = Table::new("W1", "one task, its own key: time per lock and unlock");
-        let figure = |crowd: &Crowd| (Figure::Cycle, 1e6 / crowd.rate);
+        let figure = |waiters: &Waiters| (Figure::Cycle, 1e6 / waiters.rate);
         self.alone(&mut table, 1, figure).await;
-        let ratio = |who: Who| table.ratio(who.name(), Who::FloorSha.name(), Figure::Cycle);
+        let ratio = |who: Who| table.ratio(who.name(), Who::BaselineSha.name(), Figure::Cycle);
         let mut target = |what, limit, who| {
             report.target("W1", what, Limit::AtMost(limit), ratio(who));
         };
-        target("time, × floor-sha", 1.05, Who::Ours);
+        target("time, × baseline-sha", 1.05, Who::Ours);
         target(
-            "time in the background, × floor-sha",
+            "time in the background, × baseline-sha",
             0.75,
             Who::OursBackground,
         );
@@ -126,29 +126,32 @@ impl Bench {
             "W2",
             "64 tasks, each its own key: locks and unlocks a second",
         );
-        let figure = |crowd: &Crowd| (Figure::Rate, crowd.rate);
-        self.alone(&mut table, CROWD, figure).await;
-        let ratio = |who: Who| table.ratio(who.name(), Who::FloorSha.name(), Figure::Rate);
+        let figure = |waiters: &Waiters| (Figure::Rate, waiters.rate);
+        self.alone(&mut table, WAITERS, figure).await;
+        let ratio = |who: Who| table.ratio(who.name(), Who::BaselineSha.name(), Figure::Rate);
         let mut target = |what, who| {
             report.target("W2", what, Limit::AtLeast(1.3), ratio(who));
         };
-        target("rate, × floor-sha", Who::Ours);
-        target("rate in the background, × floor-sha", Who::OursBackground);
+        target("rate, × baseline-sha", Who::Ours);
+        target(
+            "rate in the background, × baseline-sha",
+            Who::OursBackground,
+        );
         report.table(table);
     }
 
     async fn at_one_key(&self, who: Who, tasks: usize) -> Run {
-        let (server, contender) = (&self.server, self.contender(who));
+        let (server, candidate) = (&self.server, self.candidate(who));
         let detector = Arc::new(Detector::default());
-        let plain = contender.plain();
+        let plain = candidate.plain();
         let (scripts, before) = (server.scripts().await, Sent::so_far(server, plain).await);
         let seats = same_seats(tasks);
-        let crowd = gather(contender, seats, self.pace.span, Some(&detector)).await;
+        let waiters = gather(candidate, seats, self.pace.span, Some(&detector)).await;
         let sent = before.since(server, plain).await;
         let scripts = server.scripts().await - scripts;
-        let mut run = crowd_run(&crowd, detector.overlaps());
-        run.extend(per_acquisition(sent, &crowd));
-        run.insert(Figure::Scripts, scripts as f64 / crowd.served as f64);
+        let mut run = run_of(&waiters, detector.overlaps());
+        run.extend(per_acquisition(sent, &waiters));
+        run.insert(Figure::Scripts, scripts as f64 / waiters.served as f64);
         run
     }
 
@@ -156,25 +159,25 @@ impl Bench {
     pub(crate) async fn one_key(&self, report: &mut Report) {
         let mut table = Table::new("W3", "all tasks at ONE key, empty body");
         for round in 0..self.pace.rounds {
-            for tasks in self.pace.crowds {
-                for who in [Who::FloorSha, Who::FloorGate, Who::Ours] {
+            for tasks in self.pace.sizes {
+                for who in [Who::BaselineSha, Who::BaselineGate, Who::Ours] {
                     if who == Who::Ours || *tasks < LARGE || round == 0 {
                         table.add(row(who, *tasks), self.at_one_key(who, *tasks).await);
                     }
                 }
             }
         }
-        let ours = row(Who::Ours, CROWD);
-        let to_floor = |tasks| {
-            let [ours, floor] = [Who::Ours, Who::FloorSha].map(|who| row(who, tasks));
-            table.ratio(&ours, &floor, Figure::Rate)
+        let ours = row(Who::Ours, WAITERS);
+        let to_baseline = |tasks| {
+            let [ours, baseline] = [Who::Ours, Who::BaselineSha].map(|who| row(who, tasks));
+            table.ratio(&ours, &baseline, Figure::Rate)
         };
         let mut target = |what: &str, limit, value| report.target("W3", what, limit, value);
-        let what = "rate of 64 tasks, × floor-sha";
-        target(what, Limit::AtLeast(8.0), to_floor(CROWD));
-        let what = "rate of 8 tasks, × floor-sha";
-        target(what, Limit::AtLeast(4.0), to_floor(SMALLEST));
-        for tasks in self.pace.crowds.iter().filter(|tasks| **tasks > CROWD) {
+        let what = "rate of 64 tasks, × baseline-sha";
+        target(what, Limit::AtLeast(8.0), to_baseline(WAITERS));
+        let what = "rate of 8 tasks, × baseline-sha";
+        target(what, Limit::AtLeast(4.0), to_baseline(SMALLEST));
+        for tasks in self.pace.sizes.iter().filter(|tasks| **tasks > WAITERS) {
             let ratio = table.ratio(&row(Who::Ours, *tasks), &ours, Figure::Rate);
             let what = format!("rate of {tasks} tasks, × that of 64");
             target(&what, Limit::AtLeast(0.85), ratio);
@@ -189,14 +192,14 @@ impl Bench {
     }
 
     async fn callers_of(&self, who: Who) -> Run {
-        let contender = self.contender(who);
-        let own_count = || match contender {
-            Contender::Ours(client) => client.stats().commands as f64,
+        let candidate = self.candidate(who);
+        let own_count = || match candidate {
+            Candidate::Ours(client) => client.stats().commands as f64,
             _ => f64::NAN,
         };
-        let plain = contender.plain();
+        let plain = candidate.plain();
         let (before, counted) = (Sent::so_far(&self.server, plain).await, own_count());
-        let callers = Callers::call(contender).await;
+        let callers = Callers::call(candidate).await;
         let mut run = callers.run(before.since(&self.server, plain).await);
         run.insert(Figure::OwnCount, own_count() - counted);
         run
@@ -209,7 +212,7 @@ impl Bench {
             "100 callers × 20 ms, one key, all at once (ideal 2 s)",
         );
         for _ in 0..self.pace.rounds.min(CALLER_ROUNDS) {
-            for who in [Who::FloorGate, Who::Ours] {
+            for who in [Who::BaselineGate, Who::Ours] {
                 table.add(who.name(), self.callers_of(who).await);
             }
         }
@@ -224,14 +227,19 @@ impl Bench {
     pub(crate) async fn processes(&self, report: &mut Report) {
         let mut table = Table::new("W5", "4 processes × 16 tasks, ONE key, empty body");
         for _ in 0..self.pace.rounds {
-            for who in [Who::FloorSha, Who::FloorGate, Who::Ours] {
-                let plain = self.contender(who).plain();
+            for who in [Who::BaselineSha, Who::BaselineGate, Who::Ours] {
+                let plain = self.candidate(who).plain();
                 let run = processes::run(&self.server, who.name(), plain, self.pace.span).await;
                 table.add(who.name(), run);
             }
         }
-        let to_floor = table.ratio(OURS, Who::FloorSha.name(), Figure::Rate);
-        report.target("W5", "rate, × floor-sha", Limit::AtLeast(1.1), to_floor);
+        let to_baseline = table.ratio(OURS, Who::BaselineSha.name(), Figure::Rate);
+        report.target(
+            "W5",
+            "rate, × baseline-sha",
+            Limit::AtLeast(1.1),
+            to_baseline,
+        );
         let scripts = table.median(OURS, Figure::Scripts);
         report.target("W5", "scripts per acquisition", Limit::AtMost(2.1), scripts);
         let fairness = table.median(OURS, Figure::Fairness);
@@ -246,7 +254,7 @@ impl Bench {
 
     /// A hold that is renewed, entered again: what that sends.
     pub(crate) async fn reentry(&self, report: &mut Report) {
-        let Contender::Ours(client) = &self.ours else {
+        let Candidate::Ours(client) = &self.ours else {
             unreachable!("ours is ours");
         };
         let title = "a renewed hold, entered 1000 times more: each time, and what all of them send";

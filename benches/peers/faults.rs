@@ -16,10 +16,10 @@ use support::server::RedisServer;
 use tokio::sync::Notify;
 
 use crate::{
+    candidates::{Cycle, Seat},
     clock::now,
-    contenders::{Cycle, Seat},
     jvm::{Asking, Redisson},
-    rivals::{Rival, Terms, Told},
+    peer::{Peer, Terms, Told},
     runs::fresh_key,
 };
 
@@ -70,10 +70,10 @@ fn marked(marker: &str, count: u32) -> Vec<Seat> {
 
 /// Asks for a lock, and drops the asking if it is not inside by then; whether it was dropped. A timer would be too
 /// coarse, so it is polled all the time.
-async fn drop_after(rival: &mut Rival, seat: &Seat, time: Duration) -> bool {
+async fn drop_after(peer: &mut Peer, seat: &Seat, time: Duration) -> bool {
     let entered = AtomicBool::new(false);
     let body = async { entered.store(true, Ordering::SeqCst) };
-    let mut asking = pin!(rival.cycle(seat, u64::MAX, body));
+    let mut asking = pin!(peer.cycle(seat, u64::MAX, body));
     let since = Instant::now();
     poll_fn(|context| {
         if asking.as_mut().poll(context).is_ready() {
@@ -92,13 +92,13 @@ async fn drop_after(rival: &mut Rival, seat: &Seat, time: Duration) -> bool {
 }
 
 /// Callers dropped while they acquire, at 0 to 500 µs.
-pub(crate) async fn while_acquiring(server: &RedisServer, rival: &Rival) -> Leak {
+pub(crate) async fn while_acquiring(server: &RedisServer, peer: &Peer) -> Leak {
     let marker = fresh_key();
-    let (mut rival, seats) = (rival.clone(), marked(&marker, ASKING));
+    let (mut peer, seats) = (peer.clone(), marked(&marker, ASKING));
     let dropping = tokio::spawn(async move {
         let mut dropped = 0;
         for (seat, i) in seats.iter().zip(0..) {
-            dropped += usize::from(drop_after(&mut rival, seat, LATEST * i / ASKING).await);
+            dropped += usize::from(drop_after(&mut peer, seat, LATEST * i / ASKING).await);
         }
         dropped
     });
@@ -119,9 +119,9 @@ pub(crate) async fn while_redisson_acquires(
 }
 
 /// Callers dropped in their bodies.
-pub(crate) async fn while_holding(server: &RedisServer, rival: &Rival) -> Leak {
+pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
     let marker = fresh_key();
-    let (mut rival, seats) = (rival.clone(), marked(&marker, HOLDING));
+    let (mut peer, seats) = (peer.clone(), marked(&marker, HOLDING));
     let dropped = seats.len();
     let dropping = tokio::spawn(async move {
         for seat in &seats {
@@ -131,7 +131,7 @@ pub(crate) async fn while_holding(server: &RedisServer, rival: &Rival) -> Leak {
                 pending::<()>().await;
             };
             tokio::select! {
-                _ = rival.cycle(seat, u64::MAX, body) => unreachable!("the body does not end"),
+                _ = peer.cycle(seat, u64::MAX, body) => unreachable!("the body does not end"),
                 () = entered.notified() => {}
             }
         }
@@ -160,8 +160,8 @@ impl Drop for UntilDrop<'_> {
 }
 
 /// Work of three leases, while another waits; if it is `taken`, the lock is deleted under it.
-async fn contest(server: &RedisServer, rival: Rival, renew: bool, taken: bool) -> Contest {
-    let rival = rival.with_lease(&server.url(), LEASE).await;
+async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> Contest {
+    let peer = peer.with_lease(&server.url(), LEASE).await;
     let terms = Terms {
         lease: LEASE,
         renew,
@@ -170,7 +170,7 @@ async fn contest(server: &RedisServer, rival: Rival, renew: bool, taken: bool) -
     let (entered, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let inside = Arc::new(Notify::new());
     let first = tokio::spawn({
-        let (rival, key, inside) = (rival.clone(), key.clone(), inside.clone());
+        let (peer, key, inside) = (peer.clone(), key.clone(), inside.clone());
         let (entered, ended) = (entered.clone(), ended.clone());
         async move {
             let work = async {
@@ -179,7 +179,7 @@ async fn contest(server: &RedisServer, rival: Rival, renew: bool, taken: bool) -
                 inside.notify_one();
                 tokio::time::sleep(WORK).await;
             };
-            rival.work(&key, terms, work).await
+            peer.work(&key, terms, work).await
         }
     });
     inside.notified().await;
@@ -188,7 +188,7 @@ async fn contest(server: &RedisServer, rival: Rival, renew: bool, taken: bool) -
     let keys: Vec<_> = keys.iter().filter(|name| name.contains(&key)).collect();
     let second = tokio::spawn(async move {
         let mut entered = 0;
-        rival.work(&key, terms, async { entered = now() }).await;
+        peer.work(&key, terms, async { entered = now() }).await;
         entered
     });
     if taken {
@@ -212,8 +212,8 @@ async fn contest(server: &RedisServer, rival: Rival, renew: bool, taken: bool) -
 }
 
 /// Both contests at once: work of three leases, and a lock that is deleted.
-pub(crate) async fn contests(server: &RedisServer, rival: &Rival, renew: bool) -> [Contest; 2] {
-    let of = |taken| contest(server, rival.clone(), renew, taken);
+pub(crate) async fn contests(server: &RedisServer, peer: &Peer, renew: bool) -> [Contest; 2] {
+    let of = |taken| contest(server, peer.clone(), renew, taken);
     let (outlasted, taken) = tokio::join!(of(false), of(true));
     [outlasted, taken]
 }

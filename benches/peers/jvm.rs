@@ -12,10 +12,10 @@ use serde::{Deserialize, de::DeserializeOwned};
 use support::{jvm::program, process::spawn};
 
 use crate::{
+    candidates::Seat,
     clock::{nanos, now},
-    contenders::Seat,
-    crowd::{Visit, Window, overlaps},
     runs::{CALLER_BODY, CALLER_COUNT, CALLER_LEAD, Callers, same_seats},
+    waiters::{Visit, Window, overlaps},
 };
 
 /// Which of its locks.

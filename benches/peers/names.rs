@@ -3,9 +3,9 @@
 use lock_runtime::{Release, Strategy};
 
 use crate::{
-    contenders::Who,
-    rivals::{Poll, Rival},
-    runs::CROWD,
+    candidates::Who,
+    peer::{Peer, Poll},
+    runs::WAITERS,
 };
 
 pub(crate) const OURS: &str = "ours";
@@ -13,9 +13,9 @@ pub(crate) const OURS_BACKGROUND: &str = "ours, background";
 pub(crate) const OURS_RENEWED: &str = "ours, renewed";
 pub(crate) const OURS_NOTIFY: &str = "ours, notify";
 pub(crate) const OURS_SPIN: &str = "ours, spin";
-pub(crate) const SHA: &str = "floor-sha";
-pub(crate) const SET: &str = "floor-set";
-pub(crate) const GATE: &str = "floor-gate";
+pub(crate) const SHA: &str = "baseline-sha";
+pub(crate) const SET: &str = "baseline-set";
+pub(crate) const GATE: &str = "baseline-gate";
 pub(crate) const RSLOCK: &str = "rslock";
 pub(crate) const RSLOCK_USING: &str = "rslock, using";
 pub(crate) const REDIS_LOCK: &str = "redis-lock";
@@ -88,8 +88,8 @@ pub(crate) const AT_ONE_KEY: [&str; 16] = [
     REDISSON_FAIR,
 ];
 
-/// Of these, who takes part in crowds of every size: each as it is documented.
-pub(crate) const CROWDS: [&str; 11] = [
+/// Of these, who takes part with every number of tasks: each as it is documented.
+pub(crate) const EVERY_SIZE: [&str; 11] = [
     SHA,
     GATE,
     OURS,
@@ -106,12 +106,12 @@ pub(crate) const CROWDS: [&str; 11] = [
 /// Who has a thread for each task.
 pub(crate) const THREADED: [&str; 2] = [REDISSON, REDISSON_FAIR];
 
-/// Whether a crowd of so many is served in sane time. Redisson's fair lock goes through its whole queue at each try: 512
+/// Whether so many tasks are served in sane time. Redisson's fair lock goes through its whole queue at each try: 512
 /// threads that stand in it have not left it after minutes. Its plain lock would need ten thousand threads. Of ours,
 /// those that do not queue are not all inside a minute after ten thousand have begun to race.
 pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
     match name {
-        REDISSON_FAIR => tasks <= CROWD,
+        REDISSON_FAIR => tasks <= WAITERS,
         REDISSON | OURS_NOTIFY | OURS_SPIN => tasks < 1_000,
         _ => true,
     }
@@ -180,26 +180,26 @@ pub(crate) fn awaited(name: &str) -> f64 {
 }
 
 /// Connects one of [`RUST`].
-pub(crate) async fn connect(name: &str, url: &str) -> Rival {
+pub(crate) async fn connect(name: &str, url: &str) -> Peer {
     let poll = if name.ends_with("5 ms") {
         Poll::Quick
     } else {
         Poll::Documented
     };
     match name {
-        SHA => Rival::own(Who::FloorSha, url).await,
-        SET => Rival::own(Who::FloorSet, url).await,
-        GATE => Rival::own(Who::FloorGate, url).await,
-        OURS => Rival::own(Who::Ours, url).await,
-        OURS_BACKGROUND => Rival::own(Who::OursBackground, url).await,
-        OURS_NOTIFY => Rival::ours(url, Strategy::Notify, Release::Confirmed).await,
-        OURS_SPIN => Rival::ours(url, Strategy::Spin, Release::Confirmed).await,
-        RSLOCK | RSLOCK_QUICK => Rival::rslock(url, poll).await,
-        RSLOCK_USING => Rival::rslock_using(url).await,
-        REDIS_LOCK | REDIS_LOCK_QUICK => Rival::redis_lock(url, poll).await,
-        ASYNC_REDIS_LOCK | ASYNC_REDIS_LOCK_QUICK => Rival::async_redis_lock(url, poll).await,
+        SHA => Peer::own(Who::BaselineSha, url).await,
+        SET => Peer::own(Who::BaselineSet, url).await,
+        GATE => Peer::own(Who::BaselineGate, url).await,
+        OURS => Peer::own(Who::Ours, url).await,
+        OURS_BACKGROUND => Peer::own(Who::OursBackground, url).await,
+        OURS_NOTIFY => Peer::ours(url, Strategy::Notify, Release::Confirmed).await,
+        OURS_SPIN => Peer::ours(url, Strategy::Spin, Release::Confirmed).await,
+        RSLOCK | RSLOCK_QUICK => Peer::rslock(url, poll).await,
+        RSLOCK_USING => Peer::rslock_using(url).await,
+        REDIS_LOCK | REDIS_LOCK_QUICK => Peer::redis_lock(url, poll).await,
+        ASYNC_REDIS_LOCK | ASYNC_REDIS_LOCK_QUICK => Peer::async_redis_lock(url, poll).await,
         DISTRIBUTED_LOCK_REDIS | DISTRIBUTED_LOCK_REDIS_QUICK => {
-            Rival::distributed_lock_redis(url, poll).await
+            Peer::distributed_lock_redis(url, poll).await
         }
         _ => panic!("nobody of this process is called {name}"),
     }

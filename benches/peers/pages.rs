@@ -3,9 +3,9 @@
 use support::page::Grid;
 
 use crate::{
-    names::{ALONE, COST_ROWS, CRATE, CROWDS, FAULT_ROWS, SHA, SOCKET, awaited},
+    names::{ALONE, COST_ROWS, CRATE, EVERY_SIZE, FAULT_ROWS, SHA, SOCKET, awaited},
     report::{Figure, Table},
-    runs::CROWD,
+    runs::WAITERS,
     workloads::{Faults, Measured, row},
 };
 
@@ -75,7 +75,7 @@ impl Measured {
     pub(crate) fn peers_page(&self) -> String {
         let mut costs = Grid::new("lock", COST_ROWS);
         if let Some(table) = self.report.of("W1") {
-            let title = "one task, own keys: µs (× floor-sha) · commands · server µs";
+            let title = "one task, own keys: µs (× baseline-sha) · commands · server µs";
             costs.column(title, |row| {
                 let cycle = known(table.median(row, Figure::Cycle))?;
                 let ratio = table.ratio(row, SHA, Figure::Cycle);
@@ -85,18 +85,18 @@ impl Measured {
             });
         }
         if let Some(table) = self.report.of("W2") {
-            let title = "64 tasks, own keys: 1000/s (× floor-sha)";
+            let title = "64 tasks, own keys: 1000/s (× baseline-sha)";
             costs.column(title, |row| own_keys(table, row));
         }
         if let Some(table) = self.report.of("W3") {
-            let title = "64 tasks, ONE key: 1000/s (× floor-sha) · commands · server µs · \
+            let title = "64 tasks, ONE key: 1000/s (× baseline-sha) · commands · server µs · \
                          least/most served · longest wait";
-            let floor = row(SHA, CROWD);
+            let baseline = row(SHA, WAITERS);
             costs.column(title, |name| {
-                let row = row(name, CROWD);
+                let row = row(name, WAITERS);
                 let median = |figure| table.median(&row, figure);
                 let rate = known(median(Figure::Rate))? / 1e3;
-                let ratio = table.ratio(&row, &floor, Figure::Rate);
+                let ratio = table.ratio(&row, &baseline, Figure::Rate);
                 let [sent, server, least, most, wait] = [
                     Figure::Sent,
                     Figure::ServerTime,
@@ -159,8 +159,8 @@ impl Measured {
         [
             ("one by one", setting(self.one_by_one_grid())),
             (
-                "crowds",
-                of("W3").map_or_else(String::new, |table| self.crowds_grid(table)),
+                "sizes",
+                of("W3").map_or_else(String::new, |table| self.sizes_grid(table)),
             ),
             (
                 "processes",
@@ -188,7 +188,7 @@ impl Measured {
             Some(format!("{:.0}", server + network + client))
         });
         let alone = self.report.of("W1");
-        grid.column("× floor-sha", |row| {
+        grid.column("× baseline-sha", |row| {
             let ratio = known(alone?.ratio(row, SHA, Figure::Cycle))?;
             Some(format!("{ratio:.2}"))
         });
@@ -198,15 +198,15 @@ impl Measured {
         });
         grid.column("client, µs", |row| Some(format!("{:.0}", of(row)?.client)));
         let many = self.report.of("W2");
-        grid.column("64 tasks: 1000/s (× floor-sha)", |row| {
+        grid.column("64 tasks: 1000/s (× baseline-sha)", |row| {
             own_keys(many?, row)
         });
         grid.markdown()
     }
 
-    fn crowds_grid(&self, table: &Table) -> String {
+    fn sizes_grid(&self, table: &Table) -> String {
         let mut grid = Grid::new("lock", COST_ROWS);
-        for tasks in self.crowds {
+        for tasks in self.sizes {
             let title =
                 format!("{tasks} tasks: 1000/s · commands · least/most · p50 / p99 / max, ms");
             grid.column(title, |name| {
@@ -233,8 +233,8 @@ fn own_keys(table: &Table, row: &str) -> Option<String> {
 }
 
 fn processes_grid(table: &Table) -> String {
-    let mut grid = Grid::new("lock", CROWDS);
-    grid.column("1000/s (× floor-sha)", |row| own_keys(table, row));
+    let mut grid = Grid::new("lock", EVERY_SIZE);
+    grid.column("1000/s (× baseline-sha)", |row| own_keys(table, row));
     let mut column = |title, figure, decimals| {
         grid.column(title, |row| {
             Some(format!(

@@ -9,36 +9,30 @@
 //!
 //! What is known beforehand is asserted: a measurement that is off ends the run with a panic. What a peer does is shown.
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use support::{page, server::RedisServer};
 use tokio::runtime;
 
+#[path = "../locks/baselines.rs"]
+mod baselines;
+#[path = "../locks/candidates.rs"]
+mod candidates;
 #[path = "../locks/clock.rs"]
 mod clock;
-#[path = "../locks/contenders.rs"]
-mod contenders;
-#[path = "../locks/crowd.rs"]
-mod crowd;
 mod faults;
-#[path = "../locks/floors.rs"]
-mod floors;
 mod jvm;
 mod names;
 #[path = "../locks/options.rs"]
 mod options;
 mod pages;
+mod peer;
 mod picture;
 #[path = "../locks/processes.rs"]
 mod processes;
 #[expect(dead_code, reason = "targets are the other benchmark's")]
 #[path = "../locks/report.rs"]
 mod report;
-mod rivals;
 mod round_trips;
 #[path = "../locks/runs.rs"]
 mod runs;
@@ -46,6 +40,8 @@ mod runs;
 mod server_share;
 #[path = "../../examples/inventory/svg.rs"]
 mod svg;
+#[path = "../locks/waiters.rs"]
+mod waiters;
 mod workloads;
 
 use crate::{
@@ -60,7 +56,7 @@ const DEFAULTS: Defaults = Defaults {
     pace: Pace {
         rounds: 5,
         span: Duration::from_secs(1),
-        crowds: &options::CROWDS,
+        sizes: &options::SIZES,
     },
     workloads: &workloads::NAMES,
     file: "peers.json",
@@ -69,7 +65,7 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 fn docs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+    support::root().join("docs")
 }
 
 fn main() -> ExitCode {

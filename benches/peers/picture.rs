@@ -2,7 +2,7 @@
 //! unlock goes that nobody else wants, a bar for each.
 
 use crate::{
-    names::{self, CROWDS, OURS},
+    names::{self, EVERY_SIZE, OURS},
     pages::{Shares, shares},
     report::Figure,
     svg::{At, Svg, Type},
@@ -68,8 +68,8 @@ fn lines(measured: &Measured) -> Vec<Line> {
     let Some(table) = measured.report.of("W3") else {
         return Vec::new();
     };
-    let lines = CROWDS.into_iter().map(|name| {
-        let points = measured.crowds.iter().filter_map(|tasks| {
+    let lines = EVERY_SIZE.into_iter().map(|name| {
+        let points = measured.sizes.iter().filter_map(|tasks| {
             let rate = table.median(&row(name, *tasks), Figure::Rate);
             (rate > 0.0).then_some((*tasks as f64, rate))
         });

@@ -9,8 +9,8 @@ use tokio::{
 };
 
 use crate::{
+    baselines::{Tuning, connect},
     clock::{nanos, now},
-    floors::{Tuning, connect},
 };
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";

@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 use support::{sent::Sent, server::RedisServer};
 
 use crate::{
-    contenders::{Cycle, Seat},
-    crowd::{Crowd, Detector, Window, gather, overlaps},
+    candidates::{Cycle, Seat},
     faults::{self, Contest, Leak},
     jvm::{Asking, Kind, Redisson},
     names::{self, OURS, OURS_BACKGROUND, OURS_RENEWED, REDISSON, REDISSON_FAIR, SET, SHA},
     options::Pace,
+    peer::Peer,
     processes,
     report::{Figure, Report, Run, Table},
-    rivals::Rival,
     round_trips,
-    runs::{CROWD, Callers, SLICES, crowd_run, own_seats, per_acquisition, same_seats},
+    runs::{Callers, SLICES, WAITERS, own_seats, per_acquisition, run_of, same_seats},
     server_share,
+    waiters::{Detector, Waiters, Window, gather, overlaps},
 };
 
 const ONE_BY_ONE: &str = "w1";
@@ -33,24 +33,24 @@ pub(crate) const NAMES: [&str; 7] = [
     ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES, SERVER, FAULTS,
 ];
 
-/// The fourth takes a poller ten seconds: no more rounds than these. Nor of crowds of other sizes than [`CROWD`].
+/// The fourth takes a poller ten seconds: no more rounds than these. Nor of other numbers of tasks than [`WAITERS`].
 const CALLER_ROUNDS: usize = 3;
 const OTHER_ROUNDS: usize = 3;
 
-/// A crowd of more is served by others than ours in the first round only.
+/// More tasks are served by others than ours in the first round only.
 const LARGE: usize = 1_000;
 
 /// How long processes with a JVM warm up together.
 const WARMING_UP: Duration = Duration::from_secs(5);
 
-/// A crowd of one lock.
+/// The tasks at one lock.
 pub(crate) fn row(name: &str, tasks: usize) -> String {
     format!("{name}, {tasks} tasks")
 }
 
 /// One who takes part.
 enum Part<'a> {
-    Rust(&'a Rival),
+    Rust(&'a Peer),
     Jvm(&'a mut Redisson, Kind),
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Measured {
     pub(crate) report: Report,
     /// What has to be known beside the figures.
     pub(crate) setting: String,
-    pub(crate) crowds: &'static [usize],
+    pub(crate) sizes: &'static [usize],
     pub(crate) faults: Vec<(&'static str, Faults)>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Measured {
 pub(crate) struct Bench {
     server: RedisServer,
     pace: Pace,
-    rivals: Vec<(&'static str, Rival)>,
+    peers: Vec<(&'static str, Peer)>,
     redisson: Result<Redisson, String>,
 }
 
@@ -85,15 +85,15 @@ impl Bench {
     /// Connects all.
     pub(crate) async fn start(server: RedisServer, pace: Pace) -> Self {
         let url = &server.url();
-        let mut rivals = Vec::new();
+        let mut peers = Vec::new();
         for name in names::RUST {
-            rivals.push((name, names::connect(name, url).await));
+            peers.push((name, names::connect(name, url).await));
         }
         let redisson = match Redisson::start(url) {
             Ok(mut redisson) => {
                 eprintln!("Redisson warms up …");
                 for kind in [Kind::Plain, Kind::Fair] {
-                    for seats in [own_seats(CROWD), same_seats(CROWD)] {
+                    for seats in [own_seats(WAITERS), same_seats(WAITERS)] {
                         redisson.gather(kind, &seats, pace.span * pace.rounds as u32);
                     }
                 }
@@ -107,14 +107,14 @@ impl Bench {
         Self {
             server,
             pace,
-            rivals,
+            peers,
             redisson,
         }
     }
 
-    fn rival(&self, name: &str) -> &Rival {
-        let rival = self.rivals.iter().find(|(who, _)| *who == name);
-        &rival.expect("the name of a rival").1
+    fn peer(&self, name: &str) -> &Peer {
+        let peer = self.peers.iter().find(|(who, _)| *who == name);
+        &peer.expect("the name of a peer").1
     }
 
     /// `None` for Redisson if it is left out.
@@ -122,41 +122,38 @@ impl Bench {
         let kind = match name {
             REDISSON => Kind::Plain,
             REDISSON_FAIR => Kind::Fair,
-            _ => return Some(Part::Rust(self.rival(name))),
+            _ => return Some(Part::Rust(self.peer(name))),
         };
         Some(Part::Jvm(self.redisson.as_mut().ok()?, kind))
     }
 
     fn plain(&self, name: &str) -> &'static [&'static str] {
-        let rival = self.rivals.iter().find(|(who, _)| *who == name);
-        rival.map_or(&[], |(_, rival)| rival.plain())
+        let peer = self.peers.iter().find(|(who, _)| *who == name);
+        peer.map_or(&[], |(_, peer)| peer.plain())
     }
 
-    /// What a crowd did and sent, and how many of it were inside at once if all are at one key.
-    async fn crowd(
+    /// What a group of tasks did and sent, and how many of them were inside at once if all are at one key.
+    async fn waiters(
         &mut self,
         name: &str,
         seats: Vec<Seat>,
         parts: u32,
-    ) -> Option<(Crowd, Sent, u64)> {
+    ) -> Option<(Waiters, Sent, u64)> {
         let (plain, span) = (self.plain(name), self.pace.span / parts);
         let before = Sent::so_far(&self.server, plain).await;
-        let (crowd, overlaps) = match self.part(name)? {
-            Part::Rust(rival) => {
+        let (waiters, overlaps) = match self.part(name)? {
+            Part::Rust(peer) => {
                 let detector = Arc::new(Detector::default());
                 let one_key = seats.iter().all(|seat| seat.key == seats[0].key);
                 let shared = one_key.then_some(&detector);
-                (
-                    gather(rival, seats, span, shared).await,
-                    detector.overlaps(),
-                )
+                (gather(peer, seats, span, shared).await, detector.overlaps())
             }
             Part::Jvm(redisson, kind) => {
                 let (visits, window) = redisson.gather(kind, &seats, span);
-                (Crowd::of(&visits, window), overlaps(&visits))
+                (Waiters::of(&visits, window), overlaps(&visits))
             }
         };
-        Some((crowd, before.since(&self.server, plain).await, overlaps))
+        Some((waiters, before.since(&self.server, plain).await, overlaps))
     }
 
     /// The parts of a whole run in which tasks do not meet.
@@ -168,12 +165,12 @@ impl Bench {
     async fn alone(&mut self, table: &mut Table, tasks: usize) {
         for name in names::ALONE {
             let seats = own_seats(tasks);
-            if let Some((crowd, sent, _)) = self.crowd(name, seats, SLICES).await {
+            if let Some((waiters, sent, _)) = self.waiters(name, seats, SLICES).await {
                 let mut run = Run::from([
-                    (Figure::Cycle, 1e6 * tasks as f64 / crowd.rate),
-                    (Figure::Rate, crowd.rate),
+                    (Figure::Cycle, 1e6 * tasks as f64 / waiters.rate),
+                    (Figure::Rate, waiters.rate),
                 ]);
-                run.extend(per_acquisition(sent, &crowd));
+                run.extend(per_acquisition(sent, &waiters));
                 table.add(name, run);
             }
         }
@@ -208,7 +205,7 @@ impl Bench {
         let title = "64 tasks, each its own key: locks and unlocks a second";
         let mut table = Table::new("W2", title);
         for _ in 0..self.slices() {
-            self.alone(&mut table, CROWD).await;
+            self.alone(&mut table, WAITERS).await;
         }
         measured.report.table(table);
     }
@@ -218,12 +215,12 @@ impl Bench {
         let mut table = Table::new("W3", "all tasks at ONE key, empty body");
         for round in 0..self.pace.rounds {
             for name in names::AT_ONE_KEY {
-                self.at_one_key(&mut table, name, CROWD).await;
+                self.at_one_key(&mut table, name, WAITERS).await;
             }
-            let others = self.pace.crowds.iter().filter(|tasks| **tasks != CROWD);
+            let others = self.pace.sizes.iter().filter(|tasks| **tasks != WAITERS);
             for tasks in others.filter(|_| round < OTHER_ROUNDS) {
                 eprintln!("  {tasks} tasks …");
-                let able = names::CROWDS.into_iter();
+                let able = names::EVERY_SIZE.into_iter();
                 for name in able.filter(|name| names::can_serve(name, *tasks)) {
                     if *tasks < LARGE || name == OURS || round == 0 {
                         self.at_one_key(&mut table, name, *tasks).await;
@@ -235,15 +232,15 @@ impl Bench {
     }
 
     async fn at_one_key(&mut self, table: &mut Table, name: &'static str, tasks: usize) {
-        let Some((crowd, sent, overlaps)) = self.crowd(name, same_seats(tasks), 1).await else {
+        let Some((waiters, sent, overlaps)) = self.waiters(name, same_seats(tasks), 1).await else {
             return;
         };
         assert!(
             !name.starts_with(OURS) || overlaps == 0,
             "two of ours were inside at once"
         );
-        let mut run = crowd_run(&crowd, overlaps);
-        run.extend(per_acquisition(sent, &crowd));
+        let mut run = run_of(&waiters, overlaps);
+        run.extend(per_acquisition(sent, &waiters));
         table.add(row(name, tasks), run);
     }
 
@@ -258,7 +255,7 @@ impl Bench {
                 let plain = self.plain(name);
                 let before = Sent::so_far(&self.server, plain).await;
                 let callers = match self.part(name) {
-                    Some(Part::Rust(rival)) => Callers::call(rival).await,
+                    Some(Part::Rust(peer)) => Callers::call(peer).await,
                     Some(Part::Jvm(redisson, kind)) => redisson.call(kind),
                     None => continue,
                 };
@@ -290,7 +287,7 @@ impl Bench {
         }
         let span = self.pace.span;
         for _ in 0..self.pace.rounds {
-            for name in names::CROWDS {
+            for name in names::EVERY_SIZE {
                 let kind = match name {
                     _ if !names::THREADED.contains(&name) => {
                         let plain = self.plain(name);
@@ -306,8 +303,8 @@ impl Bench {
                 let window = Window::after(processes::LEAD, span);
                 let visits = Redisson::sit_together(&mut jvms, kind, processes::TASKS, window);
                 let sent = before.since(&self.server, &[]).await;
-                let (crowd, mut run) = processes::together(visits, window);
-                run.extend(per_acquisition(sent, &crowd));
+                let (waiters, mut run) = processes::together(visits, window);
+                run.extend(per_acquisition(sent, &waiters));
                 table.add(name, run);
             }
         }
@@ -318,8 +315,8 @@ impl Bench {
 
     async fn faults(&mut self, measured: &mut Measured) {
         for name in names::DROPPED {
-            let acquiring = faults::while_acquiring(&self.server, self.rival(name)).await;
-            let holding = faults::while_holding(&self.server, self.rival(name)).await;
+            let acquiring = faults::while_acquiring(&self.server, self.peer(name)).await;
+            let holding = faults::while_holding(&self.server, self.peer(name)).await;
             assert!(acquiring.dropped > 0, "nobody was dropped while acquiring");
             match name {
                 // Known: ours leaves nothing, and by hand nothing is cleaned up.
@@ -341,12 +338,12 @@ impl Bench {
         }
         // Nobody is in the others' way: all wait for time to pass.
         let contests = names::OUTLASTING.map(|name| {
-            let (rival, renew) = match name {
-                OURS_RENEWED => (self.rival(OURS), true),
-                _ => (self.rival(name), false),
+            let (peer, renew) = match name {
+                OURS_RENEWED => (self.peer(OURS), true),
+                _ => (self.peer(name), false),
             };
             let server = &self.server;
-            async move { (name, faults::contests(server, rival, renew).await) }
+            async move { (name, faults::contests(server, peer, renew).await) }
         });
         for (name, [outlasted, taken]) in futures_util::future::join_all(contests).await {
             let faults = measured.faults_of(name);
@@ -381,7 +378,7 @@ impl Bench {
         let mut measured = Measured {
             report: Report::new(self.pace),
             setting: self.setting(),
-            crowds: self.pace.crowds,
+            sizes: self.pace.sizes,
             faults: Vec::new(),
         };
         for name in NAMES {

@@ -69,7 +69,7 @@ pub(crate) fn lock_key(sale: &str) -> String {
 pub(crate) async fn rush<S: Store>(
     sale: &str,
     store: S,
-    crowd: &str,
+    prefix: &str,
     buyers: u64,
     guarded: bool,
     mut report: impl FnMut(Purchase),
@@ -77,7 +77,7 @@ pub(crate) async fn rush<S: Store>(
     let (sale, store): (Arc<str>, _) = (sale.into(), Arc::new(store));
     let mut purchases = JoinSet::new();
     for number in 1..=buyers {
-        let (sale, store, buyer) = (sale.clone(), store.clone(), format!("{crowd}{number}"));
+        let (sale, store, buyer) = (sale.clone(), store.clone(), format!("{prefix}{number}"));
         purchases.spawn(async move {
             let asked = Instant::now();
             if guarded {

@@ -31,12 +31,28 @@ pub(crate) async fn work(worker: Worker) -> Result<(), Failure> {
     opening.await?;
 
     let tell_all = |purchase| tell(&Message::Purchase(purchase));
-    let (sale, crowd) = (&worker.sale, format!("worker-{}/buyer-", worker.number));
+    let (sale, prefix) = (&worker.sale, format!("worker-{}/buyer-", worker.number));
     if worker.victim {
         let store = Fatal::new(store);
-        buyer::rush(sale, store, &crowd, worker.buyers, worker.guarded, tell_all).await;
+        buyer::rush(
+            sale,
+            store,
+            &prefix,
+            worker.buyers,
+            worker.guarded,
+            tell_all,
+        )
+        .await;
     } else {
-        buyer::rush(sale, store, &crowd, worker.buyers, worker.guarded, tell_all).await;
+        buyer::rush(
+            sale,
+            store,
+            &prefix,
+            worker.buyers,
+            worker.guarded,
+            tell_all,
+        )
+        .await;
     }
     let stats = client.stats();
     tell(&Message::Done {

@@ -8,11 +8,11 @@ use uuid::Uuid;
 
 use crate::{
     Failure,
-    errand::{Outcome, Pace},
     guard::Guard,
-    places::Places,
+    purchase::{Outcome, Pace},
+    servers::Servers,
+    session::{Lease, SHORT_LEASE, Session, Visit, lock_key},
     shop::Audit,
-    till::{Lease, SHORT_LEASE, Till, Visit, lock_key},
     worker::{Buyer, Order},
 };
 
@@ -22,7 +22,7 @@ const ITEMS: u64 = 10;
 const MEANWHILE: u64 = 3;
 
 /// The others share these, so that they are strangers to each other.
-const TILLS: usize = 2;
+const SESSIONS: usize = 2;
 
 const THINKING: Duration = Duration::from_millis(5);
 
@@ -58,18 +58,18 @@ pub(crate) struct Late {
 }
 
 /// The sale around an accident.
-struct Scene {
+struct Fixture {
     sale: String,
-    tills: Vec<Till>,
+    sessions: Vec<Session>,
     unlucky: Buyer,
 }
 
-impl Scene {
+impl Fixture {
     /// Opens the sale, and lets the first buyer in.
-    async fn open(places: &Places, guard: Guard, pace: Pace) -> Result<Self, Failure> {
-        let (sale, urls) = (Uuid::new_v4().simple().to_string(), places.urls(guard));
-        let tills = Till::open_many(guard, &urls, &sale, TILLS, TILLS).await?;
-        tills[0].shop.put_on_sale(ITEMS).await?;
+    async fn open(servers: &Servers, guard: Guard, pace: Pace) -> Result<Self, Failure> {
+        let (sale, urls) = (Uuid::new_v4().simple().to_string(), servers.urls(guard));
+        let sessions = Session::open_many(guard, &urls, &sale, SESSIONS, SESSIONS).await?;
+        sessions[0].shop.put_on_sale(ITEMS).await?;
         let order = Order {
             guard,
             pace,
@@ -79,21 +79,21 @@ impl Scene {
         Ok(Self {
             unlucky: Buyer::send_in(&order).await?,
             sale,
-            tills,
+            sessions,
         })
     }
 
     /// Others buy so much, or all that there is.
     fn others(&self, wishes: u64) -> JoinHandle<Result<Vec<Visit>, Failure>> {
-        let tills = self.tills.clone();
+        let sessions = self.sessions.clone();
         tokio::spawn(async move {
             let mut bought = Vec::new();
-            for (number, till) in tills.iter().cycle().enumerate() {
+            for (number, session) in sessions.iter().cycle().enumerate() {
                 if bought.len() as u64 == wishes {
                     break;
                 }
                 let buyer = format!("other-{}-{number}", Uuid::new_v4());
-                let visit = till.visit(buyer, Pace::Thinks(THINKING), Lease::Short);
+                let visit = session.visit(buyer, Pace::Thinks(THINKING), Lease::Short);
                 match visit.await? {
                     visit if visit.outcome == Outcome::Sold => bought.push(visit),
                     visit if visit.outcome == Outcome::SoldOut => break,
@@ -113,7 +113,7 @@ impl Scene {
         for _ in 0..PATIENCE {
             match timeout(WATCHED, &mut *others).await {
                 Ok(bought) => return Ok(Some(bought??)),
-                Err(_) if self.tills[0].has_no_end().await? => return Ok(None),
+                Err(_) if self.sessions[0].has_no_end().await? => return Ok(None),
                 Err(_) => {}
             }
         }
@@ -121,22 +121,22 @@ impl Scene {
     }
 
     async fn close(self) -> Result<Audit, Failure> {
-        let audit = self.tills[0].shop.audit(ITEMS).await?;
-        for till in &self.tills {
-            till.close().await;
+        let audit = self.sessions[0].shop.audit(ITEMS).await?;
+        for session in &self.sessions {
+            session.close().await;
         }
         Ok(audit)
     }
 }
 
 /// Kills a buyer that is inside.
-pub(crate) async fn death(places: &Places, guard: Guard) -> Result<Death, Failure> {
-    let mut scene = Scene::open(places, guard, Pace::Dies).await?;
-    let held = places.is_held(guard, &lock_key(&scene.sale)).await;
-    let mut others = scene.others(1);
-    scene.unlucky.kill();
+pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Failure> {
+    let mut fixture = Fixture::open(servers, guard, Pace::Dies).await?;
+    let held = servers.is_held(guard, &lock_key(&fixture.sale)).await;
+    let mut others = fixture.others(1);
+    fixture.unlucky.kill();
     let killed = Instant::now();
-    let aftermath = match scene.come_in(&mut others).await? {
+    let aftermath = match fixture.come_in(&mut others).await? {
         Some(bought) if held => {
             let next = bought.first().ok_or("nobody bought")?;
             Aftermath::Free(next.entered.saturating_duration_since(killed))
@@ -148,28 +148,28 @@ pub(crate) async fn death(places: &Places, guard: Guard) -> Result<Death, Failur
         }
     };
     if aftermath != Aftermath::StandsStill {
-        scene.others(ITEMS).await??;
+        fixture.others(ITEMS).await??;
     }
     Ok(Death {
         aftermath,
-        audit: scene.close().await?,
+        audit: fixture.close().await?,
     })
 }
 
 /// Lets a buyer read the stock, and write only when others have bought, if they could; then they buy the rest.
-pub(crate) async fn late(places: &Places, guard: Guard, pace: Pace) -> Result<Late, Failure> {
-    let mut scene = Scene::open(places, guard, pace).await?;
-    let mut others = scene.others(MEANWHILE);
-    let others_came_in = scene.come_in(&mut others).await?.is_some();
-    scene.tills[0].shop.give_word().await?;
-    let ended = scene.unlucky.outcome().await?;
+pub(crate) async fn late(servers: &Servers, guard: Guard, pace: Pace) -> Result<Late, Failure> {
+    let mut fixture = Fixture::open(servers, guard, pace).await?;
+    let mut others = fixture.others(MEANWHILE);
+    let others_came_in = fixture.come_in(&mut others).await?.is_some();
+    fixture.sessions[0].shop.give_word().await?;
+    let ended = fixture.unlucky.outcome().await?;
     if !others_came_in {
         others.await??;
     }
-    scene.others(2 * ITEMS).await??;
+    fixture.others(2 * ITEMS).await??;
     Ok(Late {
         others_came_in,
         ended,
-        audit: scene.close().await?,
+        audit: fixture.close().await?,
     })
 }

@@ -4,12 +4,12 @@ use std::fmt::{Debug, Display};
 
 use crate::{
     accidents::{Aftermath, Late},
-    crowd::Crowd,
-    errand::Outcome,
     guard::Guard,
     ours::Way,
+    purchase::Outcome,
     rows::{Row, Waiting},
     shop::Audit,
+    waiters::Waiters,
 };
 
 const HANDOFF: Guard = Guard::Ours(Way::Handoff);
@@ -142,13 +142,13 @@ impl Surprises {
     pub(crate) fn of_waiting(&mut self, waiting: &Waiting) {
         if waiting.guard == HANDOFF {
             let row = format!("{HANDOFF}, {:?} each", waiting.hold);
-            self.of_queue(&row, &waiting.crowd);
+            self.of_queue(&row, &waiting.waiters);
         }
     }
 
     /// Two scripts for each acquisition at most, and little more; neighbours of one process share them.
-    fn of_queue(&mut self, row: &str, crowd: &Crowd) {
-        let (most, seen) = (crowd.ceiling_of_a_queue(), crowd.commands());
+    fn of_queue(&mut self, row: &str, waiters: &Waiters) {
+        let (most, seen) = (waiters.ceiling_of_a_queue(), waiters.commands());
         let expected = format!("2 to {most} commands");
         self.check(row, &expected, seen, (2..=most).contains(&seen));
     }

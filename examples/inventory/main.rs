@@ -13,18 +13,18 @@
 mod accidents;
 mod args;
 mod by_hand;
-mod crowd;
-mod errand;
 mod expected;
 mod guard;
 mod ours;
 mod picture;
-mod places;
+mod purchase;
 mod rows;
+mod servers;
+mod session;
 mod shop;
 mod svg;
 mod tables;
-mod till;
+mod waiters;
 mod worker;
 
 use std::{error::Error, process::ExitCode};
@@ -32,8 +32,8 @@ use std::{error::Error, process::ExitCode};
 use crate::{
     args::{Job, Role},
     expected::Surprises,
-    places::Places,
     rows::Size,
+    servers::Servers,
     tables::Report,
 };
 
@@ -68,9 +68,9 @@ async fn main() -> ExitCode {
 /// Runs all; says whether all came out as expected.
 async fn host(job: Job) -> Result<bool, Failure> {
     let size = if job.quick { Size::QUICK } else { Size::FULL };
-    let places = Places::start().await;
-    let rows = rows::sales(&places, size).await?;
-    let waits = rows::waits(&places, size).await?;
+    let servers = Servers::start().await;
+    let rows = rows::sales(&servers, size).await?;
+    let waits = rows::waits(&servers, size).await?;
 
     let mut surprises = Surprises::default();
     for row in &rows {
@@ -79,7 +79,7 @@ async fn host(job: Job) -> Result<bool, Failure> {
     for waiting in &waits {
         surprises.of_waiting(waiting);
     }
-    let report = Report::new(&places, size, &rows, &waits).await;
+    let report = Report::new(&servers, size, &rows, &waits).await;
     println!("{report}");
     for surprise in surprises.lines() {
         eprintln!("inventory: {surprise}");

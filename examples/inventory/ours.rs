@@ -6,8 +6,8 @@ use lock_runtime::distributed_lock;
 
 use crate::{
     Failure,
-    errand::{Errand, Outcome},
-    till::{Lease, SHORT_LEASE},
+    purchase::{Outcome, Purchase},
+    session::{Lease, SHORT_LEASE},
 };
 
 /// How a caller waits whose lock is not free. On a Redlock all spin.
@@ -22,48 +22,48 @@ pub(crate) enum Way {
 const WAIT: Duration = Duration::from_secs(300);
 
 #[distributed_lock(key = "stock:<sale>", wait = WAIT, guard = hold)]
-async fn handoff(sale: &str, errand: &mut Errand<'_>) -> Result<Outcome, Failure> {
-    errand.run(Some(hold.token())).await
+async fn handoff(sale: &str, purchase: &mut Purchase<'_>) -> Result<Outcome, Failure> {
+    purchase.run(Some(hold.token())).await
 }
 
 #[distributed_lock(key = "stock:<sale>", wait = WAIT, strategy = notify, guard = hold)]
-async fn notify(sale: &str, errand: &mut Errand<'_>) -> Result<Outcome, Failure> {
-    errand.run(Some(hold.token())).await
+async fn notify(sale: &str, purchase: &mut Purchase<'_>) -> Result<Outcome, Failure> {
+    purchase.run(Some(hold.token())).await
 }
 
 #[distributed_lock(key = "stock:<sale>", wait = WAIT, strategy = spin, guard = hold)]
-async fn spin(sale: &str, errand: &mut Errand<'_>) -> Result<Outcome, Failure> {
-    errand.run(Some(hold.token())).await
+async fn spin(sale: &str, purchase: &mut Purchase<'_>) -> Result<Outcome, Failure> {
+    purchase.run(Some(hold.token())).await
 }
 
 #[distributed_lock(key = "stock:<sale>", wait = WAIT, lease = SHORT_LEASE, guard = hold)]
-async fn short_handoff(sale: &str, errand: &mut Errand<'_>) -> Result<Outcome, Failure> {
-    errand.run(Some(hold.token())).await
+async fn short_handoff(sale: &str, purchase: &mut Purchase<'_>) -> Result<Outcome, Failure> {
+    purchase.run(Some(hold.token())).await
 }
 
 #[distributed_lock(key = "stock:<sale>", wait = WAIT, lease = SHORT_LEASE, strategy = notify, guard = hold)]
-async fn short_notify(sale: &str, errand: &mut Errand<'_>) -> Result<Outcome, Failure> {
-    errand.run(Some(hold.token())).await
+async fn short_notify(sale: &str, purchase: &mut Purchase<'_>) -> Result<Outcome, Failure> {
+    purchase.run(Some(hold.token())).await
 }
 
 #[distributed_lock(key = "stock:<sale>", wait = WAIT, lease = SHORT_LEASE, strategy = spin, guard = hold)]
-async fn short_spin(sale: &str, errand: &mut Errand<'_>) -> Result<Outcome, Failure> {
-    errand.run(Some(hold.token())).await
+async fn short_spin(sale: &str, purchase: &mut Purchase<'_>) -> Result<Outcome, Failure> {
+    purchase.run(Some(hold.token())).await
 }
 
-/// Runs an errand under the lock of its sale, with the client that is scoped to it.
+/// Runs a purchase under the lock of its sale, with the client that is scoped to it.
 pub(crate) async fn run(
     way: Way,
     lease: Lease,
     sale: &str,
-    errand: &mut Errand<'_>,
+    purchase: &mut Purchase<'_>,
 ) -> Result<Outcome, Failure> {
     match (way, lease) {
-        (Way::Handoff, Lease::Ample) => handoff(sale, errand).await,
-        (Way::Notify, Lease::Ample) => notify(sale, errand).await,
-        (Way::Spin, Lease::Ample) => spin(sale, errand).await,
-        (Way::Handoff, Lease::Short) => short_handoff(sale, errand).await,
-        (Way::Notify, Lease::Short) => short_notify(sale, errand).await,
-        (Way::Spin, Lease::Short) => short_spin(sale, errand).await,
+        (Way::Handoff, Lease::Ample) => handoff(sale, purchase).await,
+        (Way::Notify, Lease::Ample) => notify(sale, purchase).await,
+        (Way::Spin, Lease::Ample) => spin(sale, purchase).await,
+        (Way::Handoff, Lease::Short) => short_handoff(sale, purchase).await,
+        (Way::Notify, Lease::Short) => short_notify(sale, purchase).await,
+        (Way::Spin, Lease::Short) => short_spin(sale, purchase).await,
     }
 }

@@ -117,11 +117,11 @@ pub(crate) fn draw(rows: &[Row], waits: &[Waiting]) -> String {
     let held = |guard: Guard| waits.iter().find(|waiting| waiting.guard == guard);
     let sent = |row: &Row| {
         let rush = Some(row.rush.per_acquisition()).filter(|sent| *sent > 0.0);
-        let held = held(row.guard).map(|waiting| waiting.crowd.per_acquisition());
+        let held = held(row.guard).map(|waiting| waiting.waiters.per_acquisition());
         [rush, held]
     };
-    let crowd = waits.first().map_or_else(String::new, |waiting| {
-        let (callers, hold) = (waiting.crowd.entries(), waiting.hold.as_millis());
+    let waiters = waits.first().map_or_else(String::new, |waiting| {
+        let (callers, hold) = (waiting.waiters.entries(), waiting.hold.as_millis());
         format!("{callers} callers, each inside for {hold} ms")
     });
     let waited = Panel {
@@ -139,7 +139,7 @@ pub(crate) fn draw(rows: &[Row], waits: &[Waiting]) -> String {
         right: 840.0,
         figures: WIDTH - 16.0,
         title: "What the guard sends",
-        legend: ["in the rush".into(), crowd],
+        legend: ["in the rush".into(), waiters],
         heading: "● · ○",
         unit: "commands per acquisition",
         powers: powers(rows.iter().flat_map(sent).flatten()),

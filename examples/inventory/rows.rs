@@ -9,12 +9,12 @@ use uuid::Uuid;
 use crate::{
     Failure,
     accidents::{self, Death, Late},
-    crowd::{Crowd, Plan},
-    errand::Pace,
     guard::Guard,
     ours::Way,
-    places::Places,
+    purchase::Pace,
+    servers::Servers,
     shop::{Audit, Shop},
+    waiters::{Plan, Waiters},
 };
 
 /// Who waits for one key that is held for a known time: a bare lock, and ours.
@@ -38,7 +38,7 @@ pub(crate) struct Size {
 
 const THINKING: Duration = Duration::from_millis(5);
 
-/// How long a scene may take. The longest ideal is 30 s.
+/// How long a fixture may take. The longest ideal is 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Size {
@@ -46,7 +46,7 @@ impl Size {
         items: 192,
         rush: Plan {
             buyers: 32,
-            tills: 4,
+            sessions: 4,
             wishes: 16,
             walk: Duration::from_millis(10),
             pace: Pace::Thinks(THINKING),
@@ -72,7 +72,7 @@ impl Size {
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) guard: Guard,
-    pub(crate) rush: Crowd,
+    pub(crate) rush: Waiters,
     pub(crate) audit: Audit,
     pub(crate) death: Death,
     /// A buyer that awaited something over its lease.
@@ -93,49 +93,50 @@ impl Row {
 pub(crate) struct Waiting {
     pub(crate) guard: Guard,
     pub(crate) hold: Duration,
-    pub(crate) crowd: Crowd,
+    pub(crate) waiters: Waiters,
 }
 
 fn new_sale() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
-/// A scene that ends: a lock that nobody gives back would keep all waiting. What goes wrong names its row.
+/// A fixture that ends: a lock that nobody gives back would keep all waiting. What goes wrong names its row.
 async fn bounded<T>(
     guard: Guard,
-    scene: &str,
+    fixture: &str,
     playing: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     match timeout(PATIENCE, playing).await {
-        Ok(played) => played.map_err(|failure| format!("{guard}, {scene}: {failure}").into()),
-        Err(_) => Err(format!("{guard}, {scene}: expected an end within {PATIENCE:?}").into()),
+        Ok(played) => played.map_err(|failure| format!("{guard}, {fixture}: {failure}").into()),
+        Err(_) => Err(format!("{guard}, {fixture}: expected an end within {PATIENCE:?}").into()),
     }
 }
 
 /// More buyers than items, all at once.
-async fn rush(places: &Places, guard: Guard, size: Size) -> Result<(Crowd, Audit), Failure> {
+async fn rush(servers: &Servers, guard: Guard, size: Size) -> Result<(Waiters, Audit), Failure> {
     let sale = new_sale();
-    let shop = Shop::open(&places.urls(guard).stock, &sale).await?;
+    let shop = Shop::open(&servers.urls(guard).stock, &sale).await?;
     shop.put_on_sale(size.items).await?;
-    let crowd = Crowd::gather(places, guard, &sale, size.rush).await?;
+    let waiters = Waiters::gather(servers, guard, &sale, size.rush).await?;
     let audit = shop.audit(size.items).await?;
-    Ok((crowd, audit))
+    Ok((waiters, audit))
 }
 
 /// The sale under every guard. Where commands and times are measured they take turns; accidents happen side by side, for
 /// there all wait for time to pass.
-pub(crate) async fn sales(places: &Places, size: Size) -> Result<Vec<Row>, Failure> {
+pub(crate) async fn sales(servers: &Servers, size: Size) -> Result<Vec<Row>, Failure> {
     let mut rushes = Vec::new();
     for guard in Guard::ALL {
         eprintln!("the rush: {guard} …");
-        let rush = rush(places, guard, size);
+        let rush = rush(servers, guard, size);
         rushes.push(bounded(guard, "the rush", rush).await?);
     }
     eprintln!("a death inside …");
-    let deaths = Guard::ALL.map(|guard| bounded(guard, "a death", accidents::death(places, guard)));
+    let deaths =
+        Guard::ALL.map(|guard| bounded(guard, "a death", accidents::death(servers, guard)));
     let deaths = try_join_all(deaths).await?;
     eprintln!("a slow buyer …");
-    let late = |guard, pace| bounded(guard, "a slow buyer", accidents::late(places, guard, pace));
+    let late = |guard, pace| bounded(guard, "a slow buyer", accidents::late(servers, guard, pace));
     let lates = Guard::ALL.map(|guard| late(guard, Pace::Awaits));
     let lates = try_join_all(lates).await?;
     eprintln!("a slow buyer that blocks its thread …");
@@ -158,22 +159,26 @@ pub(crate) async fn sales(places: &Places, size: Size) -> Result<Vec<Row>, Failu
 }
 
 /// Everybody waits for one key.
-pub(crate) async fn waits(places: &Places, size: Size) -> Result<Vec<Waiting>, Failure> {
+pub(crate) async fn waits(servers: &Servers, size: Size) -> Result<Vec<Waiting>, Failure> {
     let mut waits = Vec::new();
     for &hold in size.holds {
         for guard in WAITING {
             eprintln!("{} callers × {hold:?}: {guard} …", size.callers);
             let plan = Plan {
                 buyers: size.callers,
-                tills: size.rush.tills,
+                sessions: size.rush.sessions,
                 wishes: 1,
                 walk: Duration::ZERO,
                 pace: Pace::Stays(hold),
             };
             let sale = new_sale();
-            let crowd = Crowd::gather(places, guard, &sale, plan);
-            let crowd = bounded(guard, "the waiting", crowd).await?;
-            waits.push(Waiting { guard, hold, crowd });
+            let waiters = Waiters::gather(servers, guard, &sale, plan);
+            let waiters = bounded(guard, "the waiting", waiters).await?;
+            waits.push(Waiting {
+                guard,
+                hold,
+                waiters,
+            });
         }
     }
     Ok(waits)

@@ -1,20 +1,16 @@
 //! The tables, and the pages that show them.
 
-use std::{
-    fmt, fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fmt, fs, time::Duration};
 
 use support::page::{self, Grid};
 
 use crate::{
     Failure,
     accidents::{Aftermath, Late},
-    errand::Outcome,
     guard::Guard,
-    places::Places,
+    purchase::Outcome,
     rows::{Row, Size, WAITING, Waiting},
+    servers::Servers,
 };
 
 /// The names of the marks in the pages.
@@ -35,7 +31,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) async fn new(places: &Places, size: Size, rows: &[Row], waits: &[Waiting]) -> Self {
+    pub(crate) async fn new(
+        servers: &Servers,
+        size: Size,
+        rows: &[Row],
+        waits: &[Waiting],
+    ) -> Self {
         let names = || Guard::ALL.map(Guard::name);
         let mut guards = Grid::new(FIRST_COLUMN, names());
         let mut short = Grid::new(FIRST_COLUMN, names());
@@ -78,7 +79,7 @@ impl Report {
             column(grid, "a buyer is slower than its lease", &slow);
         }
         Self {
-            setting: setting(size, &places.version().await),
+            setting: setting(size, &servers.version().await),
             guards,
             short,
             waits_setting: waits_setting(size),
@@ -96,11 +97,12 @@ impl Report {
 
     /// Writes the tables into the pages, and the picture beside them.
     pub(crate) fn write(&self, picture: &str) -> Result<(), Failure> {
-        let page = path("docs/inventory.md");
+        let root = support::root();
+        let page = root.join("docs/inventory.md");
         page::update(&page, GUARDS, &self.guards())?;
         page::update(&page, WAITS, &self.waits())?;
-        page::update(&path("README.md"), GUARDS, &self.short.markdown())?;
-        fs::write(path("docs/inventory.svg"), picture)?;
+        page::update(&root.join("README.md"), GUARDS, &self.short.markdown())?;
+        fs::write(root.join("docs/inventory.svg"), picture)?;
         Ok(())
     }
 }
@@ -109,10 +111,6 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n{}", self.guards(), self.waits())
     }
-}
-
-fn path(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
 }
 
 fn millis(time: Duration) -> f64 {
@@ -127,7 +125,7 @@ fn setting(size: Size, redis: &str) -> String {
         "{} buyers at {} clients, {items} items. Each buyer comes up to {} times, {} ms after the time before, and thinks \
          for {}. Redis {redis} on loopback, {cores} cores.",
         rush.buyers,
-        rush.tills,
+        rush.sessions,
         rush.wishes,
         millis(rush.walk),
         rush.pace
@@ -142,7 +140,7 @@ fn waits_setting(size: Size) -> String {
     format!(
         "{} callers of one key at {} clients, all at once, each inside for {}.",
         size.callers,
-        size.rush.tills,
+        size.rush.sessions,
         holds.collect::<Vec<_>>().join(", in another run for ")
     )
 }
@@ -194,13 +192,13 @@ fn waiting(waits: &[Waiting]) -> Grid {
     type Cell = fn(&Waiting) -> String;
     let columns: [(&str, Cell); 3] = [
         ("commands/s", |waiting| {
-            format!("{:.0}", waiting.crowd.per_second())
+            format!("{:.0}", waiting.waiters.per_second())
         }),
         ("per acquisition", |waiting| {
-            format!("{:.1}", waiting.crowd.per_acquisition())
+            format!("{:.1}", waiting.waiters.per_acquisition())
         }),
         ("wall ÷ ideal", |waiting| {
-            format!("{:.2}", waiting.crowd.over_ideal())
+            format!("{:.2}", waiting.waiters.over_ideal())
         }),
     ];
     for hold in holds {

@@ -4,10 +4,10 @@ use support::process::{Worker, dies_with_parent};
 
 use crate::{
     Failure,
-    errand::{INSIDE, Outcome, Pace},
     guard::Guard,
-    places::Urls,
-    till::{Lease, Till},
+    purchase::{INSIDE, Outcome, Pace},
+    servers::Urls,
+    session::{Lease, Session},
 };
 
 /// The first argument of such a process.
@@ -74,7 +74,7 @@ impl Buyer {
         self.0.kill();
     }
 
-    /// How its errand ended.
+    /// How its purchase ended.
     pub(crate) async fn outcome(&mut self) -> Result<Outcome, Failure> {
         let line = self.0.until(ENDED).await;
         Ok(line.trim_start_matches(ENDED).parse()?)
@@ -88,9 +88,11 @@ pub(crate) async fn work(order: &Order) -> Result<(), Failure> {
 }
 
 async fn visit(order: &Order) -> Result<(), Failure> {
-    let till = Till::open(order.guard, &order.urls, &order.sale).await?;
-    let visit = till.visit("alone".into(), order.pace, Lease::Short).await?;
+    let session = Session::open(order.guard, &order.urls, &order.sale).await?;
+    let visit = session
+        .visit("alone".into(), order.pace, Lease::Short)
+        .await?;
     println!("{ENDED}{}", visit.outcome);
-    till.close().await;
+    session.close().await;
     Ok(())
 }

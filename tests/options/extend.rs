@@ -46,7 +46,7 @@ async fn extensions_called_together_do_not_add_up() {
 #[tokio::test]
 async fn what_was_handed_on_is_extended_from_the_end_of_its_lease() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = hold(&other, "k").await;
         let lock = client.lock("k").lease(30 * SECOND).wait(20 * SECOND);
         let (handed_on, ()) = tokio::join!(lock.acquire(), async {

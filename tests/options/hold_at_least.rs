@@ -7,7 +7,10 @@ use std::{
 };
 
 use lock_runtime::{Hold, LockClient, LockError, OptionsError, distributed_lock};
-use support::{epsilon, server::RedisServer};
+use support::{
+    assert_busy, assert_lost, epsilon,
+    server::{RedisServer, ask},
+};
 use tokio::{sync::Notify, time::Instant};
 
 use crate::stores::{
@@ -33,7 +36,7 @@ async fn next(client: &LockClient, start: Instant) -> Duration {
 #[tokio::test]
 async fn the_value_returns_at_once_and_the_next_one_enters_at_the_end() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         for result in [Ok(7), Err(LockError::NoClient)] {
             let start = Instant::now();
             assert_eq!(client.scope(job(result.clone())).await, result);
@@ -41,7 +44,7 @@ async fn the_value_returns_at_once_and_the_next_one_enters_at_the_end() {
             assert!(returned < SECOND, "{returned:?}");
             // Also for the process that held it.
             let busy = client.scope(job(Ok(1))).await;
-            assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+            assert_busy(&busy);
             let entered = next(&other, start).await;
             assert!(
                 (SECOND - 20 * MS..SECOND + 200 * MS + epsilon()).contains(&entered),
@@ -56,7 +59,7 @@ async fn the_value_returns_at_once_and_the_next_one_enters_at_the_end() {
 #[tokio::test]
 async fn those_who_wait_already_enter_at_the_end_in_order() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let start = Instant::now();
         let guard = client
             .lock("job")
@@ -97,7 +100,7 @@ async fn those_who_wait_already_enter_at_the_end_in_order() {
 async fn a_neighbour_that_is_polled_late_waits_for_the_end() {
     const LEAST: Duration = Duration::from_millis(400);
     let store = Store::redis().await;
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     let guard = hold(&other, "job").await;
     let entered = std::sync::Mutex::new(Vec::new());
     let lock = client.lock("job").lease(10 * SECOND).hold_at_least(LEAST);
@@ -152,7 +155,7 @@ async fn a_neighbour_that_is_polled_late_waits_for_the_end() {
 #[tokio::test]
 async fn a_slower_body_releases_at_once() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let lock = client.lock("job").lease(20 * SECOND).hold_at_least(20 * MS);
         lock.run(tokio::time::sleep(40 * MS)).await.unwrap();
         let taken = other.lock("job").try_acquire().await;
@@ -164,7 +167,7 @@ async fn a_slower_body_releases_at_once() {
 #[tokio::test]
 async fn dropped_or_panicking_it_is_free_at_once() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let long = || client.lock("job").hold_at_least(20 * SECOND);
         let free_soon = async || {
             let free = next(&other, Instant::now()).await;
@@ -207,26 +210,22 @@ async fn several(started: &Notify) -> Result<(), LockError> {
 #[tokio::test]
 async fn after_a_loss_nothing_is_kept() {
     let store = Store::redis().await;
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     let started = Notify::new();
     let (lost, ()) = tokio::join!(client.scope(several(&started)), async {
         started.notified().await;
         let mut redis = support::server::shared_server().await.connection().await;
         let name = store.name("other");
-        redis::cmd("DEL")
-            .arg(name)
-            .exec_async(&mut redis)
-            .await
-            .unwrap();
+        ask::<()>(&mut redis, redis::cmd("DEL").arg(name)).await;
     });
-    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert_lost(&lost);
     let kept = other.lock("job").try_acquire().await;
     kept.expect("the other lock is free").release().await;
 
     // By the local deadline, shortly before the server's.
     let lock = client.lock("job").lease(200 * MS).hold_at_least(200 * MS);
     let lost: Result<(), _> = lock.run(std::future::pending()).await;
-    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert_lost(&lost);
     let long = client
         .lock("job")
         .lease(SECOND)
@@ -234,7 +233,7 @@ async fn after_a_loss_nothing_is_kept() {
         .max_hold(100 * MS)
         .hold_at_least(SECOND);
     let lost: Result<(), _> = long.run(std::future::pending()).await;
-    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert_lost(&lost);
     let free = next(&other, Instant::now()).await;
     assert!(free < 200 * MS + epsilon(), "{free:?}");
 }
@@ -254,10 +253,7 @@ async fn a_kept_lock_cannot_be_extended() {
                 .await
                 .unwrap();
             let extended = hold.extend(3600 * SECOND).await;
-            assert!(
-                matches!(extended, Err(LockError::Lost { .. })),
-                "{extended:?}"
-            );
+            assert_lost(&extended);
             let entered = next(&client, start).await;
             assert!(
                 (480 * MS..700 * MS + epsilon()).contains(&entered),
@@ -272,7 +268,7 @@ async fn a_kept_lock_cannot_be_extended() {
 async fn sent_late_it_ends_in_time() {
     let server = RedisServer::start().await;
     let store = Store::on(&server.url());
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     let start = Instant::now();
     let lock = client
         .lock("job")
@@ -294,7 +290,7 @@ async fn sent_late_it_ends_in_time() {
 #[tokio::test]
 async fn a_lease_that_nobody_asked_for_is_extended_for_it() {
     let store = Store::redis().await;
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     let lock = client.lock("job").hold_at_least(3600 * SECOND);
     lock.run(async {}).await.unwrap();
     let holder = other.lock("job").status().await.unwrap().holder;
@@ -305,7 +301,7 @@ async fn a_lease_that_nobody_asked_for_is_extended_for_it() {
 #[tokio::test]
 async fn a_nested_call_keeps_the_lock_of_the_call_around_it() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let start = Instant::now();
         let outer = client.lock("job").lease(20 * SECOND);
         let nested = client.scope(job(Ok(3)));

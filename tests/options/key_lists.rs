@@ -14,11 +14,9 @@ use lock_runtime::{
     BusyWith, Hold, Holds, KeyError, LockClient, LockError, LossReason, distributed_lock,
 };
 
-use crate::{
-    keys::{delete_a, drop_after, held},
-    stores::{
-        MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until_free, until_waiting,
-    },
+use crate::stores::{
+    MS, SECOND, Store, drop_at_any_time, held, hold, on_every_store, on_stores_with_a_queue,
+    until_free, until_waiting,
 };
 
 fn names(holds: &[Hold]) -> Vec<String> {
@@ -44,7 +42,7 @@ async fn try_each(ids: &[&str]) -> Result<(), LockError> {
 #[tokio::test]
 async fn each_item_is_a_lock() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let body = async |holds: &Holds| {
             assert_eq!(names(holds), ["c", "a", "b"]);
             assert_eq!(held(&other, &["a", "b", "c", "d"]).await, ["a", "b", "c"]);
@@ -108,7 +106,7 @@ async fn items_are_escaped() {
 #[tokio::test]
 async fn a_try_takes_all_or_none() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = hold(&other, "b").await;
         match client.scope(try_each(&["c", "b", "a"])).await {
             Err(LockError::Busy { key, with, .. }) => {
@@ -161,15 +159,10 @@ async fn nested_in_itself_it_enters_again() {
 #[tokio::test]
 async fn dropped_at_any_time_it_leaves_nothing() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
-        for polls in 0..30 {
-            let guard = hold(&other, "b").await;
-            let body = async |_: &Holds| tokio::time::sleep(2 * MS).await;
-            drop_after(client.scope(each(&["b", "a"], body)), polls % 10).await;
-            guard.release().await;
-            until_free(&other, "a").await;
-            until_free(&other, "b").await;
-        }
+        let [client, other] = store.clients().await;
+        let body = async |_: &Holds| tokio::time::sleep(2 * MS).await;
+        let call = || client.scope(each(&["b", "a"], body));
+        drop_at_any_time(&other, ["a", "b"], 60, call).await;
         assert_eq!(store.keys().await, [] as [String; 0]);
     })
     .await;
@@ -184,9 +177,9 @@ async fn renewed(ids: Vec<String>, body: impl Future<Output = ()>) -> Result<(),
 #[tokio::test]
 async fn the_loss_of_one_ends_the_body() {
     let store = Store::redis().await;
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     let body = async {
-        delete_a(&store).await;
+        store.delete("a").await;
         std::future::pending::<()>().await;
     };
     match client
@@ -215,7 +208,7 @@ async fn later(ids: Vec<u64>, error: LockError) -> Result<usize, LockError> {
 #[tokio::test]
 async fn the_list_may_be_moved_by_the_body_and_by_the_fallback() {
     let store = Store::memory();
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     assert_eq!(client.scope(now(vec![1, 2])).await.unwrap(), 2);
     let guard = hold(&other, "2").await;
     assert_eq!(client.scope(now(vec![1, 2])).await.unwrap(), 200);
@@ -231,7 +224,7 @@ async fn the_list_may_be_moved_by_the_body_and_by_the_fallback() {
 #[tokio::test]
 async fn it_waits_for_each_item_in_turn() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let (a, b) = (hold(&other, "a").await, hold(&other, "b").await);
         let body = async |_: &Holds| {};
         let (entered, ()) = tokio::join!(client.scope(each(&["b", "a"], body)), async {

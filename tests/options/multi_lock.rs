@@ -12,14 +12,14 @@ use lock_runtime::{
     BusyWith, Hold, Holds, KeyError, LockClient, LockError, LossReason, MAX_KEYS, MultiLock,
     OptionsError, ReleaseOutcome,
 };
-use support::{epsilon, server::RedisServer};
-use tokio::{task::JoinSet, time::sleep};
+use support::{Room, assert_busy, epsilon, server::RedisServer};
+use tokio::task::JoinSet;
 
 use crate::{
-    keys::{delete_a, drop_after, held, out_of_order},
+    keys::nested::out_of_order,
     stores::{
-        MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until, until_free,
-        until_waiting,
+        MS, SECOND, Store, drop_at_any_time, held, hold, on_every_store, on_stores_with_a_queue,
+        until, until_free, until_waiting,
     },
 };
 
@@ -37,7 +37,7 @@ async fn nothing_is_left(store: &Store, client: &LockClient, keys: &[&str]) {
 #[tokio::test]
 async fn a_guard_holds_all_in_the_order_of_the_caller() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let keys = ["c", "a", "b"];
         let guard = client.locks(keys).acquire().await.unwrap();
         assert_eq!(held(&other, &keys).await, keys);
@@ -57,7 +57,7 @@ async fn a_guard_holds_all_in_the_order_of_the_caller() {
 #[tokio::test]
 async fn a_body_has_the_holds_in_the_order_of_the_caller() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let keys: Vec<String> = ["c", "a", "b"].map(String::from).into();
         let inside = client.locks(&keys).run(async {
             assert_eq!(held(&other, &["a", "b", "c"]).await.len(), 3);
@@ -112,7 +112,7 @@ async fn one_key_or_option_that_is_invalid_refuses_all() {
 #[tokio::test]
 async fn a_key_that_is_named_twice_is_one_lock() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = client.locks(["b", "a", "b"]).acquire().await.unwrap();
         assert_eq!(names(&guard), ["b", "a", "b"]);
         assert_eq!(guard[0].token(), guard[2].token());
@@ -138,7 +138,7 @@ async fn the_namespace_is_that_of_all() {
 #[tokio::test]
 async fn hold_at_least_keeps_all_of_them() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let kept = client.locks(["a", "b"]).hold_at_least(SECOND);
         let start = Instant::now();
         kept.run(async {}).await.unwrap();
@@ -194,9 +194,7 @@ async fn opposite_orders_never_deadlock_and_never_overlap() {
                 });
             }
         }
-        while let Some(ended) = calls.join_next().await {
-            ended.unwrap();
-        }
+        calls.join_all().await;
         let total: u64 = visits
             .iter()
             .map(|visits| visits.load(Ordering::SeqCst))
@@ -213,7 +211,7 @@ async fn opposite_orders_never_deadlock_and_never_overlap() {
 #[tokio::test]
 async fn a_try_takes_all_or_none() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let keys = ["b", "a", "c"];
         for taken in keys {
             let guard = hold(&other, taken).await;
@@ -236,7 +234,7 @@ async fn a_try_takes_all_or_none() {
 #[tokio::test]
 async fn one_wait_bounds_all_and_busy_leaves_nothing() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = hold(&other, "b").await;
         let locks = client.locks(["c", "b", "a"]).wait(300 * MS);
         match locks.acquire().await {
@@ -261,7 +259,7 @@ async fn one_wait_bounds_all_and_busy_leaves_nothing() {
 #[tokio::test]
 async fn a_guard_that_waited_holds_all() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let first = hold(&other, "b").await;
         let locks = client.locks(["c", "b", "a"]).wait(20 * SECOND);
         let (guard, ()) = tokio::join!(locks.acquire(), async {
@@ -280,22 +278,9 @@ async fn a_guard_that_waited_holds_all() {
 #[tokio::test]
 async fn dropped_at_any_time_it_leaves_nothing() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
-        for polls in 0..60 {
-            // Every third time with the second one held, so that the first is had and waited with.
-            let guard = if polls % 3 == 0 {
-                Some(hold(&other, "b").await)
-            } else {
-                None
-            };
-            let locks = client.locks(["b", "a"]).wait(20 * SECOND);
-            drop_after(locks.acquire(), polls % 12).await;
-            if let Some(guard) = guard {
-                guard.release().await;
-            }
-            until_free(&other, "a").await;
-            until_free(&other, "b").await;
-        }
+        let [client, other] = store.clients().await;
+        let locks = client.locks(["b", "a"]).wait(20 * SECOND);
+        drop_at_any_time(&other, ["a", "b"], 60, || locks.acquire()).await;
         assert_eq!(store.keys().await, [] as [String; 0]);
     })
     .await;
@@ -304,7 +289,7 @@ async fn dropped_at_any_time_it_leaves_nothing() {
 #[tokio::test]
 async fn a_guard_that_is_dropped_releases_all() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         drop(client.locks(["b", "a"]).acquire().await.unwrap());
         nothing_is_left(&store, &other, &["a", "b"]).await;
     })
@@ -314,15 +299,12 @@ async fn a_guard_that_is_dropped_releases_all() {
 #[tokio::test]
 async fn what_runs_in_a_guard_enters_again() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = client.locks(["b", "a"]).acquire().await.unwrap();
         // The guard does not enclose the code after it.
         for key in ["a", "b"] {
             let stranger = client.lock(key).try_acquire().await;
-            assert!(
-                matches!(stranger, Err(LockError::Busy { .. })),
-                "{stranger:?}"
-            );
+            assert_busy(&stranger);
         }
         let inside = guard.run(async {
             assert_eq!(names(&Holds::current().unwrap()), ["b", "a"]);
@@ -352,13 +334,9 @@ async fn two_runs_of_one_guard_take_turns() {
     on_every_store(|store| async move {
         let client = store.client().await;
         let guard = client.locks(["b", "a"]).acquire().await.unwrap();
-        let inside = AtomicU64::new(0);
+        let inside = Room::default();
         let turn = async |keys: [&str; 2]| {
-            let alone = async {
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                sleep(5 * MS).await;
-                inside.fetch_sub(1, Ordering::SeqCst);
-            };
+            let alone = inside.stay(5 * MS);
             let locks: MultiLock = client.locks(keys).wait(20 * SECOND);
             guard.run(locks.run(alone)).await.unwrap()
         };
@@ -372,7 +350,7 @@ async fn two_runs_of_one_guard_take_turns() {
 #[tokio::test]
 async fn nested_in_a_guard_nothing_waits_out_of_order() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let taken = hold(&other, "a").await;
         let guard = client.locks(["d", "b"]).acquire().await.unwrap();
         let single = client.lock("a").wait(5 * SECOND);
@@ -389,11 +367,11 @@ async fn nested_in_a_guard_nothing_waits_out_of_order() {
 #[tokio::test]
 async fn the_loss_of_one_is_told_and_the_other_is_released() {
     let store = Store::redis().await;
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     let locks = client.locks(["b", "a"]).lease(SECOND).renew(true);
     let guard = locks.acquire().await.unwrap();
     let ended = guard.run(async {
-        delete_a(&store).await;
+        store.delete("a").await;
         std::future::pending::<()>().await;
     });
     match ended.await {
@@ -418,10 +396,10 @@ async fn the_loss_of_one_is_told_and_the_other_is_released() {
 #[tokio::test]
 async fn a_body_ends_with_the_loss_of_one() {
     let store = Store::redis().await;
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     let locks = client.locks(["b", "a"]).lease(SECOND).renew(true);
     let ended = locks.run(async {
-        delete_a(&store).await;
+        store.delete("a").await;
         std::future::pending::<()>().await;
     });
     assert!(matches!(ended.await, Err(LockError::Lost { key, .. }) if key.as_str() == "a"));
@@ -445,7 +423,7 @@ async fn free_ones_are_taken_in_one_script() {
 #[tokio::test]
 async fn a_thousand_are_taken_and_released() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let locks = client.locks((0..1000).map(|key| format!("key:{key}")));
         let start = Instant::now();
         let guard = locks.wait(20 * SECOND).acquire().await.unwrap();

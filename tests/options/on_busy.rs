@@ -5,6 +5,7 @@
 use std::{rc::Rc, sync::Arc};
 
 use lock_runtime::{BusyWith, LockClient, LockError, distributed_lock};
+use support::assert_lost;
 use tokio::sync::Notify;
 
 use crate::stores::{Store, hold, on_every_store, on_stores_with_a_queue, until_waiting};
@@ -83,7 +84,7 @@ async fn never(error: LockError) -> Result<(), LockError> {
 async fn a_loss_does_not_fall_back() {
     let client = Store::memory().client().await;
     let lost = client.scope(too_slow()).await;
-    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert_lost(&lost);
 }
 
 struct Shop {

@@ -22,14 +22,14 @@ use crate::stores::{MS, SECOND, Store, on_every_store, on_stores_with_a_queue, u
 const PATIENCE: Duration = SECOND;
 
 /// A client whose servers can be kept from answering, and one that is not.
-struct Scene {
+struct Fixture {
     store: Store,
     proxies: Vec<FaultProxy>,
     behind: LockClient,
     direct: LockClient,
 }
 
-impl Scene {
+impl Fixture {
     async fn of(store: Store, release: Option<Release>) -> Self {
         let (url, proxies) = if store.is_redlock() {
             let proxies = support::quorum::shared_quorum().await.proxies().await;
@@ -100,37 +100,37 @@ fn in_background(client: &LockClient) -> Lock {
 }
 
 #[distributed_lock(key = "k", release = background)]
-async fn background(scene: &Scene) -> Result<u8, LockError> {
-    Ok(scene.body().await)
+async fn background(fixture: &Fixture) -> Result<u8, LockError> {
+    Ok(fixture.body().await)
 }
 
 #[distributed_lock(key = "k", release = confirmed)]
-async fn confirmed(scene: &Scene) -> Result<u8, LockError> {
-    Ok(scene.body().await)
+async fn confirmed(fixture: &Fixture) -> Result<u8, LockError> {
+    Ok(fixture.body().await)
 }
 
 #[distributed_lock(key = "k")]
-async fn as_the_client_says(scene: &Scene) -> Result<u8, LockError> {
-    Ok(scene.body().await)
+async fn as_the_client_says(fixture: &Fixture) -> Result<u8, LockError> {
+    Ok(fixture.body().await)
 }
 
 #[distributed_lock(keys = ["k", "other"], release = background)]
-async fn several(scene: &Scene) -> Result<u8, LockError> {
-    Ok(scene.body().await)
+async fn several(fixture: &Fixture) -> Result<u8, LockError> {
+    Ok(fixture.body().await)
 }
 
 #[tokio::test]
 async fn in_the_background_the_value_does_not_wait_for_the_answer() {
     on_every_server(async |store| {
-        let scene = Scene::of(store, None).await;
-        let by_hand = in_background(&scene.behind);
+        let fixture = Fixture::of(store, None).await;
+        let by_hand = in_background(&fixture.behind);
         let times = [
-            scene.unanswered(background(&scene)).await,
-            scene.unanswered(several(&scene)).await,
-            scene.unanswered(by_hand.run(scene.body())).await,
+            fixture.unanswered(background(&fixture)).await,
+            fixture.unanswered(several(&fixture)).await,
+            fixture.unanswered(by_hand.run(fixture.body())).await,
         ];
         assert!(times.iter().all(|took| *took < PATIENCE / 2), "{times:?}");
-        until_free(&scene.direct, "other").await;
+        until_free(&fixture.direct, "other").await;
     })
     .await;
 }
@@ -138,18 +138,18 @@ async fn in_the_background_the_value_does_not_wait_for_the_answer() {
 #[tokio::test]
 async fn a_client_says_how_its_calls_release() {
     on_every_server(async |store| {
-        let scene = Scene::of(store, Some(Release::Background)).await;
-        let lock = scene.behind.lock("k");
+        let fixture = Fixture::of(store, Some(Release::Background)).await;
+        let lock = fixture.behind.lock("k");
         let times = [
-            scene.unanswered(as_the_client_says(&scene)).await,
-            scene.unanswered(lock.run(scene.body())).await,
+            fixture.unanswered(as_the_client_says(&fixture)).await,
+            fixture.unanswered(lock.run(fixture.body())).await,
         ];
         assert!(times.iter().all(|took| *took < PATIENCE / 2), "{times:?}");
         // A call says better.
         let lock = lock.release(Release::Confirmed);
         let times = [
-            scene.unanswered(confirmed(&scene)).await,
-            scene.unanswered(lock.run(scene.body())).await,
+            fixture.unanswered(confirmed(&fixture)).await,
+            fixture.unanswered(lock.run(fixture.body())).await,
         ];
         assert!(times.iter().all(|took| *took >= PATIENCE), "{times:?}");
     })
@@ -159,11 +159,11 @@ async fn a_client_says_how_its_calls_release() {
 #[tokio::test]
 async fn a_release_is_confirmed_where_nobody_says_otherwise() {
     on_every_server(async |store| {
-        let scene = Scene::of(store, None).await;
-        let lock = scene.behind.lock("k");
+        let fixture = Fixture::of(store, None).await;
+        let lock = fixture.behind.lock("k");
         let times = [
-            scene.unanswered(as_the_client_says(&scene)).await,
-            scene.unanswered(lock.run(scene.body())).await,
+            fixture.unanswered(as_the_client_says(&fixture)).await,
+            fixture.unanswered(lock.run(fixture.body())).await,
         ];
         assert!(times.iter().all(|took| *took >= PATIENCE), "{times:?}");
     })
@@ -192,9 +192,9 @@ async fn the_same_client_is_never_in_its_own_way() {
 #[tokio::test]
 async fn the_next_acquisition_goes_after_the_release() {
     on_every_server(async |store| {
-        let scene = Scene::of(store, Some(Release::Background)).await;
-        let lock = scene.behind.lock("k").wait(Duration::ZERO);
-        for proxy in &scene.proxies {
+        let fixture = Fixture::of(store, Some(Release::Background)).await;
+        let lock = fixture.behind.lock("k").wait(Duration::ZERO);
+        for proxy in &fixture.proxies {
             proxy.delay(10 * MS);
         }
         for turn in 0..5 {
@@ -208,7 +208,7 @@ async fn the_next_acquisition_goes_after_the_release() {
 #[tokio::test]
 async fn others_find_it_taken_for_a_round_trip_at_most() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         hold(&other, "k").await.release().await;
         for _ in 0..10 {
             in_background(&client).run(async {}).await.unwrap();
@@ -232,7 +232,7 @@ async fn others_find_it_taken_for_a_round_trip_at_most() {
 #[tokio::test]
 async fn a_waiter_of_another_client_is_next() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let (entered, inside) = oneshot::channel();
         let (leave, left) = oneshot::channel::<()>();
         let lock = in_background(&client);
@@ -266,27 +266,27 @@ async fn a_waiter_of_another_client_is_next() {
 #[tokio::test]
 async fn a_release_that_is_lost_is_sent_again() {
     on_every_server(async |store| {
-        let scene = Scene::of(store, Some(Release::Background)).await;
-        let lock = scene.behind.lock("k").lease(60 * SECOND);
+        let fixture = Fixture::of(store, Some(Release::Background)).await;
+        let lock = fixture.behind.lock("k").lease(60 * SECOND);
         lock.run(async {
-            for proxy in &scene.proxies {
+            for proxy in &fixture.proxies {
                 proxy.hold_requests(true);
             }
         })
         .await
         .unwrap();
-        let busy = scene.direct.lock("k").try_acquire().await;
+        let busy = fixture.direct.lock("k").try_acquire().await;
         assert!(busy.is_err(), "the release has not arrived");
-        for proxy in &scene.proxies {
+        for proxy in &fixture.proxies {
             proxy.cut();
             proxy.hold_requests(false);
         }
         let cut = Instant::now();
-        until_free(&scene.direct, "k").await;
+        until_free(&fixture.direct, "k").await;
         let took = cut.elapsed();
         assert!(took < 200 * MS + epsilon(), "{took:?}");
-        hold(&scene.direct, "k").await.release().await;
-        support::until(async || scene.behind.stats().released == 2).await;
+        hold(&fixture.direct, "k").await.release().await;
+        support::until(async || fixture.behind.stats().released == 2).await;
     })
     .await;
 }
@@ -294,21 +294,21 @@ async fn a_release_that_is_lost_is_sent_again() {
 #[tokio::test]
 async fn shutting_down_waits_for_it() {
     on_every_server(async |store| {
-        let scene = Scene::of(store, Some(Release::Background)).await;
-        scene.behind.lock("k").run(scene.body()).await.unwrap();
+        let fixture = Fixture::of(store, Some(Release::Background)).await;
+        fixture.behind.lock("k").run(fixture.body()).await.unwrap();
         let down = tokio::spawn({
-            let client = scene.behind.clone();
+            let client = fixture.behind.clone();
             async move { client.shutdown().await }
         });
         sleep(100 * MS).await;
         assert!(!down.is_finished(), "its release has no answer");
-        scene.hold_replies(false);
+        fixture.hold_replies(false);
         let answered = Instant::now();
         down.await.unwrap();
         let took = answered.elapsed();
         assert!(took < epsilon(), "{took:?}");
-        assert_eq!(scene.behind.stats().released, 2);
-        assert_eq!(scene.store.keys().await, [] as [String; 0]);
+        assert_eq!(fixture.behind.stats().released, 2);
+        assert_eq!(fixture.store.keys().await, [] as [String; 0]);
     })
     .await;
 }
@@ -383,7 +383,7 @@ async fn kept() -> Result<u8, LockError> {
 async fn a_lock_that_is_kept_stays_taken() {
     const AT_LEAST: Duration = Duration::from_millis(600);
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let start = Instant::now();
         assert_eq!(client.scope(kept()).await, Ok(7));
         let returned = start.elapsed();

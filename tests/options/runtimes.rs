@@ -9,6 +9,7 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use lock_runtime::{LockClient, LockError, LossReason};
+use support::assert_busy;
 use tokio::{runtime::Builder, sync::oneshot};
 
 use crate::stores::{MS, SECOND, Store};
@@ -39,7 +40,7 @@ async fn enters_waits_and_loses(store: Store) {
         let lock = client.lock("k").strategy(*strategy);
         let guard = lock.acquire().await.unwrap();
         let busy = lock.clone().wait(50 * MS).acquire().await;
-        assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+        assert_busy(&busy);
         let sibling = guard.run(async {
             let sibling = lock.clone().wait(50 * MS);
             let never = std::future::pending::<()>();
@@ -51,7 +52,7 @@ async fn enters_waits_and_loses(store: Store) {
             }
         });
         let busy = sibling.await.unwrap();
-        assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+        assert_busy(&busy);
         guard.extend(SECOND).await.unwrap();
         guard.release().await;
         let lost = lock.lease(100 * MS).run(std::future::pending::<()>()).await;

@@ -7,9 +7,9 @@ use std::sync::{
 
 use lock_runtime::{Backoff, LockClient, LockError, Strategy, distributed_lock};
 use support::{
-    epsilon,
+    assert_busy, epsilon,
     proxy::FaultProxy,
-    server::{RedisServer, shared_server},
+    server::{RedisServer, ask, shared_server},
 };
 use tokio::{
     task::JoinSet,
@@ -33,7 +33,7 @@ async fn spinning() -> Result<(), LockError> {
 #[tokio::test]
 async fn each_enters_when_the_lock_is_free() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         client.scope(notified()).await.unwrap();
         client.scope(spinning()).await.unwrap();
         for &strategy in store.strategies() {
@@ -82,9 +82,7 @@ async fn all_together_exclude_each_other_and_nobody_starves() {
                 });
             }
         }
-        while let Some(ended) = running.join_next().await {
-            ended.unwrap();
-        }
+        running.join_all().await;
         assert_eq!(served.load(Ordering::SeqCst), 160);
         until(async || store.keys().await.is_empty()).await;
     })
@@ -94,7 +92,7 @@ async fn all_together_exclude_each_other_and_nobody_starves() {
 #[tokio::test]
 async fn those_who_queue_come_first() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = hold(&client, "k").await;
         let order = Mutex::new(Vec::new());
         let caller = async |strategy: Strategy| {
@@ -166,17 +164,16 @@ async fn a_try_at_a_lock_that_has_expired_overtakes_nobody() {
         _ = &mut waiting => panic!("it is held"),
         () = queued => {}
     }
-    let expired = redis::cmd("DEL").arg(&name).to_owned();
-    expired.exec_async(&mut redis).await.unwrap();
+    ask::<()>(&mut redis, redis::cmd("DEL").arg(&name)).await;
     let tried = holder.lock("k").try_acquire().await;
-    assert!(matches!(tried, Err(LockError::Busy { .. })), "{tried:?}");
+    assert_busy(&tried);
     waiting.await.unwrap().release().await;
 }
 
 #[tokio::test]
 async fn each_is_busy_at_the_end_of_its_wait_and_leaves_nothing() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = hold(&other, "k").await;
         for &strategy in store.strategies() {
             let lock = client.lock("k").strategy(strategy).wait(300 * MS);
@@ -231,7 +228,7 @@ async fn a_server_that_does_not_answer_is_no_busy_lock() {
 #[tokio::test]
 async fn each_enters_after_a_holder_that_is_gone() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         for &strategy in store.strategies() {
             // Forgotten, it is never released: its lease ends it.
             let gone = other.lock("k").lease(400 * MS).acquire().await.unwrap();
@@ -288,9 +285,7 @@ async fn cost(strategy: Strategy, callers: u32, body: std::time::Duration) -> (f
             lock.run(async { sleep(body).await }).await.unwrap();
         });
     }
-    while let Some(ended) = running.join_next().await {
-        ended.unwrap();
-    }
+    running.join_all().await;
     let sent = f64::from(u32::try_from(server.scripts().await - before).unwrap());
     (
         sent / f64::from(callers),
@@ -365,9 +360,7 @@ async fn a_waiter_that_is_not_polled_keeps_no_turn() {
             sleep(100 * MS).await;
             let released = Instant::now();
             guard.release().await;
-            while let Some(entered) = others.join_next().await {
-                entered.unwrap();
-            }
+            others.join_all().await;
             // The claim time (2 s), and one interval between two looks (200 ms).
             let took = released.elapsed();
             assert!(

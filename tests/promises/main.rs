@@ -1,5 +1,5 @@
 //! The contract, promise by promise, on every backend where it applies. Each module is named after its promise, and
-//! has a mutant of its own in `tests/mutants` that turns it red and leaves the others green.
+//! has a mutant of its own in `tools/mutants` that turns it red and leaves the others green.
 
 mod chance;
 mod p01_exclusion;
@@ -9,8 +9,10 @@ mod p03_bounded_waiting;
 mod p04_crash;
 mod p05_told_of_loss;
 mod p06_cancel;
+mod p07_guards;
 mod p07_programs;
 mod p07_reentry;
+mod p07_turns;
 mod p08_result;
 mod p09_early_exits;
 mod p10_never_unlocked;

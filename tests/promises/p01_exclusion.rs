@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use lock_runtime::LockClient;
-use support::server::RedisServer;
+use support::server::{RedisServer, ask};
 
 use crate::stores::{MS, SECOND, Store, hold, on_every_store};
 
@@ -38,9 +38,7 @@ async fn no_two_holds_overlap_and_tokens_rise() {
                 });
             }
         }
-        while let Some(ended) = callers.join_next().await {
-            ended.unwrap();
-        }
+        callers.join_all().await;
     })
     .await;
 }
@@ -62,9 +60,7 @@ async fn a_counter_read_and_written_under_the_lock_loses_no_update() {
                 client.lock("k").wait(20 * SECOND).run(body).await.unwrap();
             });
         }
-        while let Some(ended) = callers.join_next().await {
-            ended.unwrap();
-        }
+        callers.join_all().await;
         assert_eq!(*stock.lock().unwrap(), 50);
     })
     .await;
@@ -111,21 +107,16 @@ async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
     let replica = RedisServer::builder().replica_of(&master).start().await;
     let mut on_replica = replica.connection().await;
     crate::stores::until(async || {
-        let info: String = redis::cmd("INFO")
-            .arg("replication")
-            .query_async(&mut on_replica)
-            .await
-            .unwrap();
+        let info: String = ask(&mut on_replica, redis::cmd("INFO").arg("replication")).await;
         info.contains("master_link_status:up")
     })
     .await;
     // The replica is promoted here, so it sees nothing of what the master grants from now on.
-    redis::cmd("REPLICAOF")
-        .arg("NO")
-        .arg("ONE")
-        .exec_async(&mut on_replica)
-        .await
-        .unwrap();
+    ask::<()>(
+        &mut on_replica,
+        redis::cmd("REPLICAOF").arg("NO").arg("ONE"),
+    )
+    .await;
     let mut newest = 0;
     for _ in 0..100 {
         newest = token(&first).await;

@@ -11,7 +11,7 @@ use std::{
 use futures_util::future::{join, join_all};
 use lock_runtime::{Lock, LockClient, LockError, distributed_lock};
 use proptest::prelude::*;
-use support::epsilon;
+use support::{assert_busy, epsilon};
 
 use crate::{
     chance,
@@ -102,7 +102,7 @@ async fn forgotten_between(
     granted: bool,
     call: impl AsyncFn(&LockClient, &str, &str, &AtomicBool) -> Result<(), LockError>,
 ) {
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     let guard = hold(&other, two).await;
     let ran = AtomicBool::new(false);
     let mut forgotten = Box::pin(call(&client, one, two, &ran));
@@ -123,7 +123,7 @@ async fn forgotten_between(
     guard.unwrap().release().await;
     taken.release().await;
     let late = forgotten.await;
-    assert!(matches!(late, Err(LockError::Busy { .. })), "{late:?}");
+    assert_busy(&late);
     assert!(!ran.into_inner(), "it entered by an old grant");
     assert_eq!(client.stats().lost, 0, "nobody was inside");
     until_free(&other, one).await;
@@ -152,7 +152,7 @@ async fn a_lock_whose_body_has_not_begun_is_passed_on() {
 #[tokio::test]
 async fn callers_that_are_forgotten_one_behind_the_other_are_passed_over() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = hold(&other, "k").await;
         let acquired = |client: &LockClient| {
             let lock = client.lock("k").wait(20 * SECOND);
@@ -194,7 +194,7 @@ async fn callers_that_are_forgotten_one_behind_the_other_are_passed_over() {
 #[tokio::test]
 async fn a_caller_comes_back_to_a_place_of_which_it_has_not_read() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         client.lock("warm").acquire().await.unwrap().release().await;
         let guard = hold(&other, "k").await;
         let acquired = |client: &LockClient| {
@@ -274,7 +274,7 @@ async fn a_caller_that_is_polled_rarely_delays_others_once() {
 async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
     const OTHERS: usize = 4;
     let store = Store::redis().await;
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     let guard = hold(&other, "k").await;
     let rare = client.lock("k").wait(60 * SECOND);
     let mut rare = Box::pin(rare.acquire());

@@ -2,18 +2,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use support::server::shared_server;
+use lock_runtime::LockClient;
+use support::server::{ask, shared_server};
 
 use crate::stores::{SECOND, Store, hold, on_stores_with_a_queue, until_waiting};
 
 #[tokio::test]
 async fn waiters_enter_in_the_order_in_which_they_queued() {
     on_stores_with_a_queue(|store| async move {
-        let clients = [
-            store.client().await,
-            store.client().await,
-            store.client().await,
-        ];
+        let clients: [LockClient; 3] = store.clients().await;
         let guard = hold(&clients[0], "k").await;
         let entered = Arc::new(Mutex::new(Vec::new()));
         let mut callers = tokio::task::JoinSet::new();
@@ -26,9 +23,7 @@ async fn waiters_enter_in_the_order_in_which_they_queued() {
             until_waiting(&clients[0], "k", place + 1).await;
         }
         guard.release().await;
-        while let Some(ended) = callers.join_next().await {
-            ended.unwrap();
-        }
+        callers.join_all().await;
         assert_eq!(*entered.lock().unwrap(), (0..30).collect::<Vec<_>>());
     })
     .await;
@@ -39,11 +34,7 @@ async fn waiters_enter_in_the_order_in_which_they_queued() {
 async fn neighbours_of_one_client_keep_the_order_with_others() {
     const CLIENTS: [usize; 20] = [1, 1, 1, 2, 2, 1, 2, 1, 1, 1, 1, 2, 0, 0, 1, 0, 2, 2, 2, 1];
     on_stores_with_a_queue(|store| async move {
-        let clients = [
-            store.client().await,
-            store.client().await,
-            store.client().await,
-        ];
+        let clients: [LockClient; 3] = store.clients().await;
         let guard = hold(&clients[0], "k").await;
         let (entering, mut entered) = tokio::sync::mpsc::unbounded_channel();
         for (place, client) in CLIENTS.into_iter().enumerate() {
@@ -79,9 +70,5 @@ async fn neighbours_of_one_client_keep_the_order_with_others() {
 /// The grant as the server has it.
 async fn stored(store: &Store) -> String {
     let mut redis = shared_server().await.connection().await;
-    let mut get = redis::cmd("GET");
-    get.arg(store.name("k"))
-        .query_async(&mut redis)
-        .await
-        .unwrap()
+    ask(&mut redis, redis::cmd("GET").arg(store.name("k"))).await
 }

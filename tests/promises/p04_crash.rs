@@ -2,9 +2,8 @@
 
 use std::time::Instant;
 
-use lock_runtime::LockClient;
-use support::proxy::FaultProxy;
-use support::server::shared_server;
+use support::{proxy::FaultProxy, server::shared_server};
+use tokio::task::JoinSet;
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
@@ -32,28 +31,22 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     entered.release().await;
 }
 
-/// Queued, then cut off without a word: the server still believes in the connection, and gives it the lock.
-#[tokio::test]
-async fn a_waiter_that_only_looks_alive_delays_by_two_seconds_at_most() {
+/// So many callers of one process queue, and are cut off without a word: the server still believes in the connection,
+/// and gives them the lock.
+async fn delayed_by_silent(callers: usize) {
     let store = Store::redis().await;
     let proxy = FaultProxy::start(shared_server().await.port()).await;
-    let behind: LockClient = store.through(&proxy.url()).client().await;
+    let behind = store.through(&proxy.url()).client().await;
     let client = store.client().await;
     let guard = hold(&client, "k").await;
-    let silent = tokio::spawn(async move {
-        behind
-            .lock("k")
-            .wait(20 * SECOND)
-            .lease(60 * SECOND)
-            .acquire()
-            .await
-    });
-    until_waiting(&client, "k", 1).await;
-    let next = tokio::spawn({
-        let client = store.client().await;
-        async move { client.lock("k").wait(20 * SECOND).acquire().await }
-    });
-    until_waiting(&client, "k", 2).await;
+    let mut silent = JoinSet::new();
+    for caller in 0..callers {
+        let lock = behind.lock("k").wait(20 * SECOND).lease(60 * SECOND);
+        silent.spawn(lock.acquire());
+        until_waiting(&client, "k", caller + 1).await;
+    }
+    let next = tokio::spawn(client.lock("k").wait(20 * SECOND).acquire());
+    until_waiting(&client, "k", callers + 1).await;
     proxy.blackhole(true);
     let started = Instant::now();
     guard.release().await;
@@ -62,34 +55,17 @@ async fn a_waiter_that_only_looks_alive_delays_by_two_seconds_at_most() {
     assert!(took < 2 * SECOND + support::epsilon(), "{took:?}");
     entered.release().await;
     proxy.blackhole(false);
-    silent.abort();
 }
 
-/// Several of one process, given the lock at once: they delay no longer than one.
+#[tokio::test]
+async fn a_waiter_that_only_looks_alive_delays_by_two_seconds_at_most() {
+    delayed_by_silent(1).await;
+}
+
+/// A cohort delays no longer than one waiter.
 #[tokio::test]
 async fn a_block_that_only_looks_alive_delays_by_two_seconds_at_most() {
-    let store = Store::redis().await;
-    let proxy = FaultProxy::start(shared_server().await.port()).await;
-    let behind: LockClient = store.through(&proxy.url()).client().await;
-    let client = store.client().await;
-    let guard = hold(&client, "k").await;
-    let mut silent = tokio::task::JoinSet::new();
-    for waiters in 1..=8 {
-        let lock = behind.lock("k").wait(20 * SECOND).lease(60 * SECOND);
-        silent.spawn(async move { lock.acquire().await });
-        until_waiting(&client, "k", waiters).await;
-    }
-    let next = client.lock("k").wait(20 * SECOND);
-    let next = tokio::spawn(async move { next.acquire().await });
-    until_waiting(&client, "k", 9).await;
-    proxy.blackhole(true);
-    let started = Instant::now();
-    guard.release().await;
-    let entered = next.await.unwrap().unwrap();
-    let took = started.elapsed();
-    assert!(took < 2 * SECOND + support::epsilon(), "{took:?}");
-    entered.release().await;
-    proxy.blackhole(false);
+    delayed_by_silent(8).await;
 }
 
 /// One of several that were given the lock at once forgets its hold, and its process lives: the others enter when the lease
@@ -98,7 +74,7 @@ async fn a_block_that_only_looks_alive_delays_by_two_seconds_at_most() {
 async fn a_member_of_a_block_that_is_gone_blocks_for_the_rest_of_its_lease() {
     const MEMBERS: usize = 4;
     let store = Store::redis().await;
-    let (client, other) = (store.client().await, store.client().await);
+    let [client, other] = store.clients().await;
     let guard = hold(&other, "k").await;
     let (entering, mut entered) = tokio::sync::mpsc::unbounded_channel();
     for caller in 0..=MEMBERS {

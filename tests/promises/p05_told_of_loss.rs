@@ -9,8 +9,8 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use lock_runtime::{Hold, LockError, LossReason, OnLost};
-use support::server::shared_server;
+use lock_runtime::{Hold, Lock, LockError, LossReason, OnLost};
+use support::assert_lost;
 use tokio::time::{sleep, timeout};
 
 use crate::{
@@ -87,7 +87,7 @@ async fn a_body_is_never_polled_after_its_deadline() {
             std::task::Poll::<()>::Pending
         });
         let lost = client.lock("k").lease(100 * MS).run(body).await;
-        assert!(matches!(lost, Err(LockError::Lost { .. })));
+        assert_lost(&lost);
         assert_eq!(polls.load(Ordering::SeqCst), 1);
     })
     .await;
@@ -114,79 +114,31 @@ async fn with_continue_the_body_runs_on_and_the_loss_is_visible() {
     .await;
 }
 
-async fn delete(store: &Store) {
-    let mut connection = shared_server().await.connection().await;
-    let deleted: usize = redis::cmd("DEL")
-        .arg(store.name("k"))
-        .query_async(&mut connection)
-        .await
-        .unwrap();
-    assert_eq!(deleted, 1);
+/// The lock is deleted under a body, which is told within this time.
+async fn told_of_a_deletion(options: impl FnOnce(Lock) -> Lock, at_most: Duration) {
+    let store = Store::redis().await;
+    let client = store.client().await;
+    let started = Instant::now();
+    let lost = options(client.lock("k")).run(async {
+        store.delete("k").await;
+        std::future::pending::<()>().await;
+    });
+    match lost.await {
+        Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LossReason::NotHeld),
+        other => panic!("{other:?}"),
+    }
+    let took = started.elapsed();
+    assert!(took < at_most + support::epsilon(), "{took:?}");
 }
 
 #[tokio::test]
 async fn a_deletion_is_seen_at_the_next_renewal() {
-    let store = Store::redis().await;
-    let client = store.client().await;
-    let started = Instant::now();
-    let body = async {
-        delete(&store).await;
-        std::future::pending::<()>().await;
-    };
-    let lost = client
-        .lock("k")
-        .lease(1500 * MS)
-        .renew(true)
-        .run(body)
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(
-            lost,
-            LockError::Lost {
-                reason: LossReason::NotHeld,
-                ..
-            }
-        ),
-        "{lost}"
-    );
-    assert!(
-        started.elapsed() < 500 * MS + support::epsilon(),
-        "{:?}",
-        started.elapsed()
-    );
+    told_of_a_deletion(|lock| lock.lease(1500 * MS).renew(true), 500 * MS).await;
 }
 
 #[tokio::test]
 async fn a_deletion_under_a_fixed_lease_is_seen_at_the_next_third() {
-    let store = Store::redis().await;
-    let client = store.client().await;
-    let started = Instant::now();
-    let body = async {
-        delete(&store).await;
-        std::future::pending::<()>().await;
-    };
-    let lost = client
-        .lock("k")
-        .lease(3 * SECOND)
-        .run(body)
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(
-            lost,
-            LockError::Lost {
-                reason: LossReason::NotHeld,
-                ..
-            }
-        ),
-        "{lost}"
-    );
-    assert!(
-        started.elapsed() < SECOND + support::epsilon(),
-        "{:?}",
-        started.elapsed()
-    );
+    told_of_a_deletion(|lock| lock.lease(3 * SECOND), SECOND).await;
 }
 
 #[tokio::test]
@@ -300,7 +252,7 @@ async fn what_a_lost_body_owned_is_dropped_inside_its_hold() {
             std::future::pending::<()>().await;
         };
         let lost = client.lock("k").lease(50 * MS).run(body).await;
-        assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+        assert_lost(&lost);
         let hold = seen.hold();
         assert_eq!(hold.loss(), Some(LossReason::Expired));
     })

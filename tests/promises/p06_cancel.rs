@@ -1,4 +1,4 @@
-//! Nothing leaks when a call is dropped. `tests/drops.rs` counts hundreds of drops in each state.
+//! Nothing leaks when a call is dropped. `p06_drops.rs` counts hundreds of drops in each state.
 
 use std::{
     future::Future,
@@ -53,7 +53,7 @@ async fn a_dropped_guard_and_a_dropped_call_release() {
 #[tokio::test]
 async fn calls_dropped_at_any_moment_leave_nothing() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         for micros in (0..2_000).step_by(20) {
             let guard = (micros % 40 == 0).then_some(());
             let guard = match guard {
@@ -76,7 +76,7 @@ async fn waiters_dropped_while_their_neighbours_are_inside() {
     const CALLERS: usize = 7;
     for dropped in [&[1, 3, 6][..], &[6], &[1, 2, 3, 4, 5, 6], &[0, 1, 2]] {
         on_stores_with_a_queue(|store| async move {
-            let (client, other) = (store.client().await, store.client().await);
+            let [client, other] = store.clients().await;
             let guard = hold(&other, "k").await;
             let (entering, mut entered) = tokio::sync::mpsc::unbounded_channel();
             let mut callers = Vec::new();
@@ -120,7 +120,7 @@ async fn waiters_dropped_while_their_neighbours_are_inside() {
 #[tokio::test]
 async fn shutting_down_drains() {
     on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let guard = hold(&client, "k").await;
         let waiting = tokio::spawn({
             let client = client.clone();
@@ -161,7 +161,7 @@ const LEASE: Duration = Duration::from_secs(1);
 #[tokio::test]
 async fn a_shutdown_that_is_dropped_ends_all_renewals() {
     on_stores_that_renew(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let lock = client.lock("k").lease(LEASE).renew(true);
         let guard = lock.acquire().await.unwrap();
         let down = tokio::time::timeout(2 * LEASE, client.shutdown()).await;
@@ -180,7 +180,7 @@ async fn a_shutdown_that_is_dropped_ends_all_renewals() {
 #[tokio::test]
 async fn a_guard_that_is_forgotten_is_renewed_no_longer_than_its_client_lives() {
     on_stores_that_renew(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let lock = client.lock("k").lease(LEASE).renew(true);
         std::mem::forget(lock.acquire().await.unwrap());
         tokio::time::sleep(2 * LEASE).await;

@@ -1,19 +1,17 @@
-//! Re-entry follows the call stack: enclosing calls are entered again, siblings take turns, strangers wait.
+//! Re-entry follows the call stack: enclosing calls are entered again, and strangers wait.
 
 use std::{
-    cell::Cell,
     future::Future,
-    pin::{Pin, pin},
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    pin::pin,
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
 use futures_util::future::BoxFuture;
 use lock_core::advice::advised;
-use lock_runtime::{BusyWith, Hold, Holds, InCurrentHold, LockClient, LockError, distributed_lock};
+use lock_runtime::{BusyWith, Hold, InCurrentHold, LockClient, LockError};
 use proptest::prelude::*;
-use support::epsilon;
+use support::{assert_busy, assert_lost};
 use tokio::{
     runtime::{Builder, Handle},
     sync::oneshot,
@@ -23,11 +21,8 @@ use tokio::{
 
 use crate::{
     chance,
-    stores::{MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until, until_free},
+    stores::{MS, SECOND, Store, on_every_store, until_free},
 };
-
-/// How long a sibling that is not polled may delay the next one: a claim.
-const DELAY: Duration = Duration::from_secs(2);
 
 #[tokio::test]
 async fn a_nested_call_enters_again_and_the_last_one_out_releases() {
@@ -57,43 +52,6 @@ async fn a_nested_call_enters_again_and_the_last_one_out_releases() {
             .unwrap();
         assert!(!client.lock("k").is_held_here());
         assert!(client.lock("k").status().await.unwrap().holder.is_none());
-    })
-    .await;
-}
-
-/// Three siblings in one task, each inside for a while.
-async fn siblings(client: &LockClient) {
-    let inside = Cell::new(0);
-    let most = Cell::new(0);
-    let sibling = || {
-        client.lock("k").wait(5 * SECOND).run(async {
-            inside.set(inside.get() + 1);
-            most.set(most.get().max(inside.get()));
-            sleep(10 * MS).await;
-            inside.set(inside.get() - 1);
-        })
-    };
-    let (a, b, c) = tokio::join!(sibling(), sibling(), sibling());
-    a.and(b).and(c).unwrap();
-    assert_eq!(most.get(), 1, "siblings were inside together");
-}
-
-#[tokio::test]
-async fn siblings_in_one_task_take_turns() {
-    on_every_store(|store| async move { siblings(&store.client().await).await }).await;
-}
-
-#[tokio::test]
-async fn siblings_under_an_ancestor_that_holds_the_key_take_turns() {
-    on_every_store(|store| async move {
-        let client = store.client().await;
-        client.lock("k").run(siblings(&client)).await.unwrap();
-        client
-            .lock("k")
-            .run(client.lock("x").run(siblings(&client)))
-            .await
-            .unwrap()
-            .unwrap();
     })
     .await;
 }
@@ -133,39 +91,9 @@ async fn a_spawned_task_is_a_stranger_unless_it_is_taken_along() {
 }
 
 #[tokio::test]
-async fn a_sibling_in_the_way_is_named() {
-    on_every_store(|store| async move {
-        let client = store.client().await;
-        client
-            .lock("k")
-            .run(async {
-                let long = client.lock("k").run(sleep(100 * MS));
-                let short = client.lock("k").wait(10 * MS).run(async {});
-                let (long, short) = tokio::join!(long, short);
-                long.unwrap();
-                let refused = short.unwrap_err();
-                assert!(matches!(
-                    refused,
-                    LockError::Busy {
-                        with: BusyWith::Sibling,
-                        ..
-                    }
-                ));
-                assert!(
-                    advised(&refused).contains(".in_current_hold()"),
-                    "{refused}"
-                );
-            })
-            .await
-            .unwrap();
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn a_hold_lasts_until_the_last_entry_under_it_has_left() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         let (go_on, held) = tokio::sync::oneshot::channel::<()>();
         let mut task = None;
         client
@@ -177,10 +105,7 @@ async fn a_hold_lasts_until_the_last_entry_under_it_has_left() {
             .await
             .unwrap();
         // The call has returned, its task is still inside.
-        assert!(matches!(
-            other.lock("k").try_acquire().await,
-            Err(LockError::Busy { .. })
-        ));
+        assert_busy(&other.lock("k").try_acquire().await);
         go_on.send(()).unwrap();
         task.unwrap().await.unwrap();
         until_free(&other, "k").await;
@@ -251,208 +176,9 @@ async fn inside_a_lost_hold_an_entry_is_lost() {
             })
             .await
             .unwrap();
-        assert!(matches!(nested, Err(LockError::Lost { .. })), "{nested:?}");
+        assert_lost(&nested);
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_guard_encloses_only_what_runs_in_it() {
-    on_every_store(|store| async move {
-        let client = store.client().await;
-        let guard = hold(&client, "k").await;
-        assert!(matches!(
-            client.lock("k").try_acquire().await,
-            Err(LockError::Busy { .. })
-        ));
-        guard
-            .run(client.lock("k").run(async {}))
-            .await
-            .unwrap()
-            .unwrap();
-        guard.release().await;
-    })
-    .await;
-}
-
-/// A turn lasts as long as anything nested in it: also a call that was begun there and is polled on elsewhere, and a
-/// task that was taken along.
-#[tokio::test]
-async fn whatever_was_begun_in_a_turn_keeps_the_next_sibling_waiting() {
-    on_every_store(|store| async move {
-        let client = store.client().await;
-        let lock = client.lock("k").wait(5 * SECOND);
-        let inside = AtomicUsize::new(0);
-        let body = || async {
-            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-            sleep(30 * MS).await;
-            inside.fetch_sub(1, Ordering::SeqCst);
-        };
-        lock.run(async {
-            let mut begun = Box::pin(lock.run(body()));
-            let poll_once = std::future::poll_fn(|cx| {
-                assert!(begun.as_mut().poll(cx).is_pending());
-                Poll::Ready(())
-            });
-            lock.run(poll_once).await.unwrap();
-            let (begun, sibling) = tokio::join!(begun, lock.run(body()));
-            begun.and(sibling).unwrap();
-        })
-        .await
-        .unwrap();
-        lock.run(async {
-            let mut task = None;
-            lock.run(async {
-                let lock = lock.clone();
-                let nested = async move { lock.run(sleep(30 * MS)).await };
-                task = Some(tokio::spawn(nested.in_current_hold()));
-            })
-            .await
-            .unwrap();
-            let started = Instant::now();
-            lock.run(async {}).await.unwrap();
-            assert!(started.elapsed() >= 20 * MS, "{:?}", started.elapsed());
-            task.unwrap().await.unwrap().unwrap();
-        })
-        .await
-        .unwrap();
-    })
-    .await;
-}
-
-async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
-    std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
-}
-
-/// The turn comes to a sibling that is not polled: the next one enters after a claim, and it enters when it is polled.
-#[tokio::test]
-async fn a_turn_that_is_not_taken_is_passed_on() {
-    on_every_store(|store| async move {
-        let client = store.client().await;
-        let lock = client.lock("k").wait(20 * SECOND);
-        let inside = AtomicUsize::new(0);
-        let body = || async {
-            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-            sleep(10 * MS).await;
-            inside.fetch_sub(1, Ordering::SeqCst);
-        };
-        lock.run(async {
-            let first = lock.acquire().await.unwrap();
-            let mut forgotten = Box::pin(lock.run(body()));
-            assert!(!poll_once(&mut forgotten).await);
-            first.release().await;
-            let released = Instant::now();
-            lock.run(body()).await.unwrap();
-            let took = released.elapsed();
-            assert!(took < DELAY + epsilon(), "{took:?}");
-            let (late, other) = tokio::join!(forgotten, lock.run(body()));
-            late.and(other).unwrap();
-        })
-        .await
-        .unwrap();
-    })
-    .await;
-}
-
-#[distributed_lock(client = client, keys = ["k", "x"], wait = "1s")]
-async fn k_and_x(client: &LockClient, ran: &AtomicBool) -> Result<(), LockError> {
-    ran.store(true, Ordering::SeqCst);
-    Ok(())
-}
-
-/// A sibling has its turn, waits for another lock, and is not polled any more.
-#[tokio::test]
-async fn a_turn_whose_body_has_not_begun_is_passed_on() {
-    on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
-        let guard = hold(&other, "x").await;
-        let lock = client.lock("k").wait(20 * SECOND);
-        let ran = AtomicBool::new(false);
-        lock.run(async {
-            let mut forgotten = Box::pin(k_and_x(&client, &ran));
-            until(async || {
-                assert!(!poll_once(&mut forgotten).await);
-                other.lock("x").status().await.unwrap().waiters == 1
-            })
-            .await;
-            let left = Instant::now();
-            lock.run(async {}).await.unwrap();
-            // Its wait, and a claim.
-            let took = left.elapsed();
-            assert!(took < SECOND + DELAY + epsilon(), "{took:?}");
-            guard.release().await;
-            let late = forgotten.await;
-            assert!(matches!(late, Err(LockError::Busy { .. })), "{late:?}");
-            // What it had got of the other lock is free, and the turn is.
-            until_free(&other, "x").await;
-            lock.run(async {}).await.unwrap();
-        })
-        .await
-        .unwrap();
-        assert!(!ran.into_inner(), "two siblings were inside");
-    })
-    .await;
-}
-
-/// A call waits for another lock inside the hold of its caller, which returns: it keeps nobody out, and takes both again.
-#[tokio::test]
-async fn a_hold_is_not_kept_for_a_body_that_has_not_begun() {
-    on_stores_with_a_queue(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
-        let guard = hold(&other, "x").await;
-        let lock = client.lock("k").wait(20 * SECOND);
-        let ran = AtomicBool::new(false);
-        let mut left_behind = Box::pin(k_and_x(&client, &ran));
-        let begin = until(async || {
-            assert!(!poll_once(&mut left_behind).await);
-            other.lock("x").status().await.unwrap().waiters == 1
-        });
-        lock.run(begin).await.unwrap();
-        hold(&other, "k").await.release().await;
-        guard.release().await;
-        left_behind.await.unwrap();
-        assert!(ran.into_inner());
-        until_free(&other, "k").await;
-        until_free(&other, "x").await;
-    })
-    .await;
-}
-
-/// A sibling has its turn, and does not come back for the answer that extends the lease.
-#[tokio::test]
-async fn a_turn_is_passed_on_whose_extension_is_not_read() {
-    for store in [Store::redis().await, Store::redlock().await] {
-        let client = store.client().await;
-        let lock = client.lock("k").wait(20 * SECOND);
-        let inside = AtomicUsize::new(0);
-        let body = || async {
-            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-            sleep(10 * MS).await;
-            inside.fetch_sub(1, Ordering::SeqCst);
-        };
-        let outer = lock.clone().lease(20 * SECOND);
-        outer
-            .run(async {
-                let longer = lock.clone().lease(60 * SECOND);
-                let forgotten = loop {
-                    let mut call = Box::pin(longer.run(body()));
-                    assert!(!poll_once(&mut call).await, "the body takes a while");
-                    if inside.load(Ordering::SeqCst) == 0 {
-                        break call;
-                    }
-                    // The answer came during the poll.
-                    call.await.unwrap();
-                };
-                let left = Instant::now();
-                lock.run(body()).await.unwrap();
-                let took = left.elapsed();
-                assert!(took < DELAY + epsilon(), "{took:?}");
-                let (late, other) = tokio::join!(forgotten, lock.run(body()));
-                late.and(other).unwrap();
-            })
-            .await
-            .unwrap();
-    }
 }
 
 proptest! {
@@ -469,136 +195,12 @@ proptest! {
 }
 
 /// Refused, because another call of this process is inside.
-fn is_stranger(entered: Result<(), LockError>) {
+pub(crate) fn is_stranger(entered: Result<(), LockError>) {
     let with = match entered {
         Err(LockError::Busy { with, .. }) => Some(with),
         _ => None,
     };
     assert_eq!(with, Some(BusyWith::ThisProcess), "{entered:?}");
-}
-
-#[tokio::test]
-async fn a_guard_that_is_moved_to_another_task_lends_its_own_lock_alone() {
-    on_every_store(|store| async move {
-        let client = store.client().await;
-        client
-            .lock("x")
-            .run(async {
-                let guard = hold(&client, "k").await;
-                let client = client.clone();
-                let task = tokio::spawn(async move {
-                    let own = client.lock("k").wait(SECOND).run(async {});
-                    guard.run(own).await.unwrap().unwrap();
-                    let others = client.lock("x").wait(50 * MS).run(async {});
-                    let entered = guard.run(others).await.unwrap();
-                    guard.release().await;
-                    entered
-                });
-                is_stranger(task.await.unwrap());
-            })
-            .await
-            .unwrap();
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn what_runs_in_a_guard_is_inside_the_calls_around_it_too() {
-    on_every_store(|store| async move {
-        let client = store.client().await;
-        let guard = hold(&client, "k").await;
-        let outer = client.lock("j");
-        let seen = outer.run(guard.run(async {
-            assert!(client.lock("j").is_held_here() && client.lock("k").is_held_here());
-            let current = Hold::current().unwrap();
-            let all = Holds::current().unwrap();
-            assert_eq!(
-                (current.token(), all[0].token(), all.len()),
-                (guard.token(), guard.token(), 1)
-            );
-            let nested = client.lock("j").wait(SECOND).run(async {});
-            nested.await
-        }));
-        seen.await.unwrap().unwrap().unwrap();
-        guard.release().await;
-    })
-    .await;
-}
-
-/// Counts those that are inside at one time.
-#[derive(Default)]
-struct Inside {
-    now: Cell<usize>,
-    most: Cell<usize>,
-}
-
-impl Inside {
-    async fn stay(&self) {
-        self.now.set(self.now.get() + 1);
-        self.most.set(self.most.get().max(self.now.get()));
-        sleep(10 * MS).await;
-        self.now.set(self.now.get() - 1);
-    }
-}
-
-#[tokio::test]
-async fn siblings_below_one_guard_take_turns() {
-    on_every_store(|store| async move {
-        let client = store.client().await;
-        let lock = client.lock("k").wait(5 * SECOND);
-        let inside = Inside::default();
-        let nested = || lock.run(inside.stay());
-        let guard = hold(&client, "k").await;
-        let (a, b) = tokio::join!(guard.run(nested()), guard.run(nested()));
-        a.unwrap().and(b.unwrap()).unwrap();
-        // Also below a call that has entered through the guard: a guard's run and a nested call are siblings there.
-        let below = lock.run(async {
-            let (a, b) = tokio::join!(guard.run(nested()), nested());
-            a.unwrap().and(b)
-        });
-        let other = guard.run(nested());
-        let (below, other) = tokio::join!(guard.run(below), other);
-        below.unwrap().unwrap().and(other.unwrap()).unwrap();
-        guard.release().await;
-        // And below a guard that was itself acquired inside the hold.
-        let entered_again = lock.run(async {
-            let guard = lock.acquire().await?;
-            let (a, b) = tokio::join!(guard.run(nested()), guard.run(guard.run(nested())));
-            guard.release().await;
-            a.unwrap().and(b.unwrap().unwrap())
-        });
-        entered_again.await.unwrap().unwrap();
-        assert_eq!(inside.most.get(), 1, "siblings were inside together");
-    })
-    .await;
-}
-
-/// A guard that was acquired in a turn keeps it, wherever it is moved to.
-#[tokio::test]
-async fn a_guard_keeps_the_turn_that_it_was_acquired_in() {
-    on_every_store(|store| async move {
-        let client = store.client().await;
-        let lock = client.lock("k");
-        lock.run(async {
-            let guard = lock.run(lock.acquire()).await.unwrap().unwrap();
-            let refused = lock.clone().wait(20 * MS).run(async {}).await;
-            assert!(
-                matches!(
-                    refused,
-                    Err(LockError::Busy {
-                        with: BusyWith::Sibling,
-                        ..
-                    })
-                ),
-                "{refused:?}"
-            );
-            guard.release().await;
-            lock.run(async {}).await.unwrap();
-        })
-        .await
-        .unwrap();
-    })
-    .await;
 }
 
 #[tokio::test]

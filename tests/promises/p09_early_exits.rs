@@ -105,7 +105,7 @@ async fn leaves(exit: Exit) -> Result<u8, LockError> {
 #[tokio::test]
 async fn every_exit_releases() {
     on_every_store(|store| async move {
-        let (client, other) = (store.client().await, store.client().await);
+        let [client, other] = store.clients().await;
         for exit in [Exit::Return, Exit::Question, Exit::Break, Exit::Panic] {
             let scoped = client.clone();
             let ended = tokio::spawn(async move { scoped.scope(leaves(exit)).await }).await;

@@ -11,9 +11,10 @@ use lock_runtime::{
     ConnectError, KeyError, LockClient, LockError, OptionsError, Strategy, distributed_lock,
 };
 use support::{
+    assert_busy, assert_lost,
     proxy::FaultProxy,
     quorum::Quorum,
-    server::{RedisServer, shared_server},
+    server::{RedisServer, ask, shared_server},
 };
 
 use crate::stores::{MS, SECOND, Store, on_every_store};
@@ -223,12 +224,14 @@ async fn a_missing_right_is_named() {
         ("no-script", "on >pw ~* &* +@all -evalsha -eval"),
         ("no-keys", "on >pw ~other:* &* +@all"),
     ] {
-        let mut command = redis::cmd("ACL");
-        command
-            .arg("SETUSER")
-            .arg(user)
-            .arg(rules.split(' ').collect::<Vec<_>>());
-        command.exec_async(&mut admin).await.unwrap();
+        ask::<()>(
+            &mut admin,
+            redis::cmd("ACL")
+                .arg("SETUSER")
+                .arg(user)
+                .arg(rules.split(' ').collect::<Vec<_>>()),
+        )
+        .await;
     }
     let url = |user: &str| format!("redis://{user}:pw@127.0.0.1:{}/", server.port());
     let (error, _) = refusal(&url("no-channel")).await;
@@ -276,9 +279,9 @@ async fn all_that_locks_do(url: &str, strategy: Strategy) {
     let guard = lock.acquire().await.unwrap();
     guard.extend(SECOND).await.unwrap();
     let tried = other.lock("k").try_acquire().await;
-    assert!(matches!(tried, Err(LockError::Busy { .. })), "{tried:?}");
+    assert_busy(&tried);
     let busy = other.lock("k").wait(200 * MS).acquire().await;
-    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    assert_busy(&busy);
     let (entered, mut inside) = tokio::sync::mpsc::unbounded_channel();
     for _ in 0..2 {
         for client in [&client, &other] {
@@ -300,7 +303,7 @@ async fn all_that_locks_do(url: &str, strategy: Strategy) {
         .unwrap();
     let fixed = client.lock("fixed").lease(300 * MS);
     let lost = fixed.run(std::future::pending::<()>()).await;
-    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert_lost(&lost);
     client.scope(transfer(1, 2)).await.unwrap();
     assert!(client.lock("k").status().await.unwrap().holder.is_none());
 

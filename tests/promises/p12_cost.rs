@@ -45,9 +45,7 @@ async fn contended_in_one_process_a_few_scripts_for_all() {
                 .unwrap();
         });
     }
-    while let Some(ended) = callers.join_next().await {
-        ended.unwrap();
-    }
+    callers.join_all().await;
     let scripts = server.scripts().await - before;
     // The first one's request, one or two for all others, and a release for each of their blocks.
     assert!(scripts <= 12, "{scripts} scripts for 100 acquisitions");
@@ -70,9 +68,7 @@ async fn a_hot_key_costs_its_process_far_less_than_a_script_each() {
             }
         });
     }
-    while let Some(ended) = callers.join_next().await {
-        ended.unwrap();
-    }
+    callers.join_all().await;
     let scripts = server.scripts().await - before;
     println!("{scripts} scripts for {} acquisitions", CALLERS * TURNS);
     assert!(
@@ -136,9 +132,7 @@ async fn a_waiting_process_looks_five_times_a_second_however_many_wait_in_it() {
     let looks = server.scripts().await - before;
     assert!((5..=11).contains(&looks), "{looks} looks in two seconds");
     guard.release().await;
-    while let Some(ended) = callers.join_next().await {
-        ended.unwrap();
-    }
+    callers.join_all().await;
 }
 
 #[tokio::test]

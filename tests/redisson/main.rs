@@ -5,9 +5,9 @@ use std::{collections::VecDeque, time::Duration};
 use lock_runtime::{LockClient, LockError, Strategy};
 use redis::aio::MultiplexedConnection;
 use support::{
-    epsilon,
+    assert_busy, assert_lost, epsilon,
     process::Worker,
-    server::shared_server,
+    server::{ask, shared_server},
     stores::{MS, SECOND, Store, hold, until},
 };
 use tokio::{
@@ -73,7 +73,7 @@ impl Service {
 }
 
 /// One lock, seen from both sides.
-struct Scene {
+struct Fixture {
     store: Store,
     client: LockClient,
     service: Service,
@@ -81,7 +81,7 @@ struct Scene {
     name: String,
 }
 
-impl Scene {
+impl Fixture {
     async fn start() -> Self {
         let store = Store::redisson().await;
         Self {
@@ -104,9 +104,8 @@ impl Scene {
         let channel = format!("redisson_lock__channel:{{{}}}", self.name);
         until(async || {
             let mut redis = self.redis.clone();
-            let mut asked = redis::cmd("PUBSUB");
-            asked.arg("NUMSUB").arg(&channel);
-            let answer: (String, u32) = asked.query_async(&mut redis).await.unwrap();
+            let answer: (String, u32) =
+                ask(&mut redis, redis::cmd("PUBSUB").arg("NUMSUB").arg(&channel)).await;
             answer.1 == clients
         })
         .await;
@@ -115,30 +114,30 @@ impl Scene {
 
 #[tokio::test]
 async fn it_waits_for_us() {
-    let mut scene = Scene::start().await;
-    let guard = hold(&scene.client, "k").await;
-    let left = scene.jvm("try", "300 1000").await;
+    let mut fixture = Fixture::start().await;
+    let guard = hold(&fixture.client, "k").await;
+    let left = fixture.jvm("try", "300 1000").await;
     assert_eq!(left, "false");
     assert_eq!(
-        scene.jvm("unlock", "").await,
+        fixture.jvm("unlock", "").await,
         "IllegalMonitorStateException"
     );
     // Three threads: each release wakes the next one, long before our lease of 30 s has ended.
     let threads = ["b", "c", "d"];
     for thread in threads {
-        let order = format!("lock {} 20000", scene.name);
-        scene.service.tell(thread, &order);
+        let order = format!("lock {} 20000", fixture.name);
+        fixture.service.tell(thread, &order);
     }
-    scene.until_listening(1).await;
+    fixture.until_listening(1).await;
     let start = Instant::now();
     guard.release().await;
     let (mut entered, mut left) = (0, 0);
     while left < threads.len() {
-        match scene.service.answer_of(&threads).await {
+        match fixture.service.answer_of(&threads).await {
             (thread, answer) if answer == "in" => {
                 entered += 1;
-                let order = format!("unlock {}", scene.name);
-                scene.service.tell(&thread, &order);
+                let order = format!("unlock {}", fixture.name);
+                fixture.service.tell(&thread, &order);
             }
             (_, answer) => {
                 assert_eq!(answer, "out");
@@ -148,48 +147,48 @@ async fn it_waits_for_us() {
     }
     assert_eq!(entered, threads.len());
     assert!(start.elapsed() < 10 * SECOND, "{:?}", start.elapsed());
-    until(async || scene.store.keys().await.is_empty()).await;
+    until(async || fixture.store.keys().await.is_empty()).await;
 }
 
 #[tokio::test]
 async fn we_wait_for_it_and_its_count_stands() {
-    let mut scene = Scene::start().await;
+    let mut fixture = Fixture::start().await;
     for strategy in [Strategy::Notify, Strategy::Spin] {
-        assert_eq!(scene.jvm("lock", "20000").await, "in");
-        assert_eq!(scene.jvm("lock", "20000").await, "in");
-        let lock = scene.client.lock("k").strategy(strategy);
+        assert_eq!(fixture.jvm("lock", "20000").await, "in");
+        assert_eq!(fixture.jvm("lock", "20000").await, "in");
+        let lock = fixture.client.lock("k").strategy(strategy);
         let busy = lock.clone().wait(300 * MS).acquire().await;
-        assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+        assert_busy(&busy);
         let lock = lock.wait(20 * SECOND);
         let mut waiting = Box::pin(lock.acquire());
         assert!(timeout(100 * MS, &mut waiting).await.is_err());
-        assert_eq!(scene.jvm("unlock", "").await, "out");
+        assert_eq!(fixture.jvm("unlock", "").await, "out");
         assert!(timeout(500 * MS, &mut waiting).await.is_err());
-        assert_eq!(scene.jvm("count", "").await, "1");
-        assert_eq!(scene.jvm("unlock", "").await, "out");
+        assert_eq!(fixture.jvm("count", "").await, "1");
+        assert_eq!(fixture.jvm("unlock", "").await, "out");
         let guard = timeout(5 * SECOND, waiting).await.unwrap().unwrap();
-        assert_eq!(scene.jvm("count", "").await, "0");
+        assert_eq!(fixture.jvm("count", "").await, "0");
         guard.release().await;
     }
-    until(async || scene.store.keys().await.is_empty()).await;
+    until(async || fixture.store.keys().await.is_empty()).await;
 }
 
 #[tokio::test]
 async fn both_exclude_each_other_and_nobody_is_missed() {
-    let mut scene = Scene::start().await;
-    let counter = format!("inside:{}", scene.name);
+    let mut fixture = Fixture::start().await;
+    let counter = format!("inside:{}", fixture.name);
     let threads = ["b", "c", "d"];
     for thread in threads {
-        let order = format!("visit {} {counter} 30 2", scene.name);
-        scene.service.tell(thread, &order);
+        let order = format!("visit {} {counter} 30 2", fixture.name);
+        fixture.service.tell(thread, &order);
     }
     let mut running = JoinSet::new();
     for process in 0..2 {
-        let client = scene.store.client().await;
+        let client = fixture.store.client().await;
         for caller in 0..3 {
-            let strategy = scene.store.strategies()[(process + caller) % 2];
+            let strategy = fixture.store.strategies()[(process + caller) % 2];
             let lock = client.lock("k").strategy(strategy).wait(60 * SECOND);
-            let (mut redis, counter) = (scene.redis.clone(), counter.clone());
+            let (mut redis, counter) = (fixture.redis.clone(), counter.clone());
             running.spawn(async move {
                 for _ in 0..30 {
                     let body = async {
@@ -204,30 +203,31 @@ async fn both_exclude_each_other_and_nobody_is_missed() {
             });
         }
     }
-    while let Some(ended) = running.join_next().await {
-        ended.unwrap();
-    }
+    running.join_all().await;
     for thread in threads {
-        assert_eq!(scene.service.answer(thread).await, "0", "it was not alone");
+        assert_eq!(
+            fixture.service.answer(thread).await,
+            "0",
+            "it was not alone"
+        );
     }
-    scene.until_listening(0).await;
-    let deleted = redis::cmd("DEL").arg(&counter).to_owned();
-    deleted.exec_async(&mut scene.redis).await.unwrap();
-    until(async || scene.store.keys().await.is_empty()).await;
+    fixture.until_listening(0).await;
+    ask::<()>(&mut fixture.redis, redis::cmd("DEL").arg(&counter)).await;
+    until(async || fixture.store.keys().await.is_empty()).await;
 }
 
 #[tokio::test]
 async fn both_watchdogs_renew() {
-    let mut scene = Scene::start().await;
+    let mut fixture = Fixture::start().await;
     // Its first renewal comes within a third of its lease.
-    assert_eq!(scene.jvm("lock", "").await, "in");
-    let lock = scene.client.lock("k").lease(SECOND).renew(true);
+    assert_eq!(fixture.jvm("lock", "").await, "in");
+    let lock = fixture.client.lock("k").lease(SECOND).renew(true);
     let busy = lock.clone().wait(2 * WATCHDOG).acquire().await;
-    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
-    assert_eq!(scene.jvm("unlock", "").await, "out");
+    assert_busy(&busy);
+    assert_eq!(fixture.jvm("unlock", "").await, "out");
     lock.run(async {
-        let order = format!("try {} 4000 1000", scene.name);
-        assert_eq!(scene.service.ask("a", &order).await, "false");
+        let order = format!("try {} 4000 1000", fixture.name);
+        assert_eq!(fixture.service.ask("a", &order).await, "false");
     })
     .await
     .unwrap();
@@ -235,17 +235,17 @@ async fn both_watchdogs_renew() {
 
 #[tokio::test]
 async fn a_forced_unlock_is_a_loss_and_the_dead_are_survived() {
-    let mut scene = Scene::start().await;
-    let lock = scene.client.lock("k").lease(SECOND).renew(true);
+    let mut fixture = Fixture::start().await;
+    let lock = fixture.client.lock("k").lease(SECOND).renew(true);
     let forced = lock.run(async {
-        let order = format!("force {}", scene.name);
-        assert_eq!(scene.service.ask("a", &order).await, "true");
+        let order = format!("force {}", fixture.name);
+        assert_eq!(fixture.service.ask("a", &order).await, "true");
         std::future::pending::<()>().await;
     });
     let lost = timeout(SECOND + epsilon(), forced).await.unwrap();
-    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert_lost(&lost);
     // Ours is forgotten: it enters at the end of the lease.
-    let gone = scene
+    let gone = fixture
         .client
         .lock("k")
         .lease(SECOND)
@@ -254,13 +254,13 @@ async fn a_forced_unlock_is_a_loss_and_the_dead_are_survived() {
         .unwrap();
     std::mem::forget(gone);
     let start = Instant::now();
-    assert_eq!(scene.jvm("lock", "2000").await, "in");
+    assert_eq!(fixture.jvm("lock", "2000").await, "in");
     let took = start.elapsed();
     assert!(took < SECOND + epsilon(), "{took:?}");
     // Its process dies: we enter at the end of its lease.
-    scene.service.worker.kill();
+    fixture.service.worker.kill();
     let start = Instant::now();
-    let lock = scene.client.lock("k").wait(20 * SECOND);
+    let lock = fixture.client.lock("k").wait(20 * SECOND);
     lock.run(async {}).await.unwrap();
     let took = start.elapsed();
     assert!(took < 2200 * MS + epsilon(), "{took:?}");
@@ -268,17 +268,17 @@ async fn a_forced_unlock_is_a_loss_and_the_dead_are_survived() {
 
 #[tokio::test]
 async fn its_spin_lock_is_the_same_lock() {
-    let mut scene = Scene::start().await;
-    let guard = hold(&scene.client, "k").await;
-    let order = format!("spin {} 20000", scene.name);
-    scene.service.tell("a", &order);
+    let mut fixture = Fixture::start().await;
+    let guard = hold(&fixture.client, "k").await;
+    let order = format!("spin {} 20000", fixture.name);
+    fixture.service.tell("a", &order);
     guard.release().await;
-    assert_eq!(scene.service.answer("a").await, "in");
+    assert_eq!(fixture.service.answer("a").await, "in");
     // Its release says nothing: a look finds out.
-    let lock = scene.client.lock("k").wait(20 * SECOND);
+    let lock = fixture.client.lock("k").wait(20 * SECOND);
     let mut entering = Box::pin(lock.acquire());
     assert!(timeout(300 * MS, &mut entering).await.is_err());
-    assert_eq!(scene.jvm("unspin", "").await, "out");
+    assert_eq!(fixture.jvm("unspin", "").await, "out");
     let start = Instant::now();
     entering.await.unwrap().release().await;
     let took = start.elapsed();
@@ -287,16 +287,16 @@ async fn its_spin_lock_is_the_same_lock() {
 
 #[tokio::test]
 async fn tokens_of_its_fenced_lock_and_ours_rise_together() {
-    let mut scene = Scene::start().await;
-    let mut newest: u64 = scene.jvm("fenced", "20000").await.parse().unwrap();
-    assert_eq!(scene.jvm("unfence", "").await, "out");
+    let mut fixture = Fixture::start().await;
+    let mut newest: u64 = fixture.jvm("fenced", "20000").await.parse().unwrap();
+    assert_eq!(fixture.jvm("unfence", "").await, "out");
     for _ in 0..3 {
-        let guard = hold(&scene.client, "k").await;
+        let guard = hold(&fixture.client, "k").await;
         let ours = guard.token().get();
         guard.release().await;
-        let theirs: u64 = scene.jvm("fenced", "20000").await.parse().unwrap();
+        let theirs: u64 = fixture.jvm("fenced", "20000").await.parse().unwrap();
         assert!(newest < ours && ours < theirs, "{newest} {ours} {theirs}");
-        assert_eq!(scene.jvm("unfence", "").await, "out");
+        assert_eq!(fixture.jvm("unfence", "").await, "out");
         newest = theirs;
     }
 }

@@ -1,4 +1,4 @@
-//! The clocks of a child process, set from outside by a small library that is loaded into it.
+//! The monotonic clock, and the clocks of a child process, set from outside by a small library that is loaded into it.
 
 use std::{
     fs,
@@ -6,6 +6,14 @@ use std::{
     process::Command,
     time::Duration,
 };
+
+/// The clock that all processes of this machine share, in ns.
+#[must_use]
+pub fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let (seconds, nanos) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
+    seconds * 1_000_000_000 + nanos
+}
 
 /// Adds to the time of day what the first number of a file says, in µs, and takes the second one, in ns, from the
 /// monotonic clock.

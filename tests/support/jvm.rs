@@ -1,7 +1,7 @@
 //! Java programs that lock with Redisson; they lie in `tests/redisson`.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Stdio},
     sync::OnceLock,
 };
@@ -29,7 +29,7 @@ pub fn program(class: &str) -> Result<Command, String> {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redisson")
+    crate::root().join("tests/redisson")
 }
 
 fn prepare() -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! Real servers, real processes, a fault proxy and a checker of histories, for the tests, examples and benchmarks of
 //! this workspace.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 mod backstage;
 pub mod clock;
@@ -10,6 +10,7 @@ pub mod history;
 pub mod jvm;
 pub mod log;
 pub mod matrix;
+mod outcome;
 pub mod page;
 pub mod process;
 pub mod proxy;
@@ -18,11 +19,25 @@ pub mod sent;
 pub mod server;
 pub mod stores;
 
+pub use outcome::{Room, assert_busy, assert_lost};
+
 /// What a loaded machine may add to a time that is promised: 250 ms, and 1 s where `CI` is set.
 #[must_use]
 pub fn epsilon() -> Duration {
     let ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
     Duration::from_millis(if ci { 1000 } else { 250 })
+}
+
+/// The root of this checkout.
+///
+/// # Panics
+/// Never: this package has a folder of its own there.
+#[must_use]
+pub fn root() -> &'static Path {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests
+        .parent()
+        .expect("the tests lie in a folder of the root")
 }
 
 /// Asks until the answer is yes.

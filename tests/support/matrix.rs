@@ -206,48 +206,48 @@ pub const ROWS: &[Row] = &[
     ),
     row_of(
         39,
-        "the first, a middle, the last or every member of a block is cancelled, before, at and after the push",
+        "the first, a middle, the last or every member of a cohort is cancelled, before, at and after the push",
         "the others have their turns, in order; then the lock is free at once",
     ),
     row_of(
         40,
-        "a process with a block of 64 is killed while one of them is inside",
+        "a process with a cohort of 64 is killed while one of them is inside",
         "the next one enters when that lease has ended, and everybody in its place",
     ),
     row_of(
         41,
-        "the connection of a block's process is cut or killed in the middle of the block",
+        "the connection of a cohort's process is cut or killed in the middle of the cohort",
         "who is inside goes on, the others enter in order, nobody queues twice",
     ),
     row_of(
         42,
-        "the grant of a block is deleted, flushed, or expires while its process stands still",
+        "the grant of a cohort is deleted, flushed, or expires while its process stands still",
         "the member inside is told; the others come back to their old places, before those who came later",
     ),
     row_of(
         43,
-        "the push of a block is lost while the connection lives",
-        "the next look takes the block up, in order",
+        "the push of a cohort is lost while the connection lives",
+        "the next probe takes the cohort up, in order",
     ),
     row_of(
         44,
-        "a member of a block blocks its runtime for longer than the claim and the lease",
+        "a member of a cohort blocks its runtime for longer than the claim and the lease",
         "a renewed lease is held; a fixed one is lost, and the others take their places again",
     ),
     row_of(
         45,
-        "a member of a block enters again for longer, and its process is killed while the next member is inside",
+        "a member of a cohort enters again for longer, and its process is killed while the next member is inside",
         "free when that member's own lease has ended",
     ),
     row_of(
         46,
-        "a member in the middle of a block keeps the lock for its least time",
+        "a member in the middle of a cohort keeps the lock for its least time",
         "the next member enters at its end",
     ),
     row_of(
         47,
         "neighbours of one client with leases and waits of their own",
-        "a block has one lease; who has waited long enough is left out",
+        "a cohort has one lease; who has waited long enough is left out",
     ),
     row_of(
         48,

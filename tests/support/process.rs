@@ -211,38 +211,6 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts one test of the running test executable as a process of its own, see [`of_this_test`].
-    ///
-    /// # Panics
-    /// If it cannot be started.
-    #[must_use]
-    pub fn of_this_test(name: &str, variables: &[(&str, &str)]) -> Self {
-        Self::start(of_this_test(name, variables))
-    }
-
-    /// Starts an example of this workspace, which `cargo test` has built beside the tests.
-    ///
-    /// # Panics
-    /// If it was not built, or cannot be started.
-    #[must_use]
-    pub fn of_example(name: &str, args: &[&str]) -> Self {
-        let this = std::env::current_exe().expect("a test knows its executable");
-        let built = this
-            .parent()
-            .and_then(Path::parent)
-            .expect("a test lies in `deps` of its profile's folder");
-        let example = built
-            .join("examples")
-            .join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
-        assert!(
-            example.is_file(),
-            "the example is missing: cargo build --example {name}"
-        );
-        let mut command = dies_with_parent(example);
-        command.args(args);
-        Self::start(command)
-    }
-
     /// Starts a process whose standard output is read.
     ///
     /// # Panics

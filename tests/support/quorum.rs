@@ -2,7 +2,10 @@
 
 use tokio::sync::OnceCell;
 
-use crate::{proxy::FaultProxy, server::RedisServer};
+use crate::{
+    proxy::FaultProxy,
+    server::{RedisServer, ask},
+};
 
 /// Independent servers.
 #[derive(Debug)]
@@ -24,11 +27,12 @@ impl Quorum {
     /// Lets the servers look as if they had given locks before: a node that has lost its state is not counted.
     pub async fn in_use(self) -> Self {
         for server in &self.servers {
-            redis::cmd("MSET")
-                .arg(&[("lock:fence", "1"), ("lock:fence:whole", "whole|1|1000")])
-                .exec_async(&mut server.connection().await)
-                .await
-                .expect("the test server takes a value");
+            ask::<()>(
+                &mut server.connection().await,
+                redis::cmd("MSET")
+                    .arg(&[("lock:fence", "1"), ("lock:fence:whole", "whole|1|1000")]),
+            )
+            .await;
         }
         self
     }

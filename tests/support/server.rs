@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{AsyncConnectionConfig, Client, FromRedisValue, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, aio::MultiplexedConnection};
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
@@ -514,6 +514,15 @@ pub fn is_installed(program: &str) -> bool {
         .stderr(Stdio::null())
         .status()
         .is_ok()
+}
+
+/// Sends a command over a connection, and returns the answer.
+///
+/// # Panics
+/// If there is none, or the server refuses the command.
+pub async fn ask<T: FromRedisValue>(redis: &mut MultiplexedConnection, command: &Cmd) -> T {
+    let answer = command.query_async(redis).await;
+    answer.expect("the server carries the command out")
 }
 
 #[cfg(test)]

@@ -2,11 +2,16 @@
 
 use std::{
     future::Future,
+    pin::pin,
+    task::{Context, Waker},
     time::{Duration, Instant},
 };
 
 pub use crate::until;
-use crate::{quorum::shared_quorum, server::shared_server};
+use crate::{
+    quorum::shared_quorum,
+    server::{ask, shared_server},
+};
 use lock_runtime::{Layout, LockClient, LockClientBuilder, LockGuard, Strategy};
 use uuid::Uuid;
 
@@ -107,6 +112,15 @@ impl Store {
             .expect("a test store can be connected to")
     }
 
+    /// As many of them.
+    pub async fn clients<const N: usize>(&self) -> [LockClient; N] {
+        let mut clients = Vec::new();
+        for _ in 0..N {
+            clients.push(self.client().await);
+        }
+        clients.try_into().expect("so many were made")
+    }
+
     /// The settings of such a client.
     pub fn builder(&self) -> LockClientBuilder {
         LockClient::builder()
@@ -135,6 +149,16 @@ impl Store {
                 return keys;
             }
         }
+    }
+
+    /// Deletes the lock of a key that is held on a server, as an operator may.
+    ///
+    /// # Panics
+    /// If it is not held.
+    pub async fn delete(&self, key: &str) {
+        let mut redis = shared_server().await.connection().await;
+        let deleted: u8 = ask(&mut redis, redis::cmd("DEL").arg(self.name(key))).await;
+        assert_eq!(deleted, 1, "`{key}` is not held");
     }
 
     /// The stored name of a key.
@@ -197,4 +221,50 @@ pub async fn until_free(client: &LockClient, key: &str) {
 /// If it is not.
 pub async fn hold(client: &LockClient, key: &str) -> LockGuard {
     client.lock(key).acquire().await.expect("the key is free")
+}
+
+/// The keys of the locks that are held, of those named.
+///
+/// # Panics
+/// If the store does not answer.
+pub async fn held<'a>(client: &LockClient, keys: &[&'a str]) -> Vec<&'a str> {
+    let mut held = Vec::new();
+    for key in keys {
+        let status = client.lock(*key).status().await.expect("the store answers");
+        if status.holder.is_some() {
+            held.push(*key);
+        }
+    }
+    held
+}
+
+/// Drops calls for two locks after 0 to 11 polls, and waits after each until both locks are free. Another client holds
+/// the second lock in every third round, so that a call has the first one and waits.
+pub async fn drop_at_any_time<C: Future>(
+    other: &LockClient,
+    [first, second]: [&str; 2],
+    calls: usize,
+    call: impl Fn() -> C,
+) {
+    for round in 0..calls {
+        let guard = match round % 3 {
+            0 => Some(hold(other, second).await),
+            _ => None,
+        };
+        {
+            let mut call = pin!(call());
+            for _ in 0..round % 12 {
+                let mut context = Context::from_waker(Waker::noop());
+                if call.as_mut().poll(&mut context).is_ready() {
+                    break;
+                }
+                tokio::time::sleep(MS / 4).await;
+            }
+        }
+        if let Some(guard) = guard {
+            guard.release().await;
+        }
+        until_free(other, first).await;
+        until_free(other, second).await;
+    }
 }

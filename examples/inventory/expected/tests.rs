@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::{accidents::Death, till::Visit};
+use crate::{accidents::Death, session::Visit};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -16,7 +16,7 @@ fn audit(oversold: u64) -> Audit {
 }
 
 /// Ten who bought one by one, and sent so much.
-fn crowd(tries: u64, commands: u64) -> Crowd {
+fn waiters(tries: u64, commands: u64) -> Waiters {
     let visits = (1..=10).map(|item| {
         vec![Visit {
             buyer: format!("a{item}"),
@@ -27,7 +27,7 @@ fn crowd(tries: u64, commands: u64) -> Crowd {
             tries,
         }]
     });
-    Crowd::of(visits.collect(), 10 * MS, commands, 4)
+    Waiters::of(visits.collect(), 10 * MS, commands, 4)
 }
 
 fn late(others_came_in: bool, ended: Outcome, oversold: u64) -> Late {
@@ -53,7 +53,7 @@ fn row(guard: Guard) -> Row {
     };
     Row {
         guard,
-        rush: crowd(if guard == Guard::Watch { 2 } else { 1 }, 20),
+        rush: waiters(if guard == Guard::Watch { 2 } else { 1 }, 20),
         audit: audit(if guard == Guard::Nothing { 5 } else { 0 }),
         death: Death {
             aftermath,
@@ -150,7 +150,7 @@ fn a_token_that_nobody_looks_at_is_noticed() {
 #[test]
 fn an_optimist_that_never_tries_again_is_noticed() {
     let mut row = row(Guard::Watch);
-    row.rush = crowd(1, 20);
+    row.rush = waiters(1, 20);
     is_noticed(&row);
 }
 
@@ -158,13 +158,13 @@ fn an_optimist_that_never_tries_again_is_noticed() {
 fn a_queue_that_sends_more_or_less_than_its_scripts_is_noticed() {
     for commands in [1, 50] {
         let mut row = row(HANDOFF);
-        row.rush = crowd(1, commands);
+        row.rush = waiters(1, commands);
         is_noticed(&row);
         let mut surprises = Surprises::default();
         surprises.of_waiting(&Waiting {
             guard: HANDOFF,
             hold: 20 * MS,
-            crowd: crowd(1, commands),
+            waiters: waiters(1, commands),
         });
         assert_eq!(surprises.lines().len(), 1);
     }

@@ -91,7 +91,7 @@ async fn parent_of_a_server() {
 
 #[tokio::test]
 async fn a_server_and_its_folder_die_with_a_killed_parent() {
-    let mut parent = Worker::of_this_test("process::tests::parent_of_a_server", &[]);
+    let mut parent = Worker::start(of_this_test("process::tests::parent_of_a_server", &[]));
     let line = parent.until("listens: ").await;
     let mut words = line.split_whitespace().skip(1);
     let port: u16 = words.next().unwrap().parse().unwrap();

@@ -11,12 +11,12 @@ use crate::{server::RedisServer, until};
 const MS: Duration = Duration::from_millis(1);
 
 /// A server, a proxy before it, and a client that speaks bytes.
-struct Scene {
+struct Fixture {
     server: RedisServer,
     proxy: FaultProxy,
 }
 
-impl Scene {
+impl Fixture {
     async fn new() -> Self {
         let server = RedisServer::start().await;
         let proxy = FaultProxy::start(server.port()).await;
@@ -90,46 +90,46 @@ impl Wire {
 
 #[tokio::test]
 async fn without_a_fault_bytes_pass_and_are_counted() {
-    let scene = Scene::new().await;
-    let mut wire = scene.client().await;
+    let fixture = Fixture::new().await;
+    let mut wire = fixture.client().await;
     wire.ask("SET k v", "+OK").await;
-    assert!(scene.has("k").await);
-    let proxy = &scene.proxy;
+    assert!(fixture.has("k").await);
+    let proxy = &fixture.proxy;
     assert_eq!(proxy.connections(), 1);
     assert_eq!(proxy.request_bytes(), "PING\r\nSET k v\r\n".len() as u64);
     assert_eq!(proxy.reply_bytes(), "+PONG\r\n+OK\r\n".len() as u64);
-    scene.client().await;
+    fixture.client().await;
     assert_eq!(proxy.connections(), 2);
     // Both ends learn that the other has closed.
-    scene.until_clients(1).await;
-    drop(scene.server);
+    fixture.until_clients(1).await;
+    drop(fixture.server);
     assert_eq!(wire.rest().await, b"");
 }
 
 #[tokio::test]
 async fn each_direction_is_delayed() {
-    let scene = Scene::new().await;
-    let mut wire = scene.client().await;
-    scene.proxy.delay(40 * MS);
+    let fixture = Fixture::new().await;
+    let mut wire = fixture.client().await;
+    fixture.proxy.delay(40 * MS);
     let started = Instant::now();
     wire.ask("PING", "+PONG").await;
     let took = started.elapsed();
     assert!(took >= 80 * MS, "{took:?}");
     // What is on its way is not late any more when the delay ends.
-    scene.proxy.delay(Duration::from_secs(3600));
-    let seen = scene.proxy.wait_for_request(b"PING");
+    fixture.proxy.delay(Duration::from_secs(3600));
+    let seen = fixture.proxy.wait_for_request(b"PING");
     wire.send(&["PING"]).await;
     seen.await;
-    scene.proxy.delay(Duration::ZERO);
+    fixture.proxy.delay(Duration::ZERO);
     wire.expect("+PONG").await;
 }
 
 #[tokio::test]
 async fn jitter_adds_to_the_delay_and_keeps_the_order() {
-    let scene = Scene::new().await;
-    let mut wire = scene.client().await;
-    scene.proxy.delay(2 * MS);
-    scene.proxy.jitter(30 * MS);
+    let fixture = Fixture::new().await;
+    let mut wire = fixture.client().await;
+    fixture.proxy.delay(2 * MS);
+    fixture.proxy.jitter(30 * MS);
     let mut sum = Duration::ZERO;
     for _ in 0..20 {
         let started = Instant::now();
@@ -150,50 +150,50 @@ async fn jitter_adds_to_the_delay_and_keeps_the_order() {
 
 #[tokio::test]
 async fn a_blackhole_holds_both_directions() {
-    let scene = Scene::new().await;
-    let (mut first, mut second) = (scene.client().await, scene.client().await);
-    scene.proxy.hold_replies(true);
+    let fixture = Fixture::new().await;
+    let (mut first, mut second) = (fixture.client().await, fixture.client().await);
+    fixture.proxy.hold_replies(true);
     first.send(&["SET before 1"]).await;
-    scene.until_has("before").await;
-    scene.proxy.blackhole(true);
-    scene.proxy.hold_replies(false);
-    let seen = scene.proxy.wait_for_request(b"during");
+    fixture.until_has("before").await;
+    fixture.proxy.blackhole(true);
+    fixture.proxy.hold_replies(false);
+    let seen = fixture.proxy.wait_for_request(b"during");
     second.send(&["SET during 1"]).await;
     seen.await;
     assert!(first.is_silent().await && second.is_silent().await);
-    assert!(!scene.has("during").await);
-    scene.proxy.blackhole(false);
+    assert!(!fixture.has("during").await);
+    fixture.proxy.blackhole(false);
     first.expect("+OK").await;
     second.expect("+OK").await;
-    assert!(scene.has("during").await);
+    assert!(fixture.has("during").await);
 }
 
 #[tokio::test]
 async fn a_blackhole_hides_that_an_end_was_closed() {
-    let mut scene = Scene::new().await;
-    let (mut stays, goes) = (scene.client().await, scene.client().await);
-    scene.proxy.blackhole(true);
+    let mut fixture = Fixture::new().await;
+    let (mut stays, goes) = (fixture.client().await, fixture.client().await);
+    fixture.proxy.blackhole(true);
     drop(goes);
     assert!(stays.is_silent().await);
-    assert_eq!(scene.server.client_count().await, 2);
-    scene.server.kill();
+    assert_eq!(fixture.server.client_count().await, 2);
+    fixture.server.kill();
     assert!(stays.is_silent().await);
-    scene.proxy.blackhole(false);
+    fixture.proxy.blackhole(false);
     assert_eq!(stays.rest().await, b"");
 }
 
 #[tokio::test]
 async fn held_requests_are_delivered_in_order() {
-    let scene = Scene::new().await;
-    let mut wire = scene.client().await;
-    scene.proxy.hold_requests(true);
+    let fixture = Fixture::new().await;
+    let mut wire = fixture.client().await;
+    fixture.proxy.hold_requests(true);
     for number in 0..5 {
-        let seen = scene.proxy.wait_for_request(b"RPUSH");
+        let seen = fixture.proxy.wait_for_request(b"RPUSH");
         wire.send(&[&format!("RPUSH list {number}")]).await;
         seen.await;
     }
-    assert!(!scene.has("list").await);
-    scene.proxy.hold_requests(false);
+    assert!(!fixture.has("list").await);
+    fixture.proxy.hold_requests(false);
     for number in 1..=5 {
         wire.expect(&format!(":{number}")).await;
     }
@@ -203,39 +203,39 @@ async fn held_requests_are_delivered_in_order() {
 
 #[tokio::test]
 async fn held_replies_are_delivered_later() {
-    let scene = Scene::new().await;
-    let mut wire = scene.client().await;
-    scene.proxy.hold_replies(true);
+    let fixture = Fixture::new().await;
+    let mut wire = fixture.client().await;
+    fixture.proxy.hold_replies(true);
     wire.send(&["SET k v"]).await;
-    scene.until_has("k").await;
+    fixture.until_has("k").await;
     assert!(wire.is_silent().await);
-    scene.proxy.hold_replies(false);
+    fixture.proxy.hold_replies(false);
     wire.expect("+OK").await;
 }
 
 #[tokio::test]
 async fn a_connection_that_lost_a_reply_stays_silent() {
-    let scene = Scene::new().await;
-    let mut wire = scene.client().await;
-    scene.proxy.drop_replies(true);
+    let fixture = Fixture::new().await;
+    let mut wire = fixture.client().await;
+    fixture.proxy.drop_replies(true);
     wire.send(&["SET k v"]).await;
-    scene.until_has("k").await;
-    until(async || scene.proxy.reply_bytes() == "+PONG\r\n+OK\r\n".len() as u64).await;
+    fixture.until_has("k").await;
+    until(async || fixture.proxy.reply_bytes() == "+PONG\r\n+OK\r\n".len() as u64).await;
     assert!(wire.is_silent().await);
-    scene.proxy.drop_replies(false);
+    fixture.proxy.drop_replies(false);
     wire.send(&["SET later v"]).await;
-    scene.until_has("later").await;
+    fixture.until_has("later").await;
     assert!(wire.is_silent().await);
-    scene.client().await.ask("GET k", "$1\r\nv").await;
-    scene.proxy.cut();
+    fixture.client().await.ask("GET k", "$1\r\nv").await;
+    fixture.proxy.cut();
     assert_eq!(wire.rest().await, b"");
 }
 
 #[tokio::test]
 async fn bytes_are_passed_one_by_one() {
-    let scene = Scene::new().await;
-    let mut wire = scene.client().await;
-    scene.proxy.split_bytes(true);
+    let fixture = Fixture::new().await;
+    let mut wire = fixture.client().await;
+    fixture.proxy.split_bytes(true);
     wire.ask("SET k v", "+OK").await;
     wire.ask("GET k", "$1\r\nv").await;
     // What is split can be stopped at every byte.
@@ -250,99 +250,99 @@ async fn bytes_are_passed_one_by_one() {
 
 #[tokio::test]
 async fn a_cut_closes_both_ends_of_all_connections() {
-    let scene = Scene::new().await;
-    let (mut first, mut second) = (scene.client().await, scene.client().await);
-    scene.proxy.cut();
+    let fixture = Fixture::new().await;
+    let (mut first, mut second) = (fixture.client().await, fixture.client().await);
+    fixture.proxy.cut();
     assert_eq!(first.rest().await, b"");
     assert_eq!(second.rest().await, b"");
-    scene.until_clients(0).await;
-    scene.client().await.ask("PING", "+PONG").await;
+    fixture.until_clients(0).await;
+    fixture.client().await.ask("PING", "+PONG").await;
 }
 
 #[tokio::test]
 async fn a_cut_ends_what_is_held() {
-    let scene = Scene::new().await;
-    let mut wire = scene.client().await;
-    scene.proxy.blackhole(true);
-    let seen = scene.proxy.wait_for_request(b"SET");
+    let fixture = Fixture::new().await;
+    let mut wire = fixture.client().await;
+    fixture.proxy.blackhole(true);
+    let seen = fixture.proxy.wait_for_request(b"SET");
     wire.send(&["SET k v"]).await;
     seen.await;
-    scene.proxy.cut();
+    fixture.proxy.cut();
     assert_eq!(wire.rest().await, b"");
-    scene.proxy.blackhole(false);
-    scene.until_clients(0).await;
-    assert!(!scene.has("k").await);
+    fixture.proxy.blackhole(false);
+    fixture.until_clients(0).await;
+    assert!(!fixture.has("k").await);
 }
 
 #[tokio::test]
 async fn a_connection_is_cut_after_so_many_request_bytes() {
     for split in [false, true] {
-        let scene = Scene::new().await;
-        let (mut wire, mut other) = (scene.client().await, scene.client().await);
-        scene.proxy.split_bytes(split);
-        scene
+        let fixture = Fixture::new().await;
+        let (mut wire, mut other) = (fixture.client().await, fixture.client().await);
+        fixture.proxy.split_bytes(split);
+        fixture
             .proxy
             .cut_after_request_bytes("SET a 1\r\nSET b 2\r".len() as u64);
         wire.send(&["SET a 1", "SET b 2"]).await;
         assert_eq!(other.rest().await, b"");
-        scene.until_clients(0).await;
-        assert_eq!(scene.server.keys().await, ["a"]);
+        fixture.until_clients(0).await;
+        assert_eq!(fixture.server.keys().await, ["a"]);
         // Once.
-        scene.client().await.ask("SET c 3", "+OK").await;
+        fixture.client().await.ask("SET c 3", "+OK").await;
     }
 }
 
 #[tokio::test]
 async fn a_connection_is_cut_before_the_next_byte() {
-    let scene = Scene::new().await;
-    let mut wire = scene.client().await;
-    scene.proxy.cut_after_request_bytes(0);
+    let fixture = Fixture::new().await;
+    let mut wire = fixture.client().await;
+    fixture.proxy.cut_after_request_bytes(0);
     wire.send(&["SET a 1"]).await;
     assert_eq!(wire.rest().await, b"");
-    scene.until_clients(0).await;
-    assert!(!scene.has("a").await);
+    fixture.until_clients(0).await;
+    assert!(!fixture.has("a").await);
 }
 
 #[tokio::test]
 async fn a_connection_is_cut_after_so_many_reply_bytes() {
     for split in [false, true] {
-        let scene = Scene::new().await;
-        let mut wire = scene.client().await;
-        scene.proxy.hold_replies(true);
+        let fixture = Fixture::new().await;
+        let mut wire = fixture.client().await;
+        fixture.proxy.hold_replies(true);
         wire.send(&["ECHO hello", "SET k v"]).await;
-        scene.until_has("k").await;
-        scene.proxy.split_bytes(split);
-        scene.proxy.cut_after_reply_bytes(7);
-        scene.proxy.hold_replies(false);
+        fixture.until_has("k").await;
+        fixture.proxy.split_bytes(split);
+        fixture.proxy.cut_after_reply_bytes(7);
+        fixture.proxy.hold_replies(false);
         assert_eq!(wire.rest().await, b"$5\r\nhel");
-        scene.client().await.ask("PING", "+PONG").await;
+        fixture.client().await.ask("PING", "+PONG").await;
     }
 }
 
 #[tokio::test]
 async fn new_connections_are_refused() {
-    let scene = Scene::new().await;
-    let mut old = scene.client().await;
-    scene.proxy.refuse(true);
-    assert_eq!(Wire::to(&scene.proxy).await.rest().await, b"");
+    let fixture = Fixture::new().await;
+    let mut old = fixture.client().await;
+    fixture.proxy.refuse(true);
+    assert_eq!(Wire::to(&fixture.proxy).await.rest().await, b"");
     old.ask("PING", "+PONG").await;
-    scene.proxy.refuse(false);
-    scene.client().await;
+    fixture.proxy.refuse(false);
+    fixture.client().await;
 }
 
 #[tokio::test]
 async fn half_open_connections_lose_their_server_and_do_not_know() {
-    let scene = Scene::new().await;
-    let mut wire = scene.client().await;
-    scene.proxy.half_open();
-    scene.until_clients(0).await;
-    let seen = scene.proxy.wait_for_request(b"SET k v");
+    let fixture = Fixture::new().await;
+    let mut wire = fixture.client().await;
+    fixture.proxy.half_open();
+    fixture.until_clients(0).await;
+    let seen = fixture.proxy.wait_for_request(b"SET k v");
     wire.send(&["SET k v"]).await;
     seen.await;
     assert!(wire.is_silent().await);
-    assert!(!scene.has("k").await);
-    let mut new = scene.client().await;
-    scene.proxy.cut();
+    assert!(!fixture.has("k").await);
+    let mut new = fixture.client().await;
+    fixture.proxy.cut();
     assert_eq!(wire.rest().await, b"");
     assert_eq!(new.rest().await, b"");
 }
@@ -350,9 +350,9 @@ async fn half_open_connections_lose_their_server_and_do_not_know() {
 /// The bytes of a connection that was cut arrive after those of its successor.
 #[tokio::test]
 async fn held_requests_outlive_their_connection() {
-    let scene = Scene::new().await;
-    let mut old = scene.client().await;
-    let proxy = &scene.proxy;
+    let fixture = Fixture::new().await;
+    let mut old = fixture.client().await;
+    let proxy = &fixture.proxy;
     proxy.deliver_after_cut(true);
     proxy.hold_old_requests(true);
     proxy.hold_requests(true);
@@ -362,55 +362,55 @@ async fn held_requests_outlive_their_connection() {
     proxy.cut();
     assert_eq!(old.rest().await, b"");
     proxy.hold_requests(false);
-    let mut new = scene.client().await;
+    let mut new = fixture.client().await;
     new.ask("RPUSH list early", ":1").await;
     // The server still believes in the old connection.
-    assert_eq!(scene.server.client_count().await, 2);
+    assert_eq!(fixture.server.client_count().await, 2);
     proxy.hold_old_requests(false);
-    scene.until_clients(1).await;
+    fixture.until_clients(1).await;
     let both = "*2\r\n$5\r\nearly\r\n$4\r\nlate";
     new.ask("LRANGE list 0 -1", both).await;
 }
 
 #[tokio::test]
 async fn requests_are_waited_for_from_the_call_on() {
-    let scene = Scene::new().await;
-    let (mut wire, mut other) = (scene.client().await, scene.client().await);
+    let fixture = Fixture::new().await;
+    let (mut wire, mut other) = (fixture.client().await, fixture.client().await);
     wire.ask("ECHO needle", "$6\r\nneedle").await;
-    let mut seen = std::pin::pin!(scene.proxy.wait_for_request(b"needle"));
+    let mut seen = std::pin::pin!(fixture.proxy.wait_for_request(b"needle"));
     assert!(backstage::within(50 * MS, seen.as_mut()).await.is_none());
     // Half of it from each of two connections is not it.
     wire.0.write_all(b"ECHO need").await.unwrap();
     other.0.write_all(b"le").await.unwrap();
-    until(async || scene.proxy.request_bytes() == 2 * 6 + 13 + 9 + 2).await;
+    until(async || fixture.proxy.request_bytes() == 2 * 6 + 13 + 9 + 2).await;
     assert!(backstage::within(50 * MS, seen.as_mut()).await.is_none());
     // In pieces on one connection it is.
     wire.0.write_all(b"le\r\n").await.unwrap();
     seen.await;
     // Seen before the first poll.
-    let seen = scene.proxy.wait_for_request(b"again");
+    let seen = fixture.proxy.wait_for_request(b"again");
     wire.expect("$6\r\nneedle").await;
     wire.ask("ECHO again", "$5\r\nagain").await;
     seen.await;
-    let before = scene.proxy.request_bytes();
-    tokio::join!(scene.proxy.until_requested(before), wire.send(&["PING"]));
+    let before = fixture.proxy.request_bytes();
+    tokio::join!(fixture.proxy.until_requested(before), wire.send(&["PING"]));
 }
 
 #[tokio::test]
 #[should_panic(expected = "no client has sent `a\\r\\n`")]
 async fn a_request_that_cannot_come_any_more_fails_the_test() {
-    let scene = Scene::new().await;
-    let seen = scene.proxy.wait_for_request(b"a\r\n");
-    drop(scene);
+    let fixture = Fixture::new().await;
+    let seen = fixture.proxy.wait_for_request(b"a\r\n");
+    drop(fixture);
     seen.await;
 }
 
 /// The test's clock stands still, and the proxy's goes on.
 #[tokio::test(start_paused = true)]
 async fn a_paused_clock_does_not_stop_the_proxy() {
-    let scene = Scene::new().await;
-    let mut wire = scene.client().await;
-    scene.proxy.delay(30 * MS);
+    let fixture = Fixture::new().await;
+    let mut wire = fixture.client().await;
+    fixture.proxy.delay(30 * MS);
     let (real, paused) = (Instant::now(), tokio::time::Instant::now());
     wire.ask("PING", "+PONG").await;
     assert!(real.elapsed() >= 60 * MS);
@@ -420,8 +420,8 @@ async fn a_paused_clock_does_not_stop_the_proxy() {
 /// The only thread of the test's runtime waits, and the proxy goes on.
 #[tokio::test]
 async fn a_blocked_runtime_does_not_stop_the_proxy() {
-    let scene = Scene::new().await;
-    let mut stream = std::net::TcpStream::connect(("127.0.0.1", scene.proxy.port())).unwrap();
+    let fixture = Fixture::new().await;
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", fixture.proxy.port())).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"PING\r\n").unwrap();
     let mut reply = [0; 7];

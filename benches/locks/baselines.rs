@@ -1,0 +1,223 @@
+//! Locks by hand, as little as a lock can be, each on one multiplexed connection: what ours is measured against.
+//!
+//! They have what ours has in the connection, `TCP_NODELAY` and no time-outs of the client library; a baseline with the
+//! library's defaults (neither) is shown beside.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, aio::MultiplexedConnection};
+
+use crate::{
+    candidates::{LEASE, Seat},
+    clock::now,
+};
+
+/// How long a poller sleeps between two tries.
+const POLL: Duration = Duration::from_millis(5);
+
+/// Redisson's acquisition.
+pub(crate) const SHA_ACQUIRE: &str = "\
+if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
+  redis.call('HINCRBY', KEYS[1], ARGV[2], 1)
+  redis.call('PEXPIRE', KEYS[1], ARGV[1])
+  return nil
+end
+return redis.call('PTTL', KEYS[1])";
+
+/// Redisson's release.
+pub(crate) const SHA_RELEASE: &str = "\
+if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
+  return nil
+end
+if redis.call('HINCRBY', KEYS[1], ARGV[2], -1) > 0 then
+  redis.call('PEXPIRE', KEYS[1], ARGV[1])
+  return 0
+end
+redis.call('DEL', KEYS[1])
+redis.call('PUBLISH', KEYS[2], '0')
+return 1";
+
+/// Compare and delete.
+pub(crate) const SET_RELEASE: &str = "\
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  return redis.call('DEL', KEYS[1])
+end
+return 0";
+
+/// What a connection of a baseline is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tuning {
+    /// As ours.
+    Ours,
+    /// As the client library has it.
+    Defaults,
+}
+
+/// A connection with the settings of a baseline.
+pub(crate) async fn connect(url: &str, tuning: Tuning) -> MultiplexedConnection {
+    let info = url.into_connection_info().expect("the server's URL");
+    let connecting = match tuning {
+        Tuning::Ours => {
+            let tcp = info.tcp_settings().clone().set_nodelay(true);
+            let client = Client::open(info.set_tcp_settings(tcp)).expect("the server's URL");
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(None)
+                .set_response_timeout(None);
+            client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+        }
+        Tuning::Defaults => {
+            let client = Client::open(info).expect("the server's URL");
+            client.get_multiplexed_async_connection().await
+        }
+    };
+    connecting.expect("the server of the benchmark can be reached")
+}
+
+pub(crate) async fn load(connection: &mut MultiplexedConnection, script: &str) -> Arc<str> {
+    let hash: String = redis::cmd("SCRIPT")
+        .arg("LOAD")
+        .arg(script)
+        .query_async(connection)
+        .await
+        .expect("the script is loaded");
+    hash.into()
+}
+
+/// baseline-sha: two scripts as Redisson has them, and a poll every 5 ms.
+#[derive(Debug, Clone)]
+pub(crate) struct ShaBaseline {
+    connection: MultiplexedConnection,
+    acquire: Arc<str>,
+    release: Arc<str>,
+}
+
+impl ShaBaseline {
+    pub(crate) async fn new(url: &str, tuning: Tuning) -> Self {
+        let mut connection = connect(url, tuning).await;
+        Self {
+            acquire: load(&mut connection, SHA_ACQUIRE).await,
+            release: load(&mut connection, SHA_RELEASE).await,
+            connection,
+        }
+    }
+
+    /// Tries at least once, and until a time; whether it is inside.
+    pub(crate) async fn enter(&mut self, seat: &Seat, until: u64) -> bool {
+        loop {
+            let others: Option<i64> = redis::cmd("EVALSHA")
+                .arg(&*self.acquire)
+                .arg(1)
+                .arg(&seat.key)
+                .arg(LEASE.as_millis() as u64)
+                .arg(&seat.owner)
+                .query_async(&mut self.connection)
+                .await
+                .expect("the baseline's script runs");
+            if others.is_none() {
+                return true;
+            }
+            if now() >= until {
+                return false;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    pub(crate) async fn leave(&mut self, seat: &Seat) {
+        let left: Option<i64> = redis::cmd("EVALSHA")
+            .arg(&*self.release)
+            .arg(2)
+            .arg(&seat.key)
+            .arg(&seat.channel)
+            .arg(LEASE.as_millis() as u64)
+            .arg(&seat.owner)
+            .query_async(&mut self.connection)
+            .await
+            .expect("the baseline's script runs");
+        assert_eq!(left, Some(1), "the baseline has lost its lock");
+    }
+}
+
+/// baseline-set: `SET NX PX`, compare and delete, and a poll every 5 ms.
+#[derive(Debug, Clone)]
+pub(crate) struct SetBaseline {
+    connection: MultiplexedConnection,
+    release: Arc<str>,
+}
+
+impl SetBaseline {
+    pub(crate) async fn new(url: &str) -> Self {
+        let mut connection = connect(url, Tuning::Ours).await;
+        Self {
+            release: load(&mut connection, SET_RELEASE).await,
+            connection,
+        }
+    }
+
+    /// Tries at least once, and until a time; whether it is inside.
+    pub(crate) async fn enter(&mut self, seat: &Seat, until: u64) -> bool {
+        loop {
+            let done: Option<String> = redis::cmd("SET")
+                .arg(&seat.key)
+                .arg(&seat.owner)
+                .arg("NX")
+                .arg("PX")
+                .arg(LEASE.as_millis() as u64)
+                .query_async(&mut self.connection)
+                .await
+                .expect("the baseline's command runs");
+            if done.is_some() {
+                return true;
+            }
+            if now() >= until {
+                return false;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    pub(crate) async fn leave(&mut self, seat: &Seat) {
+        let deleted: i64 = redis::cmd("EVALSHA")
+            .arg(&*self.release)
+            .arg(1)
+            .arg(&seat.key)
+            .arg(&seat.owner)
+            .query_async(&mut self.connection)
+            .await
+            .expect("the baseline's script runs");
+        assert_eq!(deleted, 1, "the baseline has lost its lock");
+    }
+}
+
+type Gate = Arc<tokio::sync::Mutex<()>>;
+
+/// baseline-gate: baseline-sha behind a local FIFO mutex per key, whose head polls.
+#[derive(Debug, Clone)]
+pub(crate) struct GateBaseline {
+    pub(crate) inner: ShaBaseline,
+    gates: Arc<Mutex<HashMap<String, Gate>>>,
+}
+
+impl GateBaseline {
+    pub(crate) fn new(inner: ShaBaseline) -> Self {
+        Self {
+            inner,
+            gates: Arc::default(),
+        }
+    }
+
+    /// The local mutex of a key.
+    pub(crate) fn gate(&self, key: &str) -> Gate {
+        let mut gates = self.gates.lock().expect("no holder panics");
+        if let Some(gate) = gates.get(key) {
+            return gate.clone();
+        }
+        gates.entry(key.to_owned()).or_default().clone()
+    }
+}

@@ -1,0 +1,209 @@
+//! The locks that are compared, behind one call.
+
+use std::{fmt, future::Future, str::FromStr, time::Duration};
+
+use lock_runtime::{LockClient, LockError, Release, Strategy};
+use uuid::Uuid;
+
+use crate::{
+    baselines::{GateBaseline, SetBaseline, ShaBaseline, Tuning},
+    clock::now,
+};
+
+/// The lease of every lock here. Nothing comes near it.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+
+/// How long ours may wait. Nothing comes near it.
+pub(crate) const WAIT: Duration = Duration::from_secs(60);
+
+const NAMESPACE: &str = "bench";
+
+/// Whose lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    Ours,
+    /// Whose calls return when the release is on its way.
+    OursBackground,
+    BaselineSha,
+    BaselineShaDefaults,
+    BaselineSet,
+    BaselineGate,
+}
+
+impl Who {
+    const ALL: [Self; 6] = [
+        Self::Ours,
+        Self::OursBackground,
+        Self::BaselineSha,
+        Self::BaselineShaDefaults,
+        Self::BaselineSet,
+        Self::BaselineGate,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::OursBackground => "ours, background",
+            Self::BaselineSha => "baseline-sha",
+            Self::BaselineShaDefaults => "baseline-sha/defaults",
+            Self::BaselineSet => "baseline-set",
+            Self::BaselineGate => "baseline-gate",
+        }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Who {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|who| who.name() == name)
+            .ok_or_else(|| format!("nobody is called {name}"))
+    }
+}
+
+/// One task's place at a lock.
+#[derive(Debug, Clone)]
+pub(crate) struct Seat {
+    pub(crate) key: String,
+    pub(crate) channel: String,
+    pub(crate) owner: String,
+}
+
+impl Seat {
+    pub(crate) fn at(key: &str) -> Self {
+        Self {
+            key: key.to_owned(),
+            channel: format!("channel:{{{key}}}"),
+            owner: Uuid::new_v4().to_string(),
+        }
+    }
+}
+
+/// A lock that is measured. Clones share its connection; every task has one of its own.
+pub(crate) trait Cycle: Clone + Send + Sync + 'static {
+    /// Acquires, runs a body, releases; false if it gave up, as a poller does at `until`.
+    fn cycle<F: Future<Output = ()> + Send>(
+        &mut self,
+        seat: &Seat,
+        until: u64,
+        body: F,
+    ) -> impl Future<Output = bool> + Send;
+
+    /// The commands that it sends by itself, where others run them within scripts only.
+    fn plain(&self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
+/// Takes a lock once: what is made on the first call is not measured.
+pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
+    let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
+    // On a worker thread, where the measured calls run.
+    let first = tokio::spawn(async move {
+        candidate.cycle(&seat, u64::MAX, async {}).await;
+        candidate
+    });
+    first.await.expect("a first lock is taken")
+}
+
+/// Our client, whose calls wait and release in one way.
+pub(crate) async fn ours(url: &str, strategy: Strategy, release: Release) -> LockClient {
+    let client = LockClient::builder()
+        .url(url)
+        .namespace(NAMESPACE)
+        .strategy(strategy)
+        .release(release)
+        .connect();
+    client.await.expect("the client connects")
+}
+
+/// Ours, or a baseline.
+#[derive(Debug, Clone)]
+pub(crate) enum Candidate {
+    Ours(LockClient),
+    Sha(ShaBaseline),
+    Set(SetBaseline),
+    Gate(GateBaseline),
+}
+
+impl Candidate {
+    /// Connects, and takes a lock once.
+    pub(crate) async fn connect(who: Who, url: &str) -> Self {
+        let ours = async |release| Self::Ours(ours(url, Strategy::Handoff, release).await);
+        warm(match who {
+            Who::Ours => ours(Release::Confirmed).await,
+            Who::OursBackground => ours(Release::Background).await,
+            Who::BaselineSha => Self::Sha(ShaBaseline::new(url, Tuning::Ours).await),
+            Who::BaselineShaDefaults => Self::Sha(ShaBaseline::new(url, Tuning::Defaults).await),
+            Who::BaselineSet => Self::Set(SetBaseline::new(url).await),
+            Who::BaselineGate => {
+                Self::Gate(GateBaseline::new(ShaBaseline::new(url, Tuning::Ours).await))
+            }
+        })
+        .await
+    }
+}
+
+impl Cycle for Candidate {
+    fn plain(&self) -> &'static [&'static str] {
+        match self {
+            Self::Set(_) => &["set"],
+            _ => &[],
+        }
+    }
+
+    async fn cycle<F: Future<Output = ()> + Send>(
+        &mut self,
+        seat: &Seat,
+        until: u64,
+        body: F,
+    ) -> bool {
+        match self {
+            Self::Ours(client) => {
+                let lock = client.lock(&seat.key).wait(WAIT).lease(LEASE);
+                match lock.run(body).await {
+                    Ok(()) => {}
+                    // One of those that are still waiting when all is over.
+                    Err(LockError::Busy { .. } | LockError::Unreachable { .. })
+                        if now() >= until =>
+                    {
+                        return false;
+                    }
+                    Err(error) => panic!("ours is granted: {error}"),
+                }
+            }
+            Self::Sha(baseline) => {
+                if !baseline.enter(seat, until).await {
+                    return false;
+                }
+                body.await;
+                baseline.leave(seat).await;
+            }
+            Self::Set(baseline) => {
+                if !baseline.enter(seat, until).await {
+                    return false;
+                }
+                body.await;
+                baseline.leave(seat).await;
+            }
+            Self::Gate(baseline) => {
+                let gate = baseline.gate(&seat.key);
+                let _turn = gate.lock().await;
+                if !baseline.inner.enter(seat, until).await {
+                    return false;
+                }
+                body.await;
+                baseline.inner.leave(seat).await;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,232 @@
+//! Tasks that lock and unlock in a loop, and what their visits say.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{
+    candidates::{Cycle, Seat},
+    clock::{nanos, now, sleep_until},
+};
+
+/// From the spawning of tasks to their start, and for each of them.
+const LEAD: Duration = Duration::from_millis(10);
+const LEAD_OF_ONE: Duration = Duration::from_micros(5);
+
+/// The first turn of one task: until all have had it, they do not wait as they do later.
+const FIRST_TURN: Duration = Duration::from_micros(50);
+
+/// More tasks than these are watched for longer, so that each is served some times, up to so much longer.
+const WATCHED_FOR_A_SPAN: usize = 2_500;
+const LONGEST_SPANS: usize = 4;
+
+/// Sees whether two bodies are inside at once.
+#[derive(Debug, Default)]
+pub(crate) struct Detector {
+    inside: AtomicBool,
+    overlaps: AtomicU64,
+}
+
+impl Detector {
+    pub(crate) fn enter(&self) {
+        if self.inside.swap(true, Ordering::SeqCst) {
+            self.overlaps.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn leave(&self) {
+        self.inside.store(false, Ordering::SeqCst);
+    }
+
+    pub(crate) fn overlaps(&self) -> u64 {
+        self.overlaps.load(Ordering::SeqCst)
+    }
+}
+
+/// When a run begins, from when it counts, and when it ends, in ns since 1970.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window {
+    pub(crate) begin: u64,
+    pub(crate) from: u64,
+    pub(crate) end: u64,
+}
+
+impl Window {
+    /// A window that counts for `span`, after a tenth of it to warm up.
+    pub(crate) fn after(lead: Duration, span: Duration) -> Self {
+        Self::warmed_up(lead, span / 10, span)
+    }
+
+    /// The window of so many tasks at once: it counts for `span`, or longer if they are many.
+    pub(crate) fn of(tasks: usize, span: Duration) -> Self {
+        let count = tasks as u32;
+        let lead = LEAD + LEAD_OF_ONE * count;
+        let warming_up = span / 10 + FIRST_TURN * count;
+        let spans = (tasks / WATCHED_FOR_A_SPAN).clamp(1, LONGEST_SPANS);
+        Self::warmed_up(lead, warming_up, span * spans as u32)
+    }
+
+    fn warmed_up(lead: Duration, warming_up: Duration, span: Duration) -> Self {
+        let begin = now() + nanos(lead);
+        let from = begin + nanos(warming_up);
+        Self {
+            begin,
+            from,
+            end: from + nanos(span),
+        }
+    }
+
+    fn contains(&self, moment: u64) -> bool {
+        (self.from..self.end).contains(&moment)
+    }
+
+    pub(crate) fn seconds(&self) -> f64 {
+        Duration::from_nanos(self.end.saturating_sub(self.from)).as_secs_f64()
+    }
+}
+
+/// One turn of a task.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Visit {
+    pub(crate) asked: u64,
+    /// When it came inside, or gave up.
+    pub(crate) entered: u64,
+    /// When its body had ended; `None` if it gave up.
+    pub(crate) left: Option<u64>,
+}
+
+/// Locks and unlocks until the window ends.
+pub(crate) async fn sit<C: Cycle>(
+    mut candidate: C,
+    seat: Seat,
+    window: Window,
+    detector: Arc<Detector>,
+) -> Vec<Visit> {
+    let mut visits = Vec::new();
+    sleep_until(window.begin).await;
+    loop {
+        let asked = now();
+        if asked >= window.end {
+            return visits;
+        }
+        let mut inside = None;
+        let body = async {
+            detector.enter();
+            let entered = now();
+            detector.leave();
+            inside = Some((entered, now()));
+        };
+        candidate.cycle(&seat, window.end, body).await;
+        visits.push(Visit {
+            asked,
+            entered: inside.map_or_else(now, |(entered, _)| entered),
+            left: inside.map(|(_, left)| left),
+        });
+    }
+}
+
+/// How often somebody entered before the one before had left, whoever they were.
+pub(crate) fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
+    let visits = tasks.iter().flatten();
+    let mut bodies: Vec<(u64, u64)> = visits
+        .filter_map(|visit| Some((visit.entered, visit.left?)))
+        .collect();
+    bodies.sort_unstable();
+    let mut inside_until = 0;
+    let mut overlaps = 0;
+    for (entered, left) in bodies {
+        overlaps += u64::from(entered < inside_until);
+        inside_until = inside_until.max(left);
+    }
+    overlaps
+}
+
+/// What a group of tasks did.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    tasks: usize,
+    pub(crate) rate: f64,
+    /// The least and the most served task, within the window.
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+    /// How long they waited, sorted, in ns; one who gave up waited until then.
+    waits: Vec<u64>,
+    /// All that were served, also outside the window.
+    pub(crate) served: u64,
+}
+
+impl Waiters {
+    /// Reads the visits of tasks, as far as they fall into the window.
+    pub(crate) fn of(tasks: &[Vec<Visit>], window: Window) -> Self {
+        let counts: Vec<u64> = tasks
+            .iter()
+            .map(|visits| {
+                let inside = visits
+                    .iter()
+                    .filter(|visit| visit.left.is_some() && window.contains(visit.entered));
+                inside.count() as u64
+            })
+            .collect();
+        let mut waits: Vec<u64> = tasks
+            .iter()
+            .flatten()
+            .filter(|visit| visit.entered >= window.from)
+            .map(|visit| visit.entered.saturating_sub(visit.asked))
+            .collect();
+        waits.sort_unstable();
+        Self {
+            tasks: tasks.len(),
+            rate: counts.iter().sum::<u64>() as f64 / window.seconds(),
+            least: counts.iter().copied().min().unwrap_or_default(),
+            most: counts.iter().copied().max().unwrap_or_default(),
+            waits,
+            served: tasks
+                .iter()
+                .flatten()
+                .filter(|visit| visit.left.is_some())
+                .count() as u64,
+        }
+    }
+
+    pub(crate) fn fairness(&self) -> f64 {
+        self.least as f64 / self.most as f64
+    }
+
+    /// The wait that a share of the visits does not exceed, in ms.
+    pub(crate) fn wait_ms(&self, share: f64) -> f64 {
+        let last = self.waits.len().saturating_sub(1);
+        let wait = self.waits.get((last as f64 * share).round() as usize);
+        wait.map_or(f64::NAN, |wait| *wait as f64 / 1e6)
+    }
+
+    /// The same in turns of all tasks: in a fair one, nobody waits for much more than one.
+    pub(crate) fn wait_turns(&self, share: f64) -> f64 {
+        self.wait_ms(share) / 1e3 * self.rate / self.tasks as f64
+    }
+}
+
+/// Runs one task for each seat; all share one detector, or each has its own.
+pub(crate) async fn gather<C: Cycle>(
+    candidate: &C,
+    seats: Vec<Seat>,
+    span: Duration,
+    detector: Option<&Arc<Detector>>,
+) -> Waiters {
+    let window = Window::of(seats.len(), span);
+    let tasks: Vec<_> = seats
+        .into_iter()
+        .map(|seat| {
+            let detector = detector.cloned().unwrap_or_default();
+            tokio::spawn(sit(candidate.clone(), seat, window, detector))
+        })
+        .collect();
+    let mut visits = Vec::new();
+    for task in tasks {
+        visits.push(task.await.expect("a task ends"));
+    }
+    Waiters::of(&visits, window)
+}

@@ -1,0 +1,354 @@
+//! The peers, each as its documentation says: how it is acquired, how it waits, how it is released.
+//!
+//! Their own settings are left as they are, but for the lease, which is everybody's here, and for how long they may wait.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use async_redis_lock::{Locker, Options};
+use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
+use distributed_lock_redis::RedisLockProvider;
+use futures_util::future::join;
+use lock_runtime::{LockError, Release, Strategy};
+use redis_for_redis_lock::aio::MultiplexedConnection;
+use redis_lock::LockAcrossOptions;
+use rslock::LockManager;
+use serde::Serialize;
+use tokio::{
+    sync::{Mutex, oneshot},
+    time::timeout,
+};
+
+use crate::{
+    candidates::{Candidate, Cycle, LEASE, Seat, Who, ours, warm},
+    clock::now,
+};
+
+/// How long redis-lock and async-redis-lock wait by default. distributed-lock-redis has no loop of its own, and gets
+/// theirs.
+const DOCUMENTED: Duration = Duration::from_millis(100);
+
+/// How the baselines poll.
+const QUICK: Duration = Duration::from_millis(5);
+
+/// The longest wait of those that can be bounded. Nothing comes near it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How a peer polls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Poll {
+    /// As it documents it.
+    Documented,
+    /// Every 5 ms.
+    Quick,
+}
+
+/// What a holder learns of a lock that was lost under its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Told {
+    /// Its work was stopped where it stood.
+    Stopped,
+    /// A flag or an error, once the work had ended.
+    Afterwards,
+    /// Nothing.
+    Nothing,
+}
+
+/// How long a lease lasts that work outlasts, and whether it is renewed where that can be chosen.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) lease: Duration,
+    pub(crate) renew: bool,
+}
+
+/// Ours, a baseline, or a Rust peer.
+#[derive(Clone)]
+pub(crate) enum Peer {
+    Own(Candidate),
+    /// `acquire` and `release`: no renewal.
+    Rslock(LockManager),
+    /// `using`: with renewal.
+    RslockUsing(LockManager),
+    /// Each task has a mutex of its own around the shared connection: one for all, as in its example, would let through
+    /// one round trip at a time.
+    RedisLock(MultiplexedConnection, Duration),
+    AsyncRedisLock(Locker, Duration),
+    DistributedLockRedis(Arc<RedisLockProvider>, Duration),
+}
+
+impl Peer {
+    pub(crate) async fn own(who: Who, url: &str) -> Self {
+        Self::Own(Candidate::connect(who, url).await)
+    }
+
+    pub(crate) async fn ours(url: &str, strategy: Strategy, release: Release) -> Self {
+        warm(Self::Own(Candidate::Ours(
+            ours(url, strategy, release).await,
+        )))
+        .await
+    }
+
+    /// rslock sleeps 0 to 200 ms, at random; here 0 to 5 ms if it is quick.
+    fn manager(url: &str, poll: Poll) -> LockManager {
+        let mut manager = LockManager::new(vec![url]);
+        if poll == Poll::Quick {
+            manager.set_retry(3, QUICK);
+        }
+        manager
+    }
+
+    pub(crate) async fn rslock(url: &str, poll: Poll) -> Self {
+        warm(Self::Rslock(Self::manager(url, poll))).await
+    }
+
+    pub(crate) async fn rslock_using(url: &str) -> Self {
+        warm(Self::RslockUsing(Self::manager(url, Poll::Documented))).await
+    }
+
+    pub(crate) async fn redis_lock(url: &str, poll: Poll) -> Self {
+        let client = redis_for_redis_lock::Client::open(url).expect("the server's URL");
+        let connection = client.get_multiplexed_async_connection().await;
+        let connection = connection.expect("redis-lock connects");
+        warm(Self::RedisLock(connection, every(poll))).await
+    }
+
+    pub(crate) async fn async_redis_lock(url: &str, poll: Poll) -> Self {
+        let locker = Locker::from_redis_url(url).await;
+        let locker = locker.expect("async-redis-lock connects");
+        warm(Self::AsyncRedisLock(locker, every(poll))).await
+    }
+
+    pub(crate) async fn distributed_lock_redis(url: &str, poll: Poll) -> Self {
+        let provider = provider(url, LEASE).await;
+        warm(Self::DistributedLockRedis(provider, every(poll))).await
+    }
+
+    /// Does work that may outlast its lease, and says what the holder learned.
+    pub(crate) async fn work<F: Future<Output = ()> + Send>(
+        &self,
+        key: &str,
+        Terms { lease, renew }: Terms,
+        work: F,
+    ) -> Told {
+        match self {
+            Self::Own(Candidate::Ours(client)) => {
+                let lock = client.lock(key).wait(PATIENCE).lease(lease).renew(renew);
+                match lock.run(work).await {
+                    Ok(()) => Told::Nothing,
+                    Err(LockError::Lost { .. }) => Told::Stopped,
+                    Err(error) => panic!("ours is granted: {error}"),
+                }
+            }
+            Self::Own(_) => unreachable!("a baseline has no lease of its own"),
+            Self::Rslock(manager) => {
+                let guard = manager.acquire(key, lease).await;
+                let guard = guard.expect("rslock is granted");
+                work.await;
+                guard.release().await;
+                Told::Nothing
+            }
+            Self::RslockUsing(manager) => {
+                let done = manager.using(key.as_bytes(), lease, async || work.await);
+                match done.await {
+                    Ok(()) => Told::Nothing,
+                    Err(_) => Told::Stopped,
+                }
+            }
+            Self::RedisLock(connection, poll) => {
+                let done = lock_across(connection, key, lease, *poll, PATIENCE, work).await;
+                done.expect("redis-lock is granted");
+                Told::Nothing
+            }
+            Self::AsyncRedisLock(locker, poll) => {
+                let options = options(lease, *poll, PATIENCE);
+                let lock = locker.acquire_with_options(&options, key).await;
+                let lock = lock.expect("async-redis-lock is granted");
+                work.await;
+                let lost = lock.is_lost();
+                if lock.release().await.is_err() || lost {
+                    Told::Afterwards
+                } else {
+                    Told::Nothing
+                }
+            }
+            Self::DistributedLockRedis(provider, poll) => {
+                let handle = poll_for(provider, key, *poll, u64::MAX).await;
+                let handle = handle.expect("it does not give up");
+                let mut lost = handle.lost_token().clone();
+                let told = tokio::select! {
+                    () = work => Told::Nothing,
+                    lost = lost.changed() => {
+                        lost.expect("the handle is held");
+                        Told::Stopped
+                    }
+                };
+                handle
+                    .release()
+                    .await
+                    .expect("distributed-lock-redis releases");
+                told
+            }
+        }
+    }
+
+    /// One whose leases are short, where that is a setting of the connection.
+    pub(crate) async fn with_lease(self, url: &str, lease: Duration) -> Self {
+        match self {
+            Self::DistributedLockRedis(_, poll) => {
+                Self::DistributedLockRedis(provider(url, lease).await, poll)
+            }
+            other => other,
+        }
+    }
+}
+
+fn every(poll: Poll) -> Duration {
+    match poll {
+        Poll::Documented => DOCUMENTED,
+        Poll::Quick => QUICK,
+    }
+}
+
+fn options(lease: Duration, poll: Duration, patience: Duration) -> Options {
+    Options::new()
+        .ttl(lease)
+        .extend(lease / 3)
+        .retry(poll)
+        .timeout(Some(patience))
+}
+
+/// Its own proportions: the least validity is 90 % of the lease, and it is extended every third.
+async fn provider(url: &str, lease: Duration) -> Arc<RedisLockProvider> {
+    let provider = RedisLockProvider::builder()
+        .url(url)
+        .expiry(lease)
+        .extension_cadence(lease / 3)
+        .min_validity(lease * 9 / 10)
+        .build()
+        .await;
+    Arc::new(provider.expect("distributed-lock-redis connects"))
+}
+
+/// `None` if it gave up.
+async fn poll_for(
+    provider: &RedisLockProvider,
+    key: &str,
+    poll: Duration,
+    until: u64,
+) -> Option<impl LockHandle + use<>> {
+    let lock = provider.create_lock(key);
+    loop {
+        let held = lock.try_acquire().await;
+        let held = held.expect("distributed-lock-redis is answered");
+        if held.is_some() {
+            return held;
+        }
+        if now() >= until {
+            return None;
+        }
+        tokio::time::sleep(poll).await;
+    }
+}
+
+/// redis-lock takes a body that borrows nothing: one that says when it is inside, and waits until the work is done.
+async fn lock_across<F: Future<Output = ()> + Send>(
+    connection: &MultiplexedConnection,
+    key: &str,
+    ttl: Duration,
+    retry: Duration,
+    duration: Duration,
+    work: F,
+) -> Result<(), redis_lock::LockAcrossError> {
+    let (enter, entered) = oneshot::channel();
+    let (leave, left) = oneshot::channel::<()>();
+    let body = async move {
+        let _ = enter.send(());
+        let _ = left.await;
+    };
+    let connections = [Arc::new(Mutex::new(connection.clone()))];
+    let options = LockAcrossOptions {
+        ttl,
+        retry,
+        duration,
+    };
+    let locked = redis_lock::lock_across(&connections, key, body, options);
+    let work = async {
+        if entered.await.is_ok() {
+            work.await;
+        }
+        drop(leave);
+    };
+    join(locked, work).await.0
+}
+
+/// How long may still be waited until a time.
+fn patience(until: u64) -> Duration {
+    Duration::from_nanos(until.saturating_sub(now())).clamp(Duration::from_millis(1), PATIENCE)
+}
+
+impl Cycle for Peer {
+    fn plain(&self) -> &'static [&'static str] {
+        match self {
+            Self::Own(candidate) => candidate.plain(),
+            Self::Rslock(_)
+            | Self::RslockUsing(_)
+            | Self::RedisLock(..)
+            | Self::DistributedLockRedis(..) => &["set"],
+            Self::AsyncRedisLock(..) => &[],
+        }
+    }
+
+    async fn cycle<F: Future<Output = ()> + Send>(
+        &mut self,
+        seat: &Seat,
+        until: u64,
+        body: F,
+    ) -> bool {
+        let key = seat.key.as_str();
+        match self {
+            Self::Own(candidate) => return candidate.cycle(seat, until, body).await,
+            Self::Rslock(manager) => {
+                // It has no end of its own.
+                let asking = timeout(patience(until), manager.acquire(key, LEASE));
+                let Ok(guard) = asking.await else {
+                    return false;
+                };
+                let guard = guard.expect("rslock is granted");
+                body.await;
+                guard.release().await;
+            }
+            Self::RslockUsing(manager) => {
+                let done = manager.using(key.as_bytes(), LEASE, async || body.await);
+                done.await.expect("rslock is granted");
+            }
+            Self::RedisLock(connection, poll) => {
+                let patience = patience(until);
+                let done = lock_across(connection, key, LEASE, *poll, patience, body).await;
+                match done {
+                    Ok(()) => {}
+                    Err(redis_lock::LockAcrossError::Acquire(_)) => return false,
+                    Err(error) => panic!("redis-lock: {error}"),
+                }
+            }
+            Self::AsyncRedisLock(locker, poll) => {
+                let options = options(LEASE, *poll, patience(until));
+                let lock = match locker.acquire_with_options(&options, key).await {
+                    Ok(lock) => lock,
+                    Err(async_redis_lock::Error::Timeout) => return false,
+                    Err(error) => panic!("async-redis-lock: {error}"),
+                };
+                body.await;
+                lock.release().await.expect("async-redis-lock releases");
+            }
+            Self::DistributedLockRedis(provider, poll) => {
+                let Some(handle) = poll_for(provider, key, *poll, until).await else {
+                    return false;
+                };
+                body.await;
+                let released = handle.release().await;
+                released.expect("distributed-lock-redis releases");
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,203 @@
+//! What a buyer does inside: reads the stock, thinks, and writes one less. Right only for one buyer at a time.
+
+use std::{
+    fmt,
+    future::pending,
+    str::FromStr,
+    time::{Duration, Instant},
+};
+
+use lock_runtime::FencingToken;
+use tokio::time::sleep;
+
+use crate::{Failure, shop::Shop};
+
+/// What a buyer says once it has read the stock, if somebody waits for that.
+pub(crate) const INSIDE: &str = "inside";
+
+/// How a buyer spends the time between reading and writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Thinks so long: checks a card, prints a label.
+    Thinks(Duration),
+    /// Has no business with the stock: is inside so long, and leaves.
+    Stays(Duration),
+    /// Dies.
+    Dies,
+    /// Awaits the shop's word, which comes late.
+    Awaits,
+    /// The same with calls that block its thread.
+    Blocks,
+}
+
+const DIES: &str = "dies";
+const AWAITS: &str = "awaits";
+const BLOCKS: &str = "blocks";
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Thinks(time) | Self::Stays(time) => write!(f, "{} ms", time.as_millis()),
+            Self::Dies => f.write_str(DIES),
+            Self::Awaits => f.write_str(AWAITS),
+            Self::Blocks => f.write_str(BLOCKS),
+        }
+    }
+}
+
+impl FromStr for Pace {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            DIES => Ok(Self::Dies),
+            AWAITS => Ok(Self::Awaits),
+            BLOCKS => Ok(Self::Blocks),
+            _ => Err(format!("no process is started for a buyer that `{name}`")),
+        }
+    }
+}
+
+/// How a purchase ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Sold,
+    SoldOut,
+    /// The shop refused the write: its token is lower than one that it has seen.
+    Refused,
+    /// The lease ended, and the body was dropped where it awaited something.
+    Cancelled,
+    /// It was inside, and wanted nothing.
+    Left,
+}
+
+impl Outcome {
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::Sold, "sold"),
+        (Self::SoldOut, "sold-out"),
+        (Self::Refused, "refused"),
+        (Self::Cancelled, "cancelled"),
+        (Self::Left, "left"),
+    ];
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = Self::ALL.iter().find(|(outcome, _)| outcome == self);
+        f.write_str(named.map_or("", |(_, name)| name))
+    }
+}
+
+impl FromStr for Outcome {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let named = Self::ALL.iter().find(|(_, known)| *known == name);
+        let found = named.map(|(outcome, _)| *outcome);
+        found.ok_or_else(|| format!("no outcome is called `{name}`"))
+    }
+}
+
+/// One buyer's purchase.
+#[derive(Debug)]
+pub(crate) struct Purchase<'a> {
+    shop: &'a Shop,
+    buyer: &'a str,
+    pace: Pace,
+    /// When it came inside the last time: an optimistic one comes again.
+    pub(crate) entered: Option<Instant>,
+    pub(crate) left: Option<Instant>,
+    pub(crate) tries: u64,
+}
+
+impl<'a> Purchase<'a> {
+    pub(crate) fn new(shop: &'a Shop, buyer: &'a str, pace: Pace) -> Self {
+        Self {
+            shop,
+            buyer,
+            pace,
+            entered: None,
+            left: None,
+            tries: 0,
+        }
+    }
+
+    /// Runs it, with the token of the hold if there is one.
+    pub(crate) async fn run(&mut self, token: Option<FencingToken>) -> Result<Outcome, Failure> {
+        self.enter();
+        let outcome = match self.pace {
+            Pace::Stays(time) => {
+                sleep(time).await;
+                Outcome::Left
+            }
+            Pace::Blocks => self.run_blocking(token)?,
+            Pace::Thinks(_) | Pace::Dies | Pace::Awaits => {
+                let item = self.shop.stock().await?;
+                if item == 0 {
+                    Outcome::SoldOut
+                } else {
+                    self.think().await?;
+                    accepted(self.shop.sell(item, self.buyer, token).await?)
+                }
+            }
+        };
+        self.left = Some(Instant::now());
+        Ok(outcome)
+    }
+
+    fn run_blocking(&self, token: Option<FencingToken>) -> Result<Outcome, Failure> {
+        let mut shop = self.shop.blocking()?;
+        let item = shop.stock()?;
+        println!("{INSIDE}");
+        shop.word()?;
+        Ok(accepted(shop.sell(item, self.buyer, token)?))
+    }
+
+    /// Runs it without a lock: from the beginning, until nobody has written in between.
+    pub(crate) async fn run_optimistic(&mut self) -> Result<Outcome, Failure> {
+        let outcome = loop {
+            self.enter();
+            let item = self.shop.watch().await?;
+            if item == 0 {
+                self.shop.unwatch().await?;
+                break Outcome::SoldOut;
+            }
+            self.think().await?;
+            if self.shop.sell_unchanged(item, self.buyer).await? {
+                break Outcome::Sold;
+            }
+        };
+        self.left = Some(Instant::now());
+        Ok(outcome)
+    }
+
+    fn enter(&mut self) {
+        self.entered = Some(Instant::now());
+        self.tries += 1;
+    }
+
+    async fn think(&self) -> Result<(), Failure> {
+        match self.pace {
+            Pace::Thinks(time) | Pace::Stays(time) => sleep(time).await,
+            Pace::Dies => {
+                println!("{INSIDE}");
+                pending::<()>().await;
+            }
+            // Who tries again has had the word.
+            Pace::Awaits | Pace::Blocks if self.tries > 1 => {}
+            Pace::Awaits | Pace::Blocks => {
+                println!("{INSIDE}");
+                self.shop.word().await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn accepted(accepted: bool) -> Outcome {
+    if accepted {
+        Outcome::Sold
+    } else {
+        Outcome::Refused
+    }
+}

@@ -1,0 +1,85 @@
+//! The servers: one for the stock, one for the locks, so that the stock's commands are not counted as a lock's, and five
+//! for the Redlock.
+
+use support::{quorum::Quorum, sent::Sent, server::RedisServer};
+
+use crate::guard::Guard;
+
+/// Servers of a Redlock.
+const QUORUM: usize = 5;
+
+/// All servers. They end with the program.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    stock: RedisServer,
+    locks: RedisServer,
+    quorum: Quorum,
+}
+
+/// Where one guard finds the stock and its locks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Urls {
+    pub(crate) stock: String,
+    pub(crate) locks: String,
+}
+
+impl Servers {
+    pub(crate) async fn start() -> Self {
+        Self {
+            stock: RedisServer::start().await,
+            locks: RedisServer::start().await,
+            quorum: Quorum::start(QUORUM).await.in_use().await,
+        }
+    }
+
+    pub(crate) fn urls(&self, guard: Guard) -> Urls {
+        let locks = match guard {
+            Guard::Redlock => self.quorum.url(),
+            _ => self.locks.url(),
+        };
+        Urls {
+            stock: self.stock.url(),
+            locks,
+        }
+    }
+
+    /// The servers whose commands are those of a guard; an optimistic one has no others than the stock's.
+    fn of(&self, guard: Guard) -> &[RedisServer] {
+        use std::slice::from_ref;
+        match guard {
+            Guard::Nothing => &[],
+            Guard::Watch => from_ref(&self.stock),
+            Guard::Redlock => &self.quorum.servers,
+            _ => from_ref(&self.locks),
+        }
+    }
+
+    /// How many commands a guard's clients have sent so far.
+    pub(crate) async fn sent(&self, guard: Guard) -> u64 {
+        let mut commands = 0;
+        for server in self.of(guard) {
+            commands += Sent::so_far(server, guard.plain()).await.commands;
+        }
+        commands
+    }
+
+    /// The version of the servers.
+    pub(crate) async fn version(&self) -> String {
+        let info: redis::RedisResult<redis::InfoDict> = redis::cmd("INFO")
+            .arg("server")
+            .query_async(&mut self.stock.connection().await)
+            .await;
+        let version = info.ok().and_then(|info| info.get("redis_version"));
+        version.unwrap_or_else(|| "of an unknown version".into())
+    }
+
+    /// Whether somebody holds the lock of this key.
+    pub(crate) async fn is_held(&self, guard: Guard, key: &str) -> bool {
+        let server = match guard {
+            Guard::Redlock => &self.quorum.servers[0],
+            _ => &self.locks,
+        };
+        let keys = server.keys().await;
+        keys.iter().any(|stored| stored.contains(key))
+    }
+}

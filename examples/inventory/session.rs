@@ -1,0 +1,179 @@
+//! A session: one client of the shop, with connections, and so locks, of its own, as another process has.
+
+use std::time::{Duration, Instant};
+
+use lock_runtime::{LockClient, LockError};
+use uuid::Uuid;
+
+use crate::{
+    Failure,
+    by_hand::{ByHand, Kind},
+    guard::Guard,
+    ours::{self, Way},
+    purchase::{Outcome, Pace, Purchase},
+    servers::Urls,
+    shop::Shop,
+};
+
+/// The fixed lease where one dies or is slow.
+pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(1);
+
+/// The lease by hand where nobody is to be slower; ours has its default there, 30 s too, and renewed.
+const AMPLE_LEASE: Duration = Duration::from_secs(30);
+
+/// Which lease a lock has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lease {
+    Ample,
+    Short,
+}
+
+impl Lease {
+    fn duration(self) -> Duration {
+        match self {
+            Self::Ample => AMPLE_LEASE,
+            Self::Short => SHORT_LEASE,
+        }
+    }
+}
+
+/// One client of the shop.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    pub(crate) shop: Shop,
+    sale: String,
+    locks: Locks,
+}
+
+#[derive(Debug, Clone)]
+enum Locks {
+    None,
+    Optimistic,
+    ByHand(ByHand),
+    Ours(LockClient, Way),
+}
+
+/// One purchase, seen from outside.
+#[derive(Debug, Clone)]
+pub(crate) struct Visit {
+    pub(crate) buyer: String,
+    pub(crate) outcome: Outcome,
+    pub(crate) entered: Instant,
+    /// From the call until it was inside, for the last time if it came again.
+    pub(crate) waited: Duration,
+    /// None if its body was dropped.
+    pub(crate) inside: Option<Duration>,
+    pub(crate) tries: u64,
+}
+
+impl Session {
+    /// Connects, and takes a lock once: what is done on a first call only is not measured.
+    pub(crate) async fn open(guard: Guard, urls: &Urls, sale: &str) -> Result<Self, Failure> {
+        let by_hand =
+            async |kind| Ok::<_, Failure>(Locks::ByHand(ByHand::connect(kind, &urls.locks).await?));
+        let locks = match guard {
+            Guard::Nothing => Locks::None,
+            Guard::Watch => Locks::Optimistic,
+            Guard::SetNx => by_hand(Kind::SetNx).await?,
+            Guard::SetPx => by_hand(Kind::SetPx).await?,
+            Guard::Reentrant => by_hand(Kind::Reentrant).await?,
+            Guard::Ours(way) => Locks::Ours(LockClient::connect(&urls.locks).await?, way),
+            Guard::Redlock => Locks::Ours(LockClient::connect(&urls.locks).await?, Way::Handoff),
+        };
+        if let Locks::Ours(client, _) = &locks {
+            let first = client.lock(format!("first:{}", Uuid::new_v4()));
+            first.run(async {}).await?;
+        }
+        Ok(Self {
+            shop: Shop::open(&urls.stock, sale).await?,
+            sale: sale.to_owned(),
+            locks,
+        })
+    }
+
+    /// So many, for so many buyers: each has a session of its own where connections cannot be shared.
+    pub(crate) async fn open_many(
+        guard: Guard,
+        urls: &Urls,
+        sale: &str,
+        sessions: usize,
+        buyers: usize,
+    ) -> Result<Vec<Self>, Failure> {
+        let count = if guard.shares_connections() {
+            sessions
+        } else {
+            buyers
+        };
+        let mut opened = Vec::new();
+        for _ in 0..count {
+            opened.push(Self::open(guard, urls, sale).await?);
+        }
+        Ok(opened)
+    }
+
+    /// Goes in under the guard, runs the purchase, and leaves.
+    pub(crate) async fn visit(
+        &self,
+        buyer: String,
+        pace: Pace,
+        lease: Lease,
+    ) -> Result<Visit, Failure> {
+        let asked = Instant::now();
+        let mut purchase = Purchase::new(&self.shop, &buyer, pace);
+        let outcome = match &self.locks {
+            Locks::None => purchase.run(None).await?,
+            Locks::Optimistic => purchase.run_optimistic().await?,
+            Locks::ByHand(locks) => {
+                let (key, owner) = (lock_key(&self.sale), Uuid::new_v4().to_string());
+                locks.lock(&key, &owner, lease.duration()).await?;
+                let outcome = purchase.run(None).await;
+                locks.unlock(&key, &owner).await?;
+                outcome?
+            }
+            Locks::Ours(client, way) => {
+                let call = ours::run(*way, lease, &self.sale, &mut purchase);
+                match client.scope(call).await {
+                    Err(error) if is_lost(&error) => Outcome::Cancelled,
+                    ended => ended?,
+                }
+            }
+        };
+        let (entered, left, tries) = (
+            purchase.entered.unwrap_or(asked),
+            purchase.left,
+            purchase.tries,
+        );
+        Ok(Visit {
+            buyer,
+            outcome,
+            entered,
+            waited: entered - asked,
+            inside: left.map(|left| left - entered),
+            tries,
+        })
+    }
+
+    /// Whether the lock is taken, and will be until somebody deletes it.
+    pub(crate) async fn has_no_end(&self) -> Result<bool, Failure> {
+        match &self.locks {
+            Locks::ByHand(locks) => Ok(locks.has_no_end(&lock_key(&self.sale)).await?),
+            Locks::None | Locks::Optimistic | Locks::Ours(..) => Ok(false),
+        }
+    }
+
+    /// Waits until every release is confirmed.
+    pub(crate) async fn close(&self) {
+        if let Locks::Ours(client, _) = &self.locks {
+            client.shutdown().await;
+        }
+    }
+}
+
+/// The lock of a sale. Its name is hexadecimal, so ours escapes nothing in it.
+pub(crate) fn lock_key(sale: &str) -> String {
+    format!("stock:{sale}")
+}
+
+fn is_lost(error: &Failure) -> bool {
+    matches!(error.downcast_ref(), Some(LockError::Lost { .. }))
+}

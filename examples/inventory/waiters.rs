@@ -1,0 +1,190 @@
+//! Many buyers at once, and what they did, waited and sent.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{sync::Barrier, task::JoinSet, time::sleep};
+
+use crate::{
+    Failure,
+    guard::Guard,
+    purchase::{Outcome, Pace},
+    servers::Servers,
+    session::{Lease, Session, Visit},
+    shop::IN_TRANSACTION,
+};
+
+/// Who comes, and for what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) buyers: usize,
+    /// Clients that the buyers share.
+    pub(crate) sessions: usize,
+    /// How often each comes, unless all is sold before, and what it takes to come again.
+    pub(crate) wishes: usize,
+    pub(crate) walk: Duration,
+    pub(crate) pace: Pace,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    /// Of each buyer.
+    visits: Vec<Vec<Visit>>,
+    wall: Duration,
+    commands: u64,
+    sessions: usize,
+    /// Sorted.
+    waits: Vec<Duration>,
+}
+
+impl Waiters {
+    /// Lets all in at once, and waits until the last has left.
+    pub(crate) async fn gather(
+        servers: &Servers,
+        guard: Guard,
+        sale: &str,
+        plan: Plan,
+    ) -> Result<Self, Failure> {
+        let Plan {
+            buyers, sessions, ..
+        } = plan;
+        let sessions =
+            Session::open_many(guard, &servers.urls(guard), sale, sessions, buyers).await?;
+        let doors = Arc::new(Barrier::new(plan.buyers + 1));
+        let mut inside = JoinSet::new();
+        for number in 0..plan.buyers {
+            let (session, doors) = (sessions[number % sessions.len()].clone(), doors.clone());
+            inside.spawn(async move {
+                doors.wait().await;
+                come(&session, number, plan).await
+            });
+        }
+        let before = servers.sent(guard).await;
+        doors.wait().await;
+        let opened = Instant::now();
+        let mut visits = Vec::new();
+        while let Some(buyer) = inside.join_next().await {
+            visits.push(buyer??);
+        }
+        let wall = opened.elapsed();
+        let counted = servers.sent(guard).await - before;
+        for session in &sessions {
+            session.close().await;
+        }
+        let commands = counted + refused(&visits) * IN_TRANSACTION;
+        Ok(Self::of(visits, wall, commands, sessions.len()))
+    }
+
+    /// Buyers with their visits; how long it took in all, and what they sent, from so many sessions.
+    pub(crate) fn of(
+        visits: Vec<Vec<Visit>>,
+        wall: Duration,
+        commands: u64,
+        sessions: usize,
+    ) -> Self {
+        let mut waits: Vec<Duration> = visits.iter().flatten().map(|visit| visit.waited).collect();
+        waits.sort_unstable();
+        Self {
+            visits,
+            wall,
+            commands,
+            sessions,
+            waits,
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Visit> {
+        self.visits.iter().flatten()
+    }
+
+    /// How often somebody was inside.
+    pub(crate) fn entries(&self) -> u64 {
+        self.waits.len() as u64
+    }
+
+    /// How often somebody read and thought: more often than that where it was in vain.
+    pub(crate) fn tries(&self) -> u64 {
+        self.all().map(|visit| visit.tries).sum()
+    }
+
+    /// Those who were told that they have bought.
+    pub(crate) fn told(&self) -> impl Iterator<Item = &str> {
+        let bought = self.all().filter(|visit| visit.outcome == Outcome::Sold);
+        bought.map(|visit| visit.buyer.as_str())
+    }
+
+    pub(crate) fn commands(&self) -> u64 {
+        self.commands
+    }
+
+    pub(crate) fn per_acquisition(&self) -> f64 {
+        self.commands as f64 / self.entries() as f64
+    }
+
+    pub(crate) fn per_second(&self) -> f64 {
+        self.commands as f64 / self.wall.as_secs_f64()
+    }
+
+    /// The time of the whole, beside that of the bodies alone if they follow one another without a gap.
+    pub(crate) fn over_ideal(&self) -> f64 {
+        let bodies: Duration = self.all().filter_map(|visit| visit.inside).sum();
+        self.wall.as_secs_f64() / bodies.as_secs_f64()
+    }
+
+    /// The wait that a share of the visits does not exceed.
+    pub(crate) fn wait(&self, share: f64) -> Duration {
+        let last = self.waits.len().saturating_sub(1);
+        let wait = self.waits.get((last as f64 * share).round() as usize);
+        wait.copied().unwrap_or_default()
+    }
+
+    /// Purchases of the buyer with the fewest, and of the one with the most.
+    pub(crate) fn least_and_most(&self) -> (usize, usize) {
+        let bought = self.visits.iter().map(|visits| {
+            let sold = |visit: &&Visit| visit.outcome == Outcome::Sold;
+            visits.iter().filter(sold).count()
+        });
+        bought.fold((usize::MAX, 0), |(least, most), count| {
+            (least.min(count), most.max(count))
+        })
+    }
+
+    /// The most that a queue may send: two scripts for each acquisition, one more for a hold that lasts over 100 ms, the
+    /// first look of each client and five more a second; and one in twenty for what a busy machine adds.
+    pub(crate) fn ceiling_of_a_queue(&self) -> u64 {
+        const LONG: Duration = Duration::from_millis(90);
+        const LOOKS_A_SECOND: f64 = 5.0;
+        let inside = self.all().filter_map(|visit| visit.inside);
+        let long = inside.filter(|time| *time >= LONG).count() as u64;
+        let looks = self.sessions as f64 * (1.0 + LOOKS_A_SECOND * self.wall.as_secs_f64());
+        let due = 2 * self.entries() + long + looks as u64;
+        due + self.entries() / 20
+    }
+}
+
+/// Tries that came to a refused write. The server does not count the commands of such a transaction: they were sent, and
+/// never called.
+fn refused(visits: &[Vec<Visit>]) -> u64 {
+    let visits = visits.iter().flatten();
+    visits.map(|visit| visit.tries.saturating_sub(1)).sum()
+}
+
+async fn come(session: &Session, number: usize, plan: Plan) -> Result<Vec<Visit>, Failure> {
+    let mut visits = Vec::new();
+    for wish in 0..plan.wishes {
+        if wish > 0 {
+            sleep(plan.walk).await;
+        }
+        let buyer = format!("{number}-{wish}");
+        let visit = session.visit(buyer, plan.pace, Lease::Ample).await?;
+        let over = visit.outcome == Outcome::SoldOut;
+        visits.push(visit);
+        if over {
+            break;
+        }
+    }
+    Ok(visits)
+}

@@ -1,0 +1,109 @@
+//! How cohorts are left, and releases nobody waits for.
+
+use std::time::{Duration, Instant};
+
+use lock_runtime::Release;
+use support::{
+    epsilon,
+    stores::{MS, SECOND, Store, hold, until_free, until_waiting},
+};
+
+/// Its turn has come, and it is dropped before it has seen so: it held nothing, and so released nothing.
+#[tokio::test]
+async fn a_turn_that_nobody_takes_is_no_release() {
+    for store in [Store::memory(), Store::redis().await] {
+        eprintln!("on {store:?}");
+        let [client, other] = store.clients().await;
+        let guard = hold(&other, "k").await;
+        let (entering, mut entered) = tokio::sync::mpsc::unbounded_channel();
+        let mut callers = Vec::new();
+        for caller in 0..2 {
+            let (lock, entering) = (client.lock("k").wait(20 * SECOND), entering.clone());
+            callers.push(tokio::spawn(async move {
+                entering.send(lock.acquire().await.unwrap()).unwrap();
+            }));
+            until_waiting(&other, "k", caller + 1).await;
+        }
+        guard.release().await;
+        let first = entered.recv().await.unwrap();
+        first.release().await;
+        callers[1].abort();
+        until_free(&other, "k").await;
+        tokio::time::sleep(50 * MS).await;
+        let stats = client.stats();
+        assert_eq!((stats.acquired, stats.released), (1, 1), "{stats:?}");
+    }
+}
+
+/// The lock is kept after a member whose neighbour still waits, and the client is shut down: the neighbour is dismissed,
+/// nothing is left to do, and the lock stays taken for its time.
+#[tokio::test]
+async fn shutting_down_does_not_wait_for_a_lock_that_is_kept() {
+    const AT_LEAST: Duration = Duration::from_secs(5);
+    for store in [Store::memory(), Store::redis().await] {
+        eprintln!("on {store:?}");
+        let [client, other] = store.clients().await;
+        let guard = hold(&other, "k").await;
+        let (entering, mut entered) = tokio::sync::mpsc::unbounded_channel();
+        for caller in 0..2 {
+            let lock = client.lock("k").wait(20 * SECOND).lease(20 * SECOND);
+            let lock = lock.hold_at_least(AT_LEAST);
+            let entering = entering.clone();
+            tokio::spawn(async move {
+                let _ = entering.send(lock.acquire().await);
+            });
+            until_waiting(&other, "k", caller + 1).await;
+        }
+        guard.release().await;
+        let first = entered.recv().await.unwrap().unwrap();
+        let since = Instant::now();
+        first.release().await;
+        client.shutdown().await;
+        let took = since.elapsed();
+        assert!(entered.recv().await.unwrap().is_err(), "it was dismissed");
+        assert!(took < SECOND + epsilon(), "shut down after {took:?}");
+        other
+            .lock("k")
+            .wait(20 * SECOND)
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await;
+        let free = since.elapsed();
+        assert!(
+            free > AT_LEAST - 20 * MS && free < AT_LEAST + 200 * MS + epsilon(),
+            "{free:?}"
+        );
+    }
+}
+
+/// Nobody has been there from this runtime before.
+#[tokio::test]
+async fn the_first_calls_of_a_runtime_are_not_in_their_own_way() {
+    for store in [
+        Store::memory(),
+        Store::redis().await,
+        Store::redisson().await,
+        Store::redlock().await,
+    ] {
+        eprintln!("on {store:?}");
+        for _ in 0..20 {
+            let client = store.client().await;
+            let lock = client
+                .lock("k")
+                .wait(Duration::ZERO)
+                .release(Release::Background);
+            if store.is_redlock() {
+                // A quorum is asked over the engine's connections until the runtime has its own.
+                let patient = client.lock("k").wait(20 * SECOND);
+                assert_eq!(patient.run(async {}).await, Ok(()));
+                until_free(&client, "k").await;
+            }
+            for turn in 0..10 {
+                assert_eq!(lock.run(async {}).await, Ok(()), "turn {turn}");
+            }
+            until_free(&client, "k").await;
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! Rows 40, 42, 45, 48: cohorts whose process ends or stands still, or whose grant is lost, and a waiters of four processes.
+
+use std::time::{Duration, Instant};
+
+use lock_runtime::{LockClient, LockError};
+use redis::aio::MultiplexedConnection;
+use support::{
+    assert_lost,
+    clock::now,
+    history::History,
+    process::{self, Worker},
+    proxy::FaultProxy,
+    server::{RedisServer, ask},
+};
+
+use crate::{
+    fixture::{MS, NAME, NAMESPACE, QUEUE, SECOND, client, grant, left, row, until},
+    waiters::{Waiters, holder, time_to_live, until_cohort},
+};
+
+/// A process whose callers queue one after the other, and have the lock as a cohort then.
+///
+/// It prints `entered <number> <token>`. The caller `stays` leaves when it is told to, or when its lease is lost; the others
+/// at once. With `nested`, the first one enters again for a minute while it is inside.
+#[tokio::test]
+#[ignore = "run as a process of its own by the other tests"]
+async fn worker_process() {
+    let variable = |name: &str| std::env::var(name).expect("a worker is told what to do");
+    let number = |name: &str| variable(name).parse::<usize>().unwrap();
+    let url = variable("WORKER_URL");
+    let builder = LockClient::builder().url(url).namespace(NAMESPACE);
+    let client = builder.connect().await.unwrap();
+    // Whoever asks before there is a connection has no order yet.
+    client.lock("warm").run(async {}).await.unwrap();
+    let lease = MS * u32::try_from(number("WORKER_LEASE_MS")).unwrap();
+    let (stays, nested) = (number("WORKER_STAYS"), number("WORKER_NESTED") == 1);
+    let mut callers = tokio::task::JoinSet::new();
+    for caller in 0..number("WORKER_CALLERS") {
+        let lock = client.lock("k").wait(120 * SECOND).lease(lease);
+        let again = client.lock("k").lease(60 * SECOND);
+        callers.spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            let (token, entered) = (guard.token(), now());
+            let ended = guard.run(async {
+                if caller == stays {
+                    println!("\nentered {caller} {token}");
+                    std::future::pending::<()>().await;
+                } else if nested && caller == 0 {
+                    again.run(async {}).await.unwrap();
+                }
+            });
+            match ended.await {
+                Err(LockError::Lost { .. }) => println!("\nlost {caller}"),
+                ended => {
+                    ended.unwrap();
+                    println!("\nvisit {caller} {token} {entered} {}", now());
+                }
+            }
+            guard.release().await;
+        });
+    }
+    callers.join_all().await;
+    println!("\nended");
+    client.shutdown().await;
+}
+
+/// Nobody stays.
+const NOBODY: usize = usize::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Process {
+    callers: usize,
+    stays: usize,
+    nested: bool,
+    lease: Duration,
+}
+
+impl Process {
+    fn start(self, server: &RedisServer) -> Worker {
+        let variables = [
+            ("WORKER_URL", server.url()),
+            ("WORKER_CALLERS", self.callers.to_string()),
+            ("WORKER_STAYS", self.stays.to_string()),
+            ("WORKER_NESTED", u8::from(self.nested).to_string()),
+            ("WORKER_LEASE_MS", self.lease.as_millis().to_string()),
+        ];
+        let variables: Vec<_> = variables
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
+        let test = "cohort::losses::worker_process";
+        Worker::start(process::of_this_test(test, &variables))
+    }
+}
+
+/// The numbers after this word.
+fn numbers<const N: usize>(line: &str, word: &str) -> Option<[u64; N]> {
+    let mut fields = line.split(' ');
+    if fields.next() != Some(word) {
+        return None;
+    }
+    let numbers: Option<Vec<u64>> = fields.map(|field| field.parse().ok()).collect();
+    numbers?.try_into().ok()
+}
+
+/// What is left of the lease of `k`, in all.
+async fn rest(redis: &mut MultiplexedConnection) -> Duration {
+    time_to_live(redis).await.expect("it is held")
+}
+
+/// Row 40: the process of a cohort is killed while the member `stays` is inside. Those of other processes enter when its
+/// lease has ended, each in its place.
+async fn killed_in_a_cohort(stays: usize) -> Duration {
+    const LEASE: Duration = Duration::from_millis(1500);
+    const MEMBERS: usize = 64;
+    let server = RedisServer::start().await;
+    let mut redis = server.connection().await;
+    let others = [client(&server.url()).await, client(&server.url()).await];
+    let mut waiters = Waiters::at(&server).await;
+    let guard = holder(&others[0]).await;
+    let process = Process {
+        callers: MEMBERS,
+        stays,
+        nested: false,
+        lease: LEASE,
+    };
+    let mut worker = process.start(&server);
+    waiters.until_queued(MEMBERS).await;
+    // Others, some of the same process between them.
+    for caller in 0..4 {
+        let lock = others[caller % 2].lock("k").wait(60 * SECOND);
+        waiters.queue(lock.lease(30 * SECOND)).await;
+    }
+    let mut second = process.start(&server);
+    waiters.until_queued(2 * MEMBERS + 4).await;
+    waiters.queue(others[0].lock("k").wait(60 * SECOND)).await;
+    guard.release().await;
+    let cohort = until_cohort(&server, MEMBERS).await;
+    let entered = worker.until("entered").await;
+    let [_, token] = numbers(&entered, "entered").unwrap();
+    assert_eq!(token, cohort.token + stays as u64);
+    second.kill();
+    worker.kill();
+    let left = rest(&mut redis).await;
+    let ends = Instant::now() + left;
+    assert!(left <= LEASE, "{left:?} are left of a lease of {LEASE:?}");
+    let first = waiters.next().await;
+    assert_eq!(first.caller, 0);
+    assert!(first.token() > cohort.token + MEMBERS as u64 - 1);
+    let took = first.at.saturating_duration_since(ends);
+    first.leave().await;
+    waiters.pass(1..5).await;
+    waiters.assert_clean();
+    until(async || self::left(&server).await.is_empty()).await;
+    took
+}
+
+#[tokio::test]
+async fn row_40_process_of_a_block_killed() {
+    row(40, async |seen| {
+        for stays in [0, 30, 63] {
+            let took = killed_in_a_cohort(stays).await;
+            seen.within(
+                "the next one enters after the rest of the lease",
+                Duration::ZERO,
+                took,
+            );
+        }
+    })
+    .await;
+}
+
+/// What takes a grant away.
+#[derive(Debug, Clone, Copy)]
+enum Removal {
+    Del,
+    FlushAll,
+}
+
+/// Row 42: an operator takes the grant of a cohort away while its second member is inside.
+async fn removed(removal: Removal) -> Duration {
+    const LEASE: Duration = Duration::from_millis(900);
+    const MEMBERS: usize = 5;
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let (ours, other) = (client(&server.url()).await, client(&proxy.url()).await);
+    let mut waiters = Waiters::at(&server).await;
+    let guard = holder(&ours).await;
+    let lock = ours.lock("k").wait(60 * SECOND).lease(LEASE);
+    waiters.queue_many(MEMBERS, &lock).await;
+    waiters
+        .queue_many(2, &other.lock("k").wait(60 * SECOND))
+        .await;
+    guard.release().await;
+    let cohort = until_cohort(&server, MEMBERS).await;
+    waiters.pass([0]).await;
+    let mut second = waiters.next().await;
+    second.loses();
+    // Nobody else looks before the holder is told: it would find the lock free.
+    proxy.hold_requests(true);
+    let removed = Instant::now();
+    let mut command = match removal {
+        Removal::Del => redis::cmd("DEL"),
+        Removal::FlushAll => redis::cmd("FLUSHALL"),
+    };
+    if let Removal::Del = removal {
+        command.arg(NAME);
+    }
+    let mut redis = server.connection().await;
+    command.exec_async(&mut redis).await.unwrap();
+    let lost = second.guard.run(std::future::pending::<()>()).await;
+    let took = removed.elapsed();
+    assert_lost(&lost);
+    // The others come in at once, under a new grant.
+    let third = waiters.next().await;
+    assert_eq!(third.caller, 2);
+    assert!(third.token() > cohort.token + MEMBERS as u64 - 1);
+    proxy.hold_requests(false);
+    // It gives nothing back that is another's.
+    second.leave().await;
+    assert_eq!(third.guard.loss(), None);
+    until(async || queue_length(&server).await == 2).await;
+    third.leave().await;
+    waiters.pass(3..MEMBERS + 2).await;
+    waiters.assert_clean();
+    assert_eq!(ours.stats().lost, 1);
+    until(async || left(&server).await.is_empty()).await;
+    took
+}
+
+/// How many queue.
+async fn queue_length(server: &RedisServer) -> usize {
+    let mut redis = server.connection().await;
+    ask(&mut redis, redis::cmd("ZCARD").arg(QUEUE)).await
+}
+
+#[tokio::test]
+async fn row_42_grant_of_a_block_deleted() {
+    row(42, async |seen| {
+        let took = removed(Removal::Del).await;
+        seen.within("told after the deletion", 300 * MS, took);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn row_42_flushall_in_a_block() {
+    row(42, async |seen| {
+        let took = removed(Removal::FlushAll).await;
+        seen.within("told after the deletion", 300 * MS, took);
+    })
+    .await;
+}
+
+/// Row 42: the process of a cohort stands still past its lease: the member inside is told, and the others stand where they
+/// stood, before those who came later.
+#[tokio::test]
+async fn row_42_process_of_a_block_stopped() {
+    const MEMBERS: usize = 4;
+    row(42, async |_| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let mut waiters = Waiters::at(&server).await;
+        let guard = holder(&client).await;
+        let process = Process {
+            callers: MEMBERS,
+            stays: 1,
+            nested: false,
+            lease: 500 * MS,
+        };
+        let mut worker = process.start(&server);
+        waiters.until_queued(MEMBERS).await;
+        let lock = client.lock("k").wait(60 * SECOND);
+        waiters.queue(lock.clone()).await;
+        guard.release().await;
+        let cohort = until_cohort(&server, MEMBERS).await;
+        worker.until("entered 1 ").await;
+        worker.signal("STOP");
+        let next = waiters.next().await;
+        assert!(next.token() > cohort.token + MEMBERS as u64 - 1);
+        waiters.queue(lock).await;
+        worker.signal("CONT");
+        worker.until("lost 1").await;
+        // Those who have not been inside yet.
+        waiters.until_queued(1 + MEMBERS - 2).await;
+        assert_eq!(next.guard.loss(), None);
+        let newest = next.token();
+        next.leave().await;
+        let mut visits = Vec::new();
+        for _ in 2..MEMBERS {
+            let line = worker.until("visit").await;
+            let [caller, token, _, _] = numbers(&line, "visit").unwrap();
+            visits.push((caller, token));
+        }
+        let last = waiters.next().await;
+        let token = last.token();
+        last.leave().await;
+        visits.push((MEMBERS as u64, token));
+        let callers: Vec<u64> = visits.iter().map(|(caller, _)| *caller).collect();
+        assert_eq!(callers, [2, 3, 4]);
+        let tokens = std::iter::once(newest).chain(visits.iter().map(|(_, token)| *token));
+        assert!(tokens.is_sorted_by(|a, b| a < b), "{newest}, {visits:?}");
+        worker.until("ended").await;
+        waiters.assert_clean();
+        until(async || left(&server).await.is_empty()).await;
+    })
+    .await;
+}
+
+/// Row 45: the first member of a cohort has entered again for a minute, and its process is killed while the second one is
+/// inside: the lock is free when that one's lease has ended.
+#[tokio::test]
+async fn row_45_killed_after_a_longer_nested_lease() {
+    const LEASE: Duration = Duration::from_secs(2);
+    row(45, async |seen| {
+        let server = RedisServer::start().await;
+        let mut redis = server.connection().await;
+        let client = client(&server.url()).await;
+        let mut waiters = Waiters::at(&server).await;
+        let guard = holder(&client).await;
+        let process = Process {
+            callers: 3,
+            stays: 1,
+            nested: true,
+            lease: LEASE,
+        };
+        let mut worker = process.start(&server);
+        waiters.until_queued(3).await;
+        waiters.queue(client.lock("k").wait(60 * SECOND)).await;
+        // What the nested entry asked for, as the server was told.
+        let asked = server.calls().await.get("pexpire").copied().unwrap_or(0);
+        guard.release().await;
+        let cohort = until_cohort(&server, 3).await;
+        worker.until("entered 1 ").await;
+        let entered = Instant::now();
+        // The lease that begins anew behind the second one.
+        let mut left = Duration::MAX;
+        until(async || {
+            left = rest(&mut redis).await;
+            left <= LEASE
+        })
+        .await;
+        seen.within(
+            "the lease is its own after it entered",
+            Duration::ZERO,
+            entered.elapsed(),
+        );
+        let extended = server.calls().await.get("pexpire").copied().unwrap_or(0);
+        assert!(
+            extended >= asked + 2,
+            "the first one has not extended the lease"
+        );
+        let ends = Instant::now() + rest(&mut redis).await;
+        worker.kill();
+        let next = waiters.next().await;
+        assert!(next.token() > cohort.token + 2);
+        let took = next.at.saturating_duration_since(ends);
+        seen.within(
+            "the next one enters after the rest of the lease",
+            Duration::ZERO,
+            took,
+        );
+        next.leave().await;
+        waiters.assert_clean();
+        assert_eq!(grant(&server).await, None);
+    })
+    .await;
+}
+
+/// Row 48: a thousand callers in four processes queue all at once, in groups.
+#[tokio::test]
+async fn row_48_a_thousand_queue_in_groups() {
+    const PROCESSES: usize = 4;
+    const CALLERS: usize = 250;
+    row(48, async |seen| {
+        let server = RedisServer::start().await;
+        let mut redis = server.connection().await;
+        let client = client(&server.url()).await;
+        let mut waiters = Waiters::at(&server).await;
+        let guard = holder(&client).await;
+        let asked = server.scripts().await;
+        let start = Instant::now();
+        let process = Process {
+            callers: CALLERS,
+            stays: NOBODY,
+            nested: false,
+            lease: 30 * SECOND,
+        };
+        let mut workers: Vec<_> = (0..PROCESSES).map(|_| process.start(&server)).collect();
+        waiters.until_queued(PROCESSES * CALLERS).await;
+        let queue: Vec<String> =
+            ask(&mut redis, redis::cmd("ZRANGE").arg(QUEUE).arg(0).arg(-1)).await;
+        let released = Instant::now();
+        guard.release().await;
+        let mut visits = Vec::new();
+        for (process, worker) in workers.iter_mut().enumerate() {
+            while let Some(line) = worker.line().await.filter(|line| line != "ended") {
+                if let Some([caller, token, entered, left]) = numbers(&line, "visit") {
+                    visits.push((token, process, caller, entered, left));
+                }
+            }
+        }
+        seen.within("all have been inside", 10 * SECOND, released.elapsed());
+        let took = start.elapsed();
+        visits.sort_unstable();
+        assert_eq!(visits.len(), PROCESSES * CALLERS);
+        // Over all processes in the order in which they queued, and those of each in the order in which they asked.
+        let inboxes = queue.iter().map(|member| member.split('|').nth(1).unwrap());
+        let mut of: [Option<&str>; PROCESSES] = [None; PROCESSES];
+        let mut next = [0; PROCESSES];
+        let (history, base, origin) = (History::new(), Instant::now(), now());
+        for ((token, process, caller, entered, left), inbox) in visits.into_iter().zip(inboxes) {
+            assert_eq!(
+                *of[process].get_or_insert(inbox),
+                inbox,
+                "not in the order of the queue"
+            );
+            assert_eq!(caller, next[process], "not in the order of their asking");
+            next[process] += 1;
+            let at = |time: u64| base - Duration::from_nanos(origin - time);
+            history.record("k", token, at(entered), at(left));
+        }
+        history.check().assert_clean(PROCESSES * CALLERS);
+        // A tenth of a command each, and the processes' looks, five times a second; and the first use of each script.
+        let looks = took.as_millis() / 200 * PROCESSES as u128;
+        let scripts = u128::from(server.scripts().await - asked);
+        let most = (PROCESSES * CALLERS / 10) as u128 + looks + 40;
+        println!(
+            "row 48: {scripts} scripts for {} callers, {looks} of them looks at most",
+            PROCESSES * CALLERS
+        );
+        assert!(scripts <= most, "{scripts} scripts, {looks} looks");
+        until(async || self::left(&server).await.is_empty()).await;
+    })
+    .await;
+}

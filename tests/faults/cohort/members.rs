@@ -1,0 +1,351 @@
+//! Rows 39, 41, 43, 46, 47: events in the middle of a cohort, while its process lives.
+
+use std::time::{Duration, Instant};
+
+use lock_runtime::LockError;
+use support::server::{RedisServer, ask};
+
+use super::{BEHIND, Fixture, MEMBERS};
+use crate::{
+    fixture::{MS, NAME, QUEUE, SECOND, grant, row, until},
+    waiters::{Stored, holder, time_to_live, until_cohort},
+};
+
+/// When a member of a cohort is cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// It queues.
+    Before,
+    /// The server has given it the lock, and its process does not know yet.
+    AtThePush,
+    /// It waits for its turn in the process; the first one is inside.
+    After,
+    /// Its turn has come, and it has not been polled since.
+    AtItsTurn,
+}
+
+/// These are cancelled, the others come in.
+async fn cancelled(callers: &[usize], when: When) -> Duration {
+    let mut fixture = Fixture::start().await;
+    let guard = holder(&fixture.direct).await;
+    fixture.queued(30 * SECOND).await;
+    let mut others: Vec<usize> = (0..MEMBERS).filter(|one| !callers.contains(one)).collect();
+    if when == When::Before {
+        for caller in callers {
+            fixture.waiters.cancel(*caller).await;
+        }
+        fixture.waiters.until_queued(others.len() + 1).await;
+    }
+    fixture.proxy.hold_replies(when == When::AtThePush);
+    guard.release().await;
+    let members = match when {
+        When::Before => others.len(),
+        _ => MEMBERS,
+    };
+    if members > 0 {
+        until_cohort(&fixture.server, members).await;
+    }
+    if when == When::AtThePush {
+        for caller in callers {
+            fixture.waiters.cancel(*caller).await;
+        }
+        assert!(fixture.waiters.is_quiet(), "the push was held back");
+        fixture.proxy.hold_replies(false);
+    }
+    if when == When::After {
+        let first = fixture.waiters.next().await;
+        assert_eq!(first.caller, 0);
+        for caller in callers.iter().filter(|caller| **caller > 0) {
+            fixture.waiters.cancel(*caller).await;
+        }
+        if callers.contains(&0) {
+            first.vanish();
+        } else {
+            first.leave().await;
+        }
+        others.retain(|other| *other > 0);
+    }
+    if let (When::AtItsTurn, [caller]) = (when, callers) {
+        fixture.waiters.pass(0..caller - 1).await;
+        let before = fixture.waiters.next().await;
+        assert_eq!(before.caller, caller - 1);
+        before.leave().await;
+        assert!(
+            fixture.waiters.is_quiet(),
+            "its turn has come, and it was not polled"
+        );
+        fixture.waiters.cancel(*caller).await;
+        others.retain(|other| other > caller);
+    }
+    let mut freed = Instant::now();
+    for caller in others {
+        let entered = fixture.waiters.next().await;
+        assert_eq!(
+            entered.caller, caller,
+            "{callers:?} were cancelled {when:?}"
+        );
+        entered.leave().await;
+        freed = Instant::now();
+    }
+    let next = fixture.waiters.next().await;
+    assert_eq!(next.caller, BEHIND, "{callers:?} were cancelled {when:?}");
+    let took = next.at.saturating_duration_since(freed);
+    next.leave().await;
+    fixture.end().await;
+    took
+}
+
+/// Row 39: members of a cohort are cancelled: the others have their turns, in order, and the one behind them after them.
+#[tokio::test]
+async fn row_39_members_cancelled() {
+    row(39, async |seen| {
+        let (first, middle, last) = (0, MEMBERS / 2, MEMBERS - 1);
+        let all: Vec<usize> = (0..MEMBERS).collect();
+        for when in [When::Before, When::AtThePush, When::After] {
+            for callers in [&[first][..], &[middle], &[last], &all] {
+                let took = cancelled(callers, when).await;
+                seen.within(
+                    "the next process enters after the cohort",
+                    Duration::ZERO,
+                    took,
+                );
+            }
+        }
+        // Of the first one the push is the turn: row 8 and the promises drop it there.
+        for caller in [1, middle, last] {
+            let took = cancelled(&[caller], When::AtItsTurn).await;
+            seen.within(
+                "the next process enters after the cohort",
+                Duration::ZERO,
+                took,
+            );
+        }
+    })
+    .await;
+}
+
+/// Row 41: the connection breaks while a member of a cohort is inside: it goes on, and so do the others.
+async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
+    let mut fixture = Fixture::start().await;
+    let (cohort, first) = fixture.inside(30 * SECOND).await;
+    first.leave().await;
+    let second = fixture.waiters.next().await;
+    let connections = fixture.proxy.connections();
+    cut(&fixture).await;
+    let proxy = &fixture.proxy;
+    until(async || proxy.connections() > connections).await;
+    // The members ask for their places again: they have theirs in the grant.
+    let status = async || fixture.behind.lock("k").status().await.unwrap();
+    assert_eq!(status().await.waiters, MEMBERS - 2 + 1);
+    let extended = second.guard.extend(40 * SECOND).await.unwrap();
+    assert!(extended > 35 * SECOND, "{extended:?}");
+    assert_eq!(second.guard.loss(), None);
+    assert_eq!(
+        until_cohort(&fixture.server, MEMBERS).await.token,
+        cohort.token
+    );
+    assert_eq!(fixture.waiters.queued().await, 1, "a member queues twice");
+    assert_eq!((second.caller, second.token()), (1, cohort.token + 1));
+    second.leave().await;
+    // Once more, and this time a member leaves before the connection is back.
+    let third = fixture.waiters.next().await;
+    cut(&fixture).await;
+    third.leave().await;
+    fixture.waiters.pass(3..MEMBERS).await;
+    let released = Instant::now();
+    let next = fixture.waiters.next().await;
+    let took = next.at.saturating_duration_since(released);
+    assert_eq!(next.caller, BEHIND);
+    next.leave().await;
+    assert_eq!(fixture.behind.stats().lost, 0);
+    fixture.end().await;
+    took
+}
+
+#[tokio::test]
+async fn row_41_connection_cut_in_the_middle_of_a_block() {
+    row(41, async |seen| {
+        let took = cut_in_the_middle(async |fixture| fixture.proxy.cut()).await;
+        seen.within("the next process enters after the cohort", 200 * MS, took);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn row_41_connection_killed_in_the_middle_of_a_block() {
+    row(41, async |seen| {
+        let took = cut_in_the_middle(async |fixture| {
+            let mut redis = fixture.server.connection().await;
+            let clients: String = ask(&mut redis, redis::cmd("CLIENT").arg("LIST")).await;
+            // The test's own connections listen to nobody.
+            for client in clients.lines().filter(|line| !line.contains(" sub=0 ")) {
+                let id = client
+                    .split(' ')
+                    .find_map(|field| field.strip_prefix("id="));
+                ask::<()>(
+                    &mut redis,
+                    redis::cmd("CLIENT").arg("KILL").arg("ID").arg(id.unwrap()),
+                )
+                .await;
+            }
+        })
+        .await;
+        seen.within("the next process enters after the cohort", 200 * MS, took);
+    })
+    .await;
+}
+
+/// Row 43: the server has made a cohort, and its push is lost while the connection lives: a look finds it.
+#[tokio::test]
+async fn row_43_push_of_a_block_lost() {
+    const GIVE_WITHOUT_A_WORD: &str = "
+        local heads = redis.call('ZPOPMIN', KEYS[2], ARGV[1])
+        local owners, inbox, lease = {}
+        for i = 1, #heads, 2 do
+            owners[#owners + 1], inbox, lease = string.match(heads[i], '^(%x+)|([^|]+)|(%d+)')
+        end
+        local token = redis.call('INCRBY', KEYS[3], #owners) - #owners + 1
+        local grant = string.format('%.0f|', token) .. lease .. '|' .. inbox .. '|' .. table.concat(owners, ' ')
+        redis.call('SET', KEYS[1], grant, 'PX', 2000)
+        return string.format('%.0f', token)";
+    row(43, async |seen| {
+        let mut fixture = Fixture::start().await;
+        let guard = holder(&fixture.direct).await;
+        fixture.queued(30 * SECOND).await;
+        let mut redis = fixture.server.connection().await;
+        let given = Instant::now();
+        let token: u64 = redis::Script::new(GIVE_WITHOUT_A_WORD)
+            .key(NAME)
+            .key(QUEUE)
+            .key("lock:fence")
+            .arg(MEMBERS)
+            .invoke_async(&mut redis)
+            .await
+            .unwrap();
+        let first = fixture.waiters.next().await;
+        assert_eq!((first.caller, first.token()), (0, token));
+        let took = first.at.saturating_duration_since(given);
+        seen.within("entered after a lost push", 200 * MS, took);
+        first.leave().await;
+        for (caller, token) in (1..MEMBERS).zip(token + 1..) {
+            let entered = fixture.waiters.next().await;
+            assert_eq!((entered.caller, entered.token()), (caller, token));
+            entered.leave().await;
+        }
+        // Its grant was taken away: it gives nothing of the others' back.
+        guard.release().await;
+        fixture.waiters.pass([BEHIND]).await;
+        fixture.end().await;
+    })
+    .await;
+}
+
+/// Row 46: a member in the middle of a cohort wants the lock kept after it.
+#[tokio::test]
+async fn row_46_member_that_keeps_the_lock() {
+    const AT_LEAST: Duration = SECOND;
+    row(46, async |seen| {
+        let mut fixture = Fixture::start().await;
+        let guard = holder(&fixture.direct).await;
+        let lock = fixture.behind.lock("k").wait(60 * SECOND).lease(5 * SECOND);
+        fixture.waiters.queue(lock.clone()).await;
+        let keeps = lock.clone().hold_at_least(AT_LEAST);
+        fixture.waiters.queue(keeps).await;
+        fixture.waiters.queue(lock).await;
+        fixture.queue_behind().await;
+        guard.release().await;
+        let cohort = until_cohort(&fixture.server, 3).await;
+        fixture.waiters.pass([0]).await;
+        let keeper = fixture.waiters.next().await;
+        let since = keeper.at;
+        keeper.leave().await;
+        let returned = since.elapsed();
+        assert!(returned < AT_LEAST / 2, "left after {returned:?}");
+        // Kept on the server as well, should the process end.
+        let mut redis = fixture.server.connection().await;
+        let left = time_to_live(&mut redis).await.expect("the lock is kept");
+        assert!(left + since.elapsed() >= AT_LEAST, "{left:?}");
+        assert!(fixture.direct.lock("k").try_acquire().await.is_err());
+        let next = fixture.waiters.next().await;
+        assert_eq!((next.caller, next.token()), (2, cohort.token + 2));
+        let kept = next.at.saturating_duration_since(since);
+        assert!(kept >= AT_LEAST - 20 * MS, "{kept:?}");
+        seen.within("the next member enters after the grant", AT_LEAST, kept);
+        next.leave().await;
+        fixture.waiters.pass([3]).await;
+        fixture.end().await;
+    })
+    .await;
+}
+
+/// Row 47: neighbours of one client with leases and waits of their own: a cohort has one lease, and nobody in it whose time
+/// is up.
+#[tokio::test]
+async fn row_47_mixed_leases_and_waits() {
+    row(47, async |_| {
+        let mut fixture = Fixture::start().await;
+        let guard = holder(&fixture.direct).await;
+        let lock = |lease: u32, wait: u32| {
+            let lock = fixture.behind.lock("k").lease(lease * SECOND);
+            lock.wait(wait * MS)
+        };
+        let short_wait = 1500;
+        let asked = [
+            lock(30, 60_000),
+            lock(30, 50_000),
+            lock(20, 60_000),
+            lock(20, short_wait),
+            lock(20, 40_000),
+            lock(30, 60_000),
+        ];
+        let cohorts = [(30_000, 0..2), (20_000, 2..5), (30_000, 5..6)];
+        for lock in asked {
+            fixture.waiters.queue(lock).await;
+        }
+        plant_the_dead(&fixture.server).await;
+        let mut last = until_cohort(&fixture.server, 1).await;
+        guard.release().await;
+        for (lease_ms, callers) in cohorts {
+            until(async || {
+                let stored = grant(&fixture.server).await.map(|text| Stored::read(&text));
+                let newer = stored.filter(|stored| stored.token > last.token);
+                newer.map(|newer| last = newer).is_some()
+            })
+            .await;
+            assert_eq!(
+                (last.lease_ms, last.owners.len()),
+                (lease_ms, callers.len())
+            );
+            for (caller, token) in callers.zip(last.token..) {
+                if caller == 3 {
+                    continue; // its time was up
+                }
+                let entered = fixture.waiters.next().await;
+                assert_eq!((entered.caller, entered.token()), (caller, token));
+                if caller == 2 {
+                    // Until the wait of the next one is over.
+                    let (gone, error) = fixture.waiters.refused().await;
+                    assert!(matches!(error, LockError::Busy { .. }), "{error}");
+                    assert_eq!(gone, 3);
+                }
+                entered.leave().await;
+            }
+        }
+        assert_eq!(fixture.waiters.queued().await, 0);
+        fixture.end().await;
+    })
+    .await;
+}
+
+/// Between the first two in the queue stands one like them, whose time is up.
+async fn plant_the_dead(server: &RedisServer) {
+    const PLANT: &str = "
+        local heads = redis.call('ZRANGE', KEYS[1], 0, 1, 'WITHSCORES')
+        local tail = string.match(heads[1], '^%x+(|[^|]+|%d+)|')
+        local between = string.format('%.1f', (heads[2] + heads[4]) / 2)
+        return redis.call('ZADD', KEYS[1], between, string.rep('0', 32) .. tail .. '|1')";
+    let mut redis = server.connection().await;
+    let script = redis::Script::new(PLANT);
+    let added: u8 = script.key(QUEUE).invoke_async(&mut redis).await.unwrap();
+    assert_eq!(added, 1);
+}

@@ -1,0 +1,260 @@
+//! The turns of a cohort's members where something is odd about one of them: it has stretched the lease, its grant is found
+//! late or lost, nobody polls it, nobody drives its runtime.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lock_runtime::{Hold, LockClient, Release};
+use support::{
+    proxy::FaultProxy,
+    server::{RedisServer, ask},
+};
+use tokio::{runtime, task::JoinSet};
+
+use crate::fixture::{MS, NAME, SECOND, client, epsilon, left, until, until_waiting};
+
+/// Who entered, in order.
+type Entered = Arc<Mutex<Vec<usize>>>;
+
+/// Callers of one client that queue one after the other, while `holder` holds the lock, each inside for `body`.
+async fn queue<F, Fut>(client: &LockClient, callers: usize, lease: Duration, body: F) -> JoinSet<()>
+where
+    F: Fn(usize) -> Fut,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    let mut running = JoinSet::new();
+    for caller in 0..callers {
+        let lock = client.lock("k").wait(30 * SECOND).lease(lease);
+        let body = body(caller);
+        running.spawn(async move { lock.run(body).await.unwrap() });
+        until_waiting(client, caller + 1).await;
+    }
+    running
+}
+
+async fn left_of(server: &RedisServer) -> Duration {
+    let mut connection = server.connection().await;
+    let left: i64 = ask(&mut connection, redis::cmd("PTTL").arg(NAME)).await;
+    Duration::from_millis(u64::try_from(left).unwrap_or_default())
+}
+
+/// Each member enters again for longer than its lease. The lease of the next one begins anew before it may be stretched
+/// again: nobody counts on more than the server keeps.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_counts_on_what_the_member_before_had_asked_for() {
+    let server = Arc::new(RedisServer::start().await);
+    let (client, other) = (client(&server.url()).await, client(&server.url()).await);
+    let guard = other.lock("k").acquire().await.unwrap();
+    let too_much = Arc::new(Mutex::new(Vec::new()));
+    let callers = queue(&client, 20, SECOND, |caller| {
+        let (server, too_much) = (server.clone(), too_much.clone());
+        let again = client.lock("k").lease(10 * SECOND).renew(false);
+        async move {
+            let nested = again.run(async {
+                tokio::time::sleep(20 * MS).await;
+                let remaining = Hold::current().unwrap().remaining();
+                let left = left_of(&server).await;
+                if remaining > left + 50 * MS {
+                    too_much.lock().unwrap().push((caller, remaining, left));
+                }
+            });
+            nested.await.unwrap();
+        }
+    })
+    .await;
+    guard.release().await;
+    callers.join_all().await;
+    assert!(too_much.lock().unwrap().is_empty(), "{too_much:?}");
+}
+
+/// While this process holds, nothing is heard over the connection of those who wait here: their cohort is young all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
+    let server = RedisServer::start().await;
+    let (client, other) = (client(&server.url()).await, client(&server.url()).await);
+    let guard = client.lock("k").acquire().await.unwrap();
+    let entered = Entered::default();
+    let mut callers = queue(&client, 6, 30 * SECOND, |caller| {
+        let entered = entered.clone();
+        async move { entered.lock().unwrap().push(caller) }
+    })
+    .await;
+    let (stranger, last) = (other.lock("k").wait(30 * SECOND), entered.clone());
+    callers.spawn(async move {
+        stranger
+            .run(async { last.lock().unwrap().push(6) })
+            .await
+            .unwrap();
+    });
+    until_waiting(&other, 7).await;
+    // Longer than a claim.
+    tokio::time::sleep(2500 * MS).await;
+    guard.release().await;
+    callers.join_all().await;
+    assert_eq!(*entered.lock().unwrap(), [0, 1, 2, 3, 4, 5, 6]);
+}
+
+/// A member whose turn it is finds that the grant is gone: it comes back to its place, before those behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_grant_is_gone_has_its_place_again() {
+    let server = Arc::new(RedisServer::start().await);
+    let (client, other) = (client(&server.url()).await, client(&server.url()).await);
+    let guard = other.lock("k").acquire().await.unwrap();
+    let entered = Entered::default();
+    let (begun, deleted) = (Arc::new(Mutex::new(None)), Arc::new(AtomicBool::new(false)));
+    let callers = queue(&client, 20, 1200 * MS, |caller| {
+        let (entered, begun) = (entered.clone(), begun.clone());
+        let (server, deleted) = (server.clone(), deleted.clone());
+        async move {
+            let inside = begun
+                .lock()
+                .unwrap()
+                .get_or_insert_with(Instant::now)
+                .elapsed();
+            entered.lock().unwrap().push(caller);
+            // A third of the lease has passed: the next one has to ask before it starts.
+            if inside > 370 * MS && !deleted.swap(true, Ordering::SeqCst) {
+                let mut connection = server.connection().await;
+                let _: i64 = ask(&mut connection, redis::cmd("DEL").arg(NAME)).await;
+                tokio::time::sleep(60 * MS).await;
+            } else {
+                tokio::time::sleep(40 * MS).await;
+            }
+        }
+    })
+    .await;
+    guard.release().await;
+    callers.join_all().await;
+    assert!(deleted.load(Ordering::SeqCst));
+    assert_eq!(*entered.lock().unwrap(), (0..20).collect::<Vec<_>>());
+}
+
+/// A push is lost, and the grant found when almost nothing is left of its claim: no body starts on that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_body_starts_on_the_last_moment_of_a_claim() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let (client, holder) = (client(&proxy.url()).await, client(&server.url()).await);
+    for late in [1900 * MS, 1940 * MS] {
+        let guard = holder.lock("k").acquire().await.unwrap();
+        let lock = client.lock("k").wait(20 * SECOND);
+        let waiting = tokio::spawn(async move {
+            let body = tokio::time::sleep(300 * MS);
+            lock.run(body).await
+        });
+        until_waiting(&holder, 1).await;
+        proxy.drop_replies(true);
+        guard.release().await;
+        tokio::time::sleep(late).await;
+        proxy.drop_replies(false);
+        proxy.cut();
+        assert_eq!(waiting.await.unwrap(), Ok(()), "found after {late:?}");
+    }
+}
+
+/// One that is not polled when its turn comes delays those behind it by a claim, and keeps its process's neighbours in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_not_polled_is_waited_for_as_long_as_a_claim() {
+    let server = RedisServer::start().await;
+    let (client, other) = (client(&server.url()).await, client(&server.url()).await);
+    let guard = other.lock("k").acquire().await.unwrap();
+    let entered = Entered::default();
+    let mut callers = JoinSet::new();
+    let mut unpolled = None;
+    for caller in 0..8 {
+        // The last two are no neighbours.
+        let lease = if caller < 6 { 30 * SECOND } else { 20 * SECOND };
+        let lock = client.lock("k").wait(30 * SECOND).lease(lease);
+        let entered = entered.clone();
+        let call = async move {
+            let inside = async { entered.lock().unwrap().push(caller) };
+            lock.run(inside).await.unwrap();
+        };
+        if caller == 1 {
+            let mut call: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(call);
+            tokio::select! {
+                biased;
+                () = &mut call => panic!("it waits"),
+                () = until_waiting(&client, 2) => {}
+            }
+            unpolled = Some(call);
+        } else {
+            callers.spawn(call);
+            until_waiting(&client, caller + 1).await;
+        }
+    }
+    let released = Instant::now();
+    guard.release().await;
+    callers.join_all().await;
+    let took = released.elapsed();
+    assert!(took < 2 * SECOND + 400 * MS + epsilon(), "{took:?}");
+    let mut order = entered.lock().unwrap().clone();
+    order.retain(|caller| *caller < 6);
+    assert_eq!(order, [0, 2, 3, 4, 5]);
+    drop(unpolled);
+    until(async || left(&server).await.is_empty()).await;
+}
+
+fn current_thread() -> runtime::Runtime {
+    let mut builder = runtime::Builder::new_current_thread();
+    builder.enable_all().build().unwrap()
+}
+
+/// A program that drives its runtime for each call, and not in between: the release does not wait for the next one.
+#[test]
+fn a_release_in_the_background_needs_nobody_to_drive_its_runtime() {
+    let tests = current_thread();
+    let server = tests.block_on(RedisServer::start());
+    let locks = tests.block_on(client(&server.url()));
+    let program = current_thread();
+    let lock = locks
+        .lock("k")
+        .lease(60 * SECOND)
+        .release(Release::Background);
+    program.block_on(lock.run(async {})).unwrap();
+    let released = Instant::now();
+    tests.block_on(until(async || left(&server).await.is_empty()));
+    assert!(released.elapsed() < 2 * SECOND + epsilon());
+    let closed = tests.block_on(async { tokio::time::timeout(5 * SECOND, locks.shutdown()).await });
+    assert!(closed.is_ok(), "nothing is left to wait for");
+}
+
+/// Callers that queue together are dropped, and nobody drives the runtime that was about to ask for them: nothing of them
+/// stays, and the client can be shut down.
+#[test]
+fn callers_dropped_with_nobody_to_drive_their_runtime_leave_nothing() {
+    let tests = current_thread();
+    let server = tests.block_on(RedisServer::start());
+    let holder = tests.block_on(client(&server.url()));
+    for turns in [2, 3, 4, 6, 8, 12] {
+        let locks = tests.block_on(client(&server.url()));
+        let guard = tests.block_on(holder.lock("k").acquire()).unwrap();
+        let program = current_thread();
+        program.block_on(locks.lock("warm").run(async {})).unwrap();
+        program.block_on(async {
+            let lock = locks.lock("k").wait(30 * SECOND);
+            let mut callers = [0; 3].map(|_| Box::pin(lock.run(async {})));
+            for _ in 0..turns {
+                std::future::poll_fn(|cx| {
+                    for caller in &mut callers {
+                        assert!(caller.as_mut().poll(cx).is_pending());
+                    }
+                    std::task::Poll::Ready(())
+                })
+                .await;
+                tokio::task::yield_now().await;
+            }
+        });
+        tests.block_on(until_waiting(&holder, 0));
+        let closing = async { tokio::time::timeout(10 * SECOND, locks.shutdown()).await };
+        assert!(tests.block_on(closing).is_ok(), "after {turns} turns");
+        tests.block_on(guard.release());
+    }
+}

@@ -1,0 +1,89 @@
+//! What the rows share.
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use lock_runtime::{Lock, LockClient, LockGuard};
+pub(crate) use support::{epsilon, matrix::row, until};
+use support::{
+    process::{self, Worker},
+    server::{RedisServer, ask},
+};
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// The namespace that all processes of one test share.
+pub(crate) const NAMESPACE: &str = "faults";
+
+pub(crate) async fn client(url: &str) -> LockClient {
+    let builder = LockClient::builder().url(url).namespace(NAMESPACE);
+    let client = builder
+        .connect()
+        .await
+        .expect("the test server can be reached");
+    // Connected from this runtime, too.
+    let warm = format!("warm:{}", Uuid::new_v4());
+    client
+        .lock(warm)
+        .run(async {})
+        .await
+        .expect("the test server grants");
+    client
+}
+
+/// Waits until so many wait for `k`.
+pub(crate) async fn until_waiting(client: &LockClient, waiters: usize) {
+    until(async || client.lock("k").status().await.unwrap().waiters == waiters).await;
+}
+
+/// A caller that waits, and tells when it was granted.
+pub(crate) fn entering(lock: Lock) -> JoinHandle<(Instant, LockGuard)> {
+    tokio::spawn(async move {
+        let guard = lock.acquire().await.unwrap();
+        (Instant::now(), guard)
+    })
+}
+
+/// The stored grant of `k`: `token|lease|inbox|owner`.
+pub(crate) async fn grant(server: &RedisServer) -> Option<String> {
+    let mut connection = server.connection().await;
+    ask(&mut connection, redis::cmd("GET").arg(NAME)).await
+}
+
+pub(crate) const NAME: &str = "{faults:k}";
+pub(crate) const QUEUE: &str = "{faults:k}:queue";
+
+pub(crate) fn token_of(grant: &str) -> u64 {
+    grant.split('|').next().unwrap().parse().unwrap()
+}
+
+/// A worker process that does one thing with `k` and says so.
+pub(crate) fn worker(server: &RedisServer, task: &str, lease_ms: u64) -> Worker {
+    worker_at(&server.url(), task, lease_ms)
+}
+
+pub(crate) fn worker_at(url: &str, task: &str, lease_ms: u64) -> Worker {
+    Worker::start(worker_command(url, task, lease_ms))
+}
+
+/// What starts such a process.
+pub(crate) fn worker_command(url: &str, task: &str, lease_ms: u64) -> Command {
+    process::of_this_test(
+        "holder::processes::worker_process",
+        &[
+            ("WORKER_URL", url),
+            ("WORKER_TASK", task),
+            ("WORKER_LEASE_MS", &lease_ms.to_string()),
+        ],
+    )
+}
+
+/// The keys on a server of the test's own, without the fence.
+pub(crate) async fn left(server: &RedisServer) -> Vec<String> {
+    let keys = server.keys().await.into_iter();
+    keys.filter(|key| !key.contains("fence")).collect()
+}

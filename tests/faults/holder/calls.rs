@@ -1,0 +1,220 @@
+//! Rows 4 to 8, 34: bodies that block, hang or panic, and calls that are dropped.
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::atomic::{AtomicUsize, Ordering},
+    task::{Context, Poll, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+use lock_runtime::{Hold, LockClient, LockError, distributed_lock};
+use support::{assert_lost, server::RedisServer};
+use tokio::task::JoinSet;
+
+use crate::fixture::{MS, NAME, SECOND, client, grant, left, row, until};
+
+/// How long a key still lives, read by a thread of its own.
+fn time_to_live(redis: &mut redis::Connection) -> Duration {
+    let left: i64 = redis::cmd("PTTL").arg(NAME).query(redis).unwrap();
+    Duration::from_millis(left.try_into().unwrap_or(0))
+}
+
+/// Row 4: every thread of the holder's runtime is blocked for ten leases: the lease is renewed all the same.
+#[tokio::test]
+async fn row_04_runtime_blocked() {
+    const LEASE: Duration = SECOND;
+    row(4, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let mut redis = redis::Client::open(server.url())
+            .unwrap()
+            .get_connection()
+            .unwrap();
+        let lock = client.lock("k").lease(LEASE).renew(true);
+        let longest_gap = lock.run(async {
+            let watching = thread::spawn(move || {
+                let end = Instant::now() + 10 * LEASE;
+                let (mut renewed, mut longest) = (Instant::now(), Duration::ZERO);
+                let mut newest = time_to_live(&mut redis);
+                while Instant::now() < end {
+                    let left = time_to_live(&mut redis);
+                    assert!(!left.is_zero(), "the lock was lost");
+                    if left > newest {
+                        longest = longest.max(renewed.elapsed());
+                        renewed = Instant::now();
+                    }
+                    newest = left;
+                    thread::sleep(MS);
+                }
+                longest
+            });
+            // The one thread of this runtime.
+            watching.join().unwrap()
+        });
+        let longest_gap = longest_gap.await.unwrap();
+        seen.within(
+            "from one renewal to the next",
+            LEASE / 3 + 50 * MS,
+            longest_gap,
+        );
+    })
+    .await;
+}
+
+/// Row 5: a body hangs: its renewal ends with `max_hold`.
+#[tokio::test]
+async fn row_05_body_hangs() {
+    row(5, async |seen| {
+        let server = RedisServer::start().await;
+        let (holder, other) = (client(&server.url()).await, client(&server.url()).await);
+        let lock = holder.lock("k").lease(SECOND).renew(true).max_hold(SECOND);
+        let start = Instant::now();
+        let hanging = lock.run(std::future::pending::<()>());
+        let next = async {
+            until(async || grant(&server).await.is_some()).await;
+            let lock = other.lock("k").wait(20 * SECOND);
+            lock.run(async { start.elapsed() }).await.unwrap()
+        };
+        let (lost, entered) = tokio::join!(hanging, next);
+        assert_lost(&lost);
+        seen.within("the next one enters after the grant", 2 * SECOND, entered);
+    })
+    .await;
+}
+
+#[distributed_lock(key = "k")]
+async fn panics() -> Result<(), LockError> {
+    tokio::task::yield_now().await;
+    panic!("as it shall");
+}
+
+/// Row 6: a body panics: one release, at once.
+#[tokio::test]
+async fn row_06_body_panics() {
+    row(6, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let before = server.scripts().await;
+        let panicked = tokio::spawn(client.scope(panics()));
+        assert!(panicked.await.unwrap_err().is_panic());
+        let start = Instant::now();
+        until(async || left(&server).await.is_empty()).await;
+        seen.within("free after the panic", Duration::ZERO, start.elapsed());
+        assert_eq!(server.scripts().await, before + 2);
+    })
+    .await;
+}
+
+/// Five awaits inside the lock; says how many were passed.
+#[distributed_lock(key = "k")]
+async fn five_awaits(passed: &std::cell::Cell<usize>) -> Result<(), LockError> {
+    for _ in 0..5 {
+        tokio::task::yield_now().await;
+        passed.set(passed.get() + 1);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn row_07_body_dropped_at_each_await() {
+    row(7, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        for at in 0..5 {
+            let passed = std::cell::Cell::new(0);
+            {
+                let mut call = pin!(client.scope(five_awaits(&passed)));
+                let mut inside = false;
+                // Polled by hand until the body stands at this await.
+                while !inside || passed.get() < at {
+                    let poll = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                    assert_eq!(poll, Poll::Pending);
+                    inside = grant(&server).await.is_some();
+                }
+            }
+            let dropped = Instant::now();
+            assert!(Hold::current().is_none());
+            until(async || left(&server).await.is_empty()).await;
+            seen.within("free after the drop", Duration::ZERO, dropped.elapsed());
+        }
+    })
+    .await;
+}
+
+/// Row 8: calls are dropped at random instants: nothing is left of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_08_dropped_at_random_instants() {
+    const CALLERS: u64 = 10;
+    const CALLS: u64 = 500;
+    row(8, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let mut calls = JoinSet::new();
+        for caller in 0..CALLERS {
+            let client = client.clone();
+            calls.spawn(async move {
+                let mut dropped = 0;
+                for drop in 0..CALLS {
+                    let micros = (drop * 7919 + caller * 104_729) % 1_500;
+                    let lock = client.lock(format!("k{}", drop % 3)).wait(10 * SECOND);
+                    let call = lock.run(tokio::task::yield_now());
+                    let call = tokio::time::timeout(Duration::from_micros(micros), call);
+                    dropped += u64::from(call.await.is_err());
+                }
+                dropped
+            });
+        }
+        let mut dropped = 0;
+        while let Some(ended) = calls.join_next().await {
+            dropped += ended.unwrap();
+        }
+        let start = Instant::now();
+        assert!(
+            dropped > CALLERS * CALLS / 50,
+            "only {dropped} were dropped"
+        );
+        until(async || left(&server).await.is_empty()).await;
+        // At once, and a claim later at the latest: the callers alone keep a machine busy, and leave hundreds of clean-ups.
+        seen.within("nothing is left", 2 * SECOND, start.elapsed());
+    })
+    .await;
+}
+
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
+
+#[distributed_lock(key = "sibling", wait = "20s")]
+async fn sibling() -> Result<(), LockError> {
+    assert_eq!(INSIDE.fetch_add(1, Ordering::SeqCst), 0, "not alone");
+    for _ in 0..5 {
+        tokio::task::yield_now().await;
+    }
+    INSIDE.fetch_sub(1, Ordering::SeqCst);
+    Ok(())
+}
+
+#[distributed_lock(key = "sibling")]
+async fn ancestor() -> Result<(), LockError> {
+    siblings().await
+}
+
+async fn siblings() -> Result<(), LockError> {
+    let (a, b, c) = tokio::join!(sibling(), sibling(), sibling());
+    a.and(b).and(c)
+}
+
+/// Row 34: siblings of one task, on one key: they take turns, also where an ancestor holds the key.
+#[tokio::test]
+async fn row_34_siblings() {
+    row(34, async |_| {
+        let server = RedisServer::start().await;
+        let client: LockClient = client(&server.url()).await;
+        for _ in 0..10 {
+            client.scope(siblings()).await.unwrap();
+            client.scope(ancestor()).await.unwrap();
+        }
+        until(async || left(&server).await.is_empty()).await;
+    })
+    .await;
+}

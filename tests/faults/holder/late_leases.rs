@@ -1,0 +1,144 @@
+//! Grants, confirmations and restarts of a lease that their caller reads late: no body starts on what is left of them.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    task::Poll,
+    time::Duration,
+};
+
+use lock_runtime::{Hold, Holds, LockClient, LockError, Strategy, distributed_lock};
+use support::stores::{Store, hold};
+use tokio::time::sleep;
+
+use crate::fixture::{MS, SECOND, epsilon, until};
+
+const STRATEGIES: [Strategy; 3] = [Strategy::Handoff, Strategy::Notify, Strategy::Spin];
+
+/// Polls a call once, lets `gap` pass without a poll, and drives it to its end.
+async fn polled_after<T>(gap: Duration, call: impl Future<Output = T>) -> T {
+    let mut call = pin!(call);
+    if let Poll::Ready(ended) = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
+        return ended;
+    }
+    sleep(gap).await;
+    call.await
+}
+
+/// A client that has a connection of this runtime, so that a request is sent at its first poll.
+async fn connected(store: &Store) -> LockClient {
+    let client = store.client().await;
+    client.lock("first").run(async {}).await.unwrap();
+    client
+}
+
+fn left() -> Duration {
+    Hold::current().expect("a body has a hold").remaining()
+}
+
+#[tokio::test]
+async fn a_grant_that_is_read_late_is_confirmed_before_the_body_starts() {
+    for store in [Store::redis().await, Store::redlock().await] {
+        let client = connected(&store).await;
+        for (strategy, renew) in STRATEGIES.iter().flat_map(|s| [(s, true), (s, false)]) {
+            let lock = client.lock("k").lease(SECOND).renew(renew);
+            let lock = lock.strategy(*strategy);
+            let left = polled_after(600 * MS, lock.run(async { left() }))
+                .await
+                .unwrap();
+            assert!(left > 600 * MS, "{strategy:?}, {renew}: {left:?}");
+        }
+        assert_eq!(client.stats().lost, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_renewed_lease_that_began_late_is_renewed() {
+    let store = Store::redis().await;
+    let client = connected(&store).await;
+    let lock = client.lock("k").lease(SECOND).renew(true);
+    let body = async {
+        sleep(2500 * MS).await;
+        Hold::current().unwrap().loss()
+    };
+    let lost = polled_after(800 * MS, lock.run(body)).await;
+    assert_eq!(lost.unwrap(), None);
+}
+
+/// The call was never inside, so it is not told of a loss: it acquires again within its `wait`.
+#[tokio::test]
+async fn a_grant_that_is_read_after_its_end_is_acquired_again() {
+    for store in [Store::redis().await, Store::redlock().await] {
+        let client = connected(&store).await;
+        for strategy in STRATEGIES {
+            let lock = client.lock("k").lease(SECOND).strategy(strategy);
+            let lock = lock.wait(20 * SECOND);
+            let left = polled_after(1200 * MS, lock.run(async { left() })).await;
+            let left = left.unwrap();
+            assert!(left > 600 * MS, "{strategy:?}: {left:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_try_whose_grant_is_read_after_its_end_is_busy() {
+    let store = Store::redis().await;
+    let client = connected(&store).await;
+    let lock = client.lock("k").lease(SECOND).wait(Duration::ZERO);
+    match polled_after(1200 * MS, lock.acquire()).await {
+        Err(LockError::Busy { key, waited, .. }) => {
+            assert_eq!(key.as_str(), "k");
+            assert!(
+                waited > SECOND && waited < 1200 * MS + epsilon(),
+                "{waited:?}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    until(async || client.lock("k").status().await.unwrap().holder.is_none()).await;
+}
+
+#[distributed_lock(keys = ["a", "b"], wait = "20s", lease = "1s", guard = holds)]
+async fn both() -> Result<Duration, LockError> {
+    Ok(Holds::remaining(&holds))
+}
+
+#[tokio::test]
+async fn several_grants_that_are_read_late_are_confirmed_or_acquired_again() {
+    let store = Store::redis().await;
+    let client = connected(&store).await;
+    for gap in [600 * MS, 1200 * MS] {
+        let left = polled_after(gap, client.scope(both())).await;
+        let left = left.unwrap();
+        assert!(left > 600 * MS, "after {gap:?}: {left:?}");
+    }
+}
+
+/// Polls a call until the other locks' observer sees it wait.
+async fn until_it_waits<T>(call: &mut Pin<Box<impl Future<Output = T>>>, other: &LockClient) {
+    until(async || {
+        let is_pending = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await;
+        assert!(is_pending, "the call has not waited");
+        other.lock("b").status().await.unwrap().waiters == 1
+    })
+    .await;
+}
+
+/// The lease of the first lock restarts with the body. An answer that is read when the restarted lease is over, or
+/// nearly so, starts no body.
+#[tokio::test]
+async fn what_was_restarted_late_is_confirmed_or_acquired_again() {
+    for gap in [600 * MS, 1200 * MS] {
+        let store = Store::redis().await;
+        let (client, other) = (connected(&store).await, connected(&store).await);
+        let guard = hold(&other, "b").await;
+        let mut call = Box::pin(client.scope(both()));
+        until_it_waits(&mut call, &other).await;
+        guard.release().await;
+        until(async || other.lock("b").status().await.unwrap().waiters == 0).await;
+        // Its turn has come; the next poll takes it up and asks for the restart.
+        sleep(100 * MS).await;
+        let left = polled_after(gap, call).await.unwrap();
+        assert!(left > 600 * MS, "after {gap:?}: {left:?}");
+    }
+}

@@ -1,0 +1,249 @@
+//! Many holds of one process, which are renewed together: each has a fate of its own.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lock_runtime::{Layout, LockClient, LockGuard, LossReason};
+use redis::aio::MultiplexedConnection;
+use support::server::{RedisServer, ask};
+use tokio::time::sleep;
+
+use crate::fixture::{MS, SECOND, until};
+
+const LEASE: Duration = Duration::from_millis(1500);
+const MANY: usize = 150;
+
+struct Fixture {
+    server: RedisServer,
+    client: LockClient,
+    redis: MultiplexedConnection,
+    layout: Layout,
+}
+
+impl Fixture {
+    async fn in_layout(layout: Layout) -> Self {
+        let server = RedisServer::start().await;
+        let builder = LockClient::builder().url(server.url()).layout(layout);
+        Self {
+            client: builder.connect().await.unwrap(),
+            redis: server.connection().await,
+            server,
+            layout,
+        }
+    }
+
+    /// All of these, renewed.
+    async fn hold(&self, keys: &[String]) -> Vec<LockGuard> {
+        let taken = keys.iter().map(async |key| {
+            let lock = self.client.lock(key.as_str()).lease(LEASE).renew(true);
+            lock.acquire().await.unwrap()
+        });
+        join_all(taken).await
+    }
+
+    /// What the server calls a lock.
+    fn name(&self, key: &str) -> String {
+        match self.layout {
+            Layout::Redisson => key.to_owned(),
+            Layout::Native => format!("{{lock:{key}}}"),
+        }
+    }
+
+    /// Tells the server something about a lock that exists there.
+    async fn tell(&mut self, command: &str, key: &str, args: &[&str]) {
+        let name = self.name(key);
+        ask::<()>(&mut self.redis, redis::cmd(command).arg(name).arg(args)).await;
+    }
+
+    /// Waits for so many renewals from now on.
+    async fn until_renewed(&self, renewals: usize) {
+        let before = self.client.stats().renewed;
+        until(async || self.client.stats().renewed - before >= renewals as u64).await;
+    }
+}
+
+fn keys(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("key:{number}")).collect()
+}
+
+fn losses(guards: &[LockGuard]) -> Vec<Option<LossReason>> {
+    guards.iter().map(|guard| guard.loss()).collect()
+}
+
+#[tokio::test]
+async fn many_holds_are_renewed_by_few_commands() {
+    for layout in [Layout::Native, Layout::Redisson] {
+        let fixture = Fixture::in_layout(layout).await;
+        let guards = fixture.hold(&keys(MANY)).await;
+        // From here on nothing but renewals.
+        let (scripts, renewed) = (
+            fixture.server.scripts().await,
+            fixture.client.stats().renewed,
+        );
+        fixture.until_renewed(4 * MANY).await;
+        let renewed = fixture.client.stats().renewed - renewed;
+        let scripts = fixture.server.scripts().await - scripts;
+        assert!(
+            scripts * 10 < renewed,
+            "{scripts} scripts for {renewed} renewals"
+        );
+        assert_eq!(losses(&guards), [None; MANY]);
+    }
+}
+
+#[tokio::test]
+async fn holds_that_began_one_after_the_other_are_renewed_together() {
+    let fixture = Fixture::in_layout(Layout::Native).await;
+    let mut guards = Vec::new();
+    for key in keys(MANY) {
+        let lock = fixture.client.lock(key).lease(4 * LEASE).renew(true);
+        guards.push(lock.acquire().await.unwrap());
+        sleep(2 * MS).await;
+    }
+    let (scripts, renewed) = (
+        fixture.server.scripts().await,
+        fixture.client.stats().renewed,
+    );
+    fixture.until_renewed(2 * MANY).await;
+    let renewed = fixture.client.stats().renewed - renewed;
+    let scripts = fixture.server.scripts().await - scripts;
+    assert!(
+        scripts * 4 < renewed,
+        "{scripts} scripts for {renewed} renewals"
+    );
+}
+
+#[tokio::test]
+async fn of_many_holds_those_that_are_gone_are_lost_and_no_others() {
+    for layout in [Layout::Native, Layout::Redisson] {
+        let mut fixture = Fixture::in_layout(layout).await;
+        let guards = fixture.hold(&keys(MANY)).await;
+        fixture.tell("DEL", "key:7", &[]).await;
+        fixture.tell("DEL", "key:8", &[]).await;
+        // Something of another type is there by now.
+        match layout {
+            Layout::Native => fixture.tell("HSET", "key:8", &["field", "1"]).await,
+            Layout::Redisson => fixture.tell("SET", "key:8", &["1"]).await,
+        }
+        fixture.until_renewed(6 * MANY).await;
+        for (number, loss) in losses(&guards).into_iter().enumerate() {
+            let gone = [7, 8].contains(&number);
+            assert_eq!(
+                loss,
+                gone.then_some(LossReason::NotHeld),
+                "{number}, {layout:?}"
+            );
+        }
+    }
+}
+
+/// A rule of the server's that names one key refuses the command for all of them.
+#[tokio::test]
+async fn of_many_holds_those_that_the_server_refuses_are_lost_and_no_others() {
+    let mut fixture = Fixture::in_layout(Layout::Native).await;
+    let mut named = keys(MANY);
+    named[7] = "secret".into();
+    let guards = fixture.hold(&named).await;
+    let told = ["SETUSER", "default", "resetkeys", "~*key:*"];
+    ask::<()>(&mut fixture.redis, redis::cmd("ACL").arg(&told)).await;
+    // A refusal is no loss: it is tried again until the lease is over.
+    guards[7].lost().await;
+    fixture.until_renewed(4 * MANY).await;
+    for (number, loss) in losses(&guards).into_iter().enumerate() {
+        assert_eq!(
+            loss,
+            (number == 7).then_some(LossReason::Expired),
+            "{number}"
+        );
+    }
+    assert!(fixture.client.stats().renewal_failed > 1);
+}
+
+#[tokio::test]
+async fn many_holds_outlive_a_server_that_pauses() {
+    let fixture = Fixture::in_layout(Layout::Native).await;
+    let guards = fixture.hold(&keys(MANY)).await;
+    fixture.until_renewed(MANY).await;
+    for _ in 0..2 {
+        fixture.server.stop_process();
+        sleep(LEASE / 2).await;
+        fixture.server.continue_process();
+        fixture.until_renewed(2 * MANY).await;
+    }
+    assert_eq!(losses(&guards), [None; MANY]);
+}
+
+#[tokio::test]
+async fn many_holds_outlive_the_scripts_of_the_server() {
+    let mut fixture = Fixture::in_layout(Layout::Native).await;
+    let guards = fixture.hold(&keys(MANY)).await;
+    let mut flush = redis::cmd("SCRIPT");
+    let flushed = flush.arg("FLUSH").exec_async(&mut fixture.redis).await;
+    flushed.unwrap();
+    fixture.until_renewed(4 * MANY).await;
+    assert_eq!(losses(&guards), [None; MANY]);
+    assert_eq!(fixture.client.stats().renewal_failed, 0);
+}
+
+/// The answer to a renewal says what was left when the server carried it out, at the earliest when it was sent.
+#[tokio::test]
+async fn a_late_answer_counts_from_the_sending() {
+    let fixture = Fixture::in_layout(Layout::Native).await;
+    let lease = 4 * LEASE;
+    let lock = fixture.client.lock("k").lease(lease).renew(true);
+    let guard = lock.acquire().await.unwrap();
+    let before = fixture.client.stats();
+    fixture.server.stop_process();
+    until(async || fixture.client.stats().commands > before.commands).await;
+    // Less than a third: the next renewal is not due yet when the answer comes.
+    sleep(lease / 5).await;
+    fixture.server.continue_process();
+    until(async || fixture.client.stats().renewed > before.renewed).await;
+    let left = guard.remaining();
+    assert!(left <= lease - lease / 5, "{left:?}");
+}
+
+/// One request is under way for both of them, and only one of them has time left.
+#[tokio::test]
+async fn a_hold_is_lost_at_its_own_deadline() {
+    let fixture = Fixture::in_layout(Layout::Native).await;
+    let of = async |key: &str| {
+        fixture
+            .client
+            .lock(key)
+            .lease(LEASE)
+            .acquire()
+            .await
+            .unwrap()
+    };
+    let (long, short) = (of("long").await, of("short").await);
+    long.extend(10 * SECOND).await.unwrap();
+    let left = short.remaining();
+    fixture.server.stop_process();
+    // Nobody looks at the guard: the engine does.
+    sleep(left.saturating_sub(100 * MS)).await;
+    assert_eq!(fixture.client.stats().lost, 0);
+    sleep(600 * MS).await;
+    assert_eq!(fixture.client.stats().lost, 1);
+    fixture.server.continue_process();
+    assert_eq!(
+        (long.loss(), short.loss()),
+        (None, Some(LossReason::Expired))
+    );
+}
+
+#[tokio::test]
+async fn of_many_holds_the_released_leave_the_others_in_the_schedule() {
+    let fixture = Fixture::in_layout(Layout::Native).await;
+    let mut guards = fixture.hold(&keys(MANY)).await;
+    for _ in 0..3 {
+        // The first of each that are due together, for whom the last one moves up.
+        let released = guards.split_off(guards.len() * 2 / 3);
+        guards.reverse();
+        join_all(released.into_iter().map(LockGuard::release)).await;
+        fixture.until_renewed(guards.len()).await;
+    }
+    fixture.until_renewed(4 * guards.len()).await;
+    assert_eq!(losses(&guards), vec![None; guards.len()]);
+    assert_eq!(fixture.client.stats().lost, 0);
+}

@@ -1,0 +1,464 @@
+//! Rows 49 to 51: callers that are polled late, once, or never again, and answers that come late.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Waker},
+    time::{Duration, Instant},
+};
+
+use futures_util::{
+    FutureExt,
+    future::{LocalBoxFuture, join_all},
+};
+use lock_runtime::{Hold, Lock, LockClient, LockError, Strategy, distributed_lock};
+use support::{matrix::row, proxy::FaultProxy, server::RedisServer};
+use tokio::time::sleep;
+
+use crate::fixture::{MS, SECOND, client, until};
+
+/// How long a waiter that only looks alive may delay others: a claim, and the look that finds its end.
+const DELAY: Duration = Duration::from_millis(2200);
+
+/// Judges who enters one key: nobody beside another one whose lease is valid, and their tokens rise.
+#[derive(Debug, Default)]
+struct Judge {
+    inside: AtomicBool,
+    entered: Mutex<Vec<(&'static str, u64, Instant)>>,
+}
+
+impl Judge {
+    /// The body of a call: it stays inside for so long.
+    async fn body(self: Arc<Self>, who: &'static str, time: Duration) {
+        let token = Hold::current().expect("a body has a hold").token().get();
+        assert!(
+            !self.inside.swap(true, Ordering::SeqCst),
+            "{who} is not alone: {:?}",
+            self.entered.lock().unwrap()
+        );
+        {
+            let mut entered = self.entered.lock().unwrap();
+            let newest = entered.last().map_or(0, |(_, token, _)| *token);
+            assert!(token > newest, "{who}: {token} after {entered:?}");
+            entered.push((who, token, Instant::now()));
+        }
+        sleep(time).await;
+        self.inside.store(false, Ordering::SeqCst);
+    }
+
+    fn when(&self, who: &str) -> Instant {
+        let entered = self.entered.lock().unwrap();
+        let found = entered.iter().find(|(name, ..)| *name == who);
+        found
+            .unwrap_or_else(|| panic!("{who} did not enter: {entered:?}"))
+            .2
+    }
+}
+
+async fn until_waiting(lock: &Lock, waiters: usize) {
+    until(async || lock.status().await.unwrap().waiters == waiters).await;
+}
+
+/// Polls a future once, with nobody to wake. True if it has ended.
+fn poll(future: Pin<&mut (impl Future + ?Sized)>) -> bool {
+    future
+        .poll(&mut Context::from_waker(Waker::noop()))
+        .is_ready()
+}
+
+/// Polls a future until it waits in the queue.
+async fn queue(mut future: Pin<&mut impl Future>, lock: &Lock, waiters: usize) {
+    until(async || {
+        assert!(!poll(future.as_mut()), "it has to wait");
+        lock.status().await.unwrap().waiters == waiters
+    })
+    .await;
+    // It reads that it is queued: the reply came before the status.
+    assert!(!poll(future.as_mut()), "it has to wait");
+}
+
+/// The processes of one scenario, and their lock: a holder, one with slow callers, and another one.
+struct Three {
+    holder: Lock,
+    slow: Lock,
+    other: Lock,
+    judge: Arc<Judge>,
+}
+
+impl Three {
+    async fn on(server: &RedisServer, key: &str) -> Self {
+        let lock = async || client(&server.url()).await.lock(key).wait(60 * SECOND);
+        Self {
+            holder: lock().await,
+            slow: lock().await,
+            other: lock().await,
+            judge: Arc::default(),
+        }
+    }
+
+    fn call(&self, lock: &Lock, who: &'static str, time: Duration) -> tokio::task::JoinHandle<()> {
+        let (lock, judge) = (lock.clone(), self.judge.clone());
+        tokio::spawn(async move { lock.run(judge.body(who, time)).await.unwrap() })
+    }
+}
+
+/// A caller that is polled after each of these gaps, and then as usual, in front of its neighbour and of another process.
+async fn polled_late(server: &RedisServer, key: &str, gaps: [u32; 2], neighbour: bool) {
+    let three = Three::on(server, key).await;
+    let guard = three.holder.acquire().await.unwrap();
+    let mut late = Box::pin(three.slow.run(three.judge.clone().body("late", 100 * MS)));
+    queue(late.as_mut(), &three.slow, 1).await;
+    let mut others = Vec::new();
+    if neighbour {
+        others.push(three.call(&three.slow, "neighbour", 1000 * MS));
+        until_waiting(&three.slow, 2).await;
+    }
+    others.push(three.call(&three.other, "other", 400 * MS));
+    until_waiting(&three.slow, 2 + usize::from(neighbour)).await;
+    guard.release().await;
+    let mut ended = false;
+    for gap in gaps {
+        sleep(gap * MS).await;
+        ended = ended || poll(late.as_mut());
+    }
+    if !ended {
+        late.await.unwrap();
+    }
+    for other in others {
+        other.await.unwrap();
+    }
+    for who in ["late", "other"] {
+        three.judge.when(who);
+    }
+}
+
+/// Row 49: a waiter is polled late, at any of its awaits, alone and in a cohort.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_49_polled_late() {
+    row(49, async |_| {
+        let server = RedisServer::start().await;
+        let gaps = [0, 300, 700, 1000, 1400, 1900, 2100, 2600, 4200];
+        let scenarios = gaps.into_iter().flat_map(|first| {
+            let seconds = [(600, false), (800, true), (1600, true), (2300, true)];
+            seconds.map(|(second, neighbour)| {
+                let (server, key) = (&server, format!("{first} {second}"));
+                async move { polled_late(server, &key, [first, second], neighbour).await }
+            })
+        });
+        join_all(scenarios).await;
+    })
+    .await;
+}
+
+/// Row 49: the caller does not come back for the answer that grants it the lock. Polled again it enters all the same, after
+/// those who were let in meanwhile.
+// On one thread no answer comes during a poll.
+#[tokio::test]
+async fn row_49_an_answer_is_read_late() {
+    row(49, async |seen| {
+        let server = RedisServer::start().await;
+        for strategy in [Strategy::Handoff, Strategy::Notify, Strategy::Spin] {
+            let three = Three::on(&server, "k").await;
+            let lock = three.slow.clone().strategy(strategy);
+            let mut late = Box::pin(lock.run(three.judge.clone().body("late", 10 * MS)));
+            assert!(!poll(late.as_mut()));
+            until(async || three.slow.status().await.unwrap().holder.is_some()).await;
+            let granted = Instant::now();
+            three.call(&three.other, "other", 10 * MS).await.unwrap();
+            seen.within(
+                "another one enters",
+                DELAY,
+                three.judge.when("other") - granted,
+            );
+            late.await.unwrap();
+            assert!(three.judge.when("late") > three.judge.when("other"));
+        }
+    })
+    .await;
+}
+
+/// Four callers of one process, whose replies stall once: `begin` ms after the release, for `time` ms.
+async fn replies_stall(server: &RedisServer, key: &str, begin: u32, time: u32, body: u32) {
+    let proxy = FaultProxy::start(server.port()).await;
+    let judge = Arc::new(Judge::default());
+    let holder = client(&server.url()).await.lock(key).wait(60 * SECOND);
+    let lock = client(&proxy.url()).await.lock(key).wait(60 * SECOND);
+    let guard = holder.acquire().await.unwrap();
+    let mut calls = Vec::new();
+    for (number, who) in ["first", "second", "third", "fourth"]
+        .into_iter()
+        .enumerate()
+    {
+        let (lock, judge) = (lock.clone(), judge.clone());
+        let time = if number == 0 { body } else { 300 };
+        calls.push(tokio::spawn(async move {
+            lock.run(judge.body(who, time * MS)).await
+        }));
+        until_waiting(&holder, number + 1).await;
+    }
+    guard.release().await;
+    sleep(begin * MS).await;
+    proxy.hold_replies(true);
+    sleep(time * MS).await;
+    proxy.hold_replies(false);
+    for call in calls {
+        match call.await.unwrap() {
+            // Told at its deadline, if the stall outlasts what was confirmed.
+            Ok(()) | Err(LockError::Lost { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        judge.inside.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Row 50: replies stall once, around a grant, a confirmation, a renewal, a release. A body that is lost meanwhile ends
+/// before the next one enters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_50_replies_stall() {
+    row(50, async |_| {
+        let server = RedisServer::start().await;
+        let scenarios = [0, 40, 95].into_iter().flat_map(|begin| {
+            [1500, 1990, 2080, 2120, 2600, 3000].map(|time| {
+                let (server, key) = (&server, format!("{begin} {time}"));
+                async move { replies_stall(server, &key, begin, time, 1900).await }
+            })
+        });
+        join_all(scenarios).await;
+    })
+    .await;
+}
+
+/// Row 51: a waiter is never polled again, alone and in a cohort: the others enter after a claim, whatever the lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_51_forgotten() {
+    row(51, async |seen| {
+        let server = RedisServer::start().await;
+        for neighbours in [false, true] {
+            let three = Three::on(&server, if neighbours { "many" } else { "one" }).await;
+            let guard = three.holder.acquire().await.unwrap();
+            let mut calls = Vec::new();
+            if neighbours {
+                calls.push(three.call(&three.slow, "before", 300 * MS));
+                until_waiting(&three.slow, 1).await;
+            }
+            let mut forgotten = Box::pin(three.slow.run(async { unreachable!("not polled") }));
+            queue(forgotten.as_mut(), &three.slow, calls.len() + 1).await;
+            if neighbours {
+                calls.push(three.call(&three.slow, "behind", 10 * MS));
+                until_waiting(&three.slow, 3).await;
+            }
+            calls.push(three.call(&three.other, "other", 10 * MS));
+            until_waiting(&three.slow, calls.len() + 1).await;
+            let released = Instant::now();
+            guard.release().await;
+            for call in calls {
+                call.await.unwrap();
+            }
+            let bodies = if neighbours { 310 * MS } else { Duration::ZERO };
+            let took = three.judge.when("other") - released;
+            seen.within("the other process enters", DELAY + bodies, took);
+            if neighbours {
+                let took = three.judge.when("behind") - released;
+                seen.within("its neighbour enters", DELAY + bodies, took);
+            }
+        }
+    })
+    .await;
+}
+
+/// Row 51: the other branch of a `select!` wants the lock for which the first one waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_51_the_other_branch_wants_the_same_lock() {
+    row(51, async |seen| {
+        let server = RedisServer::start().await;
+        let three = Three::on(&server, "k").await;
+        let guard = three.holder.acquire().await.unwrap();
+        let before = three.call(&three.slow, "before", 300 * MS);
+        until_waiting(&three.slow, 1).await;
+        let mut first = Box::pin(three.slow.run(three.judge.clone().body("first", 10 * MS)));
+        queue(first.as_mut(), &three.slow, 2).await;
+        let released = Instant::now();
+        guard.release().await;
+        before.await.unwrap();
+        three
+            .slow
+            .run(three.judge.clone().body("branch", 10 * MS))
+            .await
+            .unwrap();
+        let took = three.judge.when("branch") - released;
+        seen.within("the branch enters", DELAY + 300 * MS, took);
+        first.await.unwrap();
+    })
+    .await;
+}
+
+#[distributed_lock(client = client, keys = ["a", "b"])]
+async fn both(client: &LockClient) -> Result<(), LockError> {
+    Ok(())
+}
+
+/// Row 51: a caller that was granted the lock in a reply never reads it: a call, a try, and a call with several keys.
+// On one thread no answer comes during a poll.
+#[tokio::test]
+async fn row_51_an_answer_is_never_read() {
+    row(51, async |seen| {
+        let server = RedisServer::start().await;
+        let (slow, other) = (client(&server.url()).await, client(&server.url()).await);
+        let (a, b) = (slow.lock("a"), slow.lock("b").wait(Duration::ZERO));
+        let calls: [(LocalBoxFuture<'_, ()>, &[&str]); 3] = [
+            (a.acquire().map(drop).boxed_local(), &["a"]),
+            (b.acquire().map(drop).boxed_local(), &["b"]),
+            (both(&slow).map(drop).boxed_local(), &["a", "b"]),
+        ];
+        for (mut forgotten, keys) in calls {
+            assert!(!poll(forgotten.as_mut()));
+            let sent = Instant::now();
+            for key in keys {
+                let lock = other.lock(*key).wait(60 * SECOND);
+                until(async || lock.status().await.unwrap().holder.is_some()).await;
+            }
+            for key in keys {
+                let lock = other.lock(*key).wait(60 * SECOND);
+                lock.acquire().await.unwrap().release().await;
+            }
+            seen.within("another one enters", DELAY, sent.elapsed());
+        }
+    })
+    .await;
+}
+
+/// Row 51: a body has ended, and its call is not polled again, though its release takes more than one step: a neighbour
+/// enters after the least time, or with a lease of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_51_a_release_is_never_polled() {
+    row(51, async |seen| {
+        let server = RedisServer::start().await;
+        for stretched in [false, true] {
+            let three = Three::on(&server, if stretched { "stretched" } else { "kept" }).await;
+            let guard = three.holder.acquire().await.unwrap();
+            let mut lock = three.slow.clone().lease(15 * SECOND);
+            if !stretched {
+                lock = lock.hold_at_least(SECOND);
+            }
+            let ends = AtomicBool::new(false);
+            let mut call = Box::pin(lock.run(async {
+                if stretched {
+                    let hold = Hold::current().unwrap();
+                    hold.extend(30 * SECOND).await.unwrap();
+                }
+                while !ends.load(Ordering::SeqCst) {
+                    sleep(MS).await;
+                }
+            }));
+            queue(call.as_mut(), &three.slow, 1).await;
+            let slow = three.slow.clone().lease(15 * SECOND);
+            let neighbour = three.call(&slow, "neighbour", 10 * MS);
+            until_waiting(&three.slow, 2).await;
+            let other = three.call(&three.other, "other", 10 * MS);
+            until_waiting(&three.slow, 3).await;
+            guard.release().await;
+            let begun = Instant::now();
+            while begun.elapsed() < 300 * MS {
+                assert!(!poll(call.as_mut()), "its body goes on");
+                sleep(5 * MS).await;
+            }
+            ends.store(true, Ordering::SeqCst);
+            sleep(5 * MS).await;
+            poll(call.as_mut());
+            let ended = Instant::now();
+            neighbour.await.unwrap();
+            other.await.unwrap();
+            let took = three.judge.when("other") - ended;
+            seen.within("all others enter", SECOND, took);
+        }
+    })
+    .await;
+}
+
+/// Row 51: a call has a lock, and its body has not begun: its lease has to be confirmed, or another lock is waited for.
+#[tokio::test]
+async fn row_51_no_body_begins() {
+    row(51, async |seen| {
+        let server = RedisServer::start().await;
+        let (slow, other) = (client(&server.url()).await, client(&server.url()).await);
+        let lock = slow.lock("a").wait(SECOND).lease(3 * SECOND).renew(true);
+        let mut confirmed = Box::pin(lock.run(async { unreachable!("not polled") }));
+        assert!(!poll(confirmed.as_mut()));
+        sleep(1200 * MS).await;
+        assert!(!poll(confirmed.as_mut()));
+        let forgotten = Instant::now();
+        let lock = other.lock("a").wait(60 * SECOND);
+        lock.acquire().await.unwrap().release().await;
+        let took = forgotten.elapsed();
+        seen.within("after what had to be confirmed", DELAY, took);
+        drop(confirmed);
+
+        let guard = other.lock("b").acquire().await.unwrap();
+        let mut waiting = Box::pin(both_soon(&slow));
+        until(async || {
+            assert!(!poll(waiting.as_mut()));
+            let status = async |key: &str| other.lock(key).status().await.unwrap();
+            status("a").await.holder.is_some() && status("b").await.waiters == 1
+        })
+        .await;
+        let forgotten = Instant::now();
+        let lock = other.lock("a").wait(60 * SECOND);
+        lock.acquire().await.unwrap().release().await;
+        let took = forgotten.elapsed();
+        seen.within("after the wait for another lock", SECOND + DELAY, took);
+        guard.release().await;
+    })
+    .await;
+}
+
+#[distributed_lock(client = client, keys = ["a", "b"], wait = "1s")]
+async fn both_soon(client: &LockClient) -> Result<(), LockError> {
+    Ok(())
+}
+
+/// Row 51: a caller leaves while a request that queues it is under way, and is not polled again: nobody of its process
+/// waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_51_forgotten_while_it_leaves() {
+    row(51, async |seen| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let (holder, process) = (client(&server.url()).await, client(&proxy.url()).await);
+        let guard = holder.lock("k").acquire().await.unwrap();
+        let lock = process.lock("k").wait(60 * SECOND);
+        let enter = |lock: Lock| async move { lock.run(async {}).await.unwrap() };
+        let first = tokio::spawn(enter(lock.clone()));
+        until_waiting(&holder.lock("k"), 1).await;
+        let leaves = lock.clone().wait(700 * MS);
+        let mut leaving = Box::pin(leaves.run(async {}));
+        // The stall exceeds the silence limit of a connection (2 s): the connection breaks and its requests are resent.
+        proxy.hold_replies(true);
+        assert!(!poll(leaving.as_mut()));
+        let second = tokio::spawn(enter(lock.clone()));
+        // The second one may go in the same request, or in the next.
+        until(async || holder.lock("k").status().await.unwrap().waiters >= 2).await;
+        sleep(900 * MS).await;
+        poll(leaving.as_mut());
+        poll(leaving.as_mut());
+        sleep(1700 * MS).await;
+        proxy.hold_replies(false);
+        let third = tokio::spawn(enter(lock));
+        // The place of the forgotten caller stands, and counts: who takes it out of the queue sees that it is dead.
+        until_waiting(&holder.lock("k"), 4).await;
+        let released = Instant::now();
+        guard.release().await;
+        for call in [first, second, third] {
+            call.await.unwrap();
+        }
+        seen.within(
+            "the others of its process enter",
+            Duration::ZERO,
+            released.elapsed(),
+        );
+    })
+    .await;
+}

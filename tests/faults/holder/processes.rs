@@ -1,0 +1,382 @@
+//! Rows 1 to 3, 20, 21, 33, 36: processes and runtimes that are killed, stopped and continued.
+
+use std::time::{Duration, Instant};
+
+use lock_runtime::{LockClient, LockError};
+use support::{
+    clock::Clocks,
+    process::Worker,
+    server::{RedisServer, ask},
+};
+use tokio::{io::AsyncBufReadExt, runtime::Builder, time::sleep};
+
+use crate::fixture::{
+    MS, NAMESPACE, SECOND, client, entering, grant, left, row, token_of, until, until_waiting,
+    worker, worker_command,
+};
+
+/// The work of a worker process; it prints a line at each event.
+#[tokio::test]
+#[ignore = "run as a process of its own by the other tests"]
+async fn worker_process() {
+    let variable = |name: &str| std::env::var(name).expect("a worker is told what to do");
+    let lease = Duration::from_millis(variable("WORKER_LEASE_MS").parse().unwrap());
+    let client = LockClient::builder()
+        .url(variable("WORKER_URL"))
+        .namespace(NAMESPACE)
+        .connect()
+        .await
+        .unwrap();
+    let lock = client.lock("k").wait(60 * SECOND).lease(lease);
+    if variable("WORKER_TASK") == "waiters" {
+        waiters(&client).await;
+        return client.shutdown().await;
+    }
+    if variable("WORKER_TASK") == "queue" {
+        return queue(&client).await;
+    }
+    println!("\nready");
+    let ended = lock
+        .run(async {
+            let hold = lock_runtime::Hold::current().unwrap();
+            println!("\ninside {}", hold.token());
+            if variable("WORKER_TASK") == "hold" {
+                // Guarded awaits, one after the other.
+                loop {
+                    sleep(10 * MS).await;
+                    if let Some(reason) = hold.loss() {
+                        println!("\nran on after {reason:?}");
+                    }
+                }
+            }
+        })
+        .await;
+    match ended {
+        Ok(()) => println!("\nended"),
+        Err(LockError::Lost { .. }) => println!("\nlost"),
+        Err(error) => println!("\nfailed {error}"),
+    }
+    client.shutdown().await;
+}
+
+/// One more caller queues for each line that comes in, and says when it enters.
+async fn queue(client: &LockClient) {
+    let mut orders = tokio::io::BufReader::new(tokio::io::stdin()).lines();
+    let mut callers = 0;
+    while let Ok(Some(_)) = orders.next_line().await {
+        let (lock, number) = (client.lock("k").wait(60 * SECOND), callers);
+        tokio::spawn(async move {
+            let enter = async { println!("\nentered {number}") };
+            lock.run(enter).await.unwrap();
+        });
+        callers += 1;
+    }
+}
+
+/// Callers of one worker process, in the order in which they ask.
+const WAITERS: usize = 250;
+
+/// They queue, and each says its token when it is inside.
+async fn waiters(client: &LockClient) {
+    // Whoever asks before there is a connection has no order yet.
+    client.lock("warm").run(async {}).await.unwrap();
+    let mut callers = tokio::task::JoinSet::new();
+    for caller in 0..WAITERS {
+        let lock = client.lock("k").wait(120 * SECOND);
+        callers.spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            println!("\nentered {caller} {}", guard.token());
+            guard.release().await;
+        });
+    }
+    callers.join_all().await;
+    println!("\nended");
+}
+
+/// Row 1: the holder is killed; the waiters' own leases do not count.
+#[tokio::test]
+async fn row_01_holder_killed() {
+    row(1, async |seen| {
+        let server = RedisServer::start().await;
+        let lease = 1500;
+        let mut holder = worker(&server, "hold", lease);
+        let inside = holder.until("inside").await;
+        let held_since = Instant::now();
+        let client = client(&server.url()).await;
+        let mut waiters = tokio::task::JoinSet::new();
+        for (place, lease) in [60 * SECOND, SECOND, 20 * SECOND].into_iter().enumerate() {
+            let client = client.clone();
+            waiters.spawn(async move {
+                let guard = client
+                    .lock("k")
+                    .wait(30 * SECOND)
+                    .lease(lease)
+                    .acquire()
+                    .await
+                    .unwrap();
+                let entered = (Instant::now(), guard.token().get());
+                guard.release().await;
+                (place, entered)
+            });
+            until_waiting(&self::client(&server.url()).await, place + 1).await;
+        }
+        holder.kill();
+        let mut entered = Vec::new();
+        while let Some(ended) = waiters.join_next().await {
+            entered.push(ended.unwrap());
+        }
+        entered.sort_by_key(|(_, (at, _))| *at);
+        let places: Vec<_> = entered.iter().map(|(place, _)| *place).collect();
+        assert_eq!(places, [0, 1, 2]);
+        let first = entered[0].1.0.duration_since(held_since);
+        seen.within(
+            "the next one enters after the grant",
+            Duration::from_millis(lease),
+            first,
+        );
+        let mut newest = inside.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+        for (_, (_, token)) in entered {
+            assert!(token > newest);
+            newest = token;
+        }
+    })
+    .await;
+}
+
+/// The next line that says something.
+async fn next_word(worker: &mut Worker) -> String {
+    loop {
+        let line = worker.line().await.expect("the worker goes on");
+        if !line.is_empty() {
+            return line;
+        }
+    }
+}
+
+/// Row 2: the holder is stopped past its lease and continued: it is told before its next guarded await completes.
+#[tokio::test]
+async fn row_02_holder_stopped_and_continued() {
+    row(2, async |seen| {
+        let server = RedisServer::start().await;
+        let mut holder = worker(&server, "hold", 500);
+        let inside = holder.until("inside").await;
+        holder.signal("STOP");
+        let client = client(&server.url()).await;
+        let next = client.lock("k").wait(10 * SECOND).acquire().await.unwrap();
+        let stale: u64 = inside.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(next.token().get() > stale);
+        holder.signal("CONT");
+        let continued = Instant::now();
+        assert_eq!(next_word(&mut holder).await, "lost");
+        seen.within("told after it goes on", 20 * MS, continued.elapsed());
+        // The late holder has not released its successor's lock.
+        assert_eq!(next.loss(), None);
+        assert!(grant(&server).await.is_some());
+        next.release().await;
+    })
+    .await;
+}
+
+/// Row 3: the holder's machine is suspended for longer than its lease: its monotonic clock has stood still, and so have
+/// the timers that count on it.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn row_03_holder_suspended() {
+    const LEASE: u32 = 4000;
+    const SUSPENDED: Duration = Duration::from_millis(4500);
+    row(3, async |seen| {
+        let server = RedisServer::start().await;
+        let clocks = Clocks::new(server.folder());
+        let mut command = worker_command(&server.url(), "hold", LEASE.into());
+        clocks.wind(&mut command);
+        let mut holder = Worker::start(command);
+        holder.until("inside").await;
+        let stopped = Instant::now();
+        holder.signal("STOP");
+        let client = client(&server.url()).await;
+        let lock = client.lock("k").wait(10 * SECOND);
+        let next = lock.acquire().await.unwrap();
+        sleep(SUSPENDED.saturating_sub(stopped.elapsed())).await;
+        clocks.set_monotonic_behind(SUSPENDED);
+        holder.signal("CONT");
+        let continued = Instant::now();
+        assert_eq!(next_word(&mut holder).await, "lost");
+        seen.within("told after it goes on", 20 * MS, continued.elapsed());
+        assert_eq!(next.loss(), None);
+        next.release().await;
+    })
+    .await;
+}
+
+/// Row 20: a thousand callers in four processes.
+#[tokio::test]
+async fn row_20_a_thousand_waiters() {
+    const PROCESSES: usize = 4;
+    row(20, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let guard = client
+            .lock("k")
+            .lease(120 * SECOND)
+            .acquire()
+            .await
+            .unwrap();
+        let mut workers = Vec::new();
+        for process in 1..=PROCESSES {
+            workers.push(worker(&server, "waiters", 30_000));
+            until_waiting(&client, process * WAITERS).await;
+        }
+        let asked = server.scripts().await;
+        let start = Instant::now();
+        guard.release().await;
+        let mut entered = Vec::new();
+        for (process, worker) in workers.iter_mut().enumerate() {
+            loop {
+                let line = next_word(worker).await;
+                if line == "ended" {
+                    break;
+                }
+                let said: Vec<&str> = line.split(' ').collect();
+                let [_, caller, token] = said[..] else {
+                    continue; // the test harness's own lines
+                };
+                if let (Ok(caller), Ok(token)) = (caller.parse::<usize>(), token.parse::<u64>()) {
+                    entered.push((token, process, caller));
+                }
+            }
+        }
+        let took = start.elapsed();
+        entered.sort_unstable();
+        let order: Vec<_> = entered
+            .iter()
+            .map(|(_, process, caller)| (*process, *caller))
+            .collect();
+        let queued =
+            (0..PROCESSES).flat_map(|process| (0..WAITERS).map(move |caller| (process, caller)));
+        assert!(
+            order.iter().copied().eq(queued),
+            "not in the order of their queueing"
+        );
+        // One script each was asked before, one more is its release; and each process looks five times a second.
+        let callers = u64::try_from(PROCESSES * WAITERS).unwrap();
+        let looks =
+            u64::try_from(took.as_millis() / 200 + 1).unwrap() * u64::try_from(PROCESSES).unwrap();
+        let scripts = server.scripts().await - asked;
+        assert!(
+            scripts <= callers + 1 + looks,
+            "{scripts} scripts, {looks} looks"
+        );
+        seen.within("all have been inside", 30 * SECOND, took);
+        until(async || left(&server).await.is_empty()).await;
+    })
+    .await;
+}
+
+/// Row 21: a waiting process is killed while it is queued: it is skipped at once.
+#[tokio::test]
+async fn row_21_queued_process_killed() {
+    row(21, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let guard = client.lock("k").acquire().await.unwrap();
+        let mut queued = worker(&server, "pass", 30_000);
+        queued.until("ready").await;
+        until_waiting(&client, 1).await;
+        queued.kill();
+        let next = entering(client.lock("k").wait(30 * SECOND));
+        until_waiting(&client, 2).await;
+        // The server notices the closed socket in its own time; the row is about what follows.
+        let mut observer = server.connection().await;
+        until(async || {
+            let clients: String = ask(
+                &mut observer,
+                redis::cmd("CLIENT").arg("LIST").arg("TYPE").arg("pubsub"),
+            )
+            .await;
+            clients.lines().count() <= 2
+        })
+        .await;
+        let released = Instant::now();
+        guard.release().await;
+        let (entered, guard) = next.await.unwrap();
+        let took = entered.duration_since(released);
+        seen.within(
+            "the next one enters after the release",
+            Duration::ZERO,
+            took,
+        );
+        guard.release().await;
+        assert_eq!(left(&server).await, Vec::<String>::new());
+    })
+    .await;
+}
+
+/// Row 33: a runtime is shut down while it holds and while it waits.
+#[tokio::test]
+async fn row_33_runtime_shut_down_while_held_and_while_waiting() {
+    row(33, async |seen| {
+        let server = RedisServer::start().await;
+        let observer = client(&server.url()).await;
+        let url = server.url();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (held, waiting) = runtime
+            .spawn(async move {
+                let client = client(&url).await;
+                let guard = client.lock("k").acquire().await.unwrap();
+                let held = tokio::spawn(async move {
+                    guard.run(std::future::pending::<()>()).await.unwrap();
+                });
+                let waiting = tokio::spawn(async move {
+                    let _guard = client.lock("k").wait(60 * SECOND).acquire().await.unwrap();
+                });
+                (held, waiting)
+            })
+            .await
+            .unwrap();
+        until_waiting(&observer, 1).await;
+        let started = Instant::now();
+        runtime.shutdown_background();
+        until(async || left(&server).await.is_empty()).await;
+        let took = started.elapsed();
+        seen.within("drained after the shutdown", SECOND, took);
+        drop((held, waiting));
+    })
+    .await;
+}
+
+/// Row 36: a waiting process is stopped past its grant and its lease: its body never starts on that grant, and it
+/// queues again.
+#[tokio::test]
+async fn row_36_waiter_stopped_past_its_grant() {
+    row(36, async |_| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let guard = client.lock("k").acquire().await.unwrap();
+        let mut waiter = worker(&server, "pass", 500);
+        waiter.until("ready").await;
+        until_waiting(&client, 1).await;
+        waiter.signal("STOP");
+        guard.release().await;
+        let stale = token_of(&grant(&server).await.expect("the stopped waiter is granted"));
+        let next = client.lock("k").wait(10 * SECOND).acquire().await.unwrap();
+        let newer = next.token().get();
+        assert!(newer > stale);
+        waiter.signal("CONT");
+        // It stands in the queue again, not inside.
+        until_waiting(&client, 1).await;
+        assert_eq!(next.loss(), None);
+        next.release().await;
+        let inside = waiter.until("inside").await;
+        let token: u64 = inside.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(
+            token > newer,
+            "the body started on the grant {token}, {newer} was given since"
+        );
+        waiter.until("ended").await;
+    })
+    .await;
+}

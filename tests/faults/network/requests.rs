@@ -1,0 +1,328 @@
+//! Rows 9 to 11, 13, 38: requests and replies that are late, lost, or come twice.
+
+use std::{
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use lock_runtime::LockError;
+use support::{
+    assert_lost,
+    proxy::FaultProxy,
+    server::{RedisServer, ask},
+};
+use tokio::runtime::Builder;
+
+use crate::fixture::{
+    MS, SECOND, client, epsilon, grant, left, row, token_of, until, until_waiting,
+};
+
+/// Row 9: the reply of a grant is lost with its connection; the retry gives the same grant.
+#[tokio::test]
+async fn row_09_reply_of_the_grant_lost() {
+    row(9, async |_| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let behind = client(&proxy.url()).await;
+        proxy.hold_replies(true);
+        let entering = tokio::spawn(behind.lock("k").wait(20 * SECOND).acquire());
+        until(async || grant(&server).await.is_some()).await;
+        let first = token_of(&grant(&server).await.unwrap());
+        proxy.cut();
+        proxy.hold_replies(false);
+        let guard = entering.await.unwrap().unwrap();
+        assert_eq!(guard.token().get(), first);
+        guard.release().await;
+        assert_eq!(left(&server).await, Vec::<String>::new());
+    })
+    .await;
+}
+
+/// Row 10: a request reaches the server only after its caller has given it up. `kill` says whether the client may close
+/// its old connections; where it may not, a late request refuses itself.
+async fn late_request(kill: bool) {
+    let server = RedisServer::start().await;
+    let mut admin = server.connection().await;
+    let rules = if kill { "+@all" } else { "+@all -client|kill" };
+    ask::<()>(
+        &mut admin,
+        redis::cmd("ACL")
+            .arg("SETUSER")
+            .arg("default")
+            .arg("-@all")
+            .arg(rules.split(' ').collect::<Vec<_>>()),
+    )
+    .await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let behind = client(&proxy.url()).await;
+    proxy.deliver_after_cut(true);
+    proxy.hold_requests(true);
+    proxy.hold_old_requests(true);
+    let before = proxy.request_bytes();
+    let lock = behind.lock("k").wait(200 * MS).lease(30 * SECOND);
+    let (refused, ()) = tokio::join!(lock.acquire(), proxy.until_requested(before));
+    assert!(
+        matches!(refused, Err(LockError::Unreachable { .. })),
+        "{refused:?}"
+    );
+    proxy.cut();
+    if !kill {
+        // Past the moment up to which the request may still be carried out.
+        tokio::time::sleep(1500 * MS).await;
+    }
+    // A new connection gets through first, then the old bytes arrive.
+    proxy.hold_requests(false);
+    client(&proxy.url()).await;
+    until(async || behind.lock("other").try_acquire().await.is_ok()).await;
+    proxy.hold_old_requests(false);
+    let observer = client(&server.url()).await;
+    for _ in 0..50 {
+        assert_eq!(grant(&server).await, None, "a ghost was granted");
+        tokio::time::sleep(5 * MS).await;
+    }
+    observer
+        .lock("k")
+        .try_acquire()
+        .await
+        .unwrap()
+        .release()
+        .await;
+}
+
+#[tokio::test]
+async fn row_10_late_request_of_a_killed_connection() {
+    row(10, async |_| {
+        late_request(true).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn row_10_late_request_where_connections_cannot_be_killed() {
+    row(10, async |_| {
+        late_request(false).await;
+    })
+    .await;
+}
+
+/// Row 11: the reply of a release is lost, and the release is sent again: the successor is not touched.
+#[tokio::test]
+async fn row_11_release_sent_twice() {
+    row(11, async |_| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let (behind, direct) = (client(&proxy.url()).await, client(&server.url()).await);
+        let guard = behind.lock("k").acquire().await.unwrap();
+        let next = tokio::spawn({
+            let direct = direct.clone();
+            async move { direct.lock("k").wait(20 * SECOND).acquire().await.unwrap() }
+        });
+        until_waiting(&direct, 1).await;
+        proxy.hold_replies(true);
+        let before = server.scripts().await;
+        let releasing = tokio::spawn(guard.release());
+        let next = next.await.unwrap();
+        proxy.cut();
+        proxy.hold_replies(false);
+        releasing.await.unwrap();
+        // The release came at least twice.
+        until(async || server.scripts().await >= before + 2).await;
+        behind.lock("after").run(async {}).await.unwrap();
+        assert!(direct.lock("k").try_acquire().await.is_err());
+        assert_eq!(token_of(&grant(&server).await.unwrap()), next.token().get());
+        assert_eq!(next.loss(), None);
+        // Nor is it a loss for the one that released.
+        assert_eq!(behind.stats().lost, 0);
+        next.release().await;
+    })
+    .await;
+}
+
+/// Row 11: the same for a lock that stays taken for its least time.
+#[tokio::test]
+async fn row_11_lock_kept_twice() {
+    row(11, async |_| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let (behind, direct) = (client(&proxy.url()).await, client(&server.url()).await);
+        let lock = behind.lock("k").lease(20 * SECOND).hold_at_least(SECOND);
+        let start = Instant::now();
+        let guard = lock.acquire().await.unwrap();
+        proxy.hold_replies(true);
+        let before = server.scripts().await;
+        let releasing = tokio::spawn(guard.release());
+        until(async || server.scripts().await > before).await;
+        proxy.cut();
+        proxy.hold_replies(false);
+        releasing.await.unwrap();
+        until(async || server.scripts().await >= before + 2).await;
+        let lock = direct.lock("k").wait(20 * SECOND);
+        lock.run(async {}).await.unwrap();
+        let entered = start.elapsed();
+        assert!(
+            (SECOND - 20 * MS..SECOND + 200 * MS + epsilon()).contains(&entered),
+            "{entered:?}"
+        );
+        assert_eq!(behind.stats().lost, 0);
+        assert_eq!(left(&server).await, Vec::<String>::new());
+    })
+    .await;
+}
+
+/// Row 13: a half-open socket. The hold ends at its local deadline at the latest, and the client connects anew.
+#[tokio::test]
+async fn row_13_half_open_socket() {
+    row(13, async |seen| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let behind = client(&proxy.url()).await;
+        let started = Instant::now();
+        let lock = behind.lock("k").lease(1500 * MS).renew(true);
+        let lost = lock
+            .run(async {
+                // Connected again at once, it would be renewed for ever.
+                proxy.refuse(true);
+                proxy.half_open();
+                std::future::pending::<()>().await;
+            })
+            .await;
+        let took = started.elapsed();
+        proxy.refuse(false);
+        assert_lost(&lost);
+        seen.within("lost after the grant", 1500 * MS, took);
+        let started = Instant::now();
+        behind
+            .lock("k")
+            .wait(10 * SECOND)
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await;
+        seen.within(
+            "granted afterwards, over a new connection",
+            4 * SECOND,
+            started.elapsed(),
+        );
+    })
+    .await;
+}
+
+/// Row 13: a half-open socket. Callers that have just asked ask again over a new connection, although the engine's own is
+/// half open, too, and cannot close theirs.
+#[tokio::test]
+async fn row_13_callers_ask_again() {
+    row(13, async |seen| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let (holder, behind) = (client(&server.url()).await, client(&proxy.url()).await);
+        let guard = holder.lock("k").acquire().await.unwrap();
+        let wait = || {
+            let lock = behind.lock("k").wait(30 * SECOND);
+            tokio::spawn(async move { lock.run(async {}).await })
+        };
+        let mut waiting = vec![wait()];
+        until_waiting(&holder, 1).await;
+        let connections = proxy.connections();
+        proxy.half_open();
+        waiting.extend([wait(), wait()]);
+        until(async || proxy.connections() > connections).await;
+        guard.release().await;
+        let released = Instant::now();
+        for waiting in waiting {
+            waiting.await.unwrap().unwrap();
+        }
+        seen.within("all entered", 4 * SECOND, released.elapsed());
+    })
+    .await;
+}
+
+/// Row 38: a request stalls on its way, its client connects anew, is granted and releases; then the old bytes arrive.
+#[tokio::test]
+async fn row_38_old_socket_is_read_late() {
+    row(38, async |_| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let behind = client(&proxy.url()).await;
+        proxy.deliver_after_cut(true);
+        proxy.hold_old_requests(true);
+        proxy.hold_requests(true);
+        let before = proxy.request_bytes();
+        let entering = tokio::spawn(
+            behind
+                .lock("k")
+                .wait(20 * SECOND)
+                .lease(30 * SECOND)
+                .acquire(),
+        );
+        proxy.until_requested(before).await;
+        proxy.cut();
+        proxy.hold_requests(false);
+        entering.await.unwrap().unwrap().release().await;
+        assert_eq!(grant(&server).await, None);
+        proxy.hold_old_requests(false);
+        for _ in 0..50 {
+            assert_eq!(grant(&server).await, None, "a ghost was granted");
+            tokio::time::sleep(5 * MS).await;
+        }
+    })
+    .await;
+}
+
+/// Row 38: the same for a request that was sent again, whose owner is granted by a push, and released over another
+/// connection, before the server reads it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_38_request_that_was_sent_again_is_read_late() {
+    row(38, async |_| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let holder = client(&server.url()).await;
+        let guard = holder.lock("k").acquire().await.unwrap();
+        let url = proxy.url();
+        let (is_inside, inside) = tokio::sync::oneshot::channel();
+        let (done, is_done) = mpsc::channel::<()>();
+        // The waiter's runtime has one thread, which is busy when its link would connect anew.
+        let waiter = thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let behind = client(&url).await;
+                let lock = behind.lock("k").wait(20 * SECOND).lease(30 * SECOND);
+                drop(lock.acquire().await.unwrap());
+                is_inside.send(()).unwrap();
+                is_done.recv().unwrap();
+            });
+        });
+        until_waiting(&holder, 1).await;
+        // The link connects anew, and sends the request of its waiter again, which stalls.
+        proxy.delay(100 * MS);
+        let handshake = proxy.wait_for_request(b"TIME");
+        proxy.cut();
+        handshake.await;
+        tokio::time::sleep(150 * MS).await;
+        proxy.hold_requests(true);
+        proxy.until_requested(proxy.request_bytes()).await;
+        proxy.delay(Duration::ZERO);
+        tokio::time::sleep(200 * MS).await;
+        // The push gets through, and that connection breaks, too.
+        guard.release().await;
+        tokio::time::sleep(50 * MS).await;
+        proxy.deliver_after_cut(true);
+        proxy.hold_old_requests(true);
+        proxy.refuse(true);
+        proxy.cut();
+        proxy.hold_requests(false);
+        tokio::time::sleep(300 * MS).await;
+        proxy.refuse(false);
+        inside.await.unwrap();
+        until(async || grant(&server).await.is_none()).await;
+        proxy.hold_old_requests(false);
+        for _ in 0..50 {
+            assert_eq!(grant(&server).await, None, "a ghost was granted");
+            tokio::time::sleep(5 * MS).await;
+        }
+        done.send(()).unwrap();
+        waiter.join().unwrap();
+    })
+    .await;
+}

@@ -1,0 +1,72 @@
+//! Row 18: lines with a long round trip, with jitter, and with bytes that arrive one by one.
+
+use std::time::Instant;
+
+use support::{history::History, proxy::FaultProxy, server::RedisServer};
+
+use crate::fixture::{MS, SECOND, client, left, row, until_waiting};
+
+/// Row 18: a line whose round trip takes 200 ms. A connection is made in few of them, and a lock taken in one.
+#[tokio::test]
+async fn row_18_slow_line() {
+    row(18, async |seen| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        proxy.delay(100 * MS);
+        let behind = client(&proxy.url()).await;
+        let start = Instant::now();
+        let guard = behind.lock("k").acquire().await.unwrap();
+        seen.within("the first acquisition", 400 * MS, start.elapsed());
+        assert!(guard.remaining() > 29 * SECOND);
+        guard.release().await;
+        // And again, after a break.
+        proxy.cut();
+        behind
+            .lock("k")
+            .wait(5 * SECOND)
+            .run(async {})
+            .await
+            .unwrap();
+        assert_eq!(left(&server).await, Vec::<String>::new());
+    })
+    .await;
+}
+
+/// Row 18: the same line with jitter, whose bytes come in pieces: a lease is shorter by its round trip, and everybody
+/// enters.
+#[tokio::test]
+async fn row_18_jitter_and_split_bytes() {
+    const CALLERS: u32 = 8;
+    row(18, async |seen| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let behind = client(&proxy.url()).await;
+        proxy.delay(80 * MS);
+        proxy.jitter(40 * MS);
+        proxy.split_bytes(true);
+        let lease = 10 * SECOND;
+        let guard = behind.lock("k").lease(lease).acquire().await.unwrap();
+        let left = guard.remaining();
+        assert!(left <= lease - 160 * MS, "{left:?}");
+        let mut waiting = tokio::task::JoinSet::new();
+        let history = History::new();
+        for _ in 0..CALLERS {
+            let (behind, history) = (behind.clone(), history.clone());
+            waiting.spawn(async move {
+                let lock = behind.lock("k").wait(30 * SECOND);
+                let guard = lock.acquire().await.unwrap();
+                drop(history.enter("k", guard.token().get()));
+                guard.release().await;
+            });
+        }
+        until_waiting(&behind, CALLERS as usize).await;
+        let start = Instant::now();
+        guard.release().await;
+        waiting.join_all().await;
+        // Each release and the push after it, and a look at most where the line has made a claim old.
+        let most = CALLERS * 3 * 240 * MS;
+        seen.within("all enter after the release", most, start.elapsed());
+        history.check().assert_clean(CALLERS as usize);
+    })
+    .await;
+}

@@ -1,0 +1,163 @@
+//! Callers of a quorum that are killed, dropped, not polled, or wait.
+
+use std::{
+    pin::Pin,
+    task::{Context, Waker},
+    time::{Duration, Instant},
+};
+
+use lock_runtime::{LockError, distributed_lock};
+use support::{
+    assert_busy,
+    quorum::{Quorum, url_through},
+};
+use tokio::time::sleep;
+
+use super::{BACKOFF, CLAIM, is_held_on, until_empty, warm};
+use crate::fixture::{MS, SECOND, epsilon, until, worker_at};
+
+#[distributed_lock(keys = ["k", "j"], wait = "60s", lease = "20s")]
+async fn both() -> Result<(), LockError> {
+    Ok(())
+}
+
+/// A waiter whose round has a majority, and which is not polled any more, gives it back within a claim. Polled again, it
+/// asks again.
+#[tokio::test]
+async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
+    let quorum = Quorum::start(3).await;
+    let (waiter, other) = (warm(&quorum.url()).await, warm(&quorum.url()).await);
+    for several in [false, true] {
+        let lock = waiter.lock("k").wait(60 * SECOND);
+        let mut waiting: Pin<Box<dyn Future<Output = ()> + Send>> = if several {
+            let waiting = waiter.scope(both());
+            Box::pin(async move { waiting.await.unwrap() })
+        } else {
+            Box::pin(async move { lock.run(async {}).await.unwrap() })
+        };
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        until(async || is_held_on(&quorum.servers[0]).await).await;
+        let asked = Instant::now();
+        let guard = other.lock("k").wait(30 * SECOND).acquire().await.unwrap();
+        let took = asked.elapsed();
+        println!("entered after {took:?} beside a waiter that is not polled");
+        assert!(took < CLAIM + BACKOFF + epsilon(), "{took:?}");
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        guard.release().await;
+        waiting.await;
+        for server in &quorum.servers {
+            until_empty(server).await;
+        }
+    }
+}
+
+/// Calls dropped at any instant, the lock free or held by another: nothing stays on any node.
+#[tokio::test]
+async fn calls_dropped_at_any_instant_leave_nothing_on_any_node() {
+    let quorum = Quorum::start(3).await;
+    let proxies = quorum.proxies().await;
+    let (client, other) = (
+        warm(&url_through(&proxies)).await,
+        warm(&quorum.url()).await,
+    );
+    for (proxy, delay) in proxies.iter().zip([200, 500, 900]) {
+        proxy.delay(Duration::from_micros(delay));
+    }
+    let mut dropped = 0;
+    for round in 0..300 {
+        let guard = match round % 3 {
+            0 => Some(other.lock("k").wait(5 * SECOND).acquire().await.unwrap()),
+            _ => None,
+        };
+        let call = client.lock("k").wait(5 * SECOND).run(sleep(MS));
+        let after = Duration::from_micros(round * 30);
+        dropped += usize::from(tokio::time::timeout(after, call).await.is_err());
+        if round % 50 == 49 {
+            proxies[0].cut();
+        }
+        drop(guard);
+    }
+    println!("{dropped} of 300 calls were dropped");
+    assert!(dropped > 100);
+    let ended = Instant::now();
+    for server in &quorum.servers {
+        until_empty(server).await;
+    }
+    println!("nothing is left after {:?}", ended.elapsed());
+    assert!(
+        ended.elapsed() < SECOND + epsilon(),
+        "{:?}",
+        ended.elapsed()
+    );
+    client.lock("k").wait(SECOND).run(async {}).await.unwrap();
+}
+
+/// A process is killed while it holds: the others enter when its lease has ended.
+#[tokio::test]
+async fn a_killed_holder_blocks_for_the_rest_of_its_lease() {
+    let quorum = Quorum::start(3).await;
+    let lease = 1500;
+    let mut holder = worker_at(&quorum.url(), "hold", lease);
+    let inside = holder.until("inside").await;
+    let client = warm(&quorum.url()).await;
+    let refused = client.lock("k").try_acquire().await;
+    assert_busy(&refused);
+    holder.kill();
+    let killed = Instant::now();
+    let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+    let took = killed.elapsed();
+    println!("entered {took:?} after the death of a holder with {lease} ms");
+    assert!(
+        took < Duration::from_millis(lease) + BACKOFF + epsilon(),
+        "{took:?}"
+    );
+    let stale: u64 = inside.rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(guard.token().get() > stale);
+    guard.release().await;
+}
+
+/// Whoever waits enters soon after the release; dropped, it leaves nothing; shut down, it is told.
+#[tokio::test]
+async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
+    let quorum = Quorum::start(3).await;
+    let (holder, waiter) = (warm(&quorum.url()).await, warm(&quorum.url()).await);
+    let waiting = || {
+        let waiter = waiter.clone();
+        tokio::spawn(async move { waiter.lock("k").wait(60 * SECOND).acquire().await })
+    };
+    let until_refused = async || {
+        let before = waiter.stats().commands;
+        // Two rounds, each asking three nodes.
+        until(async || waiter.stats().commands >= before + 6).await;
+    };
+    let guard = holder.lock("k").acquire().await.unwrap();
+    let entering = waiting();
+    until_refused().await;
+    let released = Instant::now();
+    guard.release().await;
+    let guard = entering.await.unwrap().unwrap();
+    let took = released.elapsed();
+    println!("entered {took:?} after the release");
+    assert!(took < BACKOFF + epsilon(), "{took:?}");
+    assert_eq!(waiter.stats().waited, 1);
+
+    let leaving = waiting();
+    until_refused().await;
+    leaving.abort();
+    assert!(leaving.await.unwrap_err().is_cancelled());
+    guard.release().await;
+    for server in &quorum.servers {
+        until_empty(server).await;
+    }
+
+    let guard = holder.lock("k").acquire().await.unwrap();
+    let refused = waiting();
+    until_refused().await;
+    waiter.shutdown().await;
+    assert!(matches!(refused.await.unwrap(), Err(LockError::ShutDown)));
+    guard.release().await;
+    for server in &quorum.servers {
+        until_empty(server).await;
+    }
+}

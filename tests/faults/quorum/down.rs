@@ -1,0 +1,187 @@
+//! Rows 29 and 30: nodes that are down.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use lock_runtime::LockError;
+use support::{assert_busy, quorum::Quorum, server::ask};
+
+use super::{NODE_PATIENCE, OTHERS_GRANT, client, contend, until_empty, warm};
+use crate::fixture::{MS, NAME, SECOND, epsilon, row, token_of, until};
+
+/// Row 29: one node killed and one stopped, of five: exclusive, and acquisitions go on.
+#[tokio::test]
+async fn row_29_two_of_five_down() {
+    row(29, async |seen| {
+        let mut quorum = Quorum::start(5).await;
+        let url = quorum.url();
+        let before = warm(&url).await;
+        quorum.servers[0].kill();
+        quorum.servers[4].stop_process();
+        let after = client(&url, 30 * SECOND).await;
+        let mut slowest = Duration::ZERO;
+        for client in [&before, &after].repeat(10) {
+            let asked = Instant::now();
+            let guard = client.lock("k").try_acquire().await.unwrap();
+            slowest = slowest.max(asked.elapsed());
+            // The others cannot get it from what is left.
+            let refused = after.lock("k").try_acquire().await;
+            assert_busy(&refused);
+            guard.release().await;
+        }
+        seen.within("the slowest acquisition", NODE_PATIENCE, slowest);
+        // Somebody else has one of the three: who gets the other two gives them back at once, but for one round of four.
+        let mut third = quorum.servers[2].connection().await;
+        let _: () = ask(&mut third, redis::cmd("SET").arg(NAME).arg(OTHERS_GRANT)).await;
+        let before_it = after.stats().commands;
+        let refused = after.lock("k").wait(3 * SECOND).acquire().await;
+        assert_busy(&refused);
+        // Three nodes are asked, and two leave.
+        let rounds = (after.stats().commands - before_it) / 5;
+        println!("{rounds} rounds");
+        assert!(
+            rounds >= 11,
+            "{rounds} rounds: each has waited for those that are down"
+        );
+        let _: () = ask(&mut third, redis::cmd("DEL").arg(NAME)).await;
+        contend(&[before, after], 4, 5).await;
+        quorum.servers[4].continue_process();
+        for server in &quorum.servers[1..] {
+            until_empty(server).await;
+        }
+    })
+    .await;
+}
+
+/// Row 30: three of five are stopped: no grant, and what two of them granted is free again; also what the others
+/// granted when they went on.
+#[tokio::test]
+async fn row_30_three_of_five_down() {
+    row(30, async |seen| {
+        let quorum = Quorum::start(5).await;
+        let client = warm(&quorum.url()).await;
+        let (up, down) = quorum.servers.split_at(2);
+        for server in &quorum.servers {
+            until_empty(server).await;
+        }
+        for server in down {
+            server.stop_process();
+        }
+        let refused = client.lock("k").try_acquire().await;
+        let answered = Instant::now();
+        let Err(LockError::Unreachable { detail, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(
+            detail.contains("2 of 5 nodes answered, 3 are needed"),
+            "{detail}"
+        );
+        for server in up {
+            until_empty(server).await;
+        }
+        let freed = answered.elapsed();
+        seen.within("partial grants are free", Duration::ZERO, freed);
+
+        let asked = Instant::now();
+        let refused = client.lock("k").wait(SECOND).acquire().await;
+        let took = asked.elapsed();
+        assert!(
+            matches!(refused, Err(LockError::Unreachable { .. })),
+            "{refused:?}"
+        );
+        assert!(
+            (SECOND..SECOND + 200 * MS + epsilon()).contains(&took),
+            "{took:?}"
+        );
+
+        for server in down {
+            server.continue_process();
+        }
+        for server in &quorum.servers {
+            until_empty(server).await;
+        }
+        let guard = client.lock("k").wait(5 * SECOND).acquire().await.unwrap();
+        guard.release().await;
+    })
+    .await;
+}
+
+/// The counter of one node is far ahead, by its clock or its past: a token that it offered is known to a majority
+/// before the body starts, so that those after it are greater without that node.
+#[tokio::test]
+async fn tokens_rise_over_quorums() {
+    let mut quorum = Quorum::start(5).await.in_use().await;
+    let client = warm(&quorum.url()).await;
+    let hour = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        + 3600 * SECOND;
+    for (number, far) in [(0, 2 * hour), (1, 3 * hour)] {
+        let mut node = quorum.servers[number].connection().await;
+        ask::<()>(
+            &mut node,
+            redis::cmd("SET")
+                .arg("lock:fence")
+                .arg(u64::try_from(far.as_micros()).unwrap()),
+        )
+        .await;
+        // Into a majority that the node is part of, sooner or later.
+        let mut newest = 0;
+        until(async || {
+            let guard = client.lock("k").wait(SECOND).acquire().await.unwrap();
+            assert!(guard.token().get() > newest);
+            newest = guard.token().get();
+            for server in &quorum.servers[number..] {
+                if let Some(grant) = crate::fixture::grant(server).await {
+                    assert!(token_of(&grant) <= newest || u128::from(newest) < far.as_micros());
+                }
+            }
+            guard.release().await;
+            u128::from(newest) > far.as_micros()
+        })
+        .await;
+        quorum.servers[number].kill();
+        for _ in 0..10 {
+            let guard = client.lock("k").wait(SECOND).acquire().await.unwrap();
+            assert!(
+                guard.token().get() > newest,
+                "{} after {newest}",
+                guard.token()
+            );
+            newest = guard.token().get();
+            guard.release().await;
+        }
+    }
+}
+
+/// A hold survives the loss of any minority while it lasts, also of nodes that were quicker than the others when it
+/// was granted.
+#[tokio::test]
+async fn a_hold_survives_the_loss_of_any_minority() {
+    for lost in [[0, 1], [1, 2], [3, 4]] {
+        let mut quorum = Quorum::start(5).await;
+        let client = warm(&quorum.url()).await;
+        let guard = client
+            .lock("k")
+            .lease(SECOND)
+            .renew(true)
+            .acquire()
+            .await
+            .unwrap();
+        // The slower ones have joined.
+        for server in &quorum.servers {
+            until(async || {
+                let grant = crate::fixture::grant(server).await;
+                grant.is_some_and(|grant| token_of(&grant) == guard.token().get())
+            })
+            .await;
+        }
+        for number in lost {
+            quorum.servers[number].kill();
+        }
+        let renewed = client.stats().renewed;
+        until(async || client.stats().renewed >= renewed + 4).await;
+        assert_eq!(guard.loss(), None);
+        guard.release().await;
+        assert_eq!(client.stats().lost, 0);
+    }
+}

@@ -1,0 +1,213 @@
+//! Row 31: nodes that come back without their state, or missed a hold.
+
+use std::time::{Duration, Instant};
+
+use lock_runtime::{Lock, LockClient, LockError, LockGuard};
+use support::{
+    assert_busy,
+    quorum::Quorum,
+    server::{RedisServer, ask},
+};
+use tokio::{task::JoinSet, time::sleep};
+
+use super::{BACKOFF, client, is_held_on, until_empty};
+use crate::fixture::{MS, SECOND, row, token_of, until};
+
+/// Row 31: a lock is held on two of three nodes, and one of these comes back empty: with the third it is no majority,
+/// for clients that have seen it go and for those that have not, until the lease has ended.
+#[tokio::test]
+async fn row_31_node_returns_empty() {
+    row(31, async |seen| {
+        const LEASE: Duration = Duration::from_secs(4);
+        let mut quorum = Quorum::start(3).await.in_use().await;
+        let url = quorum.url();
+        let (holder, witness) = (client(&url, LEASE).await, client(&url, LEASE).await);
+        for client in [&holder, &witness] {
+            client.lock("warm").run(async {}).await.unwrap();
+        }
+        for server in &quorum.servers {
+            until_empty(server).await;
+        }
+        quorum.servers[2].stop_process();
+        let granted = Instant::now();
+        let guard = holder.lock("k").lease(LEASE).acquire().await.unwrap();
+        let token = guard.token();
+        // The third has the request still; it is given back as soon as it has been carried out.
+        sleep(LEASE / 10 + 50 * MS).await;
+        quorum.servers[2].continue_process();
+        until_empty(&quorum.servers[2]).await;
+        assert!(is_held_on(&quorum.servers[0]).await && is_held_on(&quorum.servers[1]).await);
+        quorum.servers[1].restart().await;
+        let restarted = Instant::now();
+
+        let newcomer = client(&url, LEASE).await;
+        let mut next = JoinSet::new();
+        for client in [&witness, &newcomer] {
+            let refused = client.lock("k").try_acquire().await;
+            assert_busy(&refused);
+            let client = client.clone();
+            next.spawn(async move {
+                let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+                let entered = (Instant::now(), guard.token());
+                guard.release().await;
+                entered
+            });
+        }
+        while let Some(entered) = next.join_next().await {
+            let (entered, next) = entered.unwrap();
+            let after = entered.duration_since(granted);
+            seen.within(
+                "the next one enters after the grant",
+                LEASE + BACKOFF,
+                after,
+            );
+            assert!(after > LEASE - 100 * MS, "{after:?}");
+            assert!(next > token);
+        }
+        guard.release().await;
+
+        // Counted again, it makes a majority with the third.
+        quorum.servers[0].kill();
+        for client in [witness, newcomer] {
+            let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+            assert!(guard.token() > token);
+            guard.release().await;
+        }
+        assert!(restarted.elapsed() > LEASE - SECOND);
+    })
+    .await;
+}
+
+/// Row 31: nodes that have never been used count where all of them are there; where one is missing it may be the only one
+/// that remembers.
+#[tokio::test]
+async fn row_31_a_beginning_needs_all_nodes() {
+    row(31, async |_| {
+        let mut quorum = Quorum::start(3).await;
+        quorum.servers[0].kill();
+        let client = client(&quorum.url(), SECOND).await;
+        let refused = client.lock("k").wait(2 * SECOND).acquire().await;
+        let Err(LockError::Unreachable { detail, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(detail.contains("started without its state"), "{detail}");
+        // With the third there, none of them remembers a lease.
+        quorum.servers[0].restart().await;
+        let lock = client.lock("k").wait(10 * SECOND);
+        lock.acquire().await.unwrap().release().await;
+
+        let beginning = Quorum::start(3).await;
+        let client = self::client(&beginning.url(), 30 * SECOND).await;
+        // Far less than the longest lease, for which a node that lost its state is not counted.
+        let lock = client.lock("k").wait(5 * SECOND);
+        lock.acquire().await.unwrap().release().await;
+    })
+    .await;
+}
+
+/// A hold on two of three nodes: the third was silent when it was granted, and answers again.
+async fn held_on_two(quorum: &Quorum, lock: Lock) -> LockGuard {
+    quorum.servers[2].stop_process();
+    let guard = lock.acquire().await.unwrap();
+    // The request that the third node still has comes too late.
+    sleep(1200 * MS).await;
+    quorum.servers[2].continue_process();
+    assert!(is_held_on(&quorum.servers[0]).await && is_held_on(&quorum.servers[1]).await);
+    guard
+}
+
+/// The lock is not to be had before the hold's lease has ended.
+async fn excluded_until_the_end(clients: &[LockClient], guard: &LockGuard, lease: Duration) {
+    while guard.loss().is_none() {
+        for client in clients {
+            let entered = client.lock("k").lease(lease).try_acquire().await;
+            assert!(
+                entered.is_err() || guard.loss().is_some(),
+                "{entered:?} entered beside a hold that has {:?} left",
+                guard.remaining()
+            );
+        }
+        sleep(20 * MS).await;
+    }
+}
+
+/// Row 31: a node comes back empty while another client, whose leases are short, uses the quorum. The node
+/// is not counted until the longest lease in use has ended, whichever client has it. Neither the locks of the other
+/// client nor a client that connects later shorten that time.
+#[tokio::test]
+async fn row_31_another_clients_lock_ends_no_quarantine() {
+    row(31, async |_| {
+        const LEASE: Duration = Duration::from_secs(5);
+        let mut quorum = Quorum::start(3).await.in_use().await;
+        let url = quorum.url();
+        let (holder, short) = (client(&url, SECOND).await, client(&url, SECOND).await);
+        for client in [&holder, &short] {
+            client.lock("warm").run(async {}).await.unwrap();
+        }
+        let guard = held_on_two(&quorum, holder.lock("k").lease(LEASE)).await;
+        quorum.servers[1].restart().await;
+        sleep(1200 * MS).await;
+        let lock = short.lock("other").wait(SECOND);
+        lock.run(async {}).await.unwrap();
+        let late = client(&url, SECOND).await;
+        excluded_until_the_end(&[short, late], &guard, SECOND).await;
+    })
+    .await;
+}
+
+/// Row 31: a living node is flushed. It grants nothing before what it forgot has ended.
+#[tokio::test]
+async fn row_31_a_flushed_node_is_not_counted() {
+    row(31, async |_| {
+        const LEASE: Duration = Duration::from_secs(5);
+        let quorum = Quorum::start(3).await.in_use().await;
+        let holder = client(&quorum.url(), SECOND).await;
+        let other = client(&quorum.url(), SECOND).await;
+        let guard = held_on_two(&quorum, holder.lock("k").lease(LEASE)).await;
+        let mut flushed = quorum.servers[1].connection().await;
+        ask::<()>(&mut flushed, &redis::cmd("FLUSHALL")).await;
+        excluded_until_the_end(&[other], &guard, LEASE).await;
+    })
+    .await;
+}
+
+/// A node that comes back with its state is counted at once.
+#[tokio::test]
+async fn a_node_that_kept_its_state_is_counted_at_once() {
+    let mut quorum = Quorum::start(2).await;
+    let kept = RedisServer::builder().aof_always().start().await;
+    quorum.servers.push(kept);
+    let holder = client(&quorum.url(), 30 * SECOND).await;
+    holder.lock("k").run(async {}).await.unwrap();
+    quorum.servers[2].restart().await;
+    quorum.servers[0].kill();
+    let lock = holder.lock("k").wait(2 * SECOND);
+    lock.run(async {}).await.unwrap();
+}
+
+/// A renewed hold is on two of three nodes, for the third was silent when it was granted, or has lost its state since. It
+/// comes to the third, so that another one may go.
+#[tokio::test]
+async fn a_hold_returns_to_a_node_that_missed_it() {
+    for restarted in [false, true] {
+        let mut quorum = Quorum::start(3).await.in_use().await;
+        let client = client(&quorum.url(), 2 * SECOND).await;
+        client.lock("warm").run(async {}).await.unwrap();
+        let guard = if restarted {
+            let guard = client.lock("k").acquire().await.unwrap();
+            quorum.servers[2].restart().await;
+            guard
+        } else {
+            held_on_two(&quorum, client.lock("k")).await
+        };
+        until(async || is_held_on(&quorum.servers[2]).await).await;
+        let back = crate::fixture::grant(&quorum.servers[2]).await.unwrap();
+        assert_eq!(token_of(&back), guard.token().get());
+        quorum.servers[1].kill();
+        sleep(3 * SECOND).await;
+        assert_eq!(guard.loss(), None, "restarted: {restarted}");
+        guard.release().await;
+        until_empty(&quorum.servers[0]).await;
+        until_empty(&quorum.servers[2]).await;
+    }
+}

@@ -1,0 +1,186 @@
+//! Nodes that answer late, and nodes whose clocks differ.
+
+use std::time::{Duration, Instant};
+
+use lock_runtime::LockError;
+use support::{
+    assert_busy,
+    quorum::{Quorum, url_through},
+    server::{RedisServer, ask},
+};
+use tokio::time::sleep;
+
+use super::{BACKOFF, client, contend, is_held_on, until_empty, warm};
+use crate::fixture::{MS, NAME, SECOND, epsilon, left, until};
+
+/// A node takes requests and says nothing until the leases of all of them have ended: nothing is left there then.
+#[tokio::test]
+async fn nothing_is_left_on_a_node_that_was_silent() {
+    let quorum = Quorum::start(3).await;
+    let proxies = quorum.proxies().await;
+    let client = client(&url_through(&proxies), 2 * SECOND).await;
+    client.lock("warm").run(async {}).await.unwrap();
+    quorum.servers[2].stop_process();
+    let ends = Instant::now() + 7 * SECOND;
+    while Instant::now() < ends {
+        client.lock("k").wait(SECOND).run(async {}).await.unwrap();
+        sleep(20 * MS).await;
+    }
+    quorum.servers[2].continue_process();
+    // All that it had been sent has been carried out.
+    let mut asked = quorum.servers[2].connection().await;
+    let () = ask(&mut asked, &redis::cmd("PING")).await;
+    let mut seen = Vec::new();
+    for _ in 0..50 {
+        seen.extend(left(&quorum.servers[2]).await);
+        sleep(2 * MS).await;
+    }
+    assert_eq!(seen, [] as [String; 0]);
+}
+
+/// The clock of one node is an hour ahead of the others': leases are times and not moments, so nobody gets in by it.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_clock_ahead_admits_nobody() {
+    let mut quorum = Quorum::start(2).await;
+    let ahead = RedisServer::builder().clock_ahead(3600);
+    quorum.servers.push(ahead.start().await);
+    let mut times = Vec::new();
+    for server in &quorum.servers {
+        let time: (u64, u64) = ask(&mut server.connection().await, &redis::cmd("TIME")).await;
+        times.push(time.0);
+    }
+    assert!(times[2] >= times[0] + 3590, "{times:?}");
+    let url = quorum.url();
+    let clients = [warm(&url).await, warm(&url).await, warm(&url).await];
+    contend(&clients, 4, 10).await;
+    // Kept by the time of each node, and free at its end.
+    let kept = Instant::now();
+    let lock = clients[0].lock("k").hold_at_least(500 * MS);
+    lock.run(async {}).await.unwrap();
+    let guard = clients[1].lock("k").wait(5 * SECOND).acquire().await;
+    let took = kept.elapsed();
+    assert!(
+        (490 * MS..500 * MS + BACKOFF + epsilon()).contains(&took),
+        "{took:?}"
+    );
+    // A lease is as long there as on the others.
+    let guard = {
+        guard.unwrap().release().await;
+        clients[0]
+            .lock("k")
+            .lease(500 * MS)
+            .acquire()
+            .await
+            .unwrap()
+    };
+    let granted = Instant::now();
+    let next = clients[1]
+        .lock("k")
+        .wait(5 * SECOND)
+        .acquire()
+        .await
+        .unwrap();
+    let took = granted.elapsed();
+    assert!(
+        (450 * MS..500 * MS + BACKOFF + epsilon()).contains(&took),
+        "{took:?}"
+    );
+    assert!(next.token() > guard.token());
+    next.release().await;
+}
+
+/// The clock of one node jumps while a lock is held on all: the lease ends early there, and the others are a majority.
+#[tokio::test]
+async fn a_clock_that_jumps_while_all_nodes_hold_admits_nobody() {
+    let quorum = Quorum::start(3).await;
+    let url = quorum.url();
+    let (holder, other) = (warm(&url).await, warm(&url).await);
+    let lock = holder.lock("k").lease(SECOND).renew(true);
+    lock.run(async {
+        for server in &quorum.servers {
+            until(async || is_held_on(server).await).await;
+        }
+        let mut jumping = quorum.servers[2].connection().await;
+        let (mut ended, mut tries) = (0, 0);
+        let renewed = holder.stats().renewed;
+        while holder.stats().renewed < renewed + 4 {
+            let expired: u64 = ask(&mut jumping, redis::cmd("PEXPIRE").arg(NAME).arg(0)).await;
+            ended += expired;
+            let refused = other.lock("k").try_acquire().await;
+            assert_busy(&refused);
+            tries += 1;
+        }
+        println!("{ended} leases ended early, {tries} tries");
+        assert!(ended > 0);
+    })
+    .await
+    .unwrap();
+    assert_eq!(holder.stats().lost, 0);
+}
+
+/// A majority grants, and its answers come when most of the lease is over: that is no grant, and nothing stays.
+#[tokio::test]
+async fn a_quorum_that_answers_too_late_is_no_grant() {
+    let quorum = Quorum::start(3).await;
+    let proxies = quorum.proxies().await;
+    let client = warm(&url_through(&proxies)).await;
+    for proxy in &proxies {
+        proxy.delay(6 * MS);
+    }
+    let mut late = 0;
+    for _ in 0..50 {
+        // In time for the node's share, which is 20 ms at least, and not for the lease.
+        let refused = client.lock("k").lease(16 * MS).try_acquire().await;
+        let Err(LockError::Unreachable { detail, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        late += usize::from(detail.contains("granted, but took"));
+        for server in &quorum.servers {
+            until_empty(server).await;
+        }
+    }
+    println!("{late} of 50 majorities were too late");
+    assert!(late > 0);
+    // More than half of it is left: enough.
+    let guard = client.lock("k").lease(SECOND).try_acquire().await.unwrap();
+    assert!(
+        guard.remaining() < SECOND - 12 * MS,
+        "{:?}",
+        guard.remaining()
+    );
+    guard.release().await;
+    for server in &quorum.servers {
+        until_empty(server).await;
+    }
+}
+
+/// Two of three carry the request out, and their answers come after the nodes' patience.
+#[tokio::test]
+async fn answers_after_the_nodes_patience_are_given_back() {
+    let quorum = Quorum::start(3).await;
+    let proxies = quorum.proxies().await;
+    let client = warm(&url_through(&proxies)).await;
+    for wait in [Duration::ZERO, 300 * MS] {
+        for proxy in &proxies[1..] {
+            proxy.hold_replies(true);
+        }
+        let before = quorum.servers[1].scripts().await;
+        let lock = client.lock("k").lease(2 * SECOND).wait(wait);
+        let refused = lock.run(async { unreachable!("the body is not run") });
+        let refused: Result<(), _> = refused.await;
+        assert!(
+            matches!(refused, Err(LockError::Unreachable { .. })),
+            "{refused:?}"
+        );
+        // It was granted there and given back, before the client could know either.
+        for server in &quorum.servers {
+            until_empty(server).await;
+        }
+        assert!(quorum.servers[1].scripts().await >= before + 2);
+        for proxy in &proxies[1..] {
+            proxy.hold_replies(false);
+        }
+    }
+    client.lock("k").wait(SECOND).run(async {}).await.unwrap();
+}

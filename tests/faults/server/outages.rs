@@ -1,0 +1,423 @@
+//! Rows 14 to 17, 24 to 26, 32: a server that is killed, paused, full, not writable, or has another time.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use lock_runtime::{ConnectError, LockClient, LockError};
+use support::{assert_lost, server::RedisServer};
+
+use crate::fixture::{
+    MS, NAMESPACE, SECOND, client, entering, epsilon, grant, left, row, until, until_waiting,
+};
+
+/// What the renewed leases here are.
+const LEASE: Duration = Duration::from_millis(1500);
+
+/// Waits until the server answers, and can be written to.
+async fn until_up(server: &RedisServer) {
+    let redis = redis::Client::open(server.url()).unwrap();
+    until(async || {
+        let connected = redis.get_multiplexed_async_connection().await;
+        let Ok(mut redis) = connected else {
+            return false;
+        };
+        let write = redis::cmd("SET").arg("up").arg(1).to_owned();
+        write.exec_async(&mut redis).await.is_ok()
+    })
+    .await;
+}
+
+/// Tells the server to do something.
+async fn tell(server: &RedisServer, command: &str) {
+    let words: Vec<_> = command.split_whitespace().collect();
+    let mut told = redis::cmd(words[0]);
+    told.arg(&words[1..]);
+    told.exec_async(&mut server.connection().await)
+        .await
+        .unwrap_or_else(|error| panic!("{command}: {error}"));
+}
+
+/// Row 14: the server is killed and comes back with nothing.
+#[tokio::test]
+async fn row_14_killed_and_nothing_persisted() {
+    row(14, async |seen| {
+        let mut server = RedisServer::start().await;
+        let (holder, other) = (client(&server.url()).await, client(&server.url()).await);
+        let lock = holder.lock("k").lease(LEASE).renew(true);
+        let mut up = None;
+        let lost = lock.run(async {
+            let token = lock_runtime::Hold::current().unwrap().token();
+            server.restart().await;
+            let start = Instant::now();
+            up = Some(start);
+            let guard = other.lock("k").wait(10 * SECOND).acquire().await.unwrap();
+            seen.within(
+                "another one is granted when it is up",
+                SECOND,
+                start.elapsed(),
+            );
+            assert!(guard.token() > token);
+            let _guard = guard;
+            std::future::pending::<()>().await;
+        });
+        let lost = lost.await;
+        assert_lost(&lost);
+        let told = up.unwrap().elapsed();
+        seen.within("the holder is told when it is up", LEASE / 3, told);
+    })
+    .await;
+}
+
+/// Row 15: the server is killed, and has written everything down: the hold and the queue stand.
+#[tokio::test]
+async fn row_15_killed_with_everything_persisted() {
+    row(15, async |seen| {
+        let mut server = RedisServer::builder().aof_always().start().await;
+        let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
+        let lock = holder.lock("k").lease(5 * SECOND).renew(true);
+        let guard = lock.acquire().await.unwrap();
+        let mut waiting = tokio::task::JoinSet::new();
+        for place in 0..3 {
+            let lock = waiter.lock("k").wait(30 * SECOND);
+            waiting.spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                let entered = (guard.token().get(), place, Instant::now());
+                guard.release().await;
+                entered
+            });
+            until_waiting(&holder, place + 1).await;
+        }
+        server.kill();
+        // A renewal falls into this time, and is tried until it is answered.
+        tokio::time::sleep(2 * SECOND).await;
+        server.restart().await;
+        let renewed = holder.stats().renewed;
+        until(async || holder.stats().renewed > renewed).await;
+        assert_eq!(guard.loss(), None);
+        until_waiting(&holder, 3).await;
+        let released = Instant::now();
+        guard.release().await;
+        let mut entered = Vec::new();
+        while let Some(ended) = waiting.join_next().await {
+            entered.push(ended.unwrap());
+        }
+        entered.sort_unstable();
+        let places: Vec<_> = entered.iter().map(|(_, place, _)| *place).collect();
+        assert_eq!(places, [0, 1, 2]);
+        let first = entered[0].2.duration_since(released);
+        seen.within("the next one enters after the release", 200 * MS, first);
+        assert_eq!(holder.stats().lost, 0);
+    })
+    .await;
+}
+
+/// Row 16: the server stands still for half of the lease.
+#[tokio::test]
+async fn row_16_paused_for_half_a_lease() {
+    row(16, async |_| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let lock = client.lock("k").lease(3 * SECOND).renew(true);
+        lock.run(async {
+            // Renewals are under way, and one is due.
+            until(async || client.stats().renewed > 0).await;
+            server.stop_process();
+            tokio::time::sleep(1500 * MS).await;
+            server.continue_process();
+            let renewed = client.stats().renewed;
+            until(async || client.stats().renewed > renewed).await;
+        })
+        .await
+        .unwrap();
+        assert_eq!((client.stats().lost, client.stats().release_failed), (0, 0));
+        until(async || left(&server).await.is_empty()).await;
+    })
+    .await;
+}
+
+/// Row 17: the server stands still for two leases.
+#[tokio::test]
+async fn row_17_paused_for_two_leases() {
+    row(17, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let lock = client.lock("k").lease(LEASE).renew(true);
+        let start = Instant::now();
+        let lost = lock
+            .run(async {
+                server.stop_process();
+                std::future::pending::<()>().await;
+            })
+            .await;
+        assert_lost(&lost);
+        seen.within("lost after the grant", LEASE, start.elapsed());
+        let next = tokio::spawn({
+            let lock = client.lock("k").wait(20 * SECOND);
+            async move {
+                let guard = lock.acquire().await.unwrap();
+                let entered = Instant::now();
+                guard.release().await;
+                entered
+            }
+        });
+        tokio::time::sleep((2 * LEASE).saturating_sub(start.elapsed())).await;
+        server.continue_process();
+        let continued = Instant::now();
+        let entered = next.await.unwrap().duration_since(continued);
+        seen.within("the next one enters when it goes on", SECOND, entered);
+    })
+    .await;
+}
+
+/// Row 24: the server is out of memory: nobody gets in, and those who are inside get out, to whoever waits.
+#[tokio::test]
+async fn row_24_out_of_memory() {
+    row(24, async |seen| {
+        let server = RedisServer::start().await;
+        let (holder, other) = (client(&server.url()).await, client(&server.url()).await);
+        let lock = holder.lock("k").lease(LEASE).renew(true);
+        let guard = lock.acquire().await.unwrap();
+        let waiting = entering(other.lock("k").wait(20 * SECOND));
+        until_waiting(&holder, 1).await;
+        tell(&server, "CONFIG SET maxmemory 1").await;
+        let asked = Instant::now();
+        let refused = other.lock("other").wait(SECOND).acquire().await;
+        let Err(LockError::Refused { detail, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(detail.contains("OOM"), "{detail}");
+        seen.within("refused", Duration::ZERO, asked.elapsed());
+        let renewed = holder.stats().renewed;
+        until(async || holder.stats().renewed > renewed).await;
+        guard.extend(SECOND).await.unwrap();
+        let released = Instant::now();
+        guard.release().await;
+        let (entered, guard) = waiting.await.unwrap();
+        let took = entered.duration_since(released);
+        seen.within(
+            "the next one enters after the release",
+            Duration::ZERO,
+            took,
+        );
+        guard.release().await;
+        assert_eq!(left(&server).await, Vec::<String>::new());
+        tell(&server, "CONFIG SET maxmemory 0").await;
+        other.lock("other").run(async {}).await.unwrap();
+    })
+    .await;
+}
+
+/// Row 25: a server that may drop a lock that is held.
+#[tokio::test]
+async fn row_25_evicting() {
+    row(25, async |_| {
+        for policy in ["allkeys-lru", "volatile-ttl"] {
+            let server = RedisServer::builder()
+                .arg("--maxmemory-policy", policy)
+                .start()
+                .await;
+            let builder = || LockClient::builder().url(server.url());
+            match builder().connect().await {
+                Err(ConnectError::Eviction { policy: named, .. }) => assert_eq!(named, policy),
+                refused => panic!("{refused:?}"),
+            }
+            let allowed = builder().allow_eviction(true).connect().await.unwrap();
+            allowed.lock("k").run(async {}).await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// While the server is in a state, nobody is granted, and is told so within `wait`; one that waits is granted as soon
+/// as the state is over.
+async fn nobody_enters(
+    client: &LockClient,
+    server: &RedisServer,
+    seen: &mut support::matrix::Seen,
+    over: impl AsyncFnOnce(),
+) {
+    const WAIT: Duration = Duration::from_millis(500);
+    let asked = Instant::now();
+    let refused = client.lock("k").wait(WAIT).acquire().await;
+    match refused {
+        Err(LockError::Unreachable { .. } | LockError::Refused { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    // Leaving the queue may take 200 ms more.
+    seen.within("told", WAIT + 200 * MS, asked.elapsed());
+    let waiting = entering(client.lock("k").wait(20 * SECOND));
+    tokio::time::sleep(500 * MS).await;
+    over().await;
+    until_up(server).await;
+    let up = Instant::now();
+    let (entered, guard) = waiting.await.unwrap();
+    let took = entered.saturating_duration_since(up);
+    seen.within("granted when it can", SECOND, took);
+    assert!(grant(server).await.is_some());
+    guard.release().await;
+    let ours = |key: &String| key.contains(NAMESPACE);
+    until(async || !left(server).await.iter().any(ours)).await;
+}
+
+/// Row 26: a server that cannot write for the moment.
+#[tokio::test]
+async fn row_26_noreplicas() {
+    row(26, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        tell(&server, "CONFIG SET min-replicas-to-write 1").await;
+        let over = async || tell(&server, "CONFIG SET min-replicas-to-write 0").await;
+        nobody_enters(&client, &server, seen, over).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn row_26_readonly() {
+    row(26, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let nobody = support::server::free_port();
+        tell(&server, &format!("REPLICAOF 127.0.0.1 {nobody}")).await;
+        let over = async || tell(&server, "REPLICAOF NO ONE").await;
+        nobody_enters(&client, &server, seen, over).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn row_26_misconf() {
+    row(26, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let in_the_way = server.folder().join("dump.rdb");
+        let saved = async |how: &str| {
+            tell(&server, "BGSAVE").await;
+            let status = format!("rdb_last_bgsave_status:{how}");
+            until(async || {
+                let info = redis::cmd("INFO").arg("persistence").to_owned();
+                let info: String = info
+                    .query_async(&mut server.connection().await)
+                    .await
+                    .unwrap();
+                info.contains(&status) && info.contains("rdb_bgsave_in_progress:0")
+            })
+            .await;
+        };
+        // Not written over.
+        fs::create_dir(&in_the_way).unwrap();
+        let mut points = redis::cmd("CONFIG");
+        points.arg(&["SET", "save", "3600 1000000"]);
+        let mut redis = server.connection().await;
+        points.exec_async(&mut redis).await.unwrap();
+        saved("err").await;
+        let over = async || {
+            fs::remove_dir(&in_the_way).unwrap();
+            saved("ok").await;
+        };
+        nobody_enters(&client, &server, seen, over).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn row_26_loading() {
+    row(26, async |seen| {
+        let mut server = RedisServer::builder()
+            .arg("--key-load-delay", "200")
+            .arg("--loading-process-events-interval-bytes", "1024")
+            .arg("--enable-debug-command", "yes")
+            .start()
+            .await;
+        let client = client(&server.url()).await;
+        tell(&server, "DEBUG POPULATE 10000").await;
+        tell(&server, "SAVE").await;
+        server.begin_restart();
+        // Loading takes two seconds.
+        nobody_enters(&client, &server, seen, async || {}).await;
+    })
+    .await;
+}
+
+/// Row 32: the server's clock goes forward by two leases.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn row_32_clock_forward() {
+    row(32, async |seen| {
+        let server = RedisServer::builder().clock_ahead(0).start().await;
+        let (holder, other) = (client(&server.url()).await, client(&server.url()).await);
+        let lock = holder.lock("k").lease(LEASE).renew(true);
+        let mut jumped = None;
+        let lost = lock.run(async {
+            let token = lock_runtime::Hold::current().unwrap().token();
+            server.set_clock(3);
+            let start = Instant::now();
+            jumped = Some(start);
+            let guard = other.lock("k").wait(10 * SECOND).acquire().await.unwrap();
+            assert!(guard.token() > token);
+            let _guard = guard;
+            std::future::pending::<()>().await;
+        });
+        let lost = lost.await;
+        assert_lost(&lost);
+        let told = jumped.unwrap().elapsed();
+        seen.within("the holder is told after the jump", LEASE / 3, told);
+    })
+    .await;
+}
+
+/// Row 32: the server's clock goes back by an hour: no lease lasts longer than it was, and tokens rise.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn row_32_clock_back() {
+    row(32, async |seen| {
+        let server = RedisServer::builder().clock_ahead(0).start().await;
+        let (holder, other) = (client(&server.url()).await, client(&server.url()).await);
+        let gone = holder.lock("k").lease(LEASE).acquire().await.unwrap();
+        let token = gone.token();
+        std::mem::forget(gone);
+        server.set_clock(-3600);
+        let jumped = Instant::now();
+        let lock = other.lock("k").wait(20 * SECOND);
+        let guard = lock.acquire().await.unwrap();
+        // A look notices, and counts from there.
+        seen.within(
+            "the next one enters after the jump",
+            LEASE + 400 * MS,
+            jumped.elapsed(),
+        );
+        assert!(guard.token() > token);
+        let waiting = tokio::spawn(async move { lock.acquire().await.unwrap().token() });
+        until_waiting(&holder, 1).await;
+        let token = guard.token();
+        let released = Instant::now();
+        guard.release().await;
+        assert!(waiting.await.unwrap() > token);
+        assert!(released.elapsed() < 200 * MS + epsilon());
+        // For those who try as well.
+        let gone = holder.lock("tried").lease(LEASE).acquire().await.unwrap();
+        std::mem::forget(gone);
+        server.set_clock(-7200);
+        let jumped = Instant::now();
+        let lock = other.lock("tried").wait(20 * SECOND);
+        let spinning = lock.strategy(lock_runtime::Strategy::Spin);
+        let guard = spinning.acquire().await.unwrap();
+        seen.within(
+            "one that spins enters after the jump",
+            LEASE + 400 * MS,
+            jumped.elapsed(),
+        );
+        guard.release().await;
+        assert!(client_is_fine(&server).await);
+    })
+    .await;
+}
+
+/// A client that connects now locks as ever.
+async fn client_is_fine(server: &RedisServer) -> bool {
+    let builder = LockClient::builder().url(server.url()).namespace(NAMESPACE);
+    let client = builder.connect().await.unwrap();
+    client.lock("k").run(async {}).await.is_ok()
+}

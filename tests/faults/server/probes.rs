@@ -1,0 +1,190 @@
+//! Rows 54 to 57: what looks find, how soon, and at what cost.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use support::{
+    matrix::row,
+    process::Worker,
+    proxy::FaultProxy,
+    server::{RedisServer, ask},
+};
+use tokio::{
+    sync::Mutex,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::fixture::{MS, QUEUE, SECOND, client, until, until_waiting, worker_command};
+
+/// Row 54: a process waits for thousands of keys over a slow line. It keeps its connection, and looks at no more keys a
+/// second than it may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_54_thousands_of_waited_keys() {
+    const KEYS: usize = 6000;
+    const WATCHED: Duration = Duration::from_secs(4);
+    row(54, async |_| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let (holder, waiter) = (client(&server.url()).await, client(&proxy.url()).await);
+        let lock = |number| format!("k{number}");
+        let held = (0..KEYS).map(async |number| {
+            let lock = holder.lock(lock(number)).lease(600 * SECOND);
+            lock.acquire().await
+        });
+        let held = futures_util::future::join_all(held).await;
+        proxy.delay(50 * MS);
+        let connections = proxy.connections();
+        let mut waiting = JoinSet::new();
+        for number in 0..KEYS {
+            let lock = waiter.lock(lock(number)).wait(120 * SECOND);
+            waiting.spawn(async move { lock.run(async {}).await.unwrap() });
+        }
+        until(async || waiter.stats().commands >= KEYS as u64).await;
+        sleep(SECOND).await;
+        let before = waiter.stats().commands;
+        sleep(WATCHED).await;
+        let looks = waiter.stats().commands - before;
+        // A hundred locks a look, and 150 µs a lock.
+        let most = WATCHED.as_millis() as u64 * 1000 / 15_000;
+        assert!(
+            looks <= most + most / 10,
+            "{looks} looks, {most} are allowed"
+        );
+        assert!(
+            looks >= most / 4,
+            "{looks} looks: who waits is looked after"
+        );
+        assert_eq!(proxy.connections(), connections, "connected again");
+        proxy.delay(Duration::ZERO);
+        for guard in held {
+            guard.unwrap().release().await;
+        }
+        waiting.join_all().await;
+    })
+    .await;
+}
+
+/// Row 55: leases end without a release, at whatever moment of a look: who waits enters at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_55_a_lease_ends() {
+    row(55, async |seen| {
+        let server = RedisServer::start().await;
+        let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
+        let mut delays = Vec::new();
+        for number in 0..15u32 {
+            let lease = 300 * MS + number * 23 * MS;
+            let lock = holder.lock("k").lease(lease).renew(false);
+            let granted = Instant::now();
+            std::mem::forget(lock.acquire().await.unwrap());
+            sleep(number * 13 * MS).await;
+            let lock = waiter.lock("k").wait(10 * SECOND);
+            let guard = lock.acquire().await.unwrap();
+            let took = granted.elapsed().saturating_sub(lease);
+            seen.within("the next one enters", 50 * MS, took);
+            delays.push(took);
+            guard.release().await;
+        }
+        delays.sort_unstable();
+        // The machine's own delays are in the worst, not in the median.
+        assert!(delays[7] <= 50 * MS, "{delays:?}");
+    })
+    .await;
+}
+
+/// Row 56: the waiters of a stopped process stand between those of others. They delay these by one claim, all together,
+/// and have their old places when it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_56_a_stopped_process_with_many_waiters() {
+    row(56, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let guard = client.lock("k").acquire().await.unwrap();
+        let mut stopped = Worker::obeying(worker_command(&server.url(), "queue", 30_000));
+        let entered = Arc::new(Mutex::new(Vec::new()));
+        let mut others = JoinSet::new();
+        for number in 0..5 {
+            stopped.tell("queue");
+            until_waiting(&client, 2 * number + 1).await;
+            let (lock, entered) = (client.lock("k").wait(60 * SECOND), entered.clone());
+            others.spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                entered.lock().await.push(number);
+                guard.release().await;
+            });
+            until_waiting(&client, 2 * number + 2).await;
+        }
+        stopped.signal("STOP");
+        let released = Instant::now();
+        guard.release().await;
+        others.join_all().await;
+        seen.within(
+            "all others have been inside",
+            2 * SECOND,
+            released.elapsed(),
+        );
+        assert_eq!(*entered.lock().await, [0, 1, 2, 3, 4]);
+        let last = client.lock("k").acquire().await.unwrap();
+        stopped.signal("CONT");
+        until_waiting(&client, 5).await;
+        last.release().await;
+        for number in 0..5 {
+            stopped.until(&format!("entered {number}")).await;
+        }
+    })
+    .await;
+}
+
+/// Row 57: half a million entries in a queue are dead, by their deadlines or with their process: nobody waits long for a
+/// script, and who is alive enters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_57_dead_entries() {
+    const ENTRIES: u64 = 500_000;
+    row(57, async |seen| {
+        for outdated in [false, true] {
+            let server = RedisServer::start().await;
+            let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
+            let guard = holder.lock("k").acquire().await.unwrap();
+            let mut connection = server.connection().await;
+            let micros: (u64, u64) = ask(&mut connection, &redis::cmd("TIME")).await;
+            let now = micros.0 * 1_000_000 + micros.1;
+            for chunk in 0..ENTRIES / 5000 {
+                let mut add = redis::cmd("ZADD");
+                add.arg(QUEUE);
+                for number in chunk * 5000..(chunk + 1) * 5000 {
+                    let wait = if outdated { 1 } else { 600_000 };
+                    let score = now - 100_000_000 + number;
+                    add.arg(score).arg(format!(
+                        "{number:032x}|lock:session:{:032x}|30000|{wait}",
+                        7
+                    ));
+                }
+                add.exec_async(&mut connection).await.unwrap();
+            }
+            let mut alive =
+                tokio::spawn(
+                    async move { waiter.lock("k").wait(60 * SECOND).acquire().await.unwrap() },
+                );
+            until(async || holder.lock("k").status().await.unwrap().waiters as u64 == ENTRIES + 1)
+                .await;
+            let mut slow = redis::cmd("CONFIG");
+            // All entries in one script take seconds; a bounded step on a busy machine does not take half of one.
+            slow.arg("SET").arg("slowlog-log-slower-than").arg(500_000);
+            slow.exec_async(&mut connection).await.unwrap();
+            ask::<()>(&mut connection, redis::cmd("SLOWLOG").arg("RESET")).await;
+            let released = Instant::now();
+            guard.release().await;
+            let entered = timeout(30 * SECOND, &mut alive)
+                .await
+                .expect("who is alive enters")
+                .unwrap();
+            seen.within("who is alive enters", 8 * SECOND, released.elapsed());
+            let slow: u64 = ask(&mut connection, redis::cmd("SLOWLOG").arg("LEN")).await;
+            assert_eq!(slow, 0, "commands of half a second and more");
+            entered.release().await;
+        }
+    })
+    .await;
+}

@@ -1,0 +1,77 @@
+//! Row 53: the server restarts, and counts the IDs of its connections from one again.
+
+use lock_runtime::LockClient;
+use support::{proxy::FaultProxy, server::RedisServer};
+
+use crate::fixture::{client, row, until};
+
+const CLIENTS: usize = 8;
+const STRANGERS: usize = 60;
+
+/// The server restarts while none of ours can connect. Strangers are there first, with the IDs that ours had.
+async fn restarted(
+    server: &mut RedisServer,
+    ours: &str,
+    theirs: &str,
+    shut: impl FnOnce(),
+    open: impl FnOnce(),
+) {
+    let mut clients: Vec<LockClient> = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(client(ours).await);
+    }
+    let connections = |client: &LockClient| client.stats().connections;
+    let before: Vec<_> = clients.iter().map(connections).collect();
+    shut();
+    server.restart().await;
+    let theirs = redis::Client::open(theirs).unwrap();
+    let mut strangers: Vec<_> = (0..STRANGERS)
+        .map(|_| theirs.get_connection().unwrap())
+        .collect();
+    open();
+    // The engine's own connection, and the one of this runtime.
+    until(async || {
+        let mut now = clients.iter().map(connections).zip(&before);
+        now.all(|(now, before)| now >= before + 2)
+    })
+    .await;
+    for client in &clients {
+        client.lock("k").run(async {}).await.unwrap();
+    }
+    let closed = strangers.iter_mut().filter_map(|stranger| {
+        let answer = redis::cmd("PING").query::<String>(stranger);
+        answer.err()
+    });
+    assert_eq!(closed.count(), 0, "connections of strangers were closed");
+}
+
+/// Row 53: over TCP.
+#[tokio::test]
+async fn row_53_restarted_tcp() {
+    row(53, async |_| {
+        let mut server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let (ours, theirs) = (proxy.url(), server.url());
+        let shut = || proxy.refuse(true);
+        let open = || proxy.refuse(false);
+        restarted(&mut server, &ours, &theirs, shut, open).await;
+    })
+    .await;
+}
+
+/// Row 53: over a unix socket, where all connections have one address.
+#[tokio::test]
+async fn row_53_restarted_unix() {
+    row(53, async |_| {
+        let mut server = RedisServer::start().await;
+        let theirs = server.unix_url();
+        let socket = server.folder().join("redis.sock");
+        let link = server.folder().join("ours.sock");
+        let open = || std::os::unix::fs::symlink(&socket, &link).unwrap();
+        open();
+        let ours = format!("redis+unix://{}", link.display());
+        let shut = || std::fs::remove_file(&link).unwrap();
+        restarted(&mut server, &ours, &theirs, shut, open).await;
+    })
+    .await;
+}

@@ -1,0 +1,164 @@
+//! Row 52: the process shuts down, and the server is gone.
+
+use std::{
+    future::Future,
+    task::{Context, Waker},
+    time::{Duration, Instant},
+};
+
+use lock_runtime::{LockClient, LockError, Strategy};
+use support::server::RedisServer;
+use tokio::{task::JoinSet, time::timeout};
+
+use crate::fixture::{MS, NAMESPACE, SECOND, client, row, until, until_waiting};
+
+/// How a server is gone.
+const GONE: [fn(&mut RedisServer); 2] = [|server| server.kill(), |server| server.stop_process()];
+
+/// The longest that shutting down may take, whatever the leases.
+const AT_MOST: Duration = Duration::from_secs(10);
+
+/// Shuts down, however long it takes.
+async fn shut_down(client: &LockClient) -> Duration {
+    let start = Instant::now();
+    let down = timeout(4 * AT_MOST, client.shutdown()).await;
+    assert!(down.is_ok(), "shutting down hangs");
+    start.elapsed()
+}
+
+/// Row 52: every call that waits ends, whether it stands in a queue, is woken or spins.
+#[tokio::test]
+async fn row_52_waiting_when_the_server_is_gone() {
+    for gone in GONE {
+        row(52, async |seen| {
+            let mut server = RedisServer::start().await;
+            let holder = client(&server.url()).await;
+            let waiter = client(&server.url()).await;
+            let _guard = holder.lock("k").acquire().await.unwrap();
+            let mut waiting = JoinSet::new();
+            for strategy in [Strategy::Handoff, Strategy::Notify, Strategy::Spin] {
+                let lock = waiter.lock("k").wait(3600 * SECOND).strategy(strategy);
+                waiting.spawn(async move { lock.acquire().await.map(drop) });
+            }
+            // Polled once, and never again.
+            let lock = waiter.lock("other").wait(3600 * SECOND);
+            let mut parked = Box::pin(lock.acquire());
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(parked.as_mut().poll(&mut cx).is_pending());
+            // One stands in the queue, and one process is to be woken.
+            until_waiting(&holder, 2).await;
+            gone(&mut server);
+            let lock = waiter.lock("late").wait(3600 * SECOND);
+            waiting.spawn(async move { lock.acquire().await.map(drop) });
+            let start = Instant::now();
+            seen.within(
+                "shut down while calls wait",
+                2 * SECOND,
+                shut_down(&waiter).await,
+            );
+            while let Some(ended) = waiting.join_next().await {
+                let ended = ended.unwrap();
+                assert!(
+                    matches!(
+                        ended,
+                        Err(LockError::ShutDown | LockError::Unreachable { .. })
+                    ),
+                    "{ended:?}"
+                );
+            }
+            seen.within("the calls end", 2 * SECOND, start.elapsed());
+            let late = parked.await.map(drop);
+            assert_eq!(late, Err(LockError::ShutDown));
+        })
+        .await;
+    }
+}
+
+/// Row 52: what is held is waited for until its lease has ended, ten seconds at most.
+#[tokio::test]
+async fn row_52_holding_when_the_server_is_gone() {
+    const SHORT: Duration = Duration::from_secs(3);
+    for gone in GONE {
+        row(52, async |seen| {
+            let mut server = RedisServer::start().await;
+            let (short, long) = (client(&server.url()).await, client(&server.url()).await);
+            let released = client(&server.url()).await;
+            let guards = [
+                short.lock("short").lease(SHORT).acquire().await.unwrap(),
+                long.lock("long").acquire().await.unwrap(),
+            ];
+            let guard = released.lock("released").acquire().await.unwrap();
+            gone(&mut server);
+            drop(guard);
+            let (short, long, released) =
+                tokio::join!(shut_down(&short), shut_down(&long), shut_down(&released));
+            seen.within("shut down while a lease of 3 s is held", SHORT, short);
+            seen.within("shut down while a lease of 30 s is held", AT_MOST, long);
+            seen.within(
+                "shut down while a lease of 30 s is released",
+                AT_MOST,
+                released,
+            );
+            drop(guards);
+        })
+        .await;
+    }
+}
+
+/// Row 52: the server is gone for longer than its silence is taken for an end, and comes back before: the body is waited for.
+#[tokio::test]
+async fn row_52_the_server_comes_back() {
+    row(52, async |_| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let lock = client.lock("k");
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let body = tokio::spawn(async move { lock.run(async { ended.await.unwrap() }).await });
+        until(async || client.stats().acquired > 1).await;
+        server.stop_process();
+        let mut down = Box::pin(client.shutdown());
+        assert!(timeout(3 * SECOND, &mut down).await.is_err());
+        server.continue_process();
+        assert!(timeout(9 * SECOND, &mut down).await.is_err());
+        end.send(()).unwrap();
+        down.await;
+        body.await.unwrap().unwrap();
+        assert_eq!((client.stats().lost, client.stats().release_failed), (0, 0));
+    })
+    .await;
+}
+
+/// Row 52: a shutdown that is given up renews nothing from then on, and a second one ends in time.
+#[tokio::test]
+async fn row_52_a_shutdown_that_is_given_up() {
+    const LEASE: Duration = Duration::from_secs(2);
+    row(52, async |seen| {
+        let server = RedisServer::start().await;
+        let builder = LockClient::builder().url(server.url()).namespace(NAMESPACE);
+        let client = builder.connect().await.unwrap();
+        let guard = client
+            .lock("k")
+            .lease(LEASE)
+            .renew(true)
+            .acquire()
+            .await
+            .unwrap();
+        let renewed = client.stats().renewed;
+        until(async || client.stats().renewed > renewed).await;
+        server.stop_process();
+        assert!(timeout(50 * MS, client.shutdown()).await.is_err());
+        let given_up = Instant::now();
+        server.continue_process();
+        let lost = timeout(4 * LEASE, guard.lost()).await;
+        assert!(lost.is_ok(), "somebody still renews");
+        seen.within(
+            "lost after the shutdown was given up",
+            LEASE,
+            given_up.elapsed(),
+        );
+        guard.release().await;
+        let again = shut_down(&client).await;
+        seen.within("shut down again", Duration::ZERO, again);
+    })
+    .await;
+}

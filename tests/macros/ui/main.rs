@@ -1,0 +1,11 @@
+//! What the attribute accepts and refuses, and in which words.
+//!
+//! `fail/` has one case per mistake, numbered as in the list of mistakes. After a change of words run with
+//! `TRYBUILD=overwrite` and read the difference.
+
+#[test]
+fn ui() {
+    let cases = trybuild::TestCases::new();
+    cases.pass("macros/ui/pass/*.rs");
+    cases.compile_fail("macros/ui/fail/*.rs");
+}

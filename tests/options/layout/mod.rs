@@ -1,0 +1,120 @@
+//! Redisson's layout, beside a client that does on the wire what Redisson 4.7 does. `tests/redisson` has the real one.
+
+mod holds;
+mod refusals;
+mod waiting;
+
+use std::{collections::HashMap, time::Duration};
+
+use futures_util::StreamExt;
+use lock_runtime::{LockError, distributed_lock};
+use redis::{Client, aio::MultiplexedConnection};
+use support::{
+    Room,
+    server::{ask, shared_server},
+};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::stores::{MS, Store};
+
+/// One thread of a JVM service.
+struct Jvm {
+    redis: MultiplexedConnection,
+    lock: String,
+    owner: String,
+}
+
+impl Jvm {
+    async fn at(store: &Store, key: &str) -> Self {
+        Self {
+            redis: shared_server().await.connection().await,
+            lock: store.name(key),
+            owner: format!("{}:1", Uuid::new_v4()),
+        }
+    }
+
+    fn channel(&self) -> String {
+        format!("redisson_lock__channel:{{{}}}", self.lock)
+    }
+
+    async fn ask<T: redis::FromRedisValue>(&mut self, verb: &str, args: &[&str]) -> T {
+        ask(&mut self.redis, redis::cmd(verb).arg(args)).await
+    }
+
+    /// Enters, once more if it is inside; else how long the lease that is in the way still is, in ms.
+    async fn try_lock(&mut self, lease: Duration) -> Option<i64> {
+        let script = "
+            if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
+                redis.call('HINCRBY', KEYS[1], ARGV[2], 1)
+                redis.call('PEXPIRE', KEYS[1], ARGV[1])
+                return nil
+            end
+            return redis.call('PTTL', KEYS[1])";
+        let (lock, owner) = (self.lock.clone(), self.owner.clone());
+        let lease = lease.as_millis().to_string();
+        self.ask("EVAL", &[script, "1", &lock, &lease, &owner])
+            .await
+    }
+
+    /// Leaves; whether it is outside now, and nothing if it never was inside.
+    async fn unlock(&mut self) -> Option<bool> {
+        let script = "
+            if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+                return nil
+            end
+            if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) > 0 then
+                return 0
+            end
+            redis.call('DEL', KEYS[1])
+            redis.call('PUBLISH', KEYS[2], '0')
+            return 1";
+        let (lock, channel, owner) = (self.lock.clone(), self.channel(), self.owner.clone());
+        self.ask("EVAL", &[script, "2", &lock, &channel, &owner])
+            .await
+    }
+
+    /// How long the lease still is, in ms; below zero without one.
+    async fn left(&mut self) -> i64 {
+        let lock = self.lock.clone();
+        self.ask("PTTL", &[&lock]).await
+    }
+
+    /// The hash.
+    async fn stored(&mut self) -> HashMap<String, u32> {
+        let lock = self.lock.clone();
+        self.ask("HGETALL", &[&lock]).await
+    }
+
+    /// Enters when it is free, as Redisson waits: it listens, tries, and waits for a message, for no longer than the
+    /// lease that was in the way.
+    async fn lock(&mut self, lease: Duration) {
+        if self.try_lock(lease).await.is_none() {
+            return;
+        }
+        let url = shared_server().await.url();
+        let mut listening = Client::open(url).unwrap().get_async_pubsub().await.unwrap();
+        listening.subscribe(self.channel()).await.unwrap();
+        let mut messages = listening.on_message();
+        while let Some(left) = self.try_lock(lease).await {
+            let patience = Duration::from_millis(left.try_into().unwrap_or(0));
+            if let Ok(message) = timeout(patience, messages.next()).await {
+                let payload: String = message.unwrap().get_payload().unwrap();
+                assert_eq!(payload, "0");
+            }
+        }
+    }
+
+    /// How many connections listen for a release.
+    async fn listeners(&mut self) -> u32 {
+        let channel = self.channel();
+        let (_, listeners): (String, u32) = self.ask("PUBSUB", &["NUMSUB", &channel]).await;
+        listeners
+    }
+}
+
+#[distributed_lock(key = "order:<id>", wait = "20s")]
+async fn pay(id: u64, inside: &Room) -> Result<u64, LockError> {
+    inside.stay(MS).await;
+    Ok(id)
+}

@@ -1,0 +1,159 @@
+//! What the layout refuses, and with which rights it works.
+
+use lock_runtime::{ConnectError, Layout, LockClient, LockError, OptionsError, Strategy};
+use redis::Value;
+use support::{
+    epsilon,
+    server::{RedisServer, ask, shared_server},
+};
+use tokio::time::Instant;
+
+use crate::stores::{MS, SECOND, Store, hold, until};
+
+#[tokio::test]
+async fn the_other_layout_is_refused_on_either_side() {
+    let native = Store::redis().await;
+    let client = native.client().await;
+    // A name that both can have.
+    let redisson = native.builder().layout(Layout::Redisson);
+    let redisson = redisson.connect().await.unwrap();
+    let same = |client: &LockClient| {
+        let lock = client.lock("{k}").lease(20 * SECOND);
+        lock.wait(300 * MS)
+    };
+    let mut redis = shared_server().await.connection().await;
+    for (holder, other) in [(&client, &redisson), (&redisson, &client)] {
+        let guard = same(holder).acquire().await.unwrap();
+        let strategies = [Strategy::Notify, Strategy::Spin];
+        for refused in [
+            same(other).try_acquire().await.err(),
+            same(other).strategy(strategies[0]).acquire().await.err(),
+            same(other).strategy(strategies[1]).acquire().await.err(),
+            same(other).status().await.err(),
+        ] {
+            match refused {
+                Some(LockError::WrongLayout { key }) => assert_eq!(key.as_str(), "{k}"),
+                refused => panic!("{refused:?}"),
+            }
+        }
+        let stands = same(holder).status().await.unwrap().holder.unwrap();
+        assert_eq!(stands.token, Some(guard.token()));
+        guard.release().await;
+        until(async || native.keys().await.is_empty()).await;
+    }
+    // Neither is other data a lock.
+    let name = native.name("other");
+    let pushed: Value = ask(&mut redis, redis::cmd("RPUSH").arg(&name).arg(1)).await;
+    assert_eq!(pushed, Value::Int(1));
+    let other = client.lock("other").try_acquire().await;
+    assert!(matches!(other, Err(LockError::WrongLayout { .. })));
+    let deleted = redis::cmd("DEL").arg(&name).exec_async(&mut redis).await;
+    deleted.unwrap();
+}
+
+#[tokio::test]
+async fn a_refusal_leaves_nothing_to_clean_up() {
+    let native = Store::redis().await;
+    let client = native.client().await;
+    let mut redis = shared_server().await.connection().await;
+    let name = native.name("k");
+    ask::<()>(
+        &mut redis,
+        redis::cmd("HSET").arg(&name).arg("field").arg(1),
+    )
+    .await;
+    let lock = client.lock("k").lease(20 * SECOND).wait(SECOND);
+    let _ = lock.acquire().await;
+    let before = client.stats();
+    for _ in 0..10 {
+        for strategy in [Strategy::Handoff, Strategy::Notify, Strategy::Spin] {
+            let refused = lock.clone().strategy(strategy).acquire().await.err();
+            let is_wrong = matches!(refused, Some(LockError::WrongLayout { .. }));
+            assert!(is_wrong, "{refused:?}");
+        }
+    }
+    let start = Instant::now();
+    client.shutdown().await;
+    assert!(start.elapsed() < epsilon(), "{:?}", start.elapsed());
+    let after = client.stats();
+    assert_eq!(after.connections, before.connections);
+    assert!(
+        after.commands <= before.commands + 60,
+        "{before:?} {after:?}"
+    );
+    let deleted = redis::cmd("DEL").arg(&name).exec_async(&mut redis).await;
+    deleted.unwrap();
+}
+
+/// The rights that the README names beside the others.
+#[tokio::test]
+async fn a_user_with_few_rights_can_share_locks() {
+    let server = RedisServer::start().await;
+    let readme = include_str!("../../../README.md");
+    let of = |start: &str| {
+        let line = readme.lines().find(|line| line.starts_with(start));
+        line.expect("the README names the rights")
+            .split(' ')
+            .skip(3)
+    };
+    let mut admin = server.connection().await;
+    for rules in [of("ACL SETUSER locks"), of("ACL SETUSER jvm-locks")] {
+        ask::<()>(
+            &mut admin,
+            redis::cmd("ACL")
+                .arg("SETUSER")
+                .arg("locks")
+                .arg(rules.collect::<Vec<_>>()),
+        )
+        .await;
+    }
+    let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());
+    let builder = || LockClient::builder().url(&url).layout(Layout::Redisson);
+    let client = builder().connect().await.unwrap();
+    let lock = client.lock("order:7").wait(5 * SECOND);
+    let guard = lock
+        .clone()
+        .hold_at_least(300 * MS)
+        .acquire()
+        .await
+        .unwrap();
+    let (next, _) = tokio::join!(lock.acquire(), guard.release());
+    next.unwrap().release().await;
+    client.shutdown().await;
+    ask::<()>(
+        &mut admin,
+        redis::cmd("ACL").arg(&["SETUSER", "locks", "resetchannels", "&lock:session:*"]),
+    )
+    .await;
+    let refused = builder().connect().await.err();
+    assert!(
+        matches!(refused, Some(ConnectError::Permission { .. })),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_the_layout_has_not_is_refused() {
+    let server = RedisServer::start().await;
+    let builder = || LockClient::builder().layout(Layout::Redisson);
+    for url in ["memory:", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"] {
+        let refused = builder().url(url).connect().await.err();
+        assert_eq!(refused, Some(ConnectError::UnsupportedLayout), "{url}");
+    }
+    let queueing = builder().url(server.url()).strategy(Strategy::Handoff);
+    let refused = queueing.connect().await.err();
+    let no_queue = OptionsError::NoQueue;
+    assert_eq!(refused, Some(ConnectError::InvalidDefaults(no_queue)));
+    // Without a namespace the name is the key, as for `getLock`.
+    let client = builder().url(server.url()).connect().await.unwrap();
+    let refused = client.lock("order:7").strategy(Strategy::Handoff);
+    let refused = refused.acquire().await.err();
+    assert_eq!(refused, Some(LockError::InvalidOptions(no_queue)));
+    assert_eq!(server.keys().await, [] as [String; 0]);
+    let guard = hold(&client, "order:7").await;
+    assert_eq!(server.keys().await, ["lock:fence", "order:7"]);
+    guard.release().await;
+    let guard = client.lock("{order}:7").acquire().await.unwrap();
+    assert_eq!(server.keys().await, ["lock:fence", "{order}:7"]);
+    guard.release().await;
+}

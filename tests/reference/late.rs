@@ -1,0 +1,363 @@
+//! Callers that are polled late, rarely, once, or never again, on servers whose replies are late too. What comes of them
+//! is open; the laws hold at any rate: no two valid holds overlap, tokens rise in the order of entry, who was never inside
+//! has lost nothing, and a caller that is not polled delays others by a claim.
+//!
+//! The callers of many locks run side by side, because their pauses are real. `LATE_SEED` repeats what a failure names,
+//! and `LATE_ROUNDS` says how many rounds are tried.
+
+use std::{
+    cell::{Cell, RefCell},
+    future::{Future, poll_fn},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use futures_util::future::{LocalBoxFuture, join, join_all};
+use lock_runtime::{FencingToken, Hold, LockClient, LockError, distributed_lock};
+use proptest::{
+    collection::vec,
+    prelude::*,
+    sample::select,
+    strategy::ValueTree,
+    test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
+};
+use support::{
+    proxy::FaultProxy,
+    quorum::{Quorum, url_through},
+    server::RedisServer,
+    stores::{MS, SECOND},
+    until,
+};
+use tokio::{task::yield_now, time::sleep};
+use uuid::Uuid;
+
+/// The locks of one round, and those who want one of them by being polled late.
+const LOCKS: usize = 40;
+const CALLERS: usize = 5;
+const PROCESSES: usize = 2;
+/// A turn that is not taken up is passed on after so long.
+const CLAIM: Duration = Duration::from_secs(2);
+
+/// What a caller does.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    /// Runs a body that ends at its first poll, or after two more.
+    Body { long: bool },
+    /// Acquires a guard, and keeps it for two polls.
+    Guard,
+    /// Takes this lock and another one.
+    Both,
+    /// Waits for a moment only.
+    Brief,
+    /// Has a lease that nobody renews.
+    Fixed,
+}
+
+#[derive(Debug, Clone)]
+struct Late {
+    callers: Vec<(usize, Form)>,
+    /// After how long which caller is polled.
+    polls: Vec<(Duration, usize)>,
+}
+
+/// When, and for how long, the replies of which process stall; of a quorum those of one server.
+type Weather = Vec<(Duration, Duration, usize)>;
+
+fn pauses() -> impl Strategy<Value = Duration> {
+    select(vec![0, 0, 0, 1, 20, 300, 700, 1100, 1999, 2001, 2300, 3100])
+        .prop_map(Duration::from_millis)
+}
+
+fn late() -> impl Strategy<Value = Late> {
+    let form = prop_oneof![
+        3 => any::<bool>().prop_map(|long| Form::Body { long }),
+        2 => Just(Form::Guard),
+        2 => Just(Form::Both),
+        1 => Just(Form::Brief),
+        1 => Just(Form::Fixed),
+    ];
+    (
+        vec((0..PROCESSES, form), CALLERS),
+        vec((pauses(), 0..CALLERS), 4..20),
+    )
+        .prop_map(|(callers, polls)| Late { callers, polls })
+}
+
+fn weather() -> impl Strategy<Value = Weather> {
+    let stalls = select(vec![50, 400, 1100, 1900, 2600]).prop_map(Duration::from_millis);
+    vec((pauses(), stalls, 0..PROCESSES), 0..6)
+}
+
+/// Who is inside one lock, and was last.
+#[derive(Default)]
+struct Inside {
+    holds: RefCell<Vec<Hold>>,
+    newest: Cell<Option<FencingToken>>,
+}
+
+/// Somebody inside, also if it is dropped.
+struct Visit<'a>(&'a Inside, FencingToken);
+
+impl Inside {
+    fn enter(&self, hold: Hold) -> Visit<'_> {
+        let token = hold.token();
+        let mut holds = self.holds.borrow_mut();
+        for other in &*holds {
+            assert!(
+                other.loss().is_some() || other.remaining().is_zero(),
+                "{token} enters beside {}, which is valid for {:?}",
+                other.token(),
+                other.remaining(),
+            );
+        }
+        let before = self.newest.replace(Some(token));
+        assert!(
+            before.is_none_or(|before| before < token),
+            "{token} after {before:?}"
+        );
+        holds.push(hold);
+        Visit(self, token)
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.0
+            .holds
+            .borrow_mut()
+            .retain(|hold| hold.token() != self.1);
+    }
+}
+
+/// One lock, the one beside it, and the clients of the processes that want them.
+struct Fixture<'a> {
+    clients: &'a [LockClient],
+    /// Whether the replies of a process stall for so long that a claim runs out before it is confirmed.
+    stalls: [bool; PROCESSES],
+    names: [String; 2],
+    inside: [Inside; 2],
+}
+
+#[distributed_lock(client = client, keys = ["<first>", "<second>"], wait = "5s")]
+async fn visit_both(
+    client: &LockClient,
+    first: &str,
+    second: &str,
+    inside: &[Inside; 2],
+) -> Result<(), LockError> {
+    let holds = lock_runtime::Holds::current().expect("a body has holds");
+    for (inside, hold) in inside.iter().zip(holds.iter()) {
+        drop(inside.enter(hold.clone()));
+    }
+    Ok(())
+}
+
+/// What came of a call, and whether it was inside.
+type Came = (Result<(), LockError>, bool);
+
+impl Fixture<'_> {
+    async fn visit(&self, polls: usize) {
+        let hold = Hold::current().expect("a body has a hold");
+        let visit = self.inside[0].enter(hold);
+        for _ in 0..polls {
+            yield_now().await;
+        }
+        drop(visit);
+    }
+
+    async fn call(&self, process: usize, form: Form) -> Came {
+        let client = &self.clients[process];
+        let lock = client.lock(&self.names[0]).wait(30 * SECOND);
+        let entered = Cell::new(false);
+        let visit = async |polls| {
+            entered.set(true);
+            self.visit(polls).await;
+        };
+        let came = match form {
+            Form::Body { long } => lock.run(visit(if long { 2 } else { 0 })).await,
+            Form::Brief => lock.wait(600 * MS).run(visit(0)).await,
+            Form::Fixed => lock.lease(2500 * MS).renew(false).run(visit(1)).await,
+            Form::Both => {
+                let [first, second] = &self.names;
+                visit_both(client, first, second, &self.inside).await
+            }
+            Form::Guard => match lock.acquire().await {
+                Ok(guard) => {
+                    let inside = guard.run(visit(2)).await;
+                    guard.release().await;
+                    inside
+                }
+                Err(error) => Err(error),
+            },
+        };
+        (came, entered.get())
+    }
+
+    /// What may come of a call: a lock that was never held cannot be lost, and one that is renewed is lost only where no
+    /// reply comes.
+    fn judge(&self, (process, form): (usize, Form), (came, entered): Came) {
+        let may_lose = matches!(form, Form::Fixed) || self.stalls[process];
+        match came {
+            Ok(()) | Err(LockError::Busy { .. } | LockError::Unreachable { .. }) => {}
+            Err(LockError::Lost { .. }) if entered && may_lose => {}
+            Err(error) => panic!("{form:?}, entered: {entered}: {error:?}"),
+        }
+    }
+
+    /// A caller that is polled whenever it can go on, again and again.
+    async fn prompt(&self, process: usize) {
+        let lock = self.clients[process].lock(&self.names[0]).wait(60 * SECOND);
+        loop {
+            match lock.run(self.visit(1)).await {
+                Ok(()) => sleep(20 * MS).await,
+                Err(LockError::Unreachable { .. }) => sleep(100 * MS).await,
+                Err(error) => panic!("a prompt caller: {error:?}"),
+            }
+        }
+    }
+
+    async fn live(&self, late: &Late) {
+        let prompt = join_all((0..PROCESSES).map(|process| self.prompt(process)));
+        tokio::select! {
+            () = self.polled_late(late) => {}
+            _ = prompt => unreachable!("they go on"),
+        }
+        self.is_free().await;
+    }
+
+    async fn polled_late(&self, late: &Late) {
+        let call = |who: usize| -> LocalBoxFuture<'_, Came> {
+            let (process, form) = late.callers[who];
+            Box::pin(self.call(process, form))
+        };
+        let mut calls: Vec<_> = (0..CALLERS).map(call).collect();
+        for (pause, who) in &late.polls {
+            sleep(*pause).await;
+            let mut nobody = Context::from_waker(Waker::noop());
+            if let Poll::Ready(came) = calls[*who].as_mut().poll(&mut nobody) {
+                self.judge(late.callers[*who], came);
+                calls[*who] = call(*who);
+            }
+        }
+        // Whoever is forgotten inside keeps the lock.
+        if self.inside[0].holds.borrow().is_empty() {
+            // A claim for each of those who are not polled, on this lock and on the one that a pair waits for, and for
+            // itself; and as long as a pair waits for its second lock, it keeps its first.
+            let claims = u32::try_from(2 * CALLERS + 1).expect("they are few");
+            let longest = claims * CLAIM + 2 * SECOND + 5 * SECOND;
+            let lock = self.clients[0].lock(&self.names[0]).wait(longest);
+            let entered = lock.run(async {}).await;
+            entered.expect("who is not polled delays others by a claim");
+        }
+        drop(calls);
+    }
+
+    /// Nothing stays behind.
+    async fn is_free(&self) {
+        for name in &self.names {
+            let lock = self.clients[0].lock(name);
+            until(async || {
+                // Its replies may stall.
+                let status = lock.status().await;
+                status.is_ok_and(|status| status.holder.is_none() && status.waiters == 0)
+            })
+            .await;
+        }
+    }
+}
+
+/// One round of so many locks at one time.
+async fn round(runner: &mut TestRunner, ways: &[Vec<FaultProxy>], urls: &[String]) {
+    let mut pick = |_| late().new_tree(runner).expect("there is one").current();
+    let lates: Vec<Late> = (0..LOCKS).map(&mut pick).collect();
+    let weather = weather().new_tree(runner).expect("there is one").current();
+    let mut clients = Vec::new();
+    for url in urls {
+        clients.push(
+            LockClient::connect(url)
+                .await
+                .expect("the client can connect"),
+        );
+    }
+    // The other servers of a quorum answer.
+    let stalls = std::array::from_fn(|of| {
+        let long = |(_, stall, process): &_| *process == of && *stall >= CLAIM / 2;
+        ways[of].len() == 1 && weather.iter().any(long)
+    });
+    let fixtures: Vec<Fixture<'_>> = (0..LOCKS)
+        .map(|at| Fixture {
+            clients: &clients,
+            stalls,
+            names: [format!("{at}a"), format!("{at}b")],
+            inside: Default::default(),
+        })
+        .collect();
+    let storm = async {
+        for (pause, stall, process) in &weather {
+            sleep(*pause).await;
+            let proxy = &ways[*process][0];
+            proxy.hold_replies(true);
+            sleep(*stall).await;
+            proxy.hold_replies(false);
+        }
+    };
+    let fixtures = fixtures.iter().zip(&lates).map(|(fixture, late)| {
+        let mut life = Box::pin(fixture.live(late));
+        poll_fn(move |cx| {
+            let _blame = Blame(late);
+            life.as_mut().poll(cx)
+        })
+    });
+    join(storm, join_all(fixtures)).await;
+}
+
+/// Says whose laws are broken, if they are.
+struct Blame<'a>(&'a Late);
+
+impl Drop for Blame<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{:?}", self.0);
+        }
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// So many rounds, unless `LATE_ROUNDS` says how many.
+async fn rounds(rounds: u64, ways: &[Vec<FaultProxy>], urls: &[String]) {
+    let first = number("LATE_SEED").unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0 >> 16);
+    for seed in first..first + number("LATE_ROUNDS").unwrap_or(rounds) {
+        println!("LATE_SEED={seed}");
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+        round(
+            &mut TestRunner::new_with_rng(Config::default(), rng),
+            ways,
+            urls,
+        )
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn polled_late_on_a_server() {
+    let server = RedisServer::start().await;
+    let mut ways = Vec::new();
+    for _ in 0..PROCESSES {
+        ways.push(vec![FaultProxy::start(server.port()).await]);
+    }
+    let urls: Vec<_> = ways.iter().map(|way| way[0].url()).collect();
+    rounds(1, &ways, &urls).await;
+}
+
+#[tokio::test]
+async fn polled_late_on_a_quorum() {
+    let quorum = Quorum::start(3).await;
+    let ways = [quorum.proxies().await, quorum.proxies().await];
+    let urls = ways.each_ref().map(|way| url_through(way));
+    rounds(1, &ways, &urls).await;
+}

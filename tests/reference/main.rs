@@ -1,0 +1,85 @@
+//! Any sequence of what callers can do, on the real backends and on a model of what is promised: who is granted and in
+//! which order, tokens, losses, counts, and that nothing is left.
+//!
+//! `PROPTEST_CASES` sets how many sequences are tried. One that fails is shrunk and printed, and its seed is written to
+//! `regressions/`, from where it is tried again first.
+
+mod call;
+#[cfg(test)]
+mod found;
+#[cfg(test)]
+mod late;
+mod model;
+mod steps;
+mod system;
+
+use proptest::test_runner::{Config, FileFailurePersistence};
+use proptest_state_machine::prop_state_machine;
+use support::stores::Store;
+use tokio::runtime::Runtime;
+
+use crate::{
+    model::Rules,
+    steps::Place,
+    system::{Home, Machine},
+};
+
+struct Memory;
+
+impl Place for Memory {
+    const RULES: Rules = Rules {
+        own_clock: true,
+        queue: true,
+        operator: false,
+    };
+}
+
+impl Home for Memory {
+    fn store(_: &Runtime) -> Store {
+        Store::memory()
+    }
+}
+
+struct Redis;
+
+impl Place for Redis {
+    const RULES: Rules = Rules {
+        own_clock: false,
+        queue: true,
+        operator: true,
+    };
+}
+
+impl Home for Redis {
+    fn store(runtime: &Runtime) -> Store {
+        runtime.block_on(Store::redis())
+    }
+}
+
+/// So many cases, unless `PROPTEST_CASES` says how many.
+fn config(cases: u32, regressions: &'static str) -> Config {
+    let chosen = std::env::var_os("PROPTEST_CASES").is_some();
+    let config = Config::default();
+    Config {
+        cases: if chosen { config.cases } else { cases },
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(regressions))),
+        max_shrink_iters: 2000,
+        // In ms; what has to happen on a server and does not is waited for each time.
+        max_shrink_time: 60_000,
+        ..config
+    }
+}
+
+prop_state_machine! {
+    #![proptest_config(config(1500, concat!(env!("CARGO_MANIFEST_DIR"), "/reference/regressions/memory.txt")))]
+
+    #[test]
+    fn in_process(sequential 1..60 => Machine<Memory>);
+}
+
+prop_state_machine! {
+    #![proptest_config(config(80, concat!(env!("CARGO_MANIFEST_DIR"), "/reference/regressions/redis.txt")))]
+
+    #[test]
+    fn on_a_server(sequential 1..40 => Machine<Redis>);
+}

@@ -1,0 +1,425 @@
+//! What the locks promise, as a program without a server, a future or a clock: who holds, who waits, who comes next.
+
+mod leaving;
+mod spec;
+mod time;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+};
+
+use lock_runtime::Strategy;
+
+pub(crate) use spec::{
+    BEAT, CLIENTS, CallId, EXTENSION, Form, HoldId, KEYS, LONG, Lease, NAMES, Outcome, Rules,
+    SHORT_KEEP, SHORT_LEASE, SHORT_WAIT, Spec, Wait, With,
+};
+use spec::{MARGIN, RENEWED_LEASE};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// For the turn among those nested in that call.
+    Turn(CallId),
+    /// For the lock, by its strategy.
+    Lock,
+    Inside,
+    Ended(Outcome),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) hold: HoldId,
+    at: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub(crate) spec: Spec,
+    pub(crate) stage: Stage,
+    pub(crate) entries: Vec<Entry>,
+    deadline: u64,
+}
+
+impl Call {
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self.stage, Stage::Turn(_) | Stage::Lock)
+    }
+
+    pub(crate) fn is_inside(&self) -> bool {
+        self.stage == Stage::Inside
+    }
+
+    fn is_alive(&self) -> bool {
+        self.is_waiting() || self.is_inside()
+    }
+
+    fn in_order(&self) -> Vec<usize> {
+        let mut keys = self.spec.keys.clone();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// The lock that it comes to next.
+    fn next_key(&self) -> usize {
+        self.in_order()[self.entries.len()]
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Hold {
+    pub(crate) key: usize,
+    pub(crate) client: usize,
+    /// How many are inside.
+    pub(crate) entries: usize,
+    lease: Lease,
+    /// Its local deadline, unless one of those inside asks for renewal.
+    promised: u64,
+    pub(crate) keep_until: u64,
+    /// Whether the server has it.
+    pub(crate) stands: bool,
+    /// Whether its holder knows of the loss.
+    pub(crate) known_lost: bool,
+}
+
+/// Who has a lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    pub(crate) hold: HoldId,
+    /// The hold is over, and the lock taken until then.
+    pub(crate) kept_until: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Key {
+    pub(crate) held: Option<Held>,
+    pub(crate) queue: VecDeque<CallId>,
+    /// Those who wait without a queue.
+    pub(crate) others: Vec<CallId>,
+}
+
+impl Key {
+    pub(crate) fn is_free(&self) -> bool {
+        self.held.is_none() && self.queue.is_empty()
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) acquired: u64,
+    pub(crate) reentered: u64,
+    pub(crate) waited: u64,
+    pub(crate) busy: u64,
+    pub(crate) failed: u64,
+    pub(crate) released: u64,
+    pub(crate) lost: u64,
+    /// Releases in the background that find nothing: they may be counted as carried out before.
+    pub(crate) unsure: u64,
+    /// Second locks of calls: their holders may end in the same instant as the first one's, before or after the call comes to
+    /// them.
+    pub(crate) tied: u64,
+    /// Calls that were dropped: who comes while one is being forgotten queues behind it, though the lock is free.
+    pub(crate) dropped: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Client {
+    pub(crate) closed: bool,
+    /// The newest hold of each lock.
+    newest: [Option<HoldId>; KEYS],
+    pub(crate) counts: Counts,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Turn {
+    owner: Option<CallId>,
+    queue: VecDeque<CallId>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Model {
+    pub(crate) rules: Rules,
+    pub(crate) now: u64,
+    pub(crate) keys: [Key; KEYS],
+    pub(crate) clients: [Client; CLIENTS],
+    pub(crate) calls: BTreeMap<CallId, Call>,
+    pub(crate) holds: Vec<Hold>,
+    turns: BTreeMap<(CallId, usize), Turn>,
+    /// Those who got one of their locks, and come to the next one when all has left that leaves at the same moment.
+    arriving: Vec<CallId>,
+    /// The moments of the newest step at which something happened.
+    pub(crate) moments: Vec<u64>,
+}
+
+/// What decides about the next step, in a few lines.
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at {} ms", self.now)?;
+        for (name, key) in NAMES.iter().zip(&self.keys) {
+            let held = key.held.map(|held| (held, &self.holds[held.hold]));
+            write!(
+                f,
+                "\n  {name}: held by {held:?}, queue {:?}, others {:?}",
+                key.queue, key.others
+            )?;
+        }
+        for (id, call) in self.calls.iter().filter(|(_, call)| call.is_alive()) {
+            write!(f, "\n  call {id} is {:?}: {:?}", call.stage, call.spec)?;
+        }
+        Ok(())
+    }
+}
+
+impl Model {
+    pub(crate) fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            now: 0,
+            keys: Default::default(),
+            clients: Default::default(),
+            calls: BTreeMap::new(),
+            holds: Vec::new(),
+            turns: BTreeMap::new(),
+            arriving: Vec::new(),
+            moments: Vec::new(),
+        }
+    }
+
+    /// The calls around one, the innermost first. What runs in a guard is inside the guard's own lock, and not inside the
+    /// calls in which the guard was acquired: the system runs guards outside all of them.
+    fn around(&self, id: CallId) -> impl Iterator<Item = CallId> {
+        around(&self.calls, id)
+    }
+
+    fn call(&mut self, id: CallId) -> &mut Call {
+        self.calls.get_mut(&id).expect("a call that has begun")
+    }
+
+    fn counts(&mut self, client: usize) -> &mut Counts {
+        &mut self.clients[client].counts
+    }
+
+    /// Whether a call has lost one of its holds, and knows.
+    fn has_lost(&self, id: CallId) -> bool {
+        let mut entries = self.calls[&id].entries.iter();
+        entries.any(|entry| self.holds[entry.hold].known_lost)
+    }
+
+    pub(crate) fn begin(&mut self, id: CallId, spec: Spec) {
+        let wait = match spec.wait {
+            Wait::Zero => 0,
+            Wait::Short => SHORT_WAIT,
+            Wait::Long => LONG,
+        };
+        let (client, under) = (spec.client, spec.under);
+        let call = Call {
+            deadline: self.now + wait,
+            spec,
+            stage: Stage::Lock,
+            entries: Vec::new(),
+        };
+        let several = call.in_order();
+        self.calls.insert(id, call);
+        if under.is_some_and(|under| self.has_lost(under)) {
+            self.call(id).stage = Stage::Ended(Outcome::Lost);
+        } else if self.clients[client].closed {
+            self.fail(id, Outcome::ShutDown);
+        } else if let [_, _] = several[..] {
+            let busy = several.iter().find(|key| !self.keys[**key].is_free());
+            match (busy, wait) {
+                (None, _) => {
+                    for key in several {
+                        self.give(id, key, false);
+                    }
+                    self.call(id).stage = Stage::Inside;
+                }
+                (Some(key), 0) => self.fail(id, Outcome::Busy(self.who(client, *key))),
+                (Some(_), _) => self.enter(id),
+            }
+        } else {
+            self.enter(id);
+        }
+        self.settle();
+    }
+
+    /// Who a call of this client finds in its way.
+    fn who(&self, client: usize, key: usize) -> With {
+        let newest = self.clients[client].newest[key];
+        if newest.is_some_and(|hold| !self.holds[hold].known_lost) {
+            With::ThisProcess
+        } else {
+            With::AnotherProcess
+        }
+    }
+
+    /// Comes to the call's next lock.
+    fn enter(&mut self, id: CallId) {
+        let key = self.calls[&id].next_key();
+        let inside = self.inside_of(id, key);
+        let once = self.calls[&id].spec.wait == Wait::Zero;
+        let Some(around) = inside else {
+            let out_of_order = !once && self.is_out_of_order(id, key);
+            return self.acquire(id, key, once || out_of_order, out_of_order);
+        };
+        let out_of_order = !once && self.is_out_of_order(id, key);
+        let turn = self.turns.entry((around, key)).or_default();
+        if turn.owner.is_none() && turn.queue.is_empty() {
+            turn.owner = Some(id);
+            self.take_turn(id, around, key, once || out_of_order, out_of_order);
+        } else if out_of_order {
+            self.fail(id, Outcome::Busy(With::OutOfOrder));
+        } else if once {
+            self.fail(id, Outcome::Busy(With::Sibling));
+        } else {
+            turn.queue.push_back(id);
+            self.call(id).stage = Stage::Turn(around);
+        }
+    }
+
+    /// The innermost call around that has entered this lock.
+    fn inside_of(&self, id: CallId, key: usize) -> Option<CallId> {
+        self.around(id)
+            .find(|around| self.calls[around].spec.keys.contains(&key))
+    }
+
+    /// Whether a call with two locks, one of which comes later, stands between this one and the lock.
+    fn is_out_of_order(&self, id: CallId, key: usize) -> bool {
+        let inside = self.inside_of(id, key);
+        self.around(id)
+            .take_while(|around| Some(*around) != inside)
+            .map(|around| &self.calls[&around].spec.keys)
+            .any(|keys| keys.len() > 1 && keys.iter().any(|other| *other > key))
+    }
+
+    fn take_turn(&mut self, id: CallId, around: CallId, key: usize, once: bool, ooo: bool) {
+        self.call(id).stage = Stage::Lock;
+        let entries = self.calls[&around].entries.iter();
+        let hold = entries
+            .map(|entry| entry.hold)
+            .find(|hold| self.holds[*hold].key == key)
+            .expect("the call around has entered it");
+        if self.holds[hold].entries == 0 {
+            self.turns.entry((around, key)).or_default().owner = None;
+            return self.acquire(id, key, once, ooo);
+        }
+        let spec = self.calls[&id].spec.clone();
+        let covered = self.holds[hold].lease == Lease::Renewed || self.has_renewal(hold);
+        if !covered && !self.holds[hold].stands && !self.holds[hold].known_lost {
+            self.lose(hold);
+        }
+        if self.holds[hold].known_lost {
+            return self.fail(id, Outcome::Lost);
+        }
+        let until = self.now + spec.lease.time();
+        let state = &mut self.holds[hold];
+        state.promised = state.promised.max(until);
+        state.entries += 1;
+        self.counts(spec.client).reentered += 1;
+        let at = self.now;
+        self.call(id).entries.push(Entry { hold, at });
+        self.call(id).stage = Stage::Inside;
+    }
+
+    /// Whether one of those inside asks for renewal.
+    fn has_renewal(&self, hold: HoldId) -> bool {
+        self.calls.values().any(|call| {
+            call.is_inside()
+                && call.spec.lease == Lease::Renewed
+                && call.entries.iter().any(|entry| entry.hold == hold)
+        })
+    }
+
+    /// The local deadline; none while the lease is kept.
+    fn until(&self, hold: HoldId) -> Option<u64> {
+        let asks = |call: &Call| {
+            call.is_alive()
+                && call.spec.lease == Lease::Renewed
+                && call.entries.iter().any(|entry| entry.hold == hold)
+        };
+        let state = &self.holds[hold];
+        let is_kept = state.lease == Lease::Renewed || self.calls.values().any(asks);
+        (!is_kept).then_some(state.promised)
+    }
+
+    fn acquire(&mut self, id: CallId, key: usize, once: bool, out_of_order: bool) {
+        let spec = self.calls[&id].spec.clone();
+        if self.clients[spec.client].closed {
+            self.fail(id, Outcome::ShutDown);
+        } else if self.keys[key].is_free() {
+            self.grant(id, key, false);
+        } else if out_of_order {
+            self.fail(id, Outcome::Busy(With::OutOfOrder));
+        } else if once {
+            self.fail(id, Outcome::Busy(self.who(spec.client, key)));
+        } else {
+            self.call(id).stage = Stage::Lock;
+            if spec.strategy == Strategy::Handoff {
+                self.keys[key].queue.push_back(id);
+            } else {
+                self.keys[key].others.push(id);
+            }
+        }
+    }
+
+    /// Gives a lock to a call, which comes to its next one, or in.
+    fn grant(&mut self, id: CallId, key: usize, waited: bool) {
+        self.give(id, key, waited);
+        let call = self.call(id);
+        if call.entries.len() == call.spec.keys.len() {
+            call.stage = Stage::Inside;
+        } else {
+            self.arriving.push(id);
+        }
+    }
+
+    fn arrive(&mut self) {
+        while let Some(id) = self.arriving.pop() {
+            let client = self.calls[&id].spec.client;
+            self.counts(client).tied += 1;
+            self.enter(id);
+        }
+    }
+
+    fn give(&mut self, id: CallId, key: usize, waited: bool) {
+        let spec = self.calls[&id].spec.clone();
+        let hold = self.holds.len();
+        self.holds.push(Hold {
+            key,
+            client: spec.client,
+            entries: 1,
+            lease: spec.lease,
+            promised: self.now + spec.lease.time(),
+            keep_until: 0,
+            stands: true,
+            known_lost: false,
+        });
+        self.keys[key].held = Some(Held {
+            hold,
+            kept_until: None,
+        });
+        let client = &mut self.clients[spec.client];
+        client.newest[key] = Some(hold);
+        client.counts.acquired += 1;
+        client.counts.waited += u64::from(waited);
+        let at = self.now;
+        self.call(id).entries.push(Entry { hold, at });
+    }
+}
+
+fn around(calls: &BTreeMap<CallId, Call>, id: CallId) -> impl Iterator<Item = CallId> {
+    std::iter::successors(calls[&id].spec.under, |id| {
+        let call = &calls[id].spec;
+        call.under.filter(|_| call.form == Form::Body)
+    })
+}
+
+/// Whether a call that has a turn at this lock is alive, or one that is nested in it. A guard of another lock that is held is
+/// inside no call around it.
+fn is_going_on(calls: &BTreeMap<CallId, Call>, id: CallId, key: usize) -> bool {
+    calls[&id].is_alive()
+        || calls.iter().any(|(other, call)| {
+            let is_held_guard = call.spec.form == Form::Guard && call.is_inside();
+            let is_outside = is_held_guard && !call.spec.keys.contains(&key);
+            call.is_alive() && !is_outside && around(calls, *other).any(|around| around == id)
+        })
+}

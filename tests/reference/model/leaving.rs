@@ -1,0 +1,191 @@
+//! Calls that end, and locks that are handed on.
+
+use lock_runtime::Strategy;
+
+use super::{
+    CallId, EXTENSION, Form, HoldId, LONG, Lease, Model, Outcome, RENEWED_LEASE, SHORT_KEEP, Stage,
+};
+
+impl Model {
+    /// Ends a call that has not come in.
+    pub(super) fn fail(&mut self, id: CallId, outcome: Outcome) {
+        let client = self.calls[&id].spec.client;
+        match outcome {
+            Outcome::Busy(_) => self.counts(client).busy += 1,
+            Outcome::ShutDown => self.counts(client).failed += 1,
+            Outcome::Done | Outcome::Dropped | Outcome::Lost => {}
+        }
+        self.stop_waiting(id);
+        self.end(id, outcome, false, true);
+    }
+
+    pub(super) fn stop_waiting(&mut self, id: CallId) {
+        for key in &mut self.keys {
+            key.queue.retain(|other| *other != id);
+            key.others.retain(|other| *other != id);
+        }
+        for turn in self.turns.values_mut() {
+            turn.queue.retain(|other| *other != id);
+        }
+    }
+
+    /// A call leaves all that it has entered.
+    pub(super) fn end(&mut self, id: CallId, outcome: Outcome, returned: bool, awaited: bool) {
+        self.call(id).stage = Stage::Ended(outcome);
+        let call = self.calls[&id].clone();
+        for entry in call.entries {
+            let keep = if self.rules.own_clock {
+                SHORT_KEEP
+            } else {
+                LONG
+            };
+            let hold = &mut self.holds[entry.hold];
+            if returned && call.spec.at_least {
+                hold.keep_until = hold.keep_until.max(entry.at + keep);
+            }
+            if call.spec.lease == Lease::Renewed {
+                // Its last renewal.
+                hold.promised = hold.promised.max(self.now + RENEWED_LEASE);
+            }
+            hold.entries -= 1;
+            if hold.entries == 0 {
+                self.end_hold(entry.hold, awaited);
+            }
+        }
+    }
+
+    /// Whether its leaving would free a lock for one that waits by notify and one that waits for its turn under the same
+    /// hold: neither is promised to be first.
+    pub(crate) fn begins_a_race(&self, id: CallId) -> bool {
+        self.calls[&id].entries.iter().any(|entry| {
+            let hold = &self.holds[entry.hold];
+            let key = &self.keys[hold.key];
+            let mut turns = self.turns.iter().filter(|((_, key), _)| *key == hold.key);
+            hold.entries == 1
+                && key.queue.is_empty()
+                && !key.others.is_empty()
+                && turns.any(|(_, turn)| !turn.queue.is_empty())
+        })
+    }
+
+    pub(super) fn end_hold(&mut self, id: HoldId, awaited: bool) {
+        let hold = self.holds[id].clone();
+        let newest = &mut self.clients[hold.client].newest[hold.key];
+        if *newest == Some(id) {
+            *newest = None;
+        }
+        if hold.stands {
+            self.counts(hold.client).released += 1;
+            if !hold.known_lost && hold.keep_until > self.now {
+                let held = self.keys[hold.key].held.as_mut();
+                held.expect("it stands").kept_until = Some(hold.keep_until);
+            } else {
+                self.hand_on(hold.key);
+            }
+        } else if awaited && !hold.known_lost {
+            self.holds[id].known_lost = true;
+            self.counts(hold.client).lost += 1;
+        } else {
+            self.counts(hold.client).unsure += 1;
+        }
+    }
+
+    /// The lock is free: the first in the queue gets it, else who waits without one.
+    pub(super) fn hand_on(&mut self, key: usize) {
+        self.keys[key].held = None;
+        if let Some(first) = self.keys[key].queue.pop_front() {
+            self.grant(first, key, true);
+        } else if let Some(place) = self.keys[key]
+            .others
+            .iter()
+            .position(|id| self.calls[id].spec.strategy == Strategy::Notify)
+        {
+            let next = self.keys[key].others.remove(place);
+            self.grant(next, key, true);
+        }
+    }
+
+    /// The holder finds out. A body ends; a guard stays until it is released.
+    pub(super) fn lose(&mut self, id: HoldId) {
+        self.holds[id].known_lost = true;
+        let client = self.holds[id].client;
+        self.counts(client).lost += 1;
+        let bodies = self.calls.iter().filter(|(_, call)| {
+            call.is_inside()
+                && call.spec.form == Form::Body
+                && call.entries.iter().any(|entry| entry.hold == id)
+        });
+        for body in bodies.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.end(body, Outcome::Lost, false, true);
+        }
+    }
+
+    pub(crate) fn release(&mut self, id: CallId) {
+        self.end(id, Outcome::Done, true, true);
+        self.settle();
+    }
+
+    pub(crate) fn abandon(&mut self, client: usize) {
+        self.counts(client).dropped += 1;
+    }
+
+    pub(crate) fn drop_call(&mut self, id: CallId) {
+        self.abandon(self.calls[&id].spec.client);
+        self.stop_waiting(id);
+        self.end(id, Outcome::Dropped, false, false);
+        self.settle();
+    }
+
+    /// One call leaves, and another one is gone by then: whatever the order of the two, the one behind is next.
+    pub(crate) fn release_to(&mut self, release: CallId, dropped: CallId) {
+        self.stop_waiting(dropped);
+        self.end(dropped, Outcome::Dropped, false, false);
+        // Its turn, which nobody has taken, is given back.
+        let client = self.calls[&dropped].spec.client;
+        self.counts(client).unsure += 1;
+        self.abandon(client);
+        self.release(release);
+    }
+
+    /// Extends the lease of a call's first hold.
+    pub(crate) fn extend(&mut self, id: CallId) {
+        let entry = self.calls[&id].entries[0];
+        let until = self.until(entry.hold);
+        let hold = &mut self.holds[entry.hold];
+        if hold.known_lost {
+            return;
+        }
+        if !hold.stands {
+            self.lose(entry.hold);
+            self.settle();
+        } else if self.rules.own_clock {
+            let ends = until.unwrap_or(hold.promised.max(self.now + hold.lease.time()));
+            hold.promised = ends + EXTENSION;
+        }
+    }
+
+    pub(crate) fn shut_down(&mut self, client: usize) {
+        self.clients[client].closed = true;
+        let waiting = self.calls.iter().filter(|(_, call)| {
+            call.spec.client == client
+                && call.stage == Stage::Lock
+                && call.spec.strategy != Strategy::Spin
+        });
+        let waiting: Vec<_> = waiting.map(|(id, _)| *id).collect();
+        for id in &waiting {
+            self.stop_waiting(*id);
+        }
+        for id in waiting {
+            self.fail(id, Outcome::ShutDown);
+        }
+        self.settle();
+    }
+
+    /// Whether nothing keeps the shutting down of a client waiting.
+    pub(crate) fn is_drained(&self, client: usize) -> bool {
+        let mut holds = self.holds.iter();
+        let mut calls = self.calls.values();
+        !holds.any(|hold| hold.client == client && hold.entries > 0)
+            && !calls.any(|call| call.spec.client == client && call.is_waiting())
+    }
+}

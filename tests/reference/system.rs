@@ -1,0 +1,430 @@
+//! The real thing, step by step beside the model.
+
+mod compare;
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use lock_runtime::{Backoff, BusyWith, FencingToken, LockClient, LockError, Strategy};
+use proptest_state_machine::StateMachineTest;
+use support::{
+    server::{ask, shared_server},
+    stores::{MS, Store},
+};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{
+    call::{Call, Polled},
+    model::{CLIENTS, CallId, EXTENSION, HoldId, LONG, Model, NAMES, Outcome, Spec, With},
+    steps::{Place, Reference, Step},
+};
+
+/// How long a server may take until what has to happen has happened.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// A push that nobody confirmed yet stands as long as this.
+const CLAIM: Duration = Duration::from_secs(2);
+
+/// Where a system of a place lives.
+pub(crate) trait Home: Place {
+    /// New locks that nobody else sees.
+    fn store(runtime: &Runtime) -> Store;
+}
+
+/// A machine at such a place.
+pub(crate) struct Machine<P>(std::marker::PhantomData<P>);
+
+/// What is not as the model says.
+struct Unlike {
+    /// Whether no time can mend it.
+    for_good: bool,
+    what: String,
+}
+
+fn never(what: String) -> Unlike {
+    Unlike {
+        for_good: true,
+        what,
+    }
+}
+
+fn not_yet(what: String) -> Unlike {
+    Unlike {
+        for_good: false,
+        what,
+    }
+}
+
+pub(crate) struct System {
+    // Before the runtime that they run on.
+    calls: BTreeMap<CallId, Rc<RefCell<Call>>>,
+    endings: BTreeMap<usize, (Polled<()>, bool)>,
+    clients: Vec<LockClient>,
+    observer: LockClient,
+    tokens: BTreeMap<HoldId, FencingToken>,
+    /// The test's own time, in ms.
+    now: u64,
+    /// The locks for which somebody has waited without a queue, in a way that a server sees.
+    noticed: BTreeSet<usize>,
+    store: Store,
+    runtime: Option<Runtime>,
+}
+
+impl<P: Home> StateMachineTest for Machine<P> {
+    type SystemUnderTest = System;
+    type Reference = Reference<P>;
+
+    fn init_test(model: &Model) -> System {
+        System::new(model, P::store)
+    }
+
+    fn apply(mut system: System, model: &Model, step: Step) -> System {
+        let runtime = system.runtime.take().expect("a system has a runtime");
+        runtime.block_on(async {
+            system.step(model, &step).await;
+            system.come_to(model, &step).await;
+        });
+        system.runtime = Some(runtime);
+        system
+    }
+
+    fn teardown(mut system: System, model: Model) {
+        let runtime = system.runtime.take().expect("a system has a runtime");
+        runtime.block_on(system.end(model));
+        drop(system);
+    }
+}
+
+impl System {
+    fn new(model: &Model, store: impl FnOnce(&Runtime) -> Store) -> Self {
+        let paused = model.rules.own_clock;
+        let mut builder = Builder::new_current_thread();
+        let runtime = builder
+            .enable_all()
+            .start_paused(paused)
+            .build()
+            .expect("a runtime");
+        let store = store(&runtime);
+        let (clients, observer) = runtime.block_on(async {
+            let mut clients = Vec::new();
+            for _ in 0..=CLIENTS {
+                let builder = store
+                    .builder()
+                    .lease(Duration::from_millis(LONG))
+                    .wait(20 * CLAIM);
+                let backoff = Backoff {
+                    first: MS,
+                    most: MS,
+                };
+                let builder = if paused {
+                    builder.backoff(backoff)
+                } else {
+                    builder
+                };
+                clients.push(
+                    builder
+                        .connect()
+                        .await
+                        .expect("the store can be connected to"),
+                );
+            }
+            let observer = clients.pop().expect("there is one more");
+            (clients, observer)
+        });
+        Self {
+            calls: BTreeMap::new(),
+            endings: BTreeMap::new(),
+            clients,
+            observer,
+            tokens: BTreeMap::new(),
+            now: 0,
+            noticed: BTreeSet::new(),
+            store,
+            runtime: Some(runtime),
+        }
+    }
+
+    async fn step(&mut self, model: &Model, step: &Step) {
+        match step {
+            Step::Begin(id, spec) => {
+                if let (Some(_), false) = (spec.under, model.rules.own_clock) {
+                    // It may extend the lease of the call around it.
+                    let lock = self.observer.lock(NAMES[spec.keys[0]]);
+                    if lock
+                        .status()
+                        .await
+                        .is_ok_and(|status| status.holder.is_some())
+                    {
+                        self.confirmed(spec.keys[0]).await;
+                    }
+                }
+                self.begin(*id, spec, model);
+                let closed = model.clients[spec.client].closed;
+                if spec.strategy != Strategy::Handoff && !model.rules.own_clock && !closed {
+                    self.answered(spec.client).await;
+                }
+            }
+            Step::Abandon { client, key } => {
+                let spec = Spec {
+                    strategy: self.store.strategies()[0],
+                    ..Spec::patient(*client, *key)
+                };
+                let mut call = Call::new(&self.clients[*client], &spec, model.rules.own_clock);
+                call.poll();
+                drop(call);
+                self.noticed.insert(*key);
+                self.answered(*client).await;
+            }
+            Step::Release(id) => self.leave(*id).await,
+            Step::Drop(id) => drop(self.calls.remove(id)),
+            Step::ReleaseTo { release, dropped } => {
+                self.leave(*release).await;
+                drop(self.calls.remove(dropped));
+            }
+            Step::Extend(id) => {
+                let hold = model.calls[id].entries[0].hold;
+                if !model.rules.own_clock && model.holds[hold].stands {
+                    self.confirmed(model.holds[hold].key).await;
+                }
+                self.extend(*id, model).await;
+            }
+            Step::Delete(key) => self.operate(*key, &["DEL"], &[]).await,
+            Step::DeleteAndTry(key, id, client) => {
+                self.operate(*key, &["DEL"], &[]).await;
+                self.begin(*id, &Spec::once(*client, *key), model);
+            }
+            Step::Expire(key) => self.operate(*key, &["PEXPIRE"], &["1"]).await,
+            Step::Cut => self.cut().await,
+            Step::ShutDown(client) => {
+                let ending = self.clients[*client].clone();
+                let ending = Polled::new(async move { ending.shutdown().await });
+                self.endings.insert(*client, (ending, false));
+            }
+            Step::Advance(_) => {}
+        }
+        if model.rules.own_clock {
+            self.poll_all().await;
+            for moment in &model.moments {
+                tokio::time::advance(Duration::from_millis(moment - self.now)).await;
+                self.now = *moment;
+                self.poll_all().await;
+            }
+        }
+    }
+
+    /// What a client has sent before, has been carried out.
+    async fn answered(&self, client: usize) {
+        let status = self.clients[client].lock("a").status().await;
+        status.expect("the server answers");
+    }
+
+    fn begin(&mut self, id: CallId, spec: &Spec, model: &Model) {
+        if spec.strategy == Strategy::Notify {
+            self.noticed.extend(&spec.keys);
+        }
+        let call = Call::new(&self.clients[spec.client], spec, model.rules.own_clock);
+        let call = Rc::new(RefCell::new(call));
+        self.calls.insert(id, call.clone());
+        match spec.under {
+            Some(around) => self.calls[&around].borrow_mut().around(&call),
+            None => call.borrow_mut().poll(),
+        }
+    }
+
+    async fn leave(&self, id: CallId) {
+        Call::leave(&self.calls[&id]).await;
+    }
+
+    async fn extend(&self, id: CallId, model: &Model) {
+        let hold = self.calls[&id].borrow().holds()[0].clone();
+        let state = model.calls[&id].entries[0].hold;
+        let key = model.holds[state].key;
+        let at = model.calls[&id]
+            .spec
+            .keys
+            .iter()
+            .position(|other| *other == key);
+        let holds = self.calls[&id].borrow().holds();
+        let hold = at.and_then(|at| holds.get(at)).unwrap_or(&hold);
+        let answer = hold.extend(Duration::from_millis(EXTENSION)).await;
+        let right = match &answer {
+            Err(LockError::Lost { .. }) => model.holds[state].known_lost,
+            Ok(_) => !model.holds[state].known_lost,
+            Err(_) => false,
+        };
+        assert!(right, "extending call {id}: {answer:?}\n{model:?}");
+    }
+
+    /// Waits until who is inside has confirmed that it took up its grant: what is done to it before, it finds out.
+    async fn confirmed(&self, key: usize) {
+        let start = Instant::now();
+        loop {
+            let status = self.observer.lock(NAMES[key]).status().await;
+            let holder = status
+                .expect("the server answers")
+                .holder
+                .expect("it is held");
+            if holder.remaining.is_some_and(|left| left > CLAIM) {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "a claim is not confirmed");
+            tokio::time::sleep(5 * MS).await;
+        }
+    }
+
+    /// The operator does something to a lock that is held, and not only claimed.
+    async fn operate(&self, key: usize, before: &[&str], after: &[&str]) {
+        self.confirmed(key).await;
+        let mut server = shared_server().await.connection().await;
+        let changed: u8 = ask(
+            &mut server,
+            redis::cmd(before[0])
+                .arg(&before[1..])
+                .arg(self.store.name(NAMES[key]))
+                .arg(after),
+        )
+        .await;
+        assert_eq!(changed, 1, "{key} is held");
+    }
+
+    /// Cuts all connections, and waits until those are back that somebody waits on.
+    async fn cut(&self) {
+        let mut server = shared_server().await.connection().await;
+        for kind in ["normal", "pubsub"] {
+            ask::<()>(
+                &mut server,
+                redis::cmd("CLIENT")
+                    .arg("KILL")
+                    .arg("TYPE")
+                    .arg(kind)
+                    .arg("SKIPME")
+                    .arg("yes"),
+            )
+            .await;
+        }
+        for (number, client) in self.clients.iter().chain([&self.observer]).enumerate() {
+            if !self.endings.contains_key(&number) {
+                client.lock("a").status().await.expect("the server answers");
+            }
+        }
+    }
+
+    /// Polls what was woken until nothing is.
+    async fn poll_all(&mut self) {
+        let mut idle = 0;
+        while idle < 3 {
+            idle += 1;
+            for call in self.calls.values() {
+                if call.borrow().is_woken() {
+                    call.borrow_mut().poll();
+                    idle = 0;
+                }
+            }
+            for (ending, ended) in self.endings.values_mut() {
+                if ending.is_woken() {
+                    *ended |= ending.poll().is_some();
+                    idle = 0;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Waits until all is as the model says.
+    async fn come_to(&mut self, model: &Model, step: &Step) {
+        let start = Instant::now();
+        let patience = match step {
+            // A claim that nobody takes up has to be given back before it ends by itself.
+            Step::ReleaseTo { .. } | Step::Drop(_) | Step::Abandon { .. } => CLAIM * 3 / 4,
+            _ => PATIENCE,
+        };
+        loop {
+            self.poll_all().await;
+            let Err(unlike) = self.compare(model).await else {
+                return;
+            };
+            if unlike.for_good || model.rules.own_clock || start.elapsed() > patience {
+                panic!(
+                    "after {step:?}: {}\nwhere the model is {model:?}",
+                    unlike.what
+                );
+            }
+            tokio::time::sleep(MS).await;
+        }
+    }
+
+    /// All leave, and nothing is left.
+    async fn end(&mut self, mut model: Model) {
+        model.moments.clear();
+        let living = model
+            .calls
+            .iter()
+            .filter(|(_, call)| call.is_waiting() || call.is_inside());
+        for id in living.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.calls.remove(&id);
+            if model.calls[&id].is_waiting() || model.calls[&id].is_inside() {
+                model.drop_call(id);
+            }
+        }
+        self.calls.clear();
+        self.poll_all().await;
+        if model.rules.own_clock {
+            tokio::time::advance(Duration::from_secs(1)).await;
+        } else if model.rules.operator {
+            for (name, key) in NAMES.iter().zip(&model.keys) {
+                let mut server = shared_server().await.connection().await;
+                let kept = key.held.is_some_and(|held| held.kept_until.is_some());
+                if kept {
+                    let name = self.store.name(name);
+                    ask::<()>(&mut server, redis::cmd("DEL").arg(name)).await;
+                }
+            }
+        }
+        let start = Instant::now();
+        let mut left = Vec::new();
+        while start.elapsed() < PATIENCE {
+            left.clear();
+            for key in NAMES {
+                let status = self
+                    .observer
+                    .lock(key)
+                    .status()
+                    .await
+                    .expect("the store answers");
+                if status.holder.is_some() || status.waiters > 0 {
+                    left.push(format!("{key}: {status:?}"));
+                }
+            }
+            left.extend(self.store.keys().await);
+            if left.is_empty() {
+                break;
+            }
+            assert!(!model.rules.own_clock, "left at the end: {left:?}");
+            tokio::time::sleep(MS).await;
+        }
+        assert!(left.is_empty(), "left at the end: {left:?}");
+        for client in self.clients.iter().chain([&self.observer]) {
+            let ended = tokio::time::timeout(PATIENCE, client.shutdown()).await;
+            ended.expect("a client that holds nothing shuts down");
+        }
+    }
+}
+
+fn like(outcome: Outcome, real: &Result<(), LockError>) -> bool {
+    match (outcome, real) {
+        (Outcome::Done, Ok(()))
+        | (Outcome::Lost, Err(LockError::Lost { .. }))
+        | (Outcome::ShutDown, Err(LockError::ShutDown)) => true,
+        (Outcome::Busy(with), Err(LockError::Busy { with: real, .. })) => matches!(
+            (with, real),
+            (With::ThisProcess, BusyWith::ThisProcess)
+                | (With::AnotherProcess, BusyWith::AnotherProcess)
+                | (With::Sibling, BusyWith::Sibling)
+                | (With::OutOfOrder, BusyWith::OutOfOrder)
+        ),
+        _ => false,
+    }
+}

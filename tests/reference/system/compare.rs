@@ -1,0 +1,209 @@
+//! Compares calls, locks and counts with the model.
+
+use std::fmt::Write;
+
+use support::server::shared_server;
+
+use crate::model::{CLIENTS, CallId, Held, KEYS, Model, NAMES, Outcome, Stage};
+
+use super::{System, Unlike, like, never, not_yet};
+
+impl System {
+    pub(super) async fn compare(&mut self, model: &Model) -> Result<(), Unlike> {
+        for (id, call) in &model.calls {
+            self.compare_call(*id, call, model)?;
+        }
+        for key in 0..KEYS {
+            self.compare_status(key, model).await?;
+        }
+        for (client, (_, ended)) in &self.endings {
+            match (*ended, model.is_drained(*client)) {
+                (true, false) => {
+                    return Err(never(format!(
+                        "client {client} has shut down while it holds"
+                    )));
+                }
+                (false, true) => {
+                    return Err(not_yet(format!("client {client} does not shut down")));
+                }
+                _ => {}
+            }
+        }
+        (0..CLIENTS).try_for_each(|client| self.compare_stats(client, model))
+    }
+
+    pub(super) fn compare_call(
+        &mut self,
+        id: CallId,
+        call: &crate::model::Call,
+        model: &Model,
+    ) -> Result<(), Unlike> {
+        let Some(real) = self.calls.get(&id) else {
+            return Ok(());
+        };
+        let real = real.borrow();
+        let holds = real.holds();
+        let came_to = format!(
+            "call {id} is {} and has come to {:?}",
+            if holds.is_empty() {
+                "not inside"
+            } else {
+                "inside"
+            },
+            real.outcome()
+        );
+        let unlike = |for_good| {
+            let what = format!("{came_to}, and has to be {:?}", call.stage);
+            Unlike { for_good, what }
+        };
+        match (call.stage, real.outcome()) {
+            (Stage::Turn(_) | Stage::Lock, None) if holds.is_empty() => Ok(()),
+            (Stage::Inside, None) if holds.is_empty() => Err(unlike(false)),
+            (Stage::Inside, None) => {
+                for (key, hold) in call.spec.keys.iter().zip(&holds) {
+                    let of_key = |entry: &&crate::model::Entry| model.holds[entry.hold].key == *key;
+                    let entry = call.entries.iter().find(of_key).expect("it has entered");
+                    let state = &model.holds[entry.hold];
+                    let token = hold.token();
+                    match self.tokens.get(&entry.hold) {
+                        Some(other) if *other == token => {}
+                        Some(other) => {
+                            return Err(never(format!(
+                                "call {id} entered again by {token} what was entered by {other}"
+                            )));
+                        }
+                        None => {
+                            let mut others = self
+                                .tokens
+                                .iter()
+                                .filter(|(other, _)| model.holds[**other].key == *key);
+                            if let Some((_, other)) = others.find(|(other, theirs)| {
+                                (**other < entry.hold) != (**theirs < token)
+                            }) {
+                                return Err(never(format!(
+                                    "call {id} has token {token}, and one before or behind it {other}"
+                                )));
+                            }
+                            self.tokens.insert(entry.hold, token);
+                        }
+                    }
+                    if hold.loss().is_some() != state.known_lost {
+                        let what = format!(
+                            "call {id} has lost {:?}, and the model {}",
+                            hold.loss(),
+                            state.known_lost
+                        );
+                        // It finds out by a round trip.
+                        return Err(Unlike {
+                            for_good: !state.known_lost,
+                            what,
+                        });
+                    }
+                }
+                Ok(())
+            }
+            (Stage::Ended(outcome), None) if outcome != Outcome::Dropped => Err(unlike(false)),
+            (Stage::Ended(outcome), Some(real)) if like(outcome, real) => Ok(()),
+            _ => Err(unlike(true)),
+        }
+    }
+
+    pub(super) async fn compare_status(&self, key: usize, model: &Model) -> Result<(), Unlike> {
+        let state = &model.keys[key];
+        // How far a block has come is known to its own client.
+        let client = state.held.map(|held| model.holds[held.hold].client);
+        let client = client.filter(|client| !model.clients[*client].closed);
+        let client = client.map_or(&self.observer, |client| &self.clients[client]);
+        let status = client.lock(NAMES[key]).status().await;
+        let status = status.map_err(|error| never(format!("no status of {key}: {error}")))?;
+        let token = status.holder.as_ref().and_then(|holder| holder.token);
+        let wanted = state.held.map(|held| self.tokens.get(&held.hold).copied());
+        let seen_as_a_block = |held: &Held| {
+            held.kept_until.is_some() || model.clients[model.holds[held.hold].client].closed
+        };
+        if !model.rules.own_clock && state.held.as_ref().is_some_and(seen_as_a_block) {
+            // Kept after a block, or of a client that is shut down: the server knows the block as a whole.
+            let queued = self.queued(key).await;
+            return if token.is_some() && queued == state.queue.len() {
+                Ok(())
+            } else {
+                Err(not_yet(format!(
+                    "{}: {status:?}, {queued} queue",
+                    NAMES[key]
+                )))
+            };
+        }
+        let holder = match wanted {
+            None => token.is_none(),
+            // It waits for another lock, and has not said its token.
+            Some(None) => token.is_some(),
+            Some(wanted) => token == wanted,
+        };
+        let queued = if model.rules.queue {
+            state.queue.len()
+        } else {
+            0
+        };
+        // Processes that wait without a queue may be counted where a server knows of them.
+        let more = if self.noticed.contains(&key) && !model.rules.own_clock {
+            CLIENTS
+        } else {
+            0
+        };
+        if holder && (queued..=queued + more).contains(&status.waiters) {
+            return Ok(());
+        }
+        let mut what = format!(
+            "{} is held by {token:?} and waited for by {}",
+            NAMES[key], status.waiters
+        );
+        write!(what, ", and has to be by {wanted:?} and {queued}")
+            .expect("a string can be written");
+        Err(not_yet(what))
+    }
+
+    /// How many the server has in the queue.
+    pub(super) async fn queued(&self, key: usize) -> usize {
+        let mut server = shared_server().await.connection().await;
+        let queue = format!("{}:queue", self.store.name(NAMES[key]));
+        let mut range = redis::cmd("ZRANGE");
+        let range = range.arg(queue).arg(0).arg(-1);
+        let members: Vec<String> = range
+            .query_async(&mut server)
+            .await
+            .expect("the server answers");
+        let queued = members
+            .iter()
+            .filter(|member| !member.starts_with("notify|"));
+        queued.count()
+    }
+
+    pub(super) fn compare_stats(&self, client: usize, model: &Model) -> Result<(), Unlike> {
+        let stats = self.clients[client].stats();
+        let counts = model.clients[client].counts;
+        let released = counts.released
+            ..=counts.released
+                + if model.rules.own_clock {
+                    0
+                } else {
+                    counts.unsure
+                };
+        // A push may come before the answer that says that the caller queues.
+        let waited = if model.rules.own_clock {
+            counts.waited..=counts.waited + counts.tied
+        } else {
+            0..=counts.waited + counts.dropped
+        };
+        let right = (stats.acquired, stats.reentered) == (counts.acquired, counts.reentered)
+            && waited.contains(&stats.waited)
+            && (stats.busy, stats.failed, stats.lost) == (counts.busy, counts.failed, counts.lost)
+            && released.contains(&stats.released)
+            && (stats.release_failed, stats.renewal_failed) == (0, 0);
+        if right {
+            return Ok(());
+        }
+        Err(not_yet(format!(
+            "client {client} has counted {stats:?}, and not {counts:?}"
+        )))
+    }
+}

@@ -1,0 +1,50 @@
+//! What calls return, and whether their bodies were alone.
+
+use std::{
+    fmt::Debug,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use lock_runtime::LockError;
+
+/// Checks that a call was refused because the lock is taken.
+///
+/// # Panics
+/// If it was not.
+#[track_caller]
+pub fn assert_busy<T: Debug>(result: &Result<T, LockError>) {
+    let busy = matches!(result, Err(LockError::Busy { .. }));
+    assert!(busy, "{result:?}");
+}
+
+/// Checks that a call was told that it has lost its lock.
+///
+/// # Panics
+/// If it was not.
+#[track_caller]
+pub fn assert_lost<T: Debug>(result: &Result<T, LockError>) {
+    let lost = matches!(result, Err(LockError::Lost { .. }));
+    assert!(lost, "{result:?}");
+}
+
+/// A room for one caller at a time.
+#[derive(Debug, Default)]
+pub struct Room(AtomicBool);
+
+impl Room {
+    /// Stays inside for a while.
+    ///
+    /// # Panics
+    /// If somebody else is inside.
+    pub async fn stay(&self, time: Duration) {
+        assert!(!self.0.swap(true, Ordering::SeqCst), "two are inside");
+        tokio::time::sleep(time).await;
+        self.0.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether somebody is inside.
+    pub fn is_taken(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,173 @@
+//! Breaks the engine by one small change after the other, in a copy of the sources, and shows that the tests notice:
+//! for a promise its own tests and no others, for a row of the fault matrix each of its tests.
+//!
+//! `cargo run --bin mutants`, or `-- row_2` for the mutants that tests beginning so catch.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use patches::{Patch, Suite};
+
+fn main() -> ExitCode {
+    let only = std::env::args().nth(1).unwrap_or_default();
+    match run(&only) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Tries the mutants that tests beginning with `only` catch.
+fn run(only: &str) -> Result<(), String> {
+    let source = support::root();
+    let copy = source.join("target/mutants/tree");
+    copy_sources(source, &copy);
+    let mut chosen = patches::all()?;
+    chosen.retain(|patch| patch.is_for(only));
+    for patch in &chosen {
+        patch.check(&copy)?;
+    }
+    for suite in Suite::ALL {
+        let patches = chosen.iter().filter(|patch| patch.suite == suite);
+        let tests: Vec<&str> = patches.flat_map(names).collect();
+        if !tests.is_empty() && !run_tests(&copy, suite, &tests).failed.is_empty() {
+            return Err("tests are red without a mutant, so nothing can be shown".into());
+        }
+    }
+    println!("| tests | mutant | red tests | verdict |\n|---|---|---|---|");
+    let mut missed = 0;
+    for patch in &chosen {
+        missed += usize::from(!try_mutant(&copy, patch)?);
+    }
+    match missed {
+        0 => Ok(()),
+        _ => Err(format!(
+            "{missed} of {} mutants are not caught as they should be",
+            chosen.len()
+        )),
+    }
+}
+
+fn names(patch: &Patch) -> impl Iterator<Item = &str> {
+    patch.caught_by.iter().map(String::as_str)
+}
+
+/// Changes the copy, tests it, and changes it back. True if exactly the tests that have to notice did.
+fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
+    let tests: Vec<&str> = names(patch).collect();
+    patch.apply(copy)?;
+    let outcome = run_tests(copy, patch.suite, &tests);
+    patch.revert(copy)?;
+    let own = |red: &str, test: &str| match patch.suite {
+        // The module is the promise.
+        Suite::Promises | Suite::Options | Suite::Soak => red.starts_with(test),
+        Suite::Faults => red.contains(test),
+    };
+    let asleep = |test: &&str| !outcome.failed.iter().any(|red| own(red, test));
+    let asleep: Vec<&str> = tests.iter().copied().filter(asleep).collect();
+    let stranger = |red: &String| !tests.iter().any(|test| own(red, test));
+    let verdict = if outcome.ran == 0 {
+        "does not compile".to_owned()
+    } else if !asleep.is_empty() {
+        format!("NOT CAUGHT by {asleep:?}")
+    } else if outcome.failed.iter().any(stranger) {
+        "caught, but others are red too".to_owned()
+    } else {
+        "caught".to_owned()
+    };
+    let failed: Vec<&str> = outcome.failed.iter().map(String::as_str).collect();
+    let (tests, failed) = (tests.join(", "), failed.join(", "));
+    println!("| {tests} | {} | {failed} | {verdict} |", patch.what);
+    Ok(verdict == "caught")
+}
+
+/// Copies what git tracks, so that the copy's own target directory stays.
+fn copy_sources(source: &Path, copy: &Path) {
+    let listed = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(source)
+        .output()
+        .expect("git lists the sources");
+    for file in String::from_utf8(listed.stdout)
+        .expect("file names are text")
+        .lines()
+    {
+        let (from, to): (PathBuf, PathBuf) = (source.join(file), copy.join(file));
+        if let (true, Some(folder)) = (from.is_file(), to.parent()) {
+            std::fs::create_dir_all(folder).expect("the copy's folders can be made");
+            // An unchanged file keeps its time, so that it is not compiled again.
+            if std::fs::read(&from).ok() != std::fs::read(&to).ok() {
+                std::fs::copy(&from, &to).expect("a source file can be copied");
+            }
+        }
+    }
+}
+
+struct Outcome {
+    ran: usize,
+    failed: BTreeSet<String>,
+}
+
+/// Runs a suite: the promises as a whole, and the named tests of the others.
+fn run_tests(tree: &Path, suite: Suite, tests: &[&str]) -> Outcome {
+    let tests = match suite {
+        Suite::Soak => return soak(tree, tests),
+        Suite::Promises => &[],
+        Suite::Faults | Suite::Options => tests,
+    };
+    let run = ["test", "--test", suite.name(), "--", "--test-threads=2"];
+    let run = [&run, tests].concat();
+    let output = cargo(tree, &run);
+    let mut outcome = Outcome {
+        ran: 0,
+        failed: BTreeSet::new(),
+    };
+    for line in output.lines().filter_map(|line| line.strip_prefix("test ")) {
+        if let Some((name, result)) = line.split_once(" ... ") {
+            outcome.ran += 1;
+            if result.ends_with("FAILED") {
+                outcome.failed.insert(name.to_owned());
+            }
+        }
+    }
+    outcome
+}
+
+/// Soaks for a minute, calm or with faults.
+fn soak(tree: &Path, tests: &[&str]) -> Outcome {
+    let mut outcome = Outcome {
+        ran: 0,
+        failed: BTreeSet::new(),
+    };
+    for test in BTreeSet::from_iter(tests) {
+        let how: &[&str] = if *test == "faults" {
+            &["--faults"]
+        } else {
+            &[]
+        };
+        let run = ["run", "--bin", "soak", "--", "--seconds", "60"];
+        let output = cargo(tree, &[&run, how].concat());
+        outcome.ran += usize::from(output.contains("keys left"));
+        if output.contains("NOT as promised") {
+            outcome.failed.insert((*test).to_owned());
+        }
+    }
+    outcome
+}
+
+/// What cargo prints in this tree.
+fn cargo(tree: &Path, args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO"))
+        .args(args)
+        .current_dir(tree)
+        .env("CARGO_TARGET_DIR", tree.with_file_name("target"))
+        .env("RUST_BACKTRACE", "0")
+        .output()
+        .expect("cargo can be started");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -1,0 +1,216 @@
+//! The mutants: small changes to the engine, each a patch file that names the tests that notice it.
+//!
+//! A file of `patches/` begins with a header:
+//!
+//! ```text
+//! suite: faults
+//! caught-by: row_09
+//! what: a retry does not know its own grant
+//! ```
+//!
+//! An empty line and a diff follow, as `git diff` writes it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The tests that are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// All promises. Only those of the patch may be red.
+    Promises,
+    /// The named rows of the fault matrix.
+    Faults,
+    /// The named tests of options.
+    Options,
+    /// A soak of a minute, `calm` or with `faults`.
+    Soak,
+}
+
+impl Suite {
+    /// In the order in which they are run.
+    pub const ALL: [Self; 4] = [Self::Promises, Self::Faults, Self::Options, Self::Soak];
+
+    /// The name in a header, and that of the test target.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Promises => "promises",
+            Self::Faults => "faults",
+            Self::Options => "options",
+            Self::Soak => "soak",
+        }
+    }
+}
+
+/// A change to the sources.
+#[derive(Debug)]
+pub struct Patch {
+    /// The tests that are run.
+    pub suite: Suite,
+    /// How the names of the tests that notice begin, without their module in the fault matrix.
+    pub caught_by: Vec<String>,
+    /// What the changed engine does.
+    pub what: String,
+    file: PathBuf,
+}
+
+impl Patch {
+    /// Reads the header of a file, or says what it lacks.
+    fn read(file: PathBuf) -> Result<Self, String> {
+        let wrong = |what: &str| format!("{}: {what}", file.display());
+        let text = fs::read_to_string(&file).map_err(|error| wrong(&error.to_string()))?;
+        let header = text.split("\n\n").next().unwrap_or_default();
+        let field = |name: &str| {
+            let mut values = header.lines().filter_map(|line| line.strip_prefix(name));
+            values
+                .next()
+                .map(str::trim)
+                .filter(|value| !value.is_empty())
+                .ok_or_else(|| wrong(&format!("`{name}` is missing in the header")))
+        };
+        let suite = field("suite:")?;
+        let suite = Suite::ALL.into_iter().find(|known| known.name() == suite);
+        Ok(Self {
+            suite: suite.ok_or_else(|| wrong("the suite is not known"))?,
+            caught_by: field("caught-by:")?
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect(),
+            what: field("what:")?.to_owned(),
+            file,
+        })
+    }
+
+    /// Whether one of the tests that notice begins with this.
+    #[must_use]
+    pub fn is_for(&self, test: &str) -> bool {
+        self.caught_by.iter().any(|name| name.starts_with(test))
+    }
+
+    /// Tells whether the patch fits the sources of a folder.
+    ///
+    /// # Errors
+    /// What git says where it does not.
+    pub fn check(&self, sources: &Path) -> Result<(), String> {
+        self.git_apply(sources, &["--check"])
+    }
+
+    /// Changes the sources of a folder.
+    ///
+    /// # Errors
+    /// What git says where the patch does not fit. Nothing is changed then.
+    pub fn apply(&self, sources: &Path) -> Result<(), String> {
+        self.git_apply(sources, &[])
+    }
+
+    /// Undoes [`apply`](Self::apply).
+    ///
+    /// # Errors
+    /// What git says where the patch was not applied.
+    pub fn revert(&self, sources: &Path) -> Result<(), String> {
+        self.git_apply(sources, &["--reverse"])
+    }
+
+    fn git_apply(&self, sources: &Path, options: &[&str]) -> Result<(), String> {
+        let output = Command::new("git")
+            .arg("apply")
+            .args(options)
+            .arg(&self.file)
+            .current_dir(sources)
+            // In a folder of a repository git would skip every file that is not below that folder.
+            .env("GIT_CEILING_DIRECTORIES", sources.join(".."))
+            .output()
+            .map_err(|error| format!("git: {error}"))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(format!("{}: {}", self.file.display(), said.trim()))
+    }
+}
+
+/// All patches, by the names of their files.
+///
+/// # Errors
+/// Which file cannot be read, and why.
+pub fn all() -> Result<Vec<Patch>, String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("mutants/patches");
+    let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut files: Vec<PathBuf> = files
+        .filter_map(|file| Some(file.ok()?.path()))
+        .filter(|file| file.extension().is_some_and(|ending| ending == "patch"))
+        .collect();
+    files.sort();
+    files.into_iter().map(Patch::read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_patch_applies_to_the_sources() {
+        let patches = all().unwrap();
+        assert!(!patches.is_empty());
+        let checks = patches.iter().map(|patch| patch.check(support::root()));
+        let wrong: Vec<String> = checks.filter_map(Result::err).collect();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    /// The sources below a folder, each with its name.
+    fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, found);
+            } else if let Some(name) = path.file_stem().and_then(|name| name.to_str()) {
+                found.push((name.to_owned(), fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+
+    #[test]
+    fn every_test_that_has_to_notice_exists() {
+        for suite in [Suite::Promises, Suite::Faults, Suite::Options] {
+            let mut files = Vec::new();
+            sources(
+                &support::root().join("tests").join(suite.name()),
+                &mut files,
+            );
+            let patches = all().unwrap().into_iter();
+            for patch in patches.filter(|patch| patch.suite == suite) {
+                for test in &patch.caught_by {
+                    let function = format!("fn {}", test.rsplit("::").next().unwrap());
+                    let exists = files.iter().any(|(name, text)| {
+                        name.starts_with(test.as_str()) || text.contains(&function)
+                    });
+                    assert!(exists, "{}: there is no test {test}", patch.file.display());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_patch_is_applied_and_reverted() {
+        let folder = std::env::temp_dir().join(format!("patches_{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (source, file) = (folder.join("source.rs"), folder.join("mutant.patch"));
+        fs::write(&source, "one\ntwo\n").unwrap();
+        let diff = "--- a/source.rs\n+++ b/source.rs\n@@ -1,2 +1,2 @@\n-one\n+1\n two\n";
+        let header = "suite: options\ncaught-by: keys::one keys::two\nwhat: counts otherwise\n\n";
+        fs::write(&file, format!("{header}{diff}")).unwrap();
+        let patch = Patch::read(file).unwrap();
+        assert_eq!(patch.suite, Suite::Options);
+        assert!(patch.is_for("keys::t") && !patch.is_for("one"));
+        patch.check(&folder).unwrap();
+        patch.apply(&folder).unwrap();
+        assert_eq!(fs::read_to_string(&source).unwrap(), "1\ntwo\n");
+        patch.apply(&folder).unwrap_err();
+        patch.revert(&folder).unwrap();
+        assert_eq!(fs::read_to_string(&source).unwrap(), "one\ntwo\n");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,431 @@
+//! The host: it starts the server and the workers, lets things go wrong, and judges what was seen.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    process::{Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use support::{
+    clock::now,
+    page,
+    process::{self, Worker, dies_with_parent},
+    proxy::FaultProxy,
+    server::RedisServer,
+};
+use tokio::{sync::watch, task::JoinSet, time::sleep};
+
+use crate::{
+    Options,
+    chaos::{Chaos, Fault},
+    ledger::{Found, Ledger, Visit},
+    plan::{DELETED_FROM, Poller, read_outcomes},
+};
+
+/// A visit is reported within this time after it began.
+const LAG: Duration = Duration::from_secs(60);
+/// By how much, in ns, one that asked later may have been inside before: its request was quicker. On a busy machine a debug
+/// build takes more than a second to send one.
+const ORDER: u64 = 3_000_000_000;
+/// How long, in ns, a key may stand because of a slow poller: a claim of 2 s, a probe of 200 ms, and what a loaded machine
+/// takes.
+const STANDS: u64 = 2_000_000_000 + 200_000_000 + 1_000_000_000;
+const PROGRESS: Duration = Duration::from_secs(10);
+/// How long what is left may take to end: without faults everybody has cleaned up behind himself, after faults the last
+/// leases and queues have to run out.
+const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// What all workers have said.
+#[derive(Debug)]
+struct Seen {
+    ledger: Ledger,
+    /// Of each process, the newest, and whether it has ended by itself.
+    outcomes: Vec<(BTreeMap<String, u64>, bool)>,
+    waits: Waits,
+}
+
+/// How long those who queued have waited.
+#[derive(Debug, Default)]
+struct Waits {
+    /// By the power of two, in µs, that they were below.
+    below: BTreeMap<u64, u64>,
+    longest: u64,
+}
+
+impl Waits {
+    fn add(&mut self, visit: &Visit) {
+        if visit.asked > 0 {
+            let micros = visit.entered.saturating_sub(visit.asked) / 1000;
+            *self
+                .below
+                .entry((micros + 1).next_power_of_two())
+                .or_default() += 1;
+            self.longest = self.longest.max(micros);
+        }
+    }
+
+    /// What this share of them were below, in µs.
+    fn most(&self, share: f64) -> u64 {
+        let all: u64 = self.below.values().sum();
+        let mut seen = 0;
+        for (below, count) in &self.below {
+            seen += count;
+            if seen as f64 >= share * all as f64 {
+                return *below;
+            }
+        }
+        0
+    }
+}
+
+/// The workers' processes.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    pids: Vec<AtomicU32>,
+}
+
+impl Crew {
+    pub(crate) fn pid(&self, index: usize) -> u32 {
+        self.pids[index].load(Ordering::Acquire)
+    }
+
+    /// Kills one; another takes its place.
+    pub(crate) fn kill(&self, index: usize) {
+        process::signal(self.pid(index), "KILL");
+    }
+}
+
+/// The memory that a process has, in KiB; `None` where the system does not say.
+fn memory(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().trim_end_matches(" kB").parse().ok()
+}
+
+/// A place of the crew: how its workers are started.
+struct Place {
+    index: usize,
+    url: String,
+    options: Options,
+}
+
+impl Place {
+    /// Starts the worker that comes after so many others.
+    fn start(&self, incarnation: u64) -> Worker {
+        let this = std::env::current_exe().expect("a program knows its file");
+        let options = &self.options;
+        let seed = options.seed ^ ((self.index as u64) << 16) ^ (incarnation << 8);
+        let mut command: Command = dies_with_parent(this);
+        command
+            .args([
+                "worker",
+                &self.url,
+                &self.index.to_string(),
+                &options.processes.to_string(),
+                &options.tasks.to_string(),
+                &seed.to_string(),
+            ])
+            .arg(if options.faults { "faults" } else { "calm" })
+            .stderr(Stdio::inherit());
+        Worker::obeying(command)
+    }
+}
+
+/// Keeps one place filled, beginning with this worker, and passes on what its workers say.
+async fn employ(
+    place: Place,
+    mut worker: Worker,
+    crew: Arc<Crew>,
+    seen: Arc<Mutex<Seen>>,
+    mut stop: watch::Receiver<bool>,
+) {
+    for incarnation in 1_u64.. {
+        let entry = {
+            let mut seen = seen.lock().expect("nobody panics here");
+            seen.outcomes.push((BTreeMap::new(), false));
+            seen.outcomes.len() - 1
+        };
+        let mut told = false;
+        let killed = loop {
+            let line = tokio::select! {
+                line = worker.line() => line,
+                _ = stop.wait_for(|stop| *stop), if !told => {
+                    worker.tell("stop");
+                    told = true;
+                    continue;
+                }
+            };
+            let Some(line) = line else { break true };
+            let mut seen = seen.lock().expect("nobody panics here");
+            if let Some(visit) = Visit::read(&line) {
+                seen.ledger.add(visit);
+                seen.waits.add(&visit);
+            } else if let Some(outcomes) = read_outcomes(&line) {
+                seen.outcomes[entry].0 = outcomes;
+            } else if line == "ended" {
+                seen.outcomes[entry].1 = true;
+                break false;
+            }
+        };
+        if !killed || *stop.borrow() {
+            return;
+        }
+        worker = place.start(incarnation);
+        crew.pids[place.index].store(worker.pid(), Ordering::Release);
+    }
+}
+
+/// Runs the soak; whether all is as promised.
+pub(crate) async fn run(options: Options) -> bool {
+    println!("seed {}", options.seed);
+    let builder = RedisServer::builder().arg("--loglevel", "warning");
+    let mut server = if options.faults {
+        builder.aof_always().start().await
+    } else {
+        builder.start().await
+    };
+    let mut proxies = Vec::new();
+    for _ in 0..options.processes {
+        proxies.push(FaultProxy::start(server.port()).await);
+    }
+    let seen = Arc::new(Mutex::new(Seen {
+        ledger: Ledger::new(DELETED_FROM),
+        outcomes: Vec::new(),
+        waits: Waits::default(),
+    }));
+    let places = proxies.iter().enumerate().map(|(index, proxy)| Place {
+        index,
+        // Without faults nothing stands between.
+        url: if options.faults {
+            proxy.url()
+        } else {
+            server.url()
+        },
+        options: options.clone(),
+    });
+    // Start every worker before the first fault: a signal to a missing worker, PID 0, would hit this process group.
+    let hired: Vec<_> = places.map(|place| (place.start(0), place)).collect();
+    let pids = hired.iter().map(|(worker, _)| worker.pid().into());
+    let crew = Arc::new(Crew {
+        pids: pids.collect(),
+    });
+    let (stop, stopped) = watch::channel(false);
+    let mut workers = JoinSet::new();
+    for (worker, place) in hired {
+        let (crew, seen, stopped) = (crew.clone(), seen.clone(), stopped.clone());
+        workers.spawn(employ(place, worker, crew, seen, stopped));
+    }
+    let (started, began) = (Instant::now(), now());
+    let mut chaos = Chaos::new(options.seed);
+    let (mut next_progress, mut early_memory) = (PROGRESS, None);
+    let found = || seen.lock().expect("nobody panics here").ledger.found();
+    loop {
+        if options.faults {
+            chaos.strike(&mut server, &proxies, &crew).await;
+        } else {
+            sleep(Duration::from_millis(200)).await;
+        }
+        let (elapsed, visits) = (started.elapsed(), found().visits);
+        if elapsed >= next_progress {
+            next_progress += PROGRESS;
+            let lag = u64::try_from(LAG.as_nanos()).unwrap_or(u64::MAX);
+            let mut seen = seen.lock().expect("nobody panics here");
+            seen.ledger.settle(now().saturating_sub(lag));
+            println!("{:>5} s  {visits} acquisitions", elapsed.as_secs());
+        }
+        let part = options.part(elapsed, visits);
+        if part >= 0.1 && early_memory.is_none() {
+            early_memory = memory(std::process::id()).zip(memory(crew.pid(0)));
+        }
+        if part >= 1.0 {
+            break;
+        }
+    }
+    let late_memory = memory(std::process::id()).zip(memory(crew.pid(0)));
+    let took = started.elapsed();
+    stop.send_replace(true);
+    while let Some(ended) = workers.join_next().await {
+        ended.expect("nobody panics here");
+    }
+    let patience = if options.faults { DRAIN.1 } else { DRAIN.0 };
+    let left = drained(&server, patience).await;
+    let mut seen = seen.lock().expect("nobody panics here");
+    seen.ledger.settle(u64::MAX);
+    let memory = early_memory.zip(late_memory).filter(|_| !options.faults);
+    if let Some(first) = seen.ledger.found().first_fault {
+        let after = Duration::from_nanos(first.saturating_sub(began));
+        println!("first overlap or fallen token after {after:.1?}");
+    }
+    report(&options, &seen, &chaos, took, memory, &left)
+}
+
+/// The keys that are left after this time.
+async fn drained(server: &RedisServer, patience: Duration) -> Vec<String> {
+    let started = Instant::now();
+    loop {
+        let mut keys = server.keys().await;
+        keys.retain(|key| key != "lock:fence");
+        if keys.is_empty() || started.elapsed() > patience {
+            return keys;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+type Memory = (u64, u64);
+
+fn report(
+    options: &Options,
+    seen: &Seen,
+    chaos: &Chaos,
+    took: Duration,
+    memory: Option<(Memory, Memory)>,
+    left: &[String],
+) -> bool {
+    let Found {
+        visits,
+        overlaps,
+        allowed,
+        repeated,
+        fallen,
+        overtaken,
+        stood,
+        stood_buffered,
+        first_fault: _,
+    } = seen.ledger.found();
+    let rate = u128::from(visits) * 1000 / took.as_millis().max(1);
+    let mut text = format!(
+        "{visits} acquisitions by {} processes with {} tasks each in {} s, {rate} a second\n",
+        options.processes,
+        options.tasks,
+        took.as_secs()
+    );
+    let by_poller = seen.ledger.by_poller();
+    let slow = by_poller
+        .iter()
+        .filter(|(poller, _)| **poller != Poller::Prompt);
+    let share = |count: u64| count as f64 * 100.0 / visits.max(1) as f64;
+    let all_slow: u64 = slow.clone().map(|(_, count)| *count).sum();
+    let kinds = slow.map(|(poller, count)| format!("{poller:?} {:.1} %", share(*count)));
+    let kinds: Vec<_> = kinds.collect();
+    let _ = writeln!(
+        text,
+        "{all_slow} acquisitions by slow pollers, {:.1} %: {}",
+        share(all_slow),
+        kinds.join(", ")
+    );
+    let mut total: BTreeMap<&str, u64> = BTreeMap::new();
+    let (mut unaccounted, mut died) = (0, 0);
+    for (outcomes, has_ended) in &seen.outcomes {
+        let begun = outcomes.get("begun").copied().unwrap_or(0);
+        let all: u64 = outcomes.values().sum();
+        let open = begun - (all - begun);
+        let open_ones = if *has_ended {
+            &mut unaccounted
+        } else {
+            &mut died
+        };
+        *open_ones += open;
+        for (name, count) in outcomes {
+            *total.entry(name).or_default() += count;
+        }
+    }
+    let counts = total.iter().map(|(name, count)| format!("{count} {name}"));
+    let _ = writeln!(text, "calls: {}", counts.collect::<Vec<_>>().join(", "));
+    let killed = seen.outcomes.iter().filter(|(_, ended)| !ended).count() as u64;
+    let struck = |fault| chaos.injected.get(&fault).copied().unwrap_or(0);
+    let _ = writeln!(
+        text,
+        "{unaccounted} calls without an end, beside {died} in {killed} processes that were killed"
+    );
+    let waits = &seen.waits;
+    let _ = writeln!(
+        text,
+        "waited in the queue: half below {} µs, 99 % below {} µs, the longest {} ms; overtaken by {} ms at most",
+        waits.most(0.5),
+        waits.most(0.99),
+        waits.longest / 1000,
+        overtaken / 1_000_000
+    );
+    let _ = writeln!(
+        text,
+        "without an entry while a prompt caller waited: {} ms at most, behind whole buffers {} ms",
+        stood / 1_000_000,
+        stood_buffered / 1_000_000
+    );
+    let all: u64 = chaos.injected.values().sum();
+    if all > 0 {
+        let shares = chaos.injected.iter().map(|(fault, count)| {
+            let share = 100 * count / all;
+            format!("{fault:?} {count} ({share} %)")
+        });
+        let shares: Vec<_> = shares.collect();
+        let _ = writeln!(text, "{all} faults: {}", shares.join(", "));
+        let _ = writeln!(
+            text,
+            "{allowed} overlaps and late entries where an operator had deleted the key, which tokens tell apart"
+        );
+    }
+    if let Some(((host, worker), (late_host, late_worker))) = memory {
+        let _ = writeln!(
+            text,
+            "memory from a tenth to the end: a worker {worker} → {late_worker} KiB, the host with a minute of visits {host} → {late_host} KiB"
+        );
+    }
+    let _ = writeln!(
+        text,
+        "{overlaps} overlaps, {repeated} repeated tokens, {fallen} fallen, {} keys left",
+        left.len()
+    );
+    println!("\n{text}");
+    let vain = total.get("waited_in_vain").copied().unwrap_or(0);
+    let flat = memory.is_none_or(|((_, early), (_, late))| late < early + early / 4 + 16 * 1024);
+    let checks = [
+        (visits > 0, "nobody has been inside"),
+        (overlaps + repeated + fallen == 0, "the ledger is not clean"),
+        (left.is_empty(), "keys are left"),
+        (unaccounted == 0, "calls have no end"),
+        (
+            killed == struck(Fault::WorkerKilled),
+            "a process died by itself",
+        ),
+        (flat, "a worker's memory has grown"),
+        // What waits and reconnects under faults may be late, and those who do not queue have no place.
+        (options.faults || vain == 0, "callers waited in vain"),
+        (
+            options.faults || overtaken < ORDER,
+            "callers were overtaken",
+        ),
+        (
+            options.faults || stood < STANDS,
+            "a slow poller delayed others by more than a claim and a probe",
+        ),
+        (
+            all_slow * 10 > visits * 3,
+            "slow pollers made less than three tenths of the acquisitions",
+        ),
+    ];
+    let mut fine = true;
+    for (_, what) in checks.iter().filter(|(holds, _)| !holds) {
+        println!("NOT as promised: {what}; seed {}", options.seed);
+        fine = false;
+    }
+    if !left.is_empty() {
+        println!("left: {left:?}");
+    }
+    if fine && options.write {
+        let page = support::root().join("docs/soak.md");
+        let name = if options.faults { "faults" } else { "calm" };
+        let block = format!("```text\n{text}```");
+        page::update(&page, name, &block).expect("the page has its marks");
+    }
+    fine
+}

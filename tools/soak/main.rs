@@ -1,0 +1,131 @@
+//! Locks for as long as you like, in many processes, without faults or under random ones, and checks all of it.
+
+mod chaos;
+mod dice;
+mod host;
+mod ledger;
+mod plan;
+mod slow;
+mod worker;
+
+use std::{process::ExitCode, time::Duration};
+
+const USAGE: &str = "\
+cargo run --release --bin soak -- [--minutes N | --seconds N | --acquisitions N] [--faults] [--processes N] [--tasks N] [--seed N] [--write]
+
+Processes of their own lock hot, warm and cold keys in all ways: by the attribute and by hand, once and twice, several keys,
+by each strategy, with releases that are confirmed and such in the background, with bodies that panic, outlast their lease or are dropped at any instant.
+A third of all acquisitions is of slow pollers: buffered streams, select! loops, futures polled by hand, and forgotten ones. With --faults connections are
+cut, half open, slow and lossy, processes and the server are killed, stopped and continued, scripts are flushed and keys
+deleted, each of these as often as any other. Ends with 0 only if no two holds of a key overlapped while their leases were
+valid, tokens rose, every call was told its end, and no key was left on the server.
+
+--write puts the figures into docs/soak.md. By default a minute with 4 processes of 16 tasks, and a random seed, which is printed.";
+
+/// How long, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) time: Option<Duration>,
+    pub(crate) acquisitions: Option<u64>,
+    pub(crate) faults: bool,
+    pub(crate) write: bool,
+    pub(crate) processes: usize,
+    pub(crate) tasks: u64,
+    pub(crate) seed: u64,
+}
+
+impl Options {
+    fn read(args: &[String]) -> Result<Self, String> {
+        let mut options = Self {
+            time: None,
+            acquisitions: None,
+            faults: false,
+            write: false,
+            processes: 4,
+            tasks: 16,
+            seed: support::clock::now(),
+        };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--faults" => {
+                    options.faults = true;
+                    continue;
+                }
+                "--write" => {
+                    options.write = true;
+                    continue;
+                }
+                _ => {}
+            }
+            let number = args.next().and_then(|number| number.parse::<u64>().ok());
+            let number = number.filter(|number| *number > 0);
+            let number = number.ok_or_else(|| format!("{arg}: a number is missing"))?;
+            match arg.as_str() {
+                "--minutes" => options.time = Some(Duration::from_secs(60 * number)),
+                "--seconds" => options.time = Some(Duration::from_secs(number)),
+                "--acquisitions" => options.acquisitions = Some(number),
+                "--processes" => options.processes = usize::try_from(number).unwrap_or(usize::MAX),
+                "--tasks" => options.tasks = number,
+                "--seed" => options.seed = number,
+                _ => return Err(format!("{arg} is not known")),
+            }
+        }
+        if options.acquisitions.is_none() {
+            options.time.get_or_insert(Duration::from_secs(60));
+        }
+        Ok(options)
+    }
+
+    /// How much of the run is done.
+    pub(crate) fn part(&self, elapsed: Duration, acquisitions: u64) -> f64 {
+        let time = self
+            .time
+            .map(|time| elapsed.as_secs_f64() / time.as_secs_f64());
+        let count = self
+            .acquisitions
+            .map(|all| acquisitions as f64 / all as f64);
+        time.into_iter().chain(count).fold(0.0, f64::max)
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime can be built");
+    if let [what, url, place, processes, tasks, seed, how] = args.as_slice()
+        && what == "worker"
+    {
+        let number = |text: &str| text.parse::<u64>().expect("the host writes numbers");
+        let small = |text| u32::try_from(number(text)).expect("the host writes numbers");
+        let orders = worker::Orders {
+            place: small(place),
+            processes: small(processes),
+            tasks: number(tasks),
+            seed: number(seed),
+            faults: how == "faults",
+        };
+        runtime.block_on(worker::work(url, orders));
+        return ExitCode::SUCCESS;
+    }
+    if args.iter().any(|arg| arg == "--help") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    match Options::read(&args) {
+        Ok(options) => {
+            if runtime.block_on(host::run(options)) {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+        Err(error) => {
+            eprintln!("{error}\n\n{USAGE}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! A worker process: tasks that lock in all ways there are, and say what they saw.
+
+use std::{
+    io::{BufRead, Write},
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use lock_runtime::{Hold, LockClient, LockError, Release, Strategy, distributed_lock};
+use support::clock::now;
+use tokio::{sync::watch, time::sleep};
+
+use crate::{
+    dice::Dice,
+    ledger::Visit,
+    plan::{
+        BUFFERED, BUFFERED_FROM, COLD, DELETED_FROM, HOT, NAMESPACE, Outcomes, Poller, SLOW,
+        SLOW_FROM, WARM,
+    },
+    slow::Pace,
+};
+
+const MS: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// How many tasks want the keys on which slow pollers pause for long, and are prompt themselves.
+const WITNESSES: u64 = 6;
+/// How many visits the prompt and the slow pollers of a process may be away from two to one.
+const BALANCE: i64 = 64;
+
+/// What a task needs.
+#[derive(Clone)]
+pub(crate) struct Task {
+    pub(crate) client: LockClient,
+    out: Arc<Mutex<Vec<u8>>>,
+    pub(crate) outcomes: Arc<Outcomes>,
+    pub(crate) poller: Poller,
+    /// How many processes there are, of which each has slow pollers with keys of their own.
+    processes: u32,
+    /// How many visits slow pollers have made, twice, less those of prompt ones.
+    balance: Arc<AtomicI64>,
+    pub(crate) stop: watch::Receiver<bool>,
+    /// Whether bodies take a while.
+    lingers: bool,
+}
+
+/// What the host tells a worker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Orders {
+    /// Which of the processes it is.
+    pub(crate) place: u32,
+    pub(crate) processes: u32,
+    pub(crate) tasks: u64,
+    pub(crate) seed: u64,
+    pub(crate) faults: bool,
+}
+
+/// Runs until the host says stop.
+pub(crate) async fn work(url: &str, orders: Orders) {
+    let Orders {
+        place,
+        processes,
+        tasks,
+        seed,
+        faults,
+    } = orders;
+    // The bodies that panic do so on purpose.
+    std::panic::set_hook(Box::new(|panic| {
+        if panic.payload().downcast_ref::<&str>() != Some(&PANIC) {
+            eprintln!("{panic}");
+        }
+    }));
+    let client = loop {
+        let builder = LockClient::builder().url(url).namespace(NAMESPACE);
+        // Without faults nothing may have to wait for the end of a lease.
+        let lease = if faults { 3 * SECOND } else { 30 * SECOND };
+        match builder.lease(lease).connect().await {
+            Ok(client) => break client,
+            // The server is down for the moment.
+            Err(error) => eprintln!("{error}"),
+        }
+    };
+    let (stopping, stop) = watch::channel(false);
+    std::thread::spawn(move || {
+        // A line, or the end of the host.
+        let _ = std::io::stdin().lock().read_line(&mut String::new());
+        stopping.send_replace(true);
+    });
+    let task = Task {
+        client: client.clone(),
+        out: Arc::default(),
+        outcomes: Arc::default(),
+        poller: Poller::Prompt,
+        processes,
+        balance: Arc::default(),
+        stop,
+        lingers: faults,
+    };
+    let mut running = tokio::task::JoinSet::new();
+    for number in 0..tasks {
+        let task = task.clone();
+        let mut dice = Dice::new(seed ^ (number << 32));
+        running.spawn(async move {
+            while !task.is_stopped() {
+                task.is_its_turn().await;
+                task.clone().step(&mut dice).await;
+            }
+        });
+    }
+    for number in 0..WITNESSES {
+        let task = task.clone();
+        let mut dice = Dice::new(seed ^ ((tasks + number) << 32));
+        running.spawn(async move {
+            while !task.is_stopped() {
+                task.witness(&mut dice).await;
+            }
+        });
+    }
+    // As many that pause for a few ms as there are prompt ones, and those that pause for long.
+    let slow = u32::try_from(2 * tasks).unwrap_or(u32::MAX) + SLOW + 1;
+    for number in 0..slow {
+        let task = task.as_poller(Poller::Forgotten);
+        let mut dice = Dice::new(seed ^ (u64::from(number) << 48));
+        running.spawn(async move {
+            let pace = Pace::of(number, place);
+            while !task.is_stopped() {
+                if let Pace::Brief = pace {
+                    task.is_its_turn().await;
+                }
+                task.poll_slowly(pace, &mut dice).await;
+            }
+        });
+    }
+    let telling = tokio::spawn({
+        let task = task.clone();
+        async move {
+            loop {
+                sleep(100 * MS).await;
+                task.tell();
+            }
+        }
+    });
+    while let Some(ended) = running.join_next().await {
+        ended.expect("a task catches what its bodies throw");
+    }
+    client.shutdown().await;
+    telling.abort();
+    task.tell();
+    println!("ended");
+}
+
+const PANIC: &str = "a body panics, as it shall";
+
+/// Who is inside, from its first instruction to its last, or until the hold is lost.
+struct Inside {
+    task: Task,
+    hold: Hold,
+    visit: Visit,
+    /// A moment up to which the hold was known to stand.
+    stands_until: AtomicU64,
+}
+
+impl Inside {
+    /// `None` if the hold has ended before its body could begin.
+    fn begin(task: &Task, key: u32, asked: u64) -> Option<Self> {
+        let hold = Hold::current().expect("a body has a hold");
+        let entered = now();
+        let inside = Self {
+            visit: Visit {
+                key,
+                token: hold.token().get(),
+                poller: task.poller,
+                asked,
+                entered,
+                ended: 0,
+            },
+            task: task.clone(),
+            hold,
+            stands_until: AtomicU64::new(entered),
+        };
+        // The process may have stood still since the grant.
+        inside.look().then_some(inside)
+    }
+
+    /// Looks how long the hold stands at least.
+    fn look(&self) -> bool {
+        let remaining = self.hold.remaining();
+        let until = now() + u64::try_from(remaining.as_nanos()).unwrap_or(0);
+        if !remaining.is_zero() {
+            self.stands_until.fetch_max(until, Ordering::AcqRel);
+        }
+        !remaining.is_zero()
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let ended = now().min(self.stands_until.load(Ordering::Acquire));
+        let visit = Visit {
+            ended: ended.max(self.visit.entered),
+            ..self.visit
+        };
+        self.task.note(visit);
+    }
+}
+
+#[distributed_lock(key = "<key>", wait = "20s", client = &task.client)]
+async fn guarded(task: &Task, key: u32, awaits: u32, asked: u64) -> Result<(), LockError> {
+    task.body(key, awaits, asked).await;
+    Ok(())
+}
+
+/// The same, and the call returns when its release is on its way.
+#[distributed_lock(key = "<key>", wait = "20s", client = &task.client, release = background)]
+async fn guarded_released_behind(
+    task: &Task,
+    key: u32,
+    awaits: u32,
+    asked: u64,
+) -> Result<(), LockError> {
+    task.body(key, awaits, asked).await;
+    Ok(())
+}
+
+#[distributed_lock(keys = ["<a>", "<b>"], wait = "20s", client = &task.client, guard = holds)]
+async fn both(task: &Task, a: u32, b: u32, awaits: u32) -> Result<(), LockError> {
+    let entered = now();
+    for _ in 0..awaits {
+        task.pause(a).await;
+    }
+    for (hold, key) in holds.iter().zip([a, b]) {
+        let stands = !hold.remaining().is_zero();
+        let visit = Visit {
+            key,
+            token: hold.token().get(),
+            poller: task.poller,
+            asked: 0,
+            entered,
+            ended: if stands { now() } else { entered },
+        };
+        task.note(visit);
+    }
+    Ok(())
+}
+
+impl Task {
+    fn is_stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Keeps a third of all visits slow pollers': whoever is ahead pauses.
+    async fn is_its_turn(&self) {
+        loop {
+            let balance = self.balance.load(Ordering::Relaxed);
+            let ahead = match self.poller {
+                Poller::Prompt => -balance,
+                _ => balance,
+            };
+            if ahead <= BALANCE || self.is_stopped() {
+                return;
+            }
+            sleep(MS).await;
+        }
+    }
+
+    fn note(&self, visit: Visit) {
+        let weight = match self.poller {
+            Poller::Prompt => -1,
+            _ => 2,
+        };
+        self.balance.fetch_add(weight, Ordering::Relaxed);
+        let mut out = self.out.lock().expect("nobody panics here");
+        let _ = writeln!(out, "{}", visit.line());
+    }
+
+    /// Some time inside; longer where an operator may delete the key meanwhile, and where slow pollers are to be seen.
+    async fn pause(&self, key: u32) {
+        if key >= SLOW_FROM {
+            sleep(20 * MS).await;
+        } else if self.lingers {
+            sleep(MS).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The same task, as one that polls in this way.
+    pub(crate) fn as_poller(&self, poller: Poller) -> Self {
+        Self {
+            poller,
+            ..self.clone()
+        }
+    }
+
+    pub(crate) async fn body(&self, key: u32, awaits: u32, asked: u64) {
+        let Some(inside) = Inside::begin(self, key, asked) else {
+            return;
+        };
+        for _ in 0..awaits {
+            inside.look();
+            self.pause(key).await;
+        }
+        inside.look();
+    }
+
+    /// One prompt call on a key on which slow pollers pause for long.
+    async fn witness(&self, dice: &mut Dice) {
+        let key = match dice.below(2) {
+            0 => BUFFERED_FROM + u32::try_from(dice.below(BUFFERED.into())).unwrap_or(0),
+            _ => {
+                let all = self.processes * SLOW;
+                SLOW_FROM + u32::try_from(dice.below(all.into())).unwrap_or(0)
+            }
+        };
+        let awaits = 1 + u32::try_from(dice.below(2)).unwrap_or(0);
+        Outcomes::count(&self.outcomes.begun);
+        let lock = self.client.lock(key.to_string()).wait(60 * SECOND);
+        let result = lock.run(self.body(key, awaits, now())).await;
+        Outcomes::count(self.outcomes.of(&result, false));
+        sleep(10 * MS).await;
+    }
+
+    /// One call, and what became of it.
+    async fn step(self, dice: &mut Dice) {
+        let key = self.key(dice);
+        let awaits = u32::try_from(dice.below(3)).unwrap_or(0);
+        let release = match dice.below(2) {
+            0 => Release::Confirmed,
+            _ => Release::Background,
+        };
+        let lock = self.client.lock(key.to_string()).wait(20 * SECOND);
+        let lock = lock.release(release);
+        let outcomes = self.outcomes.clone();
+        Outcomes::count(&outcomes.begun);
+        let (asked, mut tries) = (now(), false);
+        let call = async {
+            match dice.below(100) {
+                0..50 if release == Release::Background => {
+                    guarded_released_behind(&self, key, awaits, asked).await
+                }
+                0..50 => guarded(&self, key, awaits, asked).await,
+                50..60 => lock.run(self.body(key, awaits, asked)).await,
+                // Enters twice.
+                60..68 => match lock.acquire().await {
+                    Ok(guard) => {
+                        let twice = guarded(&self, key, awaits, asked);
+                        let entered = guard.run(twice).await.and_then(|twice| twice);
+                        guard.release().await;
+                        entered
+                    }
+                    Err(error) => Err(error),
+                },
+                68..74 => {
+                    tries = true;
+                    let lock = lock.wait(Duration::ZERO);
+                    lock.run(self.body(key, awaits, 0)).await
+                }
+                74..80 => {
+                    let other = self.key(dice);
+                    both(
+                        &self,
+                        key.min(other),
+                        key.max(other) + u32::from(key == other),
+                        awaits,
+                    )
+                    .await
+                }
+                80..84 => {
+                    let lock = lock.strategy(Strategy::Notify);
+                    lock.run(self.body(key, awaits, 0)).await
+                }
+                84..88 => {
+                    let lock = lock.strategy(Strategy::Spin);
+                    lock.run(self.body(key, awaits, 0)).await
+                }
+                88..90 => {
+                    let lock = lock.hold_at_least(5 * MS);
+                    lock.run(self.body(key, awaits, 0)).await
+                }
+                90..92 => {
+                    // Longer than its lease.
+                    let lock = lock.lease(20 * MS);
+                    let late = async {
+                        self.body(key, 1, asked).await;
+                        sleep(40 * MS).await;
+                    };
+                    lock.run(late).await
+                }
+                92..93 => {
+                    lock.run(async {
+                        self.body(key, awaits, asked).await;
+                        std::panic::panic_any(PANIC);
+                    })
+                    .await
+                }
+                _ => {
+                    // Given up at any instant.
+                    let patience = Duration::from_micros(dice.below(3000));
+                    let call = lock.run(self.body(key, awaits, 0));
+                    return tokio::time::timeout(patience, call).await.ok();
+                }
+            }
+            .into()
+        };
+        let outcome = match AssertUnwindSafe(call).catch_unwind().await {
+            Err(_) => &outcomes.panicked,
+            Ok(None) => &outcomes.cancelled,
+            Ok(Some(result)) => outcomes.of(&result, tries),
+        };
+        Outcomes::count(outcome);
+    }
+
+    /// A key: a few that all want, some, and many that are nearly always free.
+    pub(crate) fn key(&self, dice: &mut Dice) -> u32 {
+        let (from, count) = match dice.below(10) {
+            0 => (0, HOT),
+            1..4 => (HOT, WARM),
+            4 if self.lingers => (DELETED_FROM, WARM),
+            _ => (HOT + WARM, COLD),
+        };
+        from + u32::try_from(dice.below(count.into())).unwrap_or(0)
+    }
+
+    /// Hands on what was seen.
+    fn tell(&self) {
+        let mut out = std::mem::take(&mut *self.out.lock().expect("nobody panics here"));
+        let _ = writeln!(out, "{}", self.outcomes.line());
+        let mut stdout = std::io::stdout().lock();
+        let _ = stdout.write_all(&out).and_then(|()| stdout.flush());
+    }
+}
