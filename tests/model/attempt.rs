@@ -1,5 +1,7 @@
 //! An attempt to acquire, from its first request to its grant or its leaving: `attempt.rs` and `wait.rs` of the runtime.
 
+use lock_core::lease::Moment;
+
 use crate::{
     broken::Broken,
     protocol::Protocol,
@@ -15,7 +17,7 @@ const LATE_SLACK: Tick = 1;
 impl Protocol {
     /// `Budget::of`, then `enter()`
     pub(crate) fn begin(&self, state: &mut State, id: CallerId) {
-        let now = self.clock_of(state, id);
+        let now = state.now;
         let wait = self.scenario.terms.wait(id).max(PATIENCE);
         let caller = state.caller(id);
         caller.began = now;
@@ -25,7 +27,7 @@ impl Protocol {
 
     /// `RedisAttempt::request`
     pub(crate) fn ask(&self, state: &mut State, id: CallerId) {
-        let now = self.clock_of(state, id);
+        let now = state.now;
         let caller = state.caller(id);
         caller.phase = Phase::Asking;
         if self.scenario.terms.is_slow(id) {
@@ -48,7 +50,7 @@ impl Protocol {
 
     pub(crate) fn not_after(&self, state: &State, id: CallerId) -> Option<Tick> {
         let terms = &self.scenario.terms;
-        let end = self.clock_of(state, id) + terms.wait(id) + LATE_SLACK;
+        let end = state.now + terms.wait(id) + LATE_SLACK;
         (!terms.may_kill && !self.is(Broken::LateAcquireAccepted)).then_some(end)
     }
 
@@ -63,26 +65,23 @@ impl Protocol {
     }
 
     /// `Args::held`
-    pub(crate) fn held(
-        &self,
-        state: &State,
-        id: CallerId,
-        sent: Tick,
-        token: Token,
-        left: Tick,
-        by: By,
-    ) -> Claim {
-        let validity = left.min(self.scenario.terms.lease(id));
+    pub(crate) fn held(&self, state: &State, id: CallerId, sent: Moment, token: Token) -> Claim {
+        let lease = self.scenario.terms.lease(id);
         Claim {
             token,
-            first: token,
-            validity,
-            until: self.deadline(state, id, sent, validity),
-            by,
+            validity: self.scenario.terms.time(lease),
+            until: self.deadline(state, self.process_of(id), sent, lease),
+            by: By::Reply,
         }
     }
 
-    pub(crate) fn acquired(&self, state: &mut State, id: CallerId, sent: Tick, acquired: Acquired) {
+    pub(crate) fn acquired(
+        &self,
+        state: &mut State,
+        id: CallerId,
+        sent: Moment,
+        acquired: Acquired,
+    ) {
         if state.caller(id).phase != Phase::Asking {
             return; // nobody awaits it any more
         }
@@ -101,22 +100,21 @@ impl Protocol {
     pub(crate) fn queued(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id);
         caller.phase = Phase::Queued;
-        if let Some((first, token)) = caller.early.take() {
-            caller.phase = Phase::Offered { first, token };
+        if let Some(token) = caller.early.take() {
+            caller.phase = Phase::Offered { token };
             self.poll_if_prompt(state, id);
         }
     }
 
     /// The caller's future reads the reply to its request.
-    pub(crate) fn read(&self, state: &mut State, id: CallerId, sent: Tick, acquired: Acquired) {
-        let lease = self.scenario.terms.lease(id);
+    pub(crate) fn read(&self, state: &mut State, id: CallerId, sent: Moment, acquired: Acquired) {
         let process = self.process_of(id);
         let claim = match acquired {
-            Acquired::Taken(token) => self.held(state, id, sent, token, lease, By::Reply),
+            Acquired::Taken(token) => self.held(state, id, sent, token),
             Acquired::Held(found) => {
                 // It is its turn now, or it waits for that.
                 self.queued(state, id);
-                self.take_up(state, process, sent, found, By::Resend);
+                self.take_up_described(state, process, sent, found, By::Resend);
                 return;
             }
             Acquired::Queued(place) => {
@@ -133,11 +131,9 @@ impl Protocol {
                 return;
             }
         };
-        let lost = self.supersede(state, process, claim.first);
+        let lost = self.supersede(state, process, claim.token);
         self.enter(state, id, claim);
-        if let Some(lost) = lost {
-            self.queue_again(state, process, lost);
-        }
+        self.queue_again(state, process, &lost);
     }
 
     /// Whether a slow caller has left a reply unread, or its request unanswered, for a claim.
@@ -150,7 +146,7 @@ impl Protocol {
             && self.scenario.terms.is_slow(id)
             && !self.is(Broken::DirectGrantStands)
             && !self.is(Broken::AnswerSeats)
-            && self.clock_of(state, id) >= caller.asked + self.scenario.terms.claim
+            && state.now >= caller.asked + self.scenario.terms.claim
     }
 
     /// The engine gives up what the reply may have granted: one step against the caller's reading of it.
@@ -193,12 +189,12 @@ impl Protocol {
                 | Phase::Queued
                 | Phase::Offered { .. }
                 | Phase::Confirming { .. }
-        ) && self.clock_of(state, id) >= caller.wait_until
+        ) && state.now >= caller.wait_until
     }
 
     /// `acquire` in `wait.rs`, its second half
     pub(crate) fn stop_waiting(&self, state: &mut State, id: CallerId) {
-        let since = self.clock_of(state, id);
+        let since = state.now;
         let once = self.scenario.terms.wait(id) == 0;
         let caller = state.caller(id);
         if let Some(turn) = caller.turn() {
@@ -222,10 +218,10 @@ impl Protocol {
     }
 
     /// What leaving has found: a grant is a cohort's, and if it is its own turn it enters.
-    pub(crate) fn left(&self, state: &mut State, id: CallerId, sent: Tick, found: Option<Found>) {
+    pub(crate) fn left(&self, state: &mut State, id: CallerId, sent: Moment, found: Option<Found>) {
         if let Some(found) = found {
             state.caller(id).phase = Phase::Queued;
-            self.take_up(state, self.process_of(id), sent, found, By::Leave);
+            self.take_up_described(state, self.process_of(id), sent, found, By::Leave);
             if state.caller(id).turn().is_some() {
                 self.poll(state, id);
             }
@@ -250,14 +246,14 @@ impl Protocol {
     pub(crate) fn cancel(&self, state: &mut State, id: CallerId) {
         match state.caller(id).phase {
             Phase::Inside(Hold {
-                first,
+                token,
                 until: lease_ends,
                 ..
             })
             | Phase::Releasing {
-                first, lease_ends, ..
+                token, lease_ends, ..
             } => {
-                self.end_inside(state, id, first, lease_ends, End::Cancelled);
+                self.end_inside(state, id, token, lease_ends, End::Cancelled);
             }
             _ => {
                 let turn = state.caller(id).turn();
@@ -275,15 +271,17 @@ impl Protocol {
 
     /// `clean_up`
     pub(crate) fn clean_up(&self, state: &mut State, id: CallerId) {
-        let since = self.clock_of(state, id);
+        let since = state.now;
         if self.is(Broken::CancelWithoutLeave) {
             return;
         }
         if self.is(Broken::LastWaiterReleases)
-            && let Some(block) = state.processes[self.process_of(id)].cohort
-            && !block.owners.iter().any(|id| state.caller(id).is_waiting())
+            && let process = self.process_of(id)
+            && let Some(entry) = &state.processes[process].entry
+            && !self.has_waiting(state, process)
         {
-            self.let_go(state, self.process_of(id), block.first);
+            let first = entry.cohort.first();
+            self.let_go(state, process, first);
         }
         if state.caller(id).resending {
             state.caller(id).behind = Some(Behind::Gate);
@@ -307,7 +305,7 @@ impl Protocol {
     }
 
     pub(crate) fn leave_from_home(&self, state: &mut State, id: CallerId) {
-        let (terms, sent) = (&self.scenario.terms, self.clock_of(state, id));
+        let (terms, sent) = (&self.scenario.terms, state.now);
         let until = sent + terms.wait(id) + terms.lease(id).max(terms.claim) + LATE_SLACK;
         let caller = state.caller(id);
         let until = match caller.behind {
@@ -328,7 +326,7 @@ impl Protocol {
 
     /// Whether something has gone unanswered for too long.
     pub(crate) fn is_impatient(&self, state: &State, id: CallerId) -> bool {
-        let now = self.clock_of(state, id);
+        let now = state.now;
         let caller = &state.callers[usize::from(id)];
         let call = match caller.phase {
             Phase::Leaving { since } | Phase::Releasing { since, .. } => now >= since + PATIENCE,
@@ -339,14 +337,14 @@ impl Protocol {
             Some(Behind::LeaveFromHome { until, sent }) => {
                 now >= until || (!self.scenario.terms.may_kill && now > sent)
             }
-            Some(Behind::Release { until, .. }) => now >= until,
+            Some(Behind::Release { until, .. }) => self.clock_of(state, id) >= until,
             Some(Behind::Gate) | None => false,
         };
         call || behind
     }
 
     pub(crate) fn lose_patience(&self, state: &mut State, id: CallerId) {
-        let now = self.clock_of(state, id);
+        let now = state.now;
         match state.caller(id).phase {
             Phase::Leaving { since } if now >= since + PATIENCE => {
                 state.caller(id).phase = Phase::Ended(End::Unreachable);
@@ -354,11 +352,12 @@ impl Protocol {
                 return;
             }
             Phase::Releasing {
-                first,
+                token,
                 since,
                 lease_ends,
+                ..
             } if now >= since + PATIENCE => {
-                self.end_inside(state, id, first, lease_ends, End::Left);
+                self.end_inside(state, id, token, lease_ends, End::Left);
                 return;
             }
             _ => {}

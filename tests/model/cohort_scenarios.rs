@@ -19,7 +19,6 @@ pub(crate) fn callers(callers: &[ProcessId]) -> Terms {
         block: 3,
         renewed: false,
         claim: 2,
-        drift: 0,
         wait: 3,
         once: Vec::new(),
         slow: Vec::new(),

@@ -1,39 +1,28 @@
 //! A hold: its local deadline, its keeper and its release: `hold.rs`, `renewal.rs` and `plan.rs` of the runtime.
 
+use std::time::Duration;
+
+use lock_core::lease::{CLAIM, Moment};
+
 use crate::{
     broken::Broken,
-    cohort::Passed,
+    cohorts::Passed,
     protocol::Protocol,
     server::Token,
-    state::{Behind, By, CallerId, Claim, End, Hold, Phase, Script, State, Tick},
+    state::{Behind, CallerId, Claim, End, Hold, Phase, Renewal, Script, State, Tick},
 };
 
 impl Protocol {
-    /// A local deadline: a validity counted from a moment known to lie before the grant.
-    pub(crate) fn deadline(&self, state: &State, id: CallerId, sent: Tick, validity: Tick) -> Tick {
-        let from = if self.is(Broken::DeadlineFromTheReply) {
-            self.clock_of(state, id)
-        } else {
-            sent
-        };
-        from + if self.is(Broken::NoDrift) {
-            validity
-        } else {
-            self.scenario.terms.less_drift(validity)
-        }
-    }
-
     /// `RedisAttempt::settle`, `HoldState::begin`, and the first poll of the body
     pub(crate) fn enter(&self, state: &mut State, id: CallerId, claim: Claim) {
         let now = self.clock_of(state, id);
+        let terms = &self.scenario.terms;
         let hold = Hold {
             token: claim.token,
-            first: claim.first,
-            since: now,
+            since: state.now,
             until: claim.until,
-            // A member of a block is sure of what is left of it, and no more.
-            claim: claim.validity < self.scenario.terms.lease(id) || claim.by == By::Pass,
-            tended: now,
+            claim: claim.validity + Duration::from_millis(1) < terms.time(terms.lease(id)),
+            tended: state.now,
             tending: false,
             by: claim.by,
         };
@@ -43,19 +32,24 @@ impl Protocol {
             self.lose(state, id);
             return;
         }
+        let known = self.known_by(state, self.process_of(id), claim.token);
+        let token = match known {
+            Some(first) if self.is(Broken::MembersShareAToken) => first,
+            _ => claim.token,
+        };
         let observed = &mut state.observed;
-        observed.begun_fell |= claim.token <= observed.begun;
-        observed.begun = observed.begun.max(claim.token);
+        observed.begun_fell |= token <= observed.begun;
+        observed.begun = observed.begun.max(token);
     }
 
     /// What the keeper has to do for a hold (`plan::step`): the lease that it asks for, 0 for a check.
     pub(crate) fn tending(&self, state: &State, id: CallerId) -> Option<Tick> {
         let (terms, faults) = (&self.scenario.terms, &self.scenario.faults);
-        let now = self.clock_of(state, id);
+        let now = state.now;
         let Phase::Inside(hold) = state.callers[usize::from(id)].phase else {
             return None;
         };
-        if hold.tending || now >= hold.until || now < hold.tended + 1 {
+        if hold.tending || self.clock_of(state, id) >= hold.until || now < hold.tended + 1 {
             return None;
         }
         // A check finds nothing where the server neither loses its state nor its clock jumps.
@@ -71,41 +65,61 @@ impl Protocol {
 
     /// `tend`
     pub(crate) fn tend(&self, state: &mut State, id: CallerId) {
-        let now = self.clock_of(state, id);
-        let lease = self.tending(state, id);
-        if let (Some(lease), Phase::Inside(hold)) = (lease, &mut state.caller(id).phase) {
-            hold.tending = true;
-            hold.tended = now;
-            let first = hold.first;
-            self.send_from_home(state, id, Script::Renew(first, lease));
-        }
+        let now = state.now;
+        let (Some(lease), Phase::Inside(mut hold)) =
+            (self.tending(state, id), state.caller(id).phase)
+        else {
+            return;
+        };
+        let token = hold.token;
+        let Ok(known) = self.known(state, self.process_of(id), token) else {
+            self.lose(state, id);
+            return;
+        };
+        (hold.tending, hold.tended) = (true, now);
+        state.caller(id).phase = Phase::Inside(hold);
+        let renewal = Renewal {
+            token,
+            known,
+            lease,
+        };
+        self.send_from_home(state, id, Script::Renew(renewal));
     }
 
     pub(crate) fn renewed(
         &self,
         state: &mut State,
         id: CallerId,
-        sent: Tick,
-        (first, lease, left): (Token, Tick, Option<Tick>),
+        sent: Moment,
+        renewal: Renewal,
+        left: Option<Tick>,
     ) {
-        let now = self.clock_of(state, id);
-        let until = left.map(|left| self.deadline(state, id, sent, left));
-        if let Phase::Confirming {
-            first: of, answer, ..
-        } = &mut state.caller(id).phase
-        {
-            if *of == first {
+        let Renewal {
+            token,
+            known,
+            lease,
+        } = renewal;
+        let (now, process) = (self.clock_of(state, id), self.process_of(id));
+        let until = left.map(|left| self.deadline(state, process, sent, left));
+        if let Phase::Confirming { token: of, answer } = &mut state.caller(id).phase {
+            if *of == token {
                 *answer = Some(until.unwrap_or(now));
                 self.poll_if_prompt(state, id);
             }
             return;
         }
-        let counts = self.confirm(state, id, first, until);
+        let stands = match (known, until) {
+            (Some(_), Some(until)) => self.confirm(state, process, token, (sent, until)),
+            (Some(first), None) => {
+                self.lose_cohort(state, process, first);
+                false
+            }
+            (None, until) => until.is_some(),
+        };
         match &mut state.caller(id).phase {
-            Phase::Offered { first: of, .. } if *of == first => self.poll_if_prompt(state, id),
-            Phase::Inside(hold) if hold.first == first && hold.tending => {
+            Phase::Offered { token: of } if *of == token => self.poll_if_prompt(state, id),
+            Phase::Inside(hold) if hold.token == token && hold.tending => {
                 hold.tending = false;
-                let stands = counts || hold.by == By::Reply;
                 // An answer that arrives after the local deadline does not extend the hold.
                 let in_time = now < hold.until || self.is(Broken::AnswerRevives);
                 match until {
@@ -127,19 +141,20 @@ impl Protocol {
     /// `HoldState::lose`: the body is dropped.
     pub(crate) fn lose(&self, state: &mut State, id: CallerId) {
         if let Phase::Inside(hold) = state.caller(id).phase {
-            self.end_inside(state, id, hold.first, hold.until, End::Lost);
+            self.end_inside(state, id, hold.token, hold.until, End::Lost);
         }
     }
 
     /// `EntryDuty::leave`. Only the last member of a block sends anything.
     pub(crate) fn finish(&self, state: &mut State, id: CallerId) {
-        let since = self.clock_of(state, id);
-        if let Phase::Inside(Hold { first, until, .. }) = state.caller(id).phase {
+        let since = state.now;
+        if let Phase::Inside(Hold { token, until, .. }) = state.caller(id).phase {
             state.caller(id).phase = Phase::Ended(End::Left);
-            if self.pass(state, id, first) == Passed::On {
+            let Passed::Ended(first) = self.pass(state, id, token) else {
                 return;
-            }
+            };
             state.caller(id).phase = Phase::Releasing {
+                token,
                 first,
                 since,
                 lease_ends: until,
@@ -153,15 +168,15 @@ impl Protocol {
         &self,
         state: &mut State,
         id: CallerId,
-        first: Token,
-        lease_ends: Tick,
+        token: Token,
+        lease_ends: Moment,
         end: End,
     ) {
-        let until = lease_ends.max(self.clock_of(state, id) + self.scenario.terms.claim);
+        let until = lease_ends.max(self.clock_of(state, id) + CLAIM);
         state.caller(id).phase = Phase::Ended(end);
-        if self.pass(state, id, first) == Passed::On {
+        let Passed::Ended(first) = self.pass(state, id, token) else {
             return;
-        }
+        };
         state.caller(id).behind = Some(Behind::Release { first, until });
         self.send_from_home(state, id, Script::Release(first));
     }

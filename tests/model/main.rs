@@ -50,18 +50,34 @@
 mod attempt;
 mod broken;
 mod check;
-mod cohort;
 mod cohort_scenarios;
 mod cohort_variants;
+mod cohorts;
 mod few;
 mod hold;
-mod link;
 mod properties;
 mod protocol;
 mod scenario;
 mod scenarios;
 mod server;
+mod session;
 mod slow;
 mod state;
 mod variants;
 mod wire;
+
+#[allow(dead_code, reason = "the engine uses all of it")]
+#[path = "../../lock-runtime/src/backend/redis/queue/cohort/mod.rs"]
+mod cohort;
+#[allow(dead_code, reason = "the engine uses all of it")]
+#[path = "../../lock-runtime/src/backend/redis/protocol/grant.rs"]
+mod grant;
+
+/// The paths by which the engine's files import each other.
+mod backend {
+    pub(crate) mod redis {
+        pub(crate) mod protocol {
+            pub(crate) use crate::grant;
+        }
+    }
+}

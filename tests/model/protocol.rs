@@ -1,9 +1,13 @@
 //! The protocol as a model: what can happen in a state, and what comes of it.
 
+use std::time::Duration;
+
+use lock_core::lease::Moment;
 use stateright::{Model, Property};
 
 use crate::{
     broken::Broken,
+    cohorts::Chore,
     properties::{self, Promise},
     scenario::Scenario,
     server::{Server, micros},
@@ -44,12 +48,8 @@ pub(crate) enum Action {
     Poll(CallerId),
     /// The engine gives up a reply that a slow caller has not read.
     Revoke(CallerId),
-    /// The engine passes on an offer that nobody takes.
-    PassOn(ProcessId),
-    /// The engine renews an offer that stands.
-    RenewOffer(ProcessId),
-    /// The local deadline of a grant has passed, and its members to come queue again.
-    Suspend(ProcessId),
+    /// The engine looks after a cohort.
+    TendCohort(ProcessId, Chore),
     /// The local deadline has passed.
     Lose(CallerId),
     /// The heartbeat, on behalf of one that waits.
@@ -106,8 +106,14 @@ impl Protocol {
         self.scenario.terms.process_of(id)
     }
 
-    pub(crate) fn clock_of(&self, state: &State, id: CallerId) -> Tick {
-        state.local(self.process_of(id))
+    /// What the clock of a process says.
+    pub(crate) fn moment(&self, state: &State, process: ProcessId) -> Moment {
+        let lag = Duration::from_millis(state.processes[process].lag.into());
+        Moment::new(self.scenario.terms.time(state.now)) - lag
+    }
+
+    pub(crate) fn clock_of(&self, state: &State, id: CallerId) -> Moment {
+        self.moment(state, self.process_of(id))
     }
 
     pub(crate) fn callers_of(&self, process: ProcessId) -> impl Iterator<Item = CallerId> {
@@ -156,14 +162,8 @@ impl Protocol {
                 actions.push(Action::Reconnect(id));
             }
             actions.extend(self.awaited(state, id).into_iter().map(Action::Look));
-            if process.alive && self.is_offer_overdue(state, id) {
-                actions.push(Action::PassOn(id));
-            } else if process.alive && self.is_offer_short(state, id) {
-                actions.push(Action::RenewOffer(id));
-            }
-            if process.alive && self.is_cohort_late(state, id) {
-                actions.push(Action::Suspend(id));
-            }
+            let chore = self.chore(state, id).filter(|_| process.alive);
+            actions.extend(chore.map(|chore| Action::TendCohort(id, chore)));
         }
         for (id, caller) in (0..).zip(&state.callers) {
             let slow = self.scenario.terms.is_slow(id);
@@ -180,10 +180,9 @@ impl Protocol {
                 actions.push(Action::Tend(id));
             }
             if let Phase::Inside(hold) = caller.phase {
-                let now = state.local(self.scenario.terms.process_of(id));
-                if now >= hold.until && !slow {
+                if self.clock_of(state, id) >= hold.until && !slow {
                     actions.push(Action::Lose(id));
-                } else if now >= hold.since + self.scenario.terms.body {
+                } else if state.now >= hold.since + self.scenario.terms.body {
                     actions.push(Action::Finish(id));
                 }
             }
@@ -209,8 +208,8 @@ impl Protocol {
                 }
             }
             if let Phase::Inside(hold) = caller.phase {
-                let now = state.local(self.scenario.terms.process_of(id));
-                if now < hold.until && now < hold.since + self.scenario.terms.body {
+                let in_time = self.clock_of(state, id) < hold.until;
+                if in_time && state.now < hold.since + self.scenario.terms.body {
                     actions.push(Action::Finish(id));
                 }
             }
@@ -339,9 +338,15 @@ impl Protocol {
     /// Background releases that have been tried for long enough.
     fn give_up_releases(&self, state: &mut State) {
         for process in 0..state.processes.len() {
-            let now = state.local(process);
+            let now = state.now;
             let letting_go = &mut state.processes[process].letting_go;
-            letting_go.retain(|(_, until)| now < *until);
+            let given_up: Vec<_> = letting_go
+                .extract_if(.., |(_, until)| *until <= now)
+                .collect();
+            for (first, _) in given_up {
+                self.forget(state, process, first);
+            }
+            self.forget_released(state, process);
         }
     }
 
@@ -369,7 +374,7 @@ impl Model for Protocol {
             main: Link {
                 up: true,
                 floor,
-                answered: START,
+                answered: Moment::new(terms.time(START)),
                 grouping: false,
                 requests: Vec::new(),
                 events: Vec::new(),
@@ -380,7 +385,7 @@ impl Model for Protocol {
                 requests: Vec::new(),
                 events: Vec::new(),
             },
-            cohort: None,
+            entry: None,
             letting_go: Vec::new(),
             looked: false,
             looking: false,
@@ -392,6 +397,7 @@ impl Model for Protocol {
             asked: 0,
             place: None,
             joined: None,
+            missed: 0,
             early: None,
             joins: false,
             resending: false,
@@ -446,9 +452,11 @@ impl Model for Protocol {
             Action::Tend(id) => self.tend(&mut state, id),
             Action::Poll(id) => self.poll(&mut state, id),
             Action::Revoke(id) => self.revoke(&mut state, id),
-            Action::PassOn(process) => self.pass_on(&mut state, process),
-            Action::RenewOffer(process) => self.renew_offer(&mut state, process),
-            Action::Suspend(process) => self.suspend(&mut state, process),
+            Action::TendCohort(process, chore) => match chore {
+                Chore::PassOn => self.pass_on(&mut state, process),
+                Chore::Renew(lease) => self.renew_offer(&mut state, process, lease),
+                Chore::Suspend => self.suspend(&mut state, process),
+            },
             Action::Lose(id) => self.lose(&mut state, id),
             Action::Look(id) => self.look(&mut state, id),
             Action::Reconnect(process) => self.reconnect(&mut state, process),
@@ -524,6 +532,7 @@ fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
         caller.began = 0;
         caller.asked = 0;
         caller.place = None;
+        caller.missed = 0;
         caller.early = None;
         caller.joins = false;
         if !matches!(

@@ -18,7 +18,6 @@ fn two_processes() -> Terms {
         block: 3,
         renewed: false,
         claim: 3,
-        drift: 0,
         wait: 5,
         once: Vec::new(),
         slow: Vec::new(),
@@ -234,7 +233,6 @@ fn clocks_run_unevenly() {
         ..Scenario::of(
             "uneven clocks",
             Terms {
-                drift: 1,
                 begin_within: 0,
                 ..two_processes()
             },

@@ -1,6 +1,14 @@
 //! A state of the model: the server, the processes with their connections, the callers, and what may still go wrong.
 
+use std::{
+    hash::{Hash, Hasher},
+    time::Duration,
+};
+
+use lock_core::lease::Moment;
+
 use crate::{
+    cohort::Cohort,
     few::Few,
     scenario::Faults,
     server::{Acquired, Found, Joined, Place, Push, Server, Token},
@@ -61,14 +69,14 @@ pub(crate) struct Observed {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     pub(crate) alive: bool,
-    /// How far its clock has fallen behind.
-    pub(crate) lag: Tick,
+    /// How far its clock has fallen behind, in ms.
+    pub(crate) lag: u8,
     pub(crate) main: Link,
     /// What the server still knows of a connection that is no more: a subscriber, and requests not read yet.
     pub(crate) old: Option<Vec<Request>>,
     pub(crate) home: Home,
     /// The newest grant that its callers share, and whose turn it is.
-    pub(crate) cohort: Option<Cohort>,
+    pub(crate) entry: Option<Entry>,
     /// Releases of blocks in the background, and when they are given up.
     pub(crate) letting_go: Vec<(Token, Tick)>,
     /// Whether the heartbeat of this tick has happened, and whether it still waits for its answer.
@@ -76,55 +84,27 @@ pub(crate) struct Process {
     pub(crate) looking: bool,
 }
 
-/// A grant of one or several owners, as their process knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Cohort {
-    /// Its name, and the token of its first owner.
-    pub(crate) first: Token,
-    pub(crate) owners: Few<CallerId>,
-    /// How many of them have been tried.
-    pub(crate) tried: u8,
-    pub(crate) turn: Turn,
-    /// Until when it is known to be held.
-    pub(crate) until: Tick,
-    /// How long that was at the newest confirmation.
-    pub(crate) confirmed: Tick,
-    /// Whether the engine has asked the server to renew an offer.
+/// A cohort as the registry of its process has it, and what the model alone notes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) cohort: Cohort,
+    /// Whether the server has been asked to renew the offer.
     pub(crate) renewing: bool,
+    /// When the turn was offered.
+    pub(crate) since: Tick,
+    /// How its first owner heard of it.
     pub(crate) by: By,
 }
 
-/// Whose turn it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Turn {
-    /// Taken up just now.
-    Nobody,
-    /// The owner may enter, and has not yet.
-    Offered {
-        to: CallerId,
-        since: Tick,
-    },
-    Inside(CallerId),
-    /// The local deadline has passed, and those to come queue again. Known for the one that had the turn.
-    Suspended(CallerId),
-    /// All have had their turns: what is told of it late counts no longer.
-    Over,
-}
-
-impl Cohort {
-    /// The one that has the turn.
-    pub(crate) fn holder(&self) -> Option<CallerId> {
-        match self.turn {
-            Turn::Offered { to, .. } => Some(to),
-            Turn::Inside(id) => Some(id),
-            Turn::Nobody | Turn::Suspended(_) | Turn::Over => None,
-        }
-    }
-
-    pub(crate) fn offered_since(&self) -> Option<Tick> {
-        match self.turn {
-            Turn::Offered { since, .. } => Some(since),
-            _ => None,
+/// What plays no part any longer would only tell equal states apart: of a cohort that is over its name counts alone.
+impl Hash for Entry {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let cohort = &self.cohort;
+        if cohort.is_over() {
+            let is = (cohort.is_released(), cohort.is_suspended());
+            (cohort.first(), cohort.turn(), is).hash(state);
+        } else {
+            (cohort, self.renewing, self.since, self.by).hash(state);
         }
     }
 }
@@ -136,7 +116,7 @@ pub(crate) struct Link {
     /// The server's time when it was made.
     pub(crate) floor: Token,
     /// When the newest command was sent whose reply has come (`Health::stamp`).
-    pub(crate) answered: Tick,
+    pub(crate) answered: Moment,
     /// Whether a group's request is under way.
     pub(crate) grouping: bool,
     pub(crate) requests: Vec<Request>,
@@ -156,7 +136,7 @@ pub(crate) struct Home {
 pub(crate) struct Request {
     pub(crate) caller: CallerId,
     /// By the clock of its process.
-    pub(crate) sent: Tick,
+    pub(crate) sent: Moment,
     pub(crate) script: Script,
 }
 
@@ -177,10 +157,19 @@ pub(crate) enum Script {
         close: bool,
     },
     Release(Token),
-    /// With a lease of 0 a check.
-    Renew(Token, Tick),
+    Renew(Renewal),
     /// On behalf of the caller's whole process.
     Look,
+}
+
+/// A renewal, or with a lease of 0 a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Renewal {
+    /// Of the member that asks.
+    pub(crate) token: Token,
+    /// The token by which the server knows the grant, if it is a cohort's.
+    pub(crate) known: Option<Token>,
+    pub(crate) lease: Tick,
 }
 
 /// What a process hears from the server.
@@ -189,7 +178,7 @@ pub(crate) enum Event {
     Push(Push),
     Reply {
         caller: CallerId,
-        sent: Tick,
+        sent: Moment,
         reply: Reply,
     },
 }
@@ -203,7 +192,7 @@ pub(crate) enum Reply {
     /// The block to hand on.
     Abandoned(Option<Found>),
     Released(Token),
-    Renewed(Token, Tick, Option<Tick>),
+    Renewed(Renewal, Option<Tick>),
     Looked(Option<Found>, bool),
 }
 
@@ -220,8 +209,10 @@ pub(crate) struct Caller {
     pub(crate) place: Option<Place>,
     /// As which it joined the queue, for the properties.
     pub(crate) joined: Option<u8>,
-    /// An offer that came before the reply that says that the caller is queued: its grant, and its own token.
-    pub(crate) early: Option<(Token, Token)>,
+    /// How many turns its acquisition has missed.
+    pub(crate) missed: u32,
+    /// An offer that came before the reply that says that the caller is queued.
+    pub(crate) early: Option<Token>,
     /// Goes with the next group's request.
     pub(crate) joins: bool,
     /// Whether the link has sent the request again, and not been answered: until then the gate is held (`Args::gate`),
@@ -236,11 +227,9 @@ pub(crate) struct Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
     pub(crate) token: Token,
-    /// The name of its grant: the token of the first owner.
-    pub(crate) first: Token,
-    pub(crate) validity: Tick,
+    pub(crate) validity: Duration,
     /// The local deadline.
-    pub(crate) until: Tick,
+    pub(crate) until: Moment,
     pub(crate) by: By,
 }
 
@@ -265,7 +254,7 @@ pub(crate) enum Phase {
     /// The reply has come, and its future was not polled since.
     Answered {
         reply: Acquired,
-        sent: Tick,
+        sent: Moment,
     },
     /// The engine has given up what the reply may have granted, and its future was not polled since.
     Revoked,
@@ -273,14 +262,12 @@ pub(crate) enum Phase {
     Queued,
     /// Was told of its turn, and has not entered: it is polled late, or waits for the gate or for the engine's renewal.
     Offered {
-        first: Token,
         token: Token,
     },
     /// Renews its turn by itself (`Broken::AnswerSeats`), with what the server has answered.
     Confirming {
-        first: Token,
         token: Token,
-        answer: Option<Tick>,
+        answer: Option<Moment>,
     },
     /// Its body runs.
     Inside(Hold),
@@ -290,9 +277,10 @@ pub(crate) enum Phase {
     },
     /// The grant is named by its first token.
     Releasing {
+        token: Token,
         first: Token,
         since: Tick,
-        lease_ends: Tick,
+        lease_ends: Moment,
     },
     Ended(End),
 }
@@ -300,11 +288,9 @@ pub(crate) enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Hold {
     pub(crate) token: Token,
-    /// The name of its grant.
-    pub(crate) first: Token,
     pub(crate) since: Tick,
     /// The local deadline.
-    pub(crate) until: Tick,
+    pub(crate) until: Moment,
     /// Stands for a claim only, until it is confirmed.
     pub(crate) claim: bool,
     /// When the keeper has last begun a renewal or a check.
@@ -344,17 +330,13 @@ pub(crate) enum Behind {
     },
     Release {
         first: Token,
-        until: Tick,
+        until: Moment,
     },
 }
 
 impl State {
     pub(crate) fn caller(&mut self, id: CallerId) -> &mut Caller {
         &mut self.callers[usize::from(id)]
-    }
-
-    pub(crate) fn local(&self, process: ProcessId) -> Tick {
-        self.now - self.processes[process].lag
     }
 
     pub(crate) fn heard(&self) -> Vec<bool> {
@@ -387,19 +369,19 @@ impl Caller {
         }
     }
 
-    /// The name of the grant that it has its turn of, and is not inside with yet.
+    /// The token of the turn that it has, and is not inside with yet.
     pub(crate) fn turn(&self) -> Option<Token> {
         match self.phase {
-            Phase::Asking | Phase::Answered { .. } => self.early.map(|(first, _)| first),
-            Phase::Offered { first, .. } | Phase::Confirming { first, .. } => Some(first),
+            Phase::Asking | Phase::Answered { .. } => self.early,
+            Phase::Offered { token } | Phase::Confirming { token, .. } => Some(token),
             _ => None,
         }
     }
 
-    /// The name of the grant that it is inside with, or gives back.
-    pub(crate) fn first(&self) -> Option<Token> {
+    /// A token of the grant that it is inside with, or gives back.
+    pub(crate) fn held(&self) -> Option<Token> {
         match (self.phase, self.behind) {
-            (Phase::Inside(hold), _) => Some(hold.first),
+            (Phase::Inside(hold), _) => Some(hold.token),
             (Phase::Releasing { first, .. }, _) | (_, Some(Behind::Release { first, .. })) => {
                 Some(first)
             }

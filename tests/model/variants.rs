@@ -17,7 +17,6 @@ fn callers(callers: &[ProcessId]) -> Terms {
         block: 3,
         renewed: false,
         claim: 3,
-        drift: 0,
         wait: 5,
         once: Vec::new(),
         slow: Vec::new(),
@@ -88,7 +87,6 @@ fn a_late_push_is_not_trusted() {
 fn clocks_may_drift_apart() {
     let terms = Terms {
         body: 4,
-        drift: 1,
         ..callers(&[0, 1])
     };
     is_caught(
@@ -340,7 +338,7 @@ fn the_newer_grant_counts() {
     let terms = Terms {
         body: 0,
         lease: 4,
-        claim: 3,
+        claim: 4,
         wait: 5,
         ..callers(&[0, 1])
     };

@@ -98,8 +98,10 @@ impl Protocol {
                 server.release(&mut run, token);
                 Reply::Released(token)
             }
-            Script::Renew(token, lease) => {
-                Reply::Renewed(token, lease, server.renew(&run, owner, token, lease))
+            Script::Renew(renewal) => {
+                let token = renewal.known.unwrap_or(renewal.token);
+                let left = server.renew(&run, owner, token, renewal.lease);
+                Reply::Renewed(renewal, left)
             }
             Script::Look => {
                 let (found, lost) = server.look(&mut run, process, owner);
@@ -158,7 +160,7 @@ impl Protocol {
         let terms = &self.scenario.terms;
         let heard = state.heard();
         let observed = &mut state.observed;
-        let last = grant.token + u16::try_from(grant.owners.len()).unwrap_or(0) - 1;
+        let last = grant.token + Token::try_from(grant.owners.len()).unwrap_or(0) - 1;
         observed.token_fell |= grant.token <= observed.token;
         observed.token = observed.token.max(last);
         let is_heard = |owner: CallerId| heard[terms.process_of(owner)];

@@ -1,12 +1,12 @@
 //! A process's connections: what it sends, what it hears, its heartbeat, and what a break costs: `link.rs` of the runtime.
 
+use lock_core::lease::Moment;
+
 use crate::{
     broken::Broken,
     protocol::Protocol,
-    server::{Found, Grant, Push, micros},
-    state::{
-        Behind, By, CallerId, End, Event, Phase, ProcessId, Reply, Request, Script, State, Tick,
-    },
+    server::{Found, Grant, micros},
+    state::{Behind, By, CallerId, End, Event, Phase, ProcessId, Reply, Request, Script, State},
 };
 
 impl Protocol {
@@ -40,21 +40,7 @@ impl Protocol {
     pub(crate) fn hear(&self, state: &mut State, process: ProcessId) {
         let link = &mut state.processes[process].main;
         match link.events.remove(0) {
-            Event::Push(push) => {
-                // `Link::granted`; the stamp lies before the push.
-                let stamp = link.answered;
-                let Push { owners, token } = push;
-                let owner = owners.iter().next().unwrap_or_default();
-                let terms = &self.scenario.terms;
-                let validity = terms.lease(owner).min(terms.claim);
-                let until = if self.is(Broken::DeadlineFromThePush) {
-                    state.local(process) + validity
-                } else {
-                    self.deadline(state, owner, stamp, validity)
-                };
-                let told = (until, validity);
-                self.take_up_cohort(state, process, token, owners, told, By::Push);
-            }
+            Event::Push(push) => self.take_up_pushed(state, process, push),
             Event::Reply {
                 caller,
                 sent,
@@ -66,7 +52,7 @@ impl Protocol {
         }
     }
 
-    pub(crate) fn hear_reply(&self, state: &mut State, id: CallerId, sent: Tick, reply: Reply) {
+    pub(crate) fn hear_reply(&self, state: &mut State, id: CallerId, sent: Moment, reply: Reply) {
         let process = self.process_of(id);
         match reply {
             Reply::Acquired(acquired) => self.acquired(state, id, sent, acquired),
@@ -75,12 +61,12 @@ impl Protocol {
                 if let Phase::Leaving { .. } = state.caller(id).phase {
                     self.left(state, id, sent, found);
                 } else if let Some(found) = found {
-                    self.take_up(state, process, sent, found, By::Leave);
+                    self.take_up_described(state, process, sent, found, By::Leave);
                 }
             }
             Reply::Abandoned(found) => {
                 if let Some(found) = found {
-                    self.take_up(state, process, sent, found, By::Leave);
+                    self.take_up_described(state, process, sent, found, By::Leave);
                 }
                 // Where a late request cannot be stopped, it may still come.
                 let may_kill = self.scenario.terms.may_kill;
@@ -94,7 +80,7 @@ impl Protocol {
             Reply::Released(token) => {
                 let letting_go = &mut state.processes[process].letting_go;
                 letting_go.retain(|(first, _)| *first != token);
-                self.forget_cohort(state, process, token);
+                self.forget(state, process, token);
                 let caller = state.caller(id);
                 match caller.phase {
                     Phase::Releasing { first, .. } if first == token => {
@@ -107,9 +93,7 @@ impl Protocol {
                     _ => {}
                 }
             }
-            Reply::Renewed(first, lease, left) => {
-                self.renewed(state, id, sent, (first, lease, left));
-            }
+            Reply::Renewed(renewal, left) => self.renewed(state, id, sent, renewal, left),
             Reply::Looked(found, lost) => self.looked(state, id, sent, found, lost),
         }
     }
@@ -169,13 +153,13 @@ impl Protocol {
         &self,
         state: &mut State,
         id: CallerId,
-        sent: Tick,
+        sent: Moment,
         found: Option<Found>,
         lost: bool,
     ) {
         state.processes[self.process_of(id)].looking = false;
         if let Some(found) = found {
-            self.take_up(state, self.process_of(id), sent, found, By::Look);
+            self.take_up_described(state, self.process_of(id), sent, found, By::Look);
         }
         if lost {
             self.resend(state, self.process_of(id));
@@ -223,7 +207,7 @@ impl Protocol {
 
     /// `Ending::supervise` has a new connection, and everything unanswered is sent again.
     pub(crate) fn reconnect(&self, state: &mut State, process: ProcessId) {
-        let (floor, now) = (micros(state.server.clock), state.local(process));
+        let (floor, now) = (micros(state.server.clock), self.moment(state, process));
         let this = &mut state.processes[process];
         if self.scenario.terms.may_kill && !self.is(Broken::LateAcquireAccepted) {
             this.old = None; // CLIENT KILL
@@ -248,20 +232,16 @@ impl Protocol {
         self.resend(state, process);
         for id in self.callers_of(process) {
             if self.is(Broken::WaitBeginsAnew) && state.caller(id).waits() {
-                state.caller(id).wait_until = now + self.scenario.terms.wait(id);
+                state.caller(id).wait_until = state.now + self.scenario.terms.wait(id);
             }
             let alone = !joins[usize::from(id)] || self.is(Broken::AloneAndWithTheGroup);
             match state.caller(id).phase {
                 // Else with the group.
                 Phase::Asking if alone => self.send_acquire(state, id),
                 Phase::Confirming {
-                    first,
+                    token,
                     answer: None,
-                    ..
-                } => {
-                    let lease = self.scenario.terms.lease(id);
-                    self.send(state, id, Script::Renew(first, lease));
-                }
+                } => self.renew_by_itself(state, id, token),
                 Phase::Leaving { .. } => self.send_leave(state, id),
                 Phase::Releasing { first, .. } => self.send(state, id, Script::Release(first)),
                 Phase::Idle
@@ -286,17 +266,16 @@ impl Protocol {
                 return;
             }
         }
-        if let Reply::Renewed(first, ..) = reply
-            && let Some(cohort) = &mut state.processes[self.process_of(id)].cohort
-            && cohort.first == first
-            && cohort.holder() == Some(id)
+        if let Reply::Renewed(renewal, _) = reply
+            && let Some(entry) = &state.processes[self.process_of(id)].entry
+            && entry.cohort.has_turn(renewal.token)
         {
-            cohort.renewing = false;
-            self.renew_offer(state, self.process_of(id));
+            let lease = self.scenario.terms.time(renewal.lease);
+            self.renew_offer(state, self.process_of(id), lease);
         }
         let caller = state.caller(id);
         match (reply, &mut caller.phase, caller.behind) {
-            (Reply::Renewed(first, ..), Phase::Inside(hold), _) if hold.first == first => {
+            (Reply::Renewed(renewal, _), Phase::Inside(hold), _) if hold.token == renewal.token => {
                 hold.tending = false;
                 hold.tended -= 1;
             }
@@ -332,7 +311,7 @@ impl Protocol {
         self.break_main(state, process);
         let this = &mut state.processes[process];
         this.alive = false;
-        this.cohort = None;
+        this.entry = None;
         this.letting_go.clear();
         this.home.events.clear();
         let unread = std::mem::take(&mut this.home.requests);

@@ -1,0 +1,794 @@
+//! The registry of a process's cohorts, and the requests that queue several of its callers. The engine's [`Cohort`]
+//! decides; this file drives it as `cohorts.rs` and `grants.rs` of the runtime do.
+
+use lock_core::{
+    lease::{Moment, less_drift},
+    owner::OwnerId,
+};
+
+use crate::{
+    broken::Broken,
+    cohort::{Cohort, Confirmation, Departure, Seat, Turn},
+    few::Few,
+    grant::{GrantSnapshot, Message},
+    protocol::Protocol,
+    server::{Found, Joined, Push, Token},
+    state::{
+        By, Caller, CallerId, Claim, End, Entry, Phase, ProcessId, Renewal, Request, Script, State,
+        Tick,
+    },
+};
+
+/// The session of the model's processes. Each has its own, so that one name does for all.
+const SESSION: &str = "session";
+
+/// What becomes of a grant whose turn is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passed {
+    /// The turn is offered to another member, or the member had lost it before, or the others queue again.
+    On,
+    /// The grant of this token is released.
+    Ended(Token),
+}
+
+/// What the heartbeat has to do for a cohort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chore {
+    /// The local deadline has passed, and members are to come.
+    Suspend,
+    /// Nobody has taken the offer.
+    PassOn,
+    /// The offer is renewed to this lease.
+    Renew(std::time::Duration),
+}
+
+pub(crate) fn owner_id(id: CallerId) -> OwnerId {
+    OwnerId::from_u128(id.into())
+}
+
+fn owners_text(owners: Few<CallerId>) -> String {
+    let owners: Vec<_> = owners.iter().map(|id| owner_id(id).to_string()).collect();
+    owners.join(" ")
+}
+
+impl Protocol {
+    pub(crate) fn caller_of(&self, owner: OwnerId) -> CallerId {
+        let mut callers = (0..).zip(&self.scenario.terms.callers);
+        let caller = callers.find(|(id, _)| owner_id(*id) == owner);
+        caller.expect("an owner is a caller").0
+    }
+
+    /// Whether another caller of its process is at the lock: then a caller queues with the group.
+    pub(crate) fn has_company(&self, state: &State, id: CallerId) -> bool {
+        self.callers_of(self.process_of(id)).any(|other| {
+            let other_phase = state.callers[usize::from(other)].phase;
+            other != id
+                && matches!(
+                    other_phase,
+                    Phase::Asking
+                        | Phase::Answered { .. }
+                        | Phase::Queued
+                        | Phase::Offered { .. }
+                        | Phase::Confirming { .. }
+                        | Phase::Inside(_)
+                )
+        })
+    }
+
+    /// Sends the next group's request, unless one is under way.
+    pub(crate) fn group(&self, state: &mut State, process: ProcessId) {
+        let link = &state.processes[process].main;
+        if !link.up || link.grouping {
+            return;
+        }
+        let asks =
+            |caller: &Caller| caller.joins && matches!(caller.phase, Phase::Asking | Phase::Queued);
+        let mut joins: Vec<CallerId> = self
+            .callers_of(process)
+            .filter(|id| asks(&state.callers[usize::from(*id)]))
+            .collect();
+        let Some(first) = joins.first().copied() else {
+            return;
+        };
+        joins.sort_by_key(|id| {
+            let place = state.callers[usize::from(*id)].place;
+            (place.is_none(), place)
+        });
+        let mut members = Few::from_iter([]);
+        for id in joins {
+            let caller = state.caller(id);
+            caller.joins = false;
+            caller.carried = Some(true);
+            // Its own request holds it by itself.
+            caller.resending = caller.phase == Phase::Queued;
+            members.push((id, caller.place));
+        }
+        let not_after = self.not_after(state, first);
+        let sent = self.moment(state, process);
+        let this = &mut state.processes[process];
+        this.main.grouping = true;
+        this.main.requests.push(Request {
+            caller: first,
+            sent,
+            script: Script::Queue { members, not_after },
+        });
+    }
+
+    /// The answer to a group's request.
+    pub(crate) fn joined(
+        &self,
+        state: &mut State,
+        process: ProcessId,
+        sent: Moment,
+        joined: Joined,
+    ) {
+        if joined.late {
+            self.break_main(state, process);
+            return;
+        }
+        // Its members learn of their places first, so that they can be given their turn.
+        for (id, place) in joined.members.iter() {
+            let caller = state.caller(id);
+            if place.is_some() {
+                caller.place = place;
+            }
+            if caller.phase == Phase::Asking {
+                self.queued(state, id);
+            }
+        }
+        if let Some(found) = joined.found {
+            self.take_up_described(state, process, sent, found, By::Resend);
+        }
+        for (id, _) in joined.members.iter() {
+            if state.caller(id).resending {
+                self.open_gate(state, id);
+            }
+        }
+        state.processes[process].main.grouping = false;
+        self.group(state, process);
+    }
+
+    /// A grant that a reply describes, valid from the sending of its request.
+    pub(crate) fn take_up_described(
+        &self,
+        state: &mut State,
+        process: ProcessId,
+        sent: Moment,
+        found: Found,
+        by: By,
+    ) {
+        let Found {
+            token,
+            owners,
+            left,
+        } = found;
+        let first = owners.iter().next().unwrap_or_default();
+        let unread = matches!(
+            state.caller(first).phase,
+            Phase::Asking | Phase::Answered { .. }
+        );
+        if owners.len() == 1 && unread && !self.is(Broken::UnreadGrantOffered) {
+            return; // its own reply tells it
+        }
+        let terms = &self.scenario.terms;
+        let lease = terms.millis(terms.lease(first));
+        let text = format!("{token}|{lease}|{SESSION}|{}", owners_text(owners));
+        let asked = self.counted_from(state, process, sent);
+        let grant = GrantSnapshot::parse(&text, terms.millis(left), asked);
+        let grant = grant.expect("a reply can be read");
+        self.take_up(state, process, grant, by);
+    }
+
+    /// A grant that was pushed.
+    pub(crate) fn take_up_pushed(&self, state: &mut State, process: ProcessId, push: Push) {
+        let Push { owners, token } = push;
+        let terms = &self.scenario.terms;
+        let lease = terms.millis(terms.lease(owners.iter().next().unwrap_or_default()));
+        let told = format!("{token}|{lease}|{}|lock", owners_text(owners));
+        let signed = format!("{SESSION}{told}{SESSION}");
+        let signature = sha1_smol::Sha1::from(signed).digest();
+        // The stamp lies before the push.
+        let stamp = state.processes[process].main.answered;
+        let after = if self.is(Broken::DeadlineFromThePush) {
+            self.moment(state, process)
+        } else {
+            self.counted_from(state, process, stamp)
+        };
+        let message = format!("{signature}|{told}");
+        let Some(Message::Granted(_, grant)) = Message::read(&message, SESSION, after) else {
+            panic!("a push can be read");
+        };
+        self.take_up(state, process, grant, By::Push);
+    }
+
+    /// Begins the cohort of a grant that the server tells of, unless it is known already.
+    fn take_up(&self, state: &mut State, process: ProcessId, grant: GrantSnapshot, by: By) {
+        let now = self.moment(state, process);
+        let Some(cohort) = Cohort::new(&grant, now) else {
+            return;
+        };
+        let first = grant.first;
+        if let Some(Entry { cohort: known, .. }) = &state.processes[process].entry {
+            let newer = known.first() > first;
+            let again = grant.is_pushed || !known.is_suspended();
+            let is_known = newer || known.first() == first && again;
+            if is_known && !self.is(Broken::KnownBlockTakenUpAnew) {
+                state.observed.told_again = true;
+                return;
+            }
+        }
+        if let [owner] = grant.owners[..]
+            && !self.may_be_told(state, self.caller_of(owner), first)
+        {
+            return; // an owner that has gone meanwhile gives the grant back by itself
+        }
+        let replaced = state.processes[process].entry.replace(Entry {
+            cohort,
+            renewing: false,
+            since: state.now,
+            by,
+        });
+        if !self.has_waiting(state, process) {
+            state.observed.nobody_left |= grant.owners.len() > 1;
+            if self.is(Broken::EmptyBlockStays) {
+                state.processes[process].entry = None;
+                return;
+            }
+        }
+        if !self.offer_next(state, process) {
+            // Else its local deadline has passed.
+            let waits = self.has_waiting(state, process);
+            if !(waits && self.queue_again_late(state, process, first)) {
+                self.end(state, process);
+                self.let_go(state, process, first);
+            }
+        }
+        if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
+            // The server has lost it.
+            let others = replaced.cohort.to_come().iter();
+            let others = others.filter(|owner| !grant.owners.contains(owner));
+            let others: Vec<_> = others.map(|owner| self.caller_of(*owner)).collect();
+            self.queue_again(state, process, &others);
+        }
+    }
+
+    /// The members to come, of the cohort that the process knows.
+    fn to_come(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
+        let entry = state.processes[process].entry.as_ref();
+        let owners = entry.into_iter().flat_map(|entry| entry.cohort.to_come());
+        owners.map(|owner| self.caller_of(*owner)).collect()
+    }
+
+    /// Whether one of the members to come still waits.
+    pub(crate) fn has_waiting(&self, state: &State, process: ProcessId) -> bool {
+        let to_come = self.to_come(state, process).into_iter();
+        to_come
+            .filter(|id| self.process_of(*id) == process)
+            .any(|id| state.callers[usize::from(id)].is_waiting())
+    }
+
+    /// Whether a caller still waits, also one that has its turn by an older grant, which the server has lost.
+    fn may_be_told(&self, state: &State, id: CallerId, first: Token) -> bool {
+        let caller = &state.callers[usize::from(id)];
+        let is_newer = |older: Token| older < first && !self.is(Broken::OlderGrantStands);
+        match caller.phase {
+            Phase::Asking | Phase::Answered { .. } => caller.early.is_none_or(is_newer),
+            Phase::Queued => true,
+            Phase::Offered { token } => is_newer(token),
+            _ => false,
+        }
+    }
+
+    /// Offers the turn to the next member that still waits; false if there is none, or no time is left.
+    fn offer_next(&self, state: &mut State, process: ProcessId) -> bool {
+        let now = self.moment(state, process);
+        while let Some(entry) = &mut state.processes[process].entry {
+            let next = if self.is(Broken::PassIgnoresDeadline) {
+                entry.cohort.next(Moment::new(std::time::Duration::ZERO))
+            } else {
+                entry.cohort.next(now)
+            };
+            let Some(turn) = next else {
+                return false;
+            };
+            let (first, id) = (entry.cohort.first(), self.caller_of(turn.owner));
+            let waits = self.process_of(id) == process && self.may_be_told(state, id, first);
+            state.observed.passed_over |= !waits && turn.token > first;
+            if !waits && !self.is(Broken::SkippedTurnStays) {
+                continue;
+            }
+            self.offer(state, process, turn, now);
+            if waits {
+                self.tell(state, id, turn.token);
+            }
+            return true;
+        }
+        false
+    }
+
+    fn offer(&self, state: &mut State, process: ProcessId, turn: Turn, now: Moment) {
+        let id = self.caller_of(turn.owner);
+        let (since, missed) = (state.now, state.caller(id).missed);
+        let Some(entry) = &mut state.processes[process].entry else {
+            return;
+        };
+        entry.cohort.offer(turn, missed, now);
+        entry.renewing = false;
+        entry.since = since;
+        if self.is(Broken::PassIgnoresDeadline) {
+            let terms = &self.scenario.terms;
+            let claim = terms.time(terms.lease(id).min(terms.claim));
+            let answer = Confirmation {
+                asked: now,
+                until: now + claim,
+                restarted: true,
+            };
+            entry.cohort.confirm(turn.token, answer, now);
+        }
+    }
+
+    /// The release of a grant is confirmed, or has been given up: the grant is known while somebody waits, who may be
+    /// told of it late.
+    pub(crate) fn forget(&self, state: &mut State, process: ProcessId, token: Token) {
+        let at_lock = self.callers_of(process).any(|id| state.caller(id).waits());
+        let known = &mut state.processes[process].entry;
+        if let Some(Entry { cohort, .. }) = known
+            && cohort.is_over()
+            && (cohort.first() == token || cohort.turn().token == token)
+        {
+            cohort.released();
+            known.take_if(|_| !at_lock);
+        }
+    }
+
+    /// What nobody asks about any longer is forgotten with the next heartbeat.
+    pub(crate) fn forget_released(&self, state: &mut State, process: ProcessId) {
+        if !self.callers_of(process).any(|id| state.caller(id).waits()) {
+            let known = &mut state.processes[process].entry;
+            known.take_if(|entry| entry.cohort.is_released());
+        }
+    }
+
+    /// Tells a caller of its turn. One that is polled whenever it is woken takes it at once.
+    fn tell(&self, state: &mut State, id: CallerId, token: Token) {
+        let beside = self.is(Broken::EntersBesideItsRequest);
+        let caller = state.caller(id);
+        match caller.phase {
+            Phase::Asking | Phase::Answered { .. } if !beside => caller.early = Some(token),
+            _ => {
+                caller.phase = Phase::Offered { token };
+                self.poll_if_prompt(state, id);
+            }
+        }
+    }
+
+    pub(crate) fn poll_if_prompt(&self, state: &mut State, id: CallerId) {
+        if !self.scenario.terms.is_slow(id) {
+            self.poll(state, id);
+        }
+    }
+
+    /// Whether polling a slow caller changes anything.
+    pub(crate) fn may_poll(&self, state: &State, id: CallerId) -> bool {
+        let caller = &state.callers[usize::from(id)];
+        let renewing = |token| {
+            let entry = state.processes[self.process_of(id)].entry.as_ref();
+            entry.is_some_and(|entry| entry.cohort.has_turn(token) && entry.renewing)
+        };
+        match caller.phase {
+            Phase::Answered { .. } | Phase::Revoked => true,
+            Phase::Offered { token } => !caller.resending && !renewing(token),
+            Phase::Confirming { answer, .. } => answer.is_some(),
+            _ => false,
+        }
+    }
+
+    /// The caller's future is polled.
+    pub(crate) fn poll(&self, state: &mut State, id: CallerId) {
+        let Caller {
+            phase, resending, ..
+        } = *state.caller(id);
+        match phase {
+            Phase::Answered { reply, sent } => {
+                state.caller(id).phase = Phase::Asking;
+                self.read(state, id, sent, reply);
+            }
+            Phase::Revoked => self.begin_again(state, id),
+            Phase::Offered { token } if !resending => self.take_turn(state, id, token),
+            Phase::Confirming {
+                token,
+                answer: Some(until),
+            } => self.be_seated(state, id, token, until),
+            _ => {}
+        }
+    }
+
+    /// Asks the cohort to let it in; nothing lies between its answer and the step.
+    fn take_turn(&self, state: &mut State, id: CallerId, token: Token) {
+        let process = self.process_of(id);
+        let now = self.moment(state, process);
+        let entry = &mut state.processes[process].entry;
+        let seat = entry
+            .as_mut()
+            .map_or(Seat::Missed, |entry| entry.cohort.enter(token, now));
+        match seat {
+            Seat::Inside(grant) => {
+                let until = grant.valid_until.expect("a grant of Redis ends");
+                self.be_seated(state, id, token, until);
+            }
+            Seat::Unconfirmed if self.is(Broken::AnswerSeats) => {
+                state.caller(id).phase = Phase::Confirming {
+                    token,
+                    answer: None,
+                };
+                self.renew_by_itself(state, id, token);
+            }
+            Seat::Unconfirmed => {
+                let renewing = entry.as_ref().is_some_and(|entry| entry.renewing);
+                if !renewing {
+                    let terms = &self.scenario.terms;
+                    self.renew_offer(state, process, terms.time(terms.lease(id)));
+                }
+            }
+            Seat::Missed => {
+                let known = entry.as_ref().filter(|entry| {
+                    let cohort = &entry.cohort;
+                    cohort.contains(token) && !cohort.is_over() && cohort.until() > now
+                });
+                match known.map(|entry| entry.cohort.until()) {
+                    Some(until) if self.is(Broken::EntersWithoutOffer) => {
+                        self.be_seated(state, id, token, until);
+                    }
+                    _ => self.begin_again(state, id),
+                }
+            }
+        }
+    }
+
+    /// As callers did before cohorts had offers.
+    pub(crate) fn renew_by_itself(&self, state: &mut State, id: CallerId, token: Token) {
+        let renewal = Renewal {
+            token,
+            known: self.known_by(state, self.process_of(id), token),
+            lease: self.scenario.terms.lease(id),
+        };
+        self.send(state, id, Script::Renew(renewal));
+    }
+
+    /// The token by which the server knows the grant of a member.
+    pub(crate) fn known_by(
+        &self,
+        state: &State,
+        process: ProcessId,
+        token: Token,
+    ) -> Option<Token> {
+        let entry = state.processes[process].entry.as_ref();
+        let cohort = entry.map(|entry| &entry.cohort);
+        let cohort = cohort.filter(|cohort| cohort.contains(token));
+        cohort.map(Cohort::first)
+    }
+
+    /// How the server knows the grant of this token: by another one if it is a cohort's. `Err` if the member has lost
+    /// its turn.
+    pub(crate) fn known(
+        &self,
+        state: &State,
+        process: ProcessId,
+        token: Token,
+    ) -> Result<Option<Token>, ()> {
+        let known = self.known_by(state, process, token);
+        let entry = state.processes[process].entry.as_ref();
+        let has_turn = entry.is_some_and(|entry| entry.cohort.has_turn(token));
+        match known {
+            Some(_) if !has_turn => Err(()),
+            known => Ok(known),
+        }
+    }
+
+    fn be_seated(&self, state: &mut State, id: CallerId, token: Token, until: Moment) {
+        let process = self.process_of(id);
+        let mut by = By::Pass;
+        if let Some(entry) = &mut state.processes[process].entry
+            && entry.cohort.has_turn(token)
+        {
+            entry.renewing = false;
+            if entry.cohort.first() == token {
+                by = std::mem::replace(&mut entry.by, By::Pass);
+            }
+        }
+        let claim = Claim {
+            token,
+            validity: until.since(self.moment(state, process)),
+            until,
+            by,
+        };
+        self.enter(state, id, claim);
+    }
+
+    /// A member that has missed its turn goes on as another owner, with the place that it had: nothing that is under way
+    /// for the one before lets it in.
+    pub(crate) fn begin_again(&self, state: &mut State, id: CallerId) {
+        let now = state.now;
+        let caller = state.caller(id).clone();
+        let next = self.scenario.terms.next_owner(id);
+        let goes_on = now < caller.wait_until;
+        match next.filter(|_| goes_on) {
+            Some(next) => {
+                state.caller(id).phase = Phase::Ended(End::Missed);
+                self.give_up_as(state, id, &caller);
+                let other = state.caller(next);
+                other.wait_until = caller.wait_until;
+                other.began = caller.began;
+                other.place = caller.place;
+                other.missed = caller.missed + 1;
+                other.joined = caller.joined;
+                self.ask(state, next);
+            }
+            // No grant has this owner: it may as well go on itself.
+            None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
+                self.ask(state, id);
+            }
+            None => {
+                state.caller(id).phase = Phase::Ended(End::Busy);
+                self.give_up_as(state, id, &caller);
+            }
+        }
+    }
+
+    /// What the owner before may still have is given back, unless the engine has done so.
+    fn give_up_as(&self, state: &mut State, id: CallerId, before: &Caller) {
+        if before.phase != Phase::Revoked {
+            self.clean_up(state, id);
+        }
+    }
+
+    /// The engine renews the grant of an offer.
+    pub(crate) fn renew_offer(
+        &self,
+        state: &mut State,
+        process: ProcessId,
+        lease: std::time::Duration,
+    ) {
+        if let Some(entry) = &mut state.processes[process].entry
+            && entry.cohort.is_offered()
+        {
+            entry.renewing = true;
+            let turn = entry.cohort.turn();
+            let renewal = Renewal {
+                token: turn.token,
+                known: Some(entry.cohort.first()),
+                lease: self.scenario.terms.ticks(lease),
+            };
+            self.send_from_home(state, self.caller_of(turn.owner), Script::Renew(renewal));
+        }
+    }
+
+    /// What the heartbeat has to do for the cohort of a process.
+    pub(crate) fn chore(&self, state: &State, process: ProcessId) -> Option<Chore> {
+        let now = self.moment(state, process);
+        let entry = state.processes[process].entry.as_ref()?;
+        let cohort = &entry.cohort;
+        if cohort.is_over() {
+            return None;
+        }
+        if cohort.is_late(now)
+            && !self.is(Broken::LostBlockStaysAway)
+            && self.has_waiting(state, process)
+        {
+            return Some(Chore::Suspend);
+        }
+        if self.is(Broken::AnswerSeats) {
+            return None;
+        }
+        if cohort.is_overdue(now) && !self.is(Broken::OfferStands) {
+            return Some(Chore::PassOn);
+        }
+        let lease = cohort.renewal_of_offer(now + HEARTBEAT);
+        lease.filter(|_| !entry.renewing).map(Chore::Renew)
+    }
+
+    /// The engine passes on an offer that nobody takes.
+    pub(crate) fn pass_on(&self, state: &mut State, process: ProcessId) {
+        let Some(entry) = &state.processes[process].entry else {
+            return;
+        };
+        let (first, missed) = (entry.cohort.first(), entry.cohort.turn());
+        state.observed.missed = true;
+        if !self.offer_next(state, process) {
+            self.end(state, process);
+            self.let_go(state, process, first);
+        }
+        self.poll_if_prompt(state, self.caller_of(missed.owner));
+    }
+
+    /// Those to come queue again: where the server still has the grant, they share it again.
+    pub(crate) fn suspend(&self, state: &mut State, process: ProcessId) {
+        let to_come = self.to_come(state, process);
+        if let Some(Entry { cohort, .. }) = &mut state.processes[process].entry {
+            let had = cohort.turn();
+            cohort.suspend();
+            state.observed.lost_block = true;
+            self.queue_again(state, process, &to_come);
+            self.poll_if_prompt(state, self.caller_of(had.owner));
+        }
+    }
+
+    fn end(&self, state: &mut State, process: ProcessId) {
+        if let Some(Entry { cohort, .. }) = &mut state.processes[process].entry {
+            cohort.end();
+        }
+    }
+
+    /// The member under this token leaves: another member goes on, or the grant is released.
+    pub(crate) fn pass(&self, state: &mut State, id: CallerId, token: Token) -> Passed {
+        let process = self.process_of(id);
+        let entry = &mut state.processes[process].entry;
+        let cohort = entry.as_mut().map(|entry| &mut entry.cohort);
+        let Some(cohort) = cohort.filter(|cohort| cohort.contains(token)) else {
+            return Passed::Ended(token); // a grant in a reply, or lost meanwhile
+        };
+        let first = cohort.first();
+        match cohort.leave(token) {
+            Departure::Stale => return Passed::On,
+            Departure::Ended => return Passed::Ended(first),
+            Departure::Forgotten => {
+                *entry = None;
+                return Passed::On;
+            }
+            Departure::Free => {}
+        }
+        if self.offer_next(state, process) {
+            return Passed::On;
+        }
+        if self.has_waiting(state, process) && self.queue_again_late(state, process, first) {
+            return Passed::On;
+        }
+        self.end(state, process);
+        Passed::Ended(first)
+    }
+
+    /// The local deadline of a cohort has passed while members wait: they queue again. False if they do not.
+    fn queue_again_late(&self, state: &mut State, process: ProcessId, first: Token) -> bool {
+        state.observed.lost_block = true;
+        if self.is(Broken::LostBlockStaysAway) {
+            return false;
+        }
+        let to_come = self.to_come(state, process);
+        state.processes[process].entry = None;
+        self.release_before(state, &to_come, first);
+        self.queue_again(state, process, &to_come);
+        true
+    }
+
+    fn release_before(&self, state: &mut State, members: &[CallerId], first: Token) {
+        if self.is(Broken::LostBlockReleasedFirst)
+            && let Some(id) = members.first()
+        {
+            self.send(state, *id, Script::Release(first));
+        }
+    }
+
+    /// The server has given the lock to a caller again, in the answer to its own request: a grant that was given before
+    /// is lost. Who of it still waits afterwards has to queue again.
+    pub(crate) fn supersede(
+        &self,
+        state: &mut State,
+        process: ProcessId,
+        token: Token,
+    ) -> Vec<CallerId> {
+        let to_come = self.to_come(state, process);
+        let known = &mut state.processes[process].entry;
+        let lost = known.take_if(|entry| entry.cohort.first() < token);
+        lost.map_or(Vec::new(), |_| to_come)
+    }
+
+    /// The server does not hold the grant any more: who still waits queues again.
+    pub(crate) fn lose_cohort(&self, state: &mut State, process: ProcessId, first: Token) {
+        let to_come = self.to_come(state, process);
+        let waited_for = self.has_waiting(state, process);
+        let Some(entry) = &mut state.processes[process].entry else {
+            return;
+        };
+        if entry.cohort.first() != first {
+            return;
+        }
+        let offered = entry.cohort.is_offered().then(|| entry.cohort.turn());
+        entry.cohort.end();
+        if let Some(Turn { owner, .. }) = offered {
+            self.poll_if_prompt(state, self.caller_of(owner));
+        }
+        state.observed.lost_block |= waited_for;
+        if !self.is(Broken::LostBlockStaysAway) {
+            self.release_before(state, &to_come, first);
+            self.queue_again(state, process, &to_come);
+        }
+    }
+
+    pub(crate) fn queue_again(&self, state: &mut State, process: ProcessId, members: &[CallerId]) {
+        for id in members {
+            let caller = state.caller(*id);
+            if caller.phase == Phase::Queued
+                && (caller.place.is_some() || !self.is(Broken::ComesBackToAPlaceOnly))
+            {
+                caller.joins = true;
+            }
+        }
+        self.group(state, process);
+    }
+
+    /// Releases a block in the background.
+    pub(crate) fn let_go(&self, state: &mut State, process: ProcessId, first: Token) {
+        let terms = &self.scenario.terms;
+        let until: Tick = state.now + terms.longest_lease().max(terms.claim);
+        let letting_go = &mut state.processes[process].letting_go;
+        if letting_go.iter().any(|(other, _)| *other == first) {
+            return;
+        }
+        letting_go.push((first, until));
+        if let Some(id) = self.callers_of(process).next() {
+            self.send_from_home(state, id, Script::Release(first));
+        }
+    }
+
+    /// A caller that has its turn gives it up before it is inside: another member goes on.
+    pub(crate) fn give_up_turn(&self, state: &mut State, id: CallerId, token: Token) {
+        let process = self.process_of(id);
+        let entry = state.processes[process].entry.as_ref();
+        let has_turn = entry.is_some_and(|entry| entry.cohort.has_turn(token));
+        if has_turn && let Passed::Ended(first) = self.pass(state, id, token) {
+            self.let_go(state, process, first);
+        }
+    }
+
+    /// What the server answered to a renewal of the member under this token. Whether it counts for that member.
+    pub(crate) fn confirm(
+        &self,
+        state: &mut State,
+        process: ProcessId,
+        token: Token,
+        (asked, until): (Moment, Moment),
+    ) -> bool {
+        let now = self.moment(state, process);
+        let Some(entry) = &mut state.processes[process].entry else {
+            return false;
+        };
+        if entry.cohort.turn().token == token {
+            entry.renewing = false;
+        }
+        let answer = Confirmation {
+            asked,
+            until,
+            restarted: false,
+        };
+        entry.cohort.confirm(token, answer, now)
+    }
+
+    /// From when a validity counts.
+    fn counted_from(&self, state: &State, process: ProcessId, sent: Moment) -> Moment {
+        if self.is(Broken::DeadlineFromTheReply) {
+            self.moment(state, process)
+        } else {
+            sent
+        }
+    }
+
+    /// A local deadline: a validity counted from a moment known to lie before the grant.
+    pub(crate) fn deadline(
+        &self,
+        state: &State,
+        process: ProcessId,
+        sent: Moment,
+        validity: Tick,
+    ) -> Moment {
+        let time = self.scenario.terms.time(validity);
+        let from = self.counted_from(state, process, sent);
+        from + if self.is(Broken::NoDrift) {
+            time
+        } else {
+            less_drift(time)
+        }
+    }
+}
+
+/// How often the engine looks after offers.
+const HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(200);
