@@ -1,12 +1,11 @@
 //! An attempt to acquire, from its first request to its grant or its leaving: `attempt.rs` and `wait.rs` of the runtime.
 
-use lock_core::lease::Moment;
-
 use crate::{
     broken::Broken,
+    cohorts::token_of,
     protocol::Protocol,
     server::{Acquired, Found, Token},
-    state::{Behind, By, CallerId, Claim, End, Hold, Phase, Script, State, Tick},
+    state::{Behind, By, CallerId, Claim, End, Hold, Phase, Script, Stamp, State, Tick},
 };
 
 /// `TRY_PATIENCE`, `LEAVE_PATIENCE`, `RELEASE_PATIENCE` and `SAME_CONNECTION_PATIENCE`.
@@ -65,7 +64,7 @@ impl Protocol {
     }
 
     /// `Args::held`
-    pub(crate) fn held(&self, state: &State, id: CallerId, sent: Moment, token: Token) -> Claim {
+    pub(crate) fn held(&self, state: &State, id: CallerId, sent: Stamp, token: Token) -> Claim {
         let lease = self.scenario.terms.lease(id);
         Claim {
             token,
@@ -79,7 +78,7 @@ impl Protocol {
         &self,
         state: &mut State,
         id: CallerId,
-        sent: Moment,
+        sent: Stamp,
         acquired: Acquired,
     ) {
         if state.caller(id).phase != Phase::Asking {
@@ -107,7 +106,7 @@ impl Protocol {
     }
 
     /// The caller's future reads the reply to its request.
-    pub(crate) fn read(&self, state: &mut State, id: CallerId, sent: Moment, acquired: Acquired) {
+    pub(crate) fn read(&self, state: &mut State, id: CallerId, sent: Stamp, acquired: Acquired) {
         let process = self.process_of(id);
         let claim = match acquired {
             Acquired::Taken(token) => self.held(state, id, sent, token),
@@ -218,7 +217,7 @@ impl Protocol {
     }
 
     /// What leaving has found: a grant is a cohort's, and if it is its own turn it enters.
-    pub(crate) fn left(&self, state: &mut State, id: CallerId, sent: Moment, found: Option<Found>) {
+    pub(crate) fn left(&self, state: &mut State, id: CallerId, sent: Stamp, found: Option<Found>) {
         if let Some(found) = found {
             state.caller(id).phase = Phase::Queued;
             self.take_up_described(state, self.process_of(id), sent, found, By::Leave);
@@ -280,7 +279,7 @@ impl Protocol {
             && let Some(entry) = &state.processes[process].entry
             && !self.has_waiting(state, process)
         {
-            let first = entry.cohort.first();
+            let first = token_of(entry.cohort.first());
             self.let_go(state, process, first);
         }
         if state.caller(id).resending {

@@ -11,11 +11,11 @@ use crate::{
     cohort::{Cohort, Confirmation, Departure, Seat, Turn},
     few::Few,
     grant::{GrantSnapshot, Message},
-    protocol::Protocol,
+    protocol::{Protocol, moment_of},
     server::{Found, Joined, Push, Token},
     state::{
-        By, Caller, CallerId, Claim, End, Entry, Phase, ProcessId, Renewal, Request, Script, State,
-        Tick,
+        By, Caller, CallerId, Claim, End, Entry, Phase, ProcessId, Renewal, Request, Script, Stamp,
+        State, Tick,
     },
 };
 
@@ -44,6 +44,10 @@ pub(crate) enum Chore {
 
 pub(crate) fn owner_id(id: CallerId) -> OwnerId {
     OwnerId::from_u128(id.into())
+}
+
+pub(crate) fn token_of(number: u64) -> Token {
+    Token::try_from(number).expect("few grants are given")
 }
 
 fn owners_text(owners: Few<CallerId>) -> String {
@@ -104,7 +108,7 @@ impl Protocol {
             members.push((id, caller.place));
         }
         let not_after = self.not_after(state, first);
-        let sent = self.moment(state, process);
+        let sent = self.stamp(state, process);
         let this = &mut state.processes[process];
         this.main.grouping = true;
         this.main.requests.push(Request {
@@ -119,7 +123,7 @@ impl Protocol {
         &self,
         state: &mut State,
         process: ProcessId,
-        sent: Moment,
+        sent: Stamp,
         joined: Joined,
     ) {
         if joined.late {
@@ -153,7 +157,7 @@ impl Protocol {
         &self,
         state: &mut State,
         process: ProcessId,
-        sent: Moment,
+        sent: Stamp,
         found: Found,
         by: By,
     ) {
@@ -207,11 +211,11 @@ impl Protocol {
         let Some(cohort) = Cohort::new(&grant, now) else {
             return;
         };
-        let first = grant.first;
+        let first = token_of(grant.first);
         if let Some(Entry { cohort: known, .. }) = &state.processes[process].entry {
-            let newer = known.first() > first;
+            let newer = known.first() > grant.first;
             let again = grant.is_pushed || !known.is_suspended();
-            let is_known = newer || known.first() == first && again;
+            let is_known = newer || known.first() == grant.first && again;
             if is_known && !self.is(Broken::KnownBlockTakenUpAnew) {
                 state.observed.told_again = true;
                 return;
@@ -291,15 +295,16 @@ impl Protocol {
             let Some(turn) = next else {
                 return false;
             };
-            let (first, id) = (entry.cohort.first(), self.caller_of(turn.owner));
+            let first = token_of(entry.cohort.first());
+            let (token, id) = (token_of(turn.token), self.caller_of(turn.owner));
             let waits = self.process_of(id) == process && self.may_be_told(state, id, first);
-            state.observed.passed_over |= !waits && turn.token > first;
+            state.observed.passed_over |= !waits && token > first;
             if !waits && !self.is(Broken::SkippedTurnStays) {
                 continue;
             }
             self.offer(state, process, turn, now);
             if waits {
-                self.tell(state, id, turn.token);
+                self.tell(state, id, token);
             }
             return true;
         }
@@ -334,7 +339,7 @@ impl Protocol {
         let known = &mut state.processes[process].entry;
         if let Some(Entry { cohort, .. }) = known
             && cohort.is_over()
-            && (cohort.first() == token || cohort.turn().token == token)
+            && [cohort.first(), cohort.turn().token].contains(&token.into())
         {
             cohort.released();
             known.take_if(|_| !at_lock);
@@ -371,9 +376,9 @@ impl Protocol {
     /// Whether polling a slow caller changes anything.
     pub(crate) fn may_poll(&self, state: &State, id: CallerId) -> bool {
         let caller = &state.callers[usize::from(id)];
-        let renewing = |token| {
+        let renewing = |token: Token| {
             let entry = state.processes[self.process_of(id)].entry.as_ref();
-            entry.is_some_and(|entry| entry.cohort.has_turn(token) && entry.renewing)
+            entry.is_some_and(|entry| entry.cohort.has_turn(token.into()) && entry.renewing)
         };
         match caller.phase {
             Phase::Answered { .. } | Phase::Revoked => true,
@@ -410,7 +415,7 @@ impl Protocol {
         let entry = &mut state.processes[process].entry;
         let seat = entry
             .as_mut()
-            .map_or(Seat::Missed, |entry| entry.cohort.enter(token, now));
+            .map_or(Seat::Missed, |entry| entry.cohort.enter(token.into(), now));
         match seat {
             Seat::Inside(grant) => {
                 let until = grant.valid_until.expect("a grant of Redis ends");
@@ -433,7 +438,7 @@ impl Protocol {
             Seat::Missed => {
                 let known = entry.as_ref().filter(|entry| {
                     let cohort = &entry.cohort;
-                    cohort.contains(token) && !cohort.is_over() && cohort.until() > now
+                    cohort.contains(token.into()) && !cohort.is_over() && cohort.until() > now
                 });
                 match known.map(|entry| entry.cohort.until()) {
                     Some(until) if self.is(Broken::EntersWithoutOffer) => {
@@ -464,8 +469,8 @@ impl Protocol {
     ) -> Option<Token> {
         let entry = state.processes[process].entry.as_ref();
         let cohort = entry.map(|entry| &entry.cohort);
-        let cohort = cohort.filter(|cohort| cohort.contains(token));
-        cohort.map(Cohort::first)
+        let cohort = cohort.filter(|cohort| cohort.contains(token.into()));
+        cohort.map(|cohort| token_of(cohort.first()))
     }
 
     /// How the server knows the grant of this token: by another one if it is a cohort's. `Err` if the member has lost
@@ -478,7 +483,7 @@ impl Protocol {
     ) -> Result<Option<Token>, ()> {
         let known = self.known_by(state, process, token);
         let entry = state.processes[process].entry.as_ref();
-        let has_turn = entry.is_some_and(|entry| entry.cohort.has_turn(token));
+        let has_turn = entry.is_some_and(|entry| entry.cohort.has_turn(token.into()));
         match known {
             Some(_) if !has_turn => Err(()),
             known => Ok(known),
@@ -489,10 +494,10 @@ impl Protocol {
         let process = self.process_of(id);
         let mut by = By::Pass;
         if let Some(entry) = &mut state.processes[process].entry
-            && entry.cohort.has_turn(token)
+            && entry.cohort.has_turn(token.into())
         {
             entry.renewing = false;
-            if entry.cohort.first() == token {
+            if token_of(entry.cohort.first()) == token {
                 by = std::mem::replace(&mut entry.by, By::Pass);
             }
         }
@@ -555,8 +560,8 @@ impl Protocol {
             entry.renewing = true;
             let turn = entry.cohort.turn();
             let renewal = Renewal {
-                token: turn.token,
-                known: Some(entry.cohort.first()),
+                token: token_of(turn.token),
+                known: Some(token_of(entry.cohort.first())),
                 lease: self.scenario.terms.ticks(lease),
             };
             self.send_from_home(state, self.caller_of(turn.owner), Script::Renew(renewal));
@@ -592,7 +597,7 @@ impl Protocol {
         let Some(entry) = &state.processes[process].entry else {
             return;
         };
-        let (first, missed) = (entry.cohort.first(), entry.cohort.turn());
+        let (first, missed) = (token_of(entry.cohort.first()), entry.cohort.turn());
         state.observed.missed = true;
         if !self.offer_next(state, process) {
             self.end(state, process);
@@ -624,11 +629,11 @@ impl Protocol {
         let process = self.process_of(id);
         let entry = &mut state.processes[process].entry;
         let cohort = entry.as_mut().map(|entry| &mut entry.cohort);
-        let Some(cohort) = cohort.filter(|cohort| cohort.contains(token)) else {
+        let Some(cohort) = cohort.filter(|cohort| cohort.contains(token.into())) else {
             return Passed::Ended(token); // a grant in a reply, or lost meanwhile
         };
-        let first = cohort.first();
-        match cohort.leave(token) {
+        let first = token_of(cohort.first());
+        match cohort.leave(token.into()) {
             Departure::Stale => return Passed::On,
             Departure::Ended => return Passed::Ended(first),
             Departure::Forgotten => {
@@ -678,7 +683,7 @@ impl Protocol {
     ) -> Vec<CallerId> {
         let to_come = self.to_come(state, process);
         let known = &mut state.processes[process].entry;
-        let lost = known.take_if(|entry| entry.cohort.first() < token);
+        let lost = known.take_if(|entry| token_of(entry.cohort.first()) < token);
         lost.map_or(Vec::new(), |_| to_come)
     }
 
@@ -689,7 +694,7 @@ impl Protocol {
         let Some(entry) = &mut state.processes[process].entry else {
             return;
         };
-        if entry.cohort.first() != first {
+        if token_of(entry.cohort.first()) != first {
             return;
         }
         let offered = entry.cohort.is_offered().then(|| entry.cohort.turn());
@@ -734,7 +739,7 @@ impl Protocol {
     pub(crate) fn give_up_turn(&self, state: &mut State, id: CallerId, token: Token) {
         let process = self.process_of(id);
         let entry = state.processes[process].entry.as_ref();
-        let has_turn = entry.is_some_and(|entry| entry.cohort.has_turn(token));
+        let has_turn = entry.is_some_and(|entry| entry.cohort.has_turn(token.into()));
         if has_turn && let Passed::Ended(first) = self.pass(state, id, token) {
             self.let_go(state, process, first);
         }
@@ -746,29 +751,29 @@ impl Protocol {
         state: &mut State,
         process: ProcessId,
         token: Token,
-        (asked, until): (Moment, Moment),
+        (sent, until): (Stamp, Moment),
     ) -> bool {
         let now = self.moment(state, process);
         let Some(entry) = &mut state.processes[process].entry else {
             return false;
         };
-        if entry.cohort.turn().token == token {
+        if token_of(entry.cohort.turn().token) == token {
             entry.renewing = false;
         }
         let answer = Confirmation {
-            asked,
+            asked: moment_of(sent),
             until,
             restarted: false,
         };
-        entry.cohort.confirm(token, answer, now)
+        entry.cohort.confirm(token.into(), answer, now)
     }
 
     /// From when a validity counts.
-    fn counted_from(&self, state: &State, process: ProcessId, sent: Moment) -> Moment {
+    fn counted_from(&self, state: &State, process: ProcessId, sent: Stamp) -> Moment {
         if self.is(Broken::DeadlineFromTheReply) {
             self.moment(state, process)
         } else {
-            sent
+            moment_of(sent)
         }
     }
 
@@ -777,7 +782,7 @@ impl Protocol {
         &self,
         state: &State,
         process: ProcessId,
-        sent: Moment,
+        sent: Stamp,
         validity: Tick,
     ) -> Moment {
         let time = self.scenario.terms.time(validity);

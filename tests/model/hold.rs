@@ -9,7 +9,7 @@ use crate::{
     cohorts::Passed,
     protocol::Protocol,
     server::Token,
-    state::{Behind, CallerId, Claim, End, Hold, Phase, Renewal, Script, State, Tick},
+    state::{Behind, CallerId, Claim, End, Hold, Phase, Renewal, Script, Stamp, State, Tick},
 };
 
 impl Protocol {
@@ -90,7 +90,7 @@ impl Protocol {
         &self,
         state: &mut State,
         id: CallerId,
-        sent: Moment,
+        sent: Stamp,
         renewal: Renewal,
         left: Option<Tick>,
     ) {

@@ -118,7 +118,7 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     }
     // Which is bounded: `TAKEN`.
     let cohort = process.entry.as_ref().map(|entry| &entry.cohort);
-    let cohort = cohort.filter(|cohort| cohort.first() == grant.token);
+    let cohort = cohort.filter(|cohort| cohort.first() == u64::from(grant.token));
     let is_offered = cohort.is_some_and(|cohort| {
         let to = &state.callers[usize::from(protocol.caller_of(cohort.turn().owner))];
         cohort.is_offered() && (to.waits() || to.behind.is_some())
@@ -127,7 +127,7 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
         return true;
     }
     let is_known = cohort.is_some_and(|cohort| !cohort.is_over());
-    let tokens = grant.token..grant.token + grant.owners.len() as u64;
+    let tokens = grant.token..grant.token + grant.owners.len() as Token;
     let is_its = |token: Option<Token>| token.is_some_and(|token| tokens.contains(&token));
     grant.owners.iter().any(|id| {
         let caller = &state.callers[usize::from(id)];

@@ -12,8 +12,8 @@ use crate::{
     scenario::Scenario,
     server::{Server, micros},
     state::{
-        Behind, Caller, CallerId, Event, Home, Link, Observed, Phase, Process, ProcessId, State,
-        Tick,
+        Behind, Caller, CallerId, Event, Home, Link, Observed, Phase, Process, ProcessId, Stamp,
+        State, Tick,
     },
 };
 
@@ -21,6 +21,10 @@ use crate::{
 const START: Tick = 3;
 /// By so much a clock jumps.
 const JUMP: Tick = 2;
+
+pub(crate) fn moment_of(stamp: Stamp) -> Moment {
+    Moment::new(Duration::from_millis(stamp.into()))
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Protocol {
@@ -108,8 +112,12 @@ impl Protocol {
 
     /// What the clock of a process says.
     pub(crate) fn moment(&self, state: &State, process: ProcessId) -> Moment {
-        let lag = Duration::from_millis(state.processes[process].lag.into());
-        Moment::new(self.scenario.terms.time(state.now)) - lag
+        moment_of(self.stamp(state, process))
+    }
+
+    pub(crate) fn stamp(&self, state: &State, process: ProcessId) -> Stamp {
+        let now = self.scenario.terms.millis(state.now) - u64::from(state.processes[process].lag);
+        Stamp::try_from(now).unwrap_or(Stamp::MAX)
     }
 
     pub(crate) fn clock_of(&self, state: &State, id: CallerId) -> Moment {
@@ -374,7 +382,7 @@ impl Model for Protocol {
             main: Link {
                 up: true,
                 floor,
-                answered: Moment::new(terms.time(START)),
+                answered: u16::try_from(terms.millis(START)).unwrap_or(0),
                 grouping: false,
                 requests: Vec::new(),
                 events: Vec::new(),

@@ -10,15 +10,15 @@ use crate::{
 };
 
 /// A fencing token, and in its unit the server's clock: so many grants fit into one tick.
-pub(crate) type Token = u64;
+pub(crate) type Token = u16;
 /// A score in the queue, in the unit of the server's clock.
-pub(crate) type Place = u64;
+pub(crate) type Place = u16;
 
 const MICROS_A_TICK: i16 = 16;
 
 /// The server's clock, fine enough that no two grants are given at one moment.
-pub(crate) fn micros(clock: Tick) -> u64 {
-    u64::try_from(i16::from(clock) * MICROS_A_TICK).unwrap_or(0)
+pub(crate) fn micros(clock: Tick) -> u16 {
+    u16::try_from(i16::from(clock) * MICROS_A_TICK).unwrap_or(0)
 }
 
 /// The string `token|lease|inbox|owner owner …`, and its expiry. The inbox is that of the first owner.

@@ -1,18 +1,19 @@
 //! A process's connections: what it sends, what it hears, its heartbeat, and what a break costs: `link.rs` of the runtime.
 
-use lock_core::lease::Moment;
-
 use crate::{
     broken::Broken,
     protocol::Protocol,
     server::{Found, Grant, micros},
-    state::{Behind, By, CallerId, End, Event, Phase, ProcessId, Reply, Request, Script, State},
+    state::{
+        Behind, By, CallerId, End, Event, Phase, ProcessId, Reply, Request, Script, Stamp, State,
+    },
 };
 
 impl Protocol {
     /// Over the link's connection, if there is one; else the next connection carries it.
     pub(crate) fn send(&self, state: &mut State, id: CallerId, script: Script) {
-        let (process, sent) = (self.process_of(id), self.clock_of(state, id));
+        let process = self.process_of(id);
+        let sent = self.stamp(state, process);
         let link = &mut state.processes[process].main;
         if link.up {
             link.requests.push(Request {
@@ -28,7 +29,8 @@ impl Protocol {
 
     /// Over the home link.
     pub(crate) fn send_from_home(&self, state: &mut State, id: CallerId, script: Script) {
-        let (process, sent) = (self.process_of(id), self.clock_of(state, id));
+        let process = self.process_of(id);
+        let sent = self.stamp(state, process);
         let request = Request {
             caller: id,
             sent,
@@ -52,7 +54,7 @@ impl Protocol {
         }
     }
 
-    pub(crate) fn hear_reply(&self, state: &mut State, id: CallerId, sent: Moment, reply: Reply) {
+    pub(crate) fn hear_reply(&self, state: &mut State, id: CallerId, sent: Stamp, reply: Reply) {
         let process = self.process_of(id);
         match reply {
             Reply::Acquired(acquired) => self.acquired(state, id, sent, acquired),
@@ -153,7 +155,7 @@ impl Protocol {
         &self,
         state: &mut State,
         id: CallerId,
-        sent: Moment,
+        sent: Stamp,
         found: Option<Found>,
         lost: bool,
     ) {
@@ -207,7 +209,7 @@ impl Protocol {
 
     /// `Ending::supervise` has a new connection, and everything unanswered is sent again.
     pub(crate) fn reconnect(&self, state: &mut State, process: ProcessId) {
-        let (floor, now) = (micros(state.server.clock), self.moment(state, process));
+        let (floor, now) = (micros(state.server.clock), self.stamp(state, process));
         let this = &mut state.processes[process];
         if self.scenario.terms.may_kill && !self.is(Broken::LateAcquireAccepted) {
             this.old = None; // CLIENT KILL
@@ -268,7 +270,7 @@ impl Protocol {
         }
         if let Reply::Renewed(renewal, _) = reply
             && let Some(entry) = &state.processes[self.process_of(id)].entry
-            && entry.cohort.has_turn(renewal.token)
+            && entry.cohort.has_turn(renewal.token.into())
         {
             let lease = self.scenario.terms.time(renewal.lease);
             self.renew_offer(state, self.process_of(id), lease);

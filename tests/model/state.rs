@@ -16,6 +16,8 @@ use crate::{
 
 /// A stretch of time: about a heartbeat.
 pub(crate) type Tick = i8;
+/// A moment of a process's clock, in ms.
+pub(crate) type Stamp = u16;
 pub(crate) type ProcessId = usize;
 /// A caller is one acquisition, and so one owner.
 pub(crate) type CallerId = u8;
@@ -116,7 +118,7 @@ pub(crate) struct Link {
     /// The server's time when it was made.
     pub(crate) floor: Token,
     /// When the newest command was sent whose reply has come (`Health::stamp`).
-    pub(crate) answered: Moment,
+    pub(crate) answered: Stamp,
     /// Whether a group's request is under way.
     pub(crate) grouping: bool,
     pub(crate) requests: Vec<Request>,
@@ -136,7 +138,7 @@ pub(crate) struct Home {
 pub(crate) struct Request {
     pub(crate) caller: CallerId,
     /// By the clock of its process.
-    pub(crate) sent: Moment,
+    pub(crate) sent: Stamp,
     pub(crate) script: Script,
 }
 
@@ -178,7 +180,7 @@ pub(crate) enum Event {
     Push(Push),
     Reply {
         caller: CallerId,
-        sent: Moment,
+        sent: Stamp,
         reply: Reply,
     },
 }
@@ -254,7 +256,7 @@ pub(crate) enum Phase {
     /// The reply has come, and its future was not polled since.
     Answered {
         reply: Acquired,
-        sent: Moment,
+        sent: Stamp,
     },
     /// The engine has given up what the reply may have granted, and its future was not polled since.
     Revoked,
