@@ -21,6 +21,8 @@ pub(crate) enum Broken {
     QueuesBehindItself,
     /// The same in a group.
     GroupQueuesBehindItself,
+    /// An owner that is told of its turn while its own request is under way gives back the turn, and does not leave.
+    OfferGivenBackAlone,
     /// A cancelled call sends nothing.
     CancelWithoutLeave,
     /// Leaving takes the caller out of the queue, and forgets that it may have been granted.

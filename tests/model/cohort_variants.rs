@@ -182,6 +182,7 @@ fn one_request_names_a_caller() {
 fn nobody_enters_while_a_request_names_him() {
     let faults = Faults {
         breaks: 1,
+        any: 3,
         ..cancels(2)
     };
     is_caught(

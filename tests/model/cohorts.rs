@@ -8,13 +8,13 @@ use lock_core::{
 
 use crate::{
     broken::Broken,
-    cohort::{Cohort, Confirmation, Departure, Seat, Turn},
+    cohort::{Cohort, Confirmation, Departure, Turn},
     few::Few,
     grant::{GrantSnapshot, Message},
     protocol::{Protocol, moment_of},
     server::{Found, Joined, Push, Token},
     state::{
-        By, Caller, CallerId, Claim, End, Entry, Phase, ProcessId, Renewal, Request, Script, Stamp,
+        By, Caller, CallerId, Entry, Phase, ProcessId, Renewal, Request, Script, Stamp,
         State, Tick,
     },
 };
@@ -72,7 +72,6 @@ impl Protocol {
                     Phase::Asking
                         | Phase::Answered { .. }
                         | Phase::Queued
-                        | Phase::Offered { .. }
                         | Phase::Confirming { .. }
                         | Phase::Inside(_)
                 )
@@ -85,8 +84,7 @@ impl Protocol {
         if !link.up || link.grouping {
             return;
         }
-        let asks =
-            |caller: &Caller| caller.joins && matches!(caller.phase, Phase::Asking | Phase::Queued);
+        let asks = |caller: &Caller| caller.joins && caller.is_waiting();
         let mut joins: Vec<CallerId> = self
             .callers_of(process)
             .filter(|id| asks(&state.callers[usize::from(*id)]))
@@ -103,8 +101,7 @@ impl Protocol {
             let caller = state.caller(id);
             caller.joins = false;
             caller.carried = Some(true);
-            // Its own request holds it by itself.
-            caller.resending = caller.phase == Phase::Queued;
+            caller.resending = true;
             members.push((id, caller.place));
         }
         let not_after = self.not_after(state, first);
@@ -136,9 +133,6 @@ impl Protocol {
             if place.is_some() {
                 caller.place = place;
             }
-            if caller.phase == Phase::Asking {
-                self.queued(state, id);
-            }
         }
         if let Some(found) = joined.found {
             self.take_up_described(state, process, sent, found, By::Resend);
@@ -161,11 +155,7 @@ impl Protocol {
         found: Found,
         by: By,
     ) {
-        let Found {
-            token,
-            owners,
-            left,
-        } = found;
+        let owners = found.owners;
         let first = owners.iter().next().unwrap_or_default();
         let unread = matches!(
             state.caller(first).phase,
@@ -174,13 +164,28 @@ impl Protocol {
         if owners.len() == 1 && unread && !self.is(Broken::UnreadGrantOffered) {
             return; // its own reply tells it
         }
+        let grant = self.described(state, process, sent, found);
+        self.take_up(state, process, &grant, by);
+    }
+
+    /// A grant as a reply tells of it.
+    pub(crate) fn described(
+        &self,
+        state: &State,
+        process: ProcessId,
+        sent: Stamp,
+        found: Found,
+    ) -> GrantSnapshot {
+        let Found {
+            token,
+            owners,
+            left,
+        } = found;
         let terms = &self.scenario.terms;
-        let lease = terms.millis(terms.lease(first));
+        let lease = terms.millis(terms.lease(owners.iter().next().unwrap_or_default()));
         let text = format!("{token}|{lease}|{SESSION}|{}", owners_text(owners));
         let asked = self.counted_from(state, process, sent);
-        let grant = GrantSnapshot::parse(&text, terms.millis(left), asked);
-        let grant = grant.expect("a reply can be read");
-        self.take_up(state, process, grant, by);
+        GrantSnapshot::parse(&text, terms.millis(left), asked).expect("a reply can be read")
     }
 
     /// A grant that was pushed.
@@ -202,13 +207,13 @@ impl Protocol {
         let Some(Message::Granted(_, grant)) = Message::read(&message, SESSION, after) else {
             panic!("a push can be read");
         };
-        self.take_up(state, process, grant, By::Push);
+        self.take_up(state, process, &grant, By::Push);
     }
 
     /// Begins the cohort of a grant that the server tells of, unless it is known already.
-    fn take_up(&self, state: &mut State, process: ProcessId, grant: GrantSnapshot, by: By) {
+    pub(crate) fn take_up(&self, state: &mut State, process: ProcessId, grant: &GrantSnapshot, by: By) {
         let now = self.moment(state, process);
-        let Some(cohort) = Cohort::new(&grant, now) else {
+        let Some(cohort) = Cohort::new(grant, now) else {
             return;
         };
         let first = token_of(grant.first);
@@ -275,12 +280,11 @@ impl Protocol {
     fn may_be_told(&self, state: &State, id: CallerId, first: Token) -> bool {
         let caller = &state.callers[usize::from(id)];
         let is_newer = |older: Token| older < first && !self.is(Broken::OlderGrantStands);
-        match caller.phase {
-            Phase::Asking | Phase::Answered { .. } => caller.early.is_none_or(is_newer),
-            Phase::Queued => true,
-            Phase::Offered { token } => is_newer(token),
-            _ => false,
-        }
+        let waits = matches!(
+            caller.phase,
+            Phase::Asking | Phase::Answered { .. } | Phase::Queued
+        );
+        waits && caller.turn().is_none_or(is_newer)
     }
 
     /// Offers the turn to the next member that still waits; false if there is none, or no time is left.
@@ -313,7 +317,7 @@ impl Protocol {
 
     fn offer(&self, state: &mut State, process: ProcessId, turn: Turn, now: Moment) {
         let id = self.caller_of(turn.owner);
-        let (since, missed) = (state.now, state.caller(id).missed);
+        let (since, missed) = (state.now, state.caller(id).attempt.0.missed());
         let Some(entry) = &mut state.processes[process].entry else {
             return;
         };
@@ -354,102 +358,6 @@ impl Protocol {
         }
     }
 
-    /// Tells a caller of its turn. One that is polled whenever it is woken takes it at once.
-    fn tell(&self, state: &mut State, id: CallerId, token: Token) {
-        let beside = self.is(Broken::EntersBesideItsRequest);
-        let caller = state.caller(id);
-        match caller.phase {
-            Phase::Asking | Phase::Answered { .. } if !beside => caller.early = Some(token),
-            _ => {
-                caller.phase = Phase::Offered { token };
-                self.poll_if_prompt(state, id);
-            }
-        }
-    }
-
-    pub(crate) fn poll_if_prompt(&self, state: &mut State, id: CallerId) {
-        if !self.scenario.terms.is_slow(id) {
-            self.poll(state, id);
-        }
-    }
-
-    /// Whether polling a slow caller changes anything.
-    pub(crate) fn may_poll(&self, state: &State, id: CallerId) -> bool {
-        let caller = &state.callers[usize::from(id)];
-        let renewing = |token: Token| {
-            let entry = state.processes[self.process_of(id)].entry.as_ref();
-            entry.is_some_and(|entry| entry.cohort.has_turn(token.into()) && entry.renewing)
-        };
-        match caller.phase {
-            Phase::Answered { .. } | Phase::Revoked => true,
-            Phase::Offered { token } => !caller.resending && !renewing(token),
-            Phase::Confirming { answer, .. } => answer.is_some(),
-            _ => false,
-        }
-    }
-
-    /// The caller's future is polled.
-    pub(crate) fn poll(&self, state: &mut State, id: CallerId) {
-        let Caller {
-            phase, resending, ..
-        } = *state.caller(id);
-        match phase {
-            Phase::Answered { reply, sent } => {
-                state.caller(id).phase = Phase::Asking;
-                self.read(state, id, sent, reply);
-            }
-            Phase::Revoked => self.begin_again(state, id),
-            Phase::Offered { token } if !resending => self.take_turn(state, id, token),
-            Phase::Confirming {
-                token,
-                answer: Some(until),
-            } => self.be_seated(state, id, token, until),
-            _ => {}
-        }
-    }
-
-    /// Asks the cohort to let it in; nothing lies between its answer and the step.
-    fn take_turn(&self, state: &mut State, id: CallerId, token: Token) {
-        let process = self.process_of(id);
-        let now = self.moment(state, process);
-        let entry = &mut state.processes[process].entry;
-        let seat = entry
-            .as_mut()
-            .map_or(Seat::Missed, |entry| entry.cohort.enter(token.into(), now));
-        match seat {
-            Seat::Inside(grant) => {
-                let until = grant.valid_until.expect("a grant of Redis ends");
-                self.be_seated(state, id, token, until);
-            }
-            Seat::Unconfirmed if self.is(Broken::AnswerSeats) => {
-                state.caller(id).phase = Phase::Confirming {
-                    token,
-                    answer: None,
-                };
-                self.renew_by_itself(state, id, token);
-            }
-            Seat::Unconfirmed => {
-                let renewing = entry.as_ref().is_some_and(|entry| entry.renewing);
-                if !renewing {
-                    let terms = &self.scenario.terms;
-                    self.renew_offer(state, process, terms.time(terms.lease(id)));
-                }
-            }
-            Seat::Missed => {
-                let known = entry.as_ref().filter(|entry| {
-                    let cohort = &entry.cohort;
-                    cohort.contains(token.into()) && !cohort.is_over() && cohort.until() > now
-                });
-                match known.map(|entry| entry.cohort.until()) {
-                    Some(until) if self.is(Broken::EntersWithoutOffer) => {
-                        self.be_seated(state, id, token, until);
-                    }
-                    _ => self.begin_again(state, id),
-                }
-            }
-        }
-    }
-
     /// As callers did before cohorts had offers.
     pub(crate) fn renew_by_itself(&self, state: &mut State, id: CallerId, token: Token) {
         let renewal = Renewal {
@@ -487,63 +395,6 @@ impl Protocol {
         match known {
             Some(_) if !has_turn => Err(()),
             known => Ok(known),
-        }
-    }
-
-    fn be_seated(&self, state: &mut State, id: CallerId, token: Token, until: Moment) {
-        let process = self.process_of(id);
-        let mut by = By::Pass;
-        if let Some(entry) = &mut state.processes[process].entry
-            && entry.cohort.has_turn(token.into())
-        {
-            entry.renewing = false;
-            if token_of(entry.cohort.first()) == token {
-                by = std::mem::replace(&mut entry.by, By::Pass);
-            }
-        }
-        let claim = Claim {
-            token,
-            validity: until.since(self.moment(state, process)),
-            until,
-            by,
-        };
-        self.enter(state, id, claim);
-    }
-
-    /// A member that has missed its turn goes on as another owner, with the place that it had: nothing that is under way
-    /// for the one before lets it in.
-    pub(crate) fn begin_again(&self, state: &mut State, id: CallerId) {
-        let now = state.now;
-        let caller = state.caller(id).clone();
-        let next = self.scenario.terms.next_owner(id);
-        let goes_on = now < caller.wait_until;
-        match next.filter(|_| goes_on) {
-            Some(next) => {
-                state.caller(id).phase = Phase::Ended(End::Missed);
-                self.give_up_as(state, id, &caller);
-                let other = state.caller(next);
-                other.wait_until = caller.wait_until;
-                other.began = caller.began;
-                other.place = caller.place;
-                other.missed = caller.missed + 1;
-                other.joined = caller.joined;
-                self.ask(state, next);
-            }
-            // No grant has this owner: it may as well go on itself.
-            None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
-                self.ask(state, id);
-            }
-            None => {
-                state.caller(id).phase = Phase::Ended(End::Busy);
-                self.give_up_as(state, id, &caller);
-            }
-        }
-    }
-
-    /// What the owner before may still have is given back, unless the engine has done so.
-    fn give_up_as(&self, state: &mut State, id: CallerId, before: &Caller) {
-        if before.phase != Phase::Revoked {
-            self.clean_up(state, id);
         }
     }
 
@@ -713,6 +564,7 @@ impl Protocol {
         for id in members {
             let caller = state.caller(*id);
             if caller.phase == Phase::Queued
+                && caller.is_waiting()
                 && (caller.place.is_some() || !self.is(Broken::ComesBackToAPlaceOnly))
             {
                 caller.joins = true;
@@ -732,16 +584,6 @@ impl Protocol {
         letting_go.push((first, until));
         if let Some(id) = self.callers_of(process).next() {
             self.send_from_home(state, id, Script::Release(first));
-        }
-    }
-
-    /// A caller that has its turn gives it up before it is inside: another member goes on.
-    pub(crate) fn give_up_turn(&self, state: &mut State, id: CallerId, token: Token) {
-        let process = self.process_of(id);
-        let entry = state.processes[process].entry.as_ref();
-        let has_turn = entry.is_some_and(|entry| entry.cohort.has_turn(token.into()));
-        if has_turn && let Passed::Ended(first) = self.pass(state, id, token) {
-            self.let_go(state, process, first);
         }
     }
 

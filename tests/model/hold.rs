@@ -2,44 +2,55 @@
 
 use std::time::Duration;
 
-use lock_core::lease::{CLAIM, Moment};
+use lock_core::lease::{CLAIM, Grant, Moment};
 
 use crate::{
     broken::Broken,
-    cohorts::Passed,
+    cohorts::{Passed, token_of},
     protocol::Protocol,
     server::Token,
-    state::{Behind, CallerId, Claim, End, Hold, Phase, Renewal, Script, Stamp, State, Tick},
+    state::{Behind, By, CallerId, End, Hold, Phase, Renewal, Script, Stamp, State, Tick},
 };
 
 impl Protocol {
-    /// `RedisAttempt::settle`, `HoldState::begin`, and the first poll of the body
-    pub(crate) fn enter(&self, state: &mut State, id: CallerId, claim: Claim) {
-        let now = self.clock_of(state, id);
-        let terms = &self.scenario.terms;
-        let hold = Hold {
-            token: claim.token,
-            since: state.now,
-            until: claim.until,
-            claim: claim.validity + Duration::from_millis(1) < terms.time(terms.lease(id)),
-            tended: state.now,
+    /// `HoldState::begin`, and the first poll of the body
+    pub(crate) fn enter(&self, state: &mut State, id: CallerId, grant: &Grant) {
+        let (terms, process) = (&self.scenario.terms, self.process_of(id));
+        let token = token_of(grant.token.get());
+        let until = grant.valid_until.expect("a lease on Redis ends");
+        let (mut by, mut fencing) = (By::Reply, token);
+        if grant.queued
+            && let Some(entry) = &mut state.processes[process].entry
+            && entry.cohort.contains(token.into())
+        {
+            let first = token_of(entry.cohort.first());
+            entry.renewing = false;
+            by = By::Pass;
+            if first == token {
+                by = std::mem::replace(&mut entry.by, By::Pass);
+            }
+            if self.is(Broken::MembersShareAToken) {
+                fencing = first;
+            }
+        }
+        let now = state.now;
+        state.caller(id).told = None;
+        state.caller(id).phase = Phase::Inside(Hold {
+            token,
+            since: now,
+            until,
+            claim: grant.validity + Duration::from_millis(1) < terms.time(terms.lease(id)),
+            tended: now,
             tending: false,
-            by: claim.by,
-        };
-        state.caller(id).early = None;
-        state.caller(id).phase = Phase::Inside(hold);
-        if now >= claim.until {
+            by,
+        });
+        if self.clock_of(state, id) >= until {
             self.lose(state, id);
             return;
         }
-        let known = self.known_by(state, self.process_of(id), claim.token);
-        let token = match known {
-            Some(first) if self.is(Broken::MembersShareAToken) => first,
-            _ => claim.token,
-        };
         let observed = &mut state.observed;
-        observed.begun_fell |= token <= observed.begun;
-        observed.begun = observed.begun.max(token);
+        observed.begun_fell |= fencing <= observed.begun;
+        observed.begun = observed.begun.max(fencing);
     }
 
     /// What the keeper has to do for a hold (`plan::step`): the lease that it asks for, 0 for a check.
@@ -117,7 +128,7 @@ impl Protocol {
             (None, until) => until.is_some(),
         };
         match &mut state.caller(id).phase {
-            Phase::Offered { token: of } if *of == token => self.poll_if_prompt(state, id),
+            Phase::Queued => self.poll_if_prompt(state, id),
             Phase::Inside(hold) if hold.token == token && hold.tending => {
                 hold.tending = false;
                 // An answer that arrives after the local deadline does not extend the hold.

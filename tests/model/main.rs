@@ -67,6 +67,9 @@ mod variants;
 mod wire;
 
 #[allow(dead_code, reason = "the engine uses all of it")]
+#[path = "../../lock-runtime/src/backend/redis/queue/attempt/state.rs"]
+mod attempt_state;
+#[allow(dead_code, reason = "the engine uses all of it")]
 #[path = "../../lock-runtime/src/backend/redis/queue/cohort/mod.rs"]
 mod cohort;
 #[allow(dead_code, reason = "the engine uses all of it")]

@@ -201,6 +201,7 @@ fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
 pub(crate) fn somebody_is_neglected(protocol: &Protocol, state: &State) -> bool {
     (0..).zip(&state.callers).any(|(id, caller)| {
         caller.phase == Phase::Queued
+            && caller.is_waiting()
             && state.processes[protocol.scenario.terms.process_of(id)]
                 .main
                 .up
@@ -240,10 +241,7 @@ pub(crate) const CRASH_INSIDE: Reached = ("a crash while holding", |_, state| {
 pub(crate) const SKIPPED: Reached = ("a dead waiter skipped", |_, state| state.observed.skipped);
 pub(crate) const CONFIRMED: Reached = ("a claim confirmed before the body starts", |_, state| {
     state.callers.iter().any(|caller| {
-        matches!(
-            caller.phase,
-            Phase::Confirming { .. } | Phase::Offered { .. }
-        )
+        matches!(caller.phase, Phase::Confirming { .. }) || caller.turn().is_some()
     })
 });
 pub(crate) const LOST: Reached = ("a holder told of its loss", |_, state| {

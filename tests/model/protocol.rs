@@ -6,13 +6,14 @@ use lock_core::lease::Moment;
 use stateright::{Model, Property};
 
 use crate::{
+    attempt_state::AttemptState,
     broken::Broken,
     cohorts::Chore,
     properties::{self, Promise},
     scenario::Scenario,
     server::{Server, micros},
     state::{
-        Behind, Caller, CallerId, Event, Home, Link, Observed, Phase, Process, ProcessId, Stamp,
+        Attempt, Behind, Caller, CallerId, Event, Home, Link, Observed, Phase, Process, ProcessId, Stamp,
         State, Tick,
     },
 };
@@ -405,8 +406,8 @@ impl Model for Protocol {
             asked: 0,
             place: None,
             joined: None,
-            missed: 0,
-            early: None,
+            attempt: Attempt(AttemptState::new()),
+            told: None,
             joins: false,
             resending: false,
             carried: None,
@@ -540,12 +541,12 @@ fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
         caller.began = 0;
         caller.asked = 0;
         caller.place = None;
-        caller.missed = 0;
-        caller.early = None;
+        caller.attempt = Attempt(AttemptState::new());
+        caller.told = None;
         caller.joins = false;
         if !matches!(
             caller.behind,
-            Some(Behind::Gate | Behind::Leave { .. } | Behind::LeaveFromHome { .. })
+            Some(Behind::Gate(_) | Behind::Leave { .. } | Behind::LeaveFromHome { .. })
         ) {
             caller.carried = None;
         }

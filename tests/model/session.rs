@@ -1,6 +1,7 @@
 //! A process's connections: what it sends, what it hears, its heartbeat, and what a break costs: `link.rs` of the runtime.
 
 use crate::{
+    attempt_state,
     broken::Broken,
     protocol::Protocol,
     server::{Found, Grant, micros},
@@ -123,7 +124,10 @@ impl Protocol {
         let place = |id: &CallerId| state.callers[usize::from(*id)].place;
         let waiters = self
             .callers_of(process)
-            .filter(|id| state.callers[usize::from(*id)].phase == Phase::Queued);
+            .filter(|id| {
+                let caller = &state.callers[usize::from(*id)];
+                caller.phase == Phase::Queued && caller.is_waiting() && caller.place.is_some()
+            });
         if self.is(Broken::LookAsksForAnybody) {
             waiters.collect()
         } else {
@@ -172,7 +176,7 @@ impl Protocol {
     pub(crate) fn resend(&self, state: &mut State, process: ProcessId) {
         let mut queued: Vec<_> = self
             .callers_of(process)
-            .filter(|id| state.caller(*id).phase == Phase::Queued)
+            .filter(|id| state.caller(*id).phase == Phase::Queued && state.caller(*id).is_waiting())
             .collect();
         // Else the one under way goes first, and settles it.
         queued.retain(|id| !state.caller(*id).resending);
@@ -197,6 +201,7 @@ impl Protocol {
         for id in self.callers_of(process) {
             let caller = state.caller(id);
             caller.carried = caller.carried.map(|_| false);
+            caller.joins |= caller.resending;
             if let Some(Behind::Leave { .. }) = caller.behind {
                 self.leave_from_home(state, id);
             }
@@ -224,22 +229,16 @@ impl Protocol {
                 self.open_gate(state, id);
             }
         }
-        for id in self.callers_of(process) {
-            let queues =
-                state.caller(id).phase == Phase::Asking && self.scenario.terms.wait(id) > 0;
-            let by_group = self.comes_back(state, id) || self.has_company(state, id);
-            state.caller(id).joins |= queues && by_group;
-        }
-        let joins: Vec<_> = state.callers.iter().map(|caller| caller.joins).collect();
         self.resend(state, process);
         for id in self.callers_of(process) {
             if self.is(Broken::WaitBeginsAnew) && state.caller(id).waits() {
                 state.caller(id).wait_until = state.now + self.scenario.terms.wait(id);
             }
-            let alone = !joins[usize::from(id)] || self.is(Broken::AloneAndWithTheGroup);
             match state.caller(id).phase {
-                // Else with the group.
-                Phase::Asking if alone => self.send_acquire(state, id),
+                Phase::Asking => {
+                    self.on(state, id, attempt_state::Event::Broken);
+                }
+                Phase::Queued if self.is(Broken::AloneAndWithTheGroup) => self.send_acquire(state, id),
                 Phase::Confirming {
                     token,
                     answer: None,
@@ -247,11 +246,9 @@ impl Protocol {
                 Phase::Leaving { .. } => self.send_leave(state, id),
                 Phase::Releasing { first, .. } => self.send(state, id, Script::Release(first)),
                 Phase::Idle
-                | Phase::Asking
                 | Phase::Answered { .. }
                 | Phase::Revoked
                 | Phase::Queued
-                | Phase::Offered { .. }
                 | Phase::Confirming { .. }
                 | Phase::Inside(_)
                 | Phase::Ended(_) => {}
@@ -303,7 +300,7 @@ impl Protocol {
             state.observed.outlived |= inside && outlives;
             let caller = state.caller(id);
             caller.behind = None;
-            caller.early = None;
+            caller.told = None;
             caller.joins = false;
             caller.resending = false;
             if !matches!(caller.phase, Phase::Ended(_)) {

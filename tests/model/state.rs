@@ -1,14 +1,13 @@
 //! A state of the model: the server, the processes with their connections, the callers, and what may still go wrong.
 
-use std::{
-    hash::{Hash, Hasher},
-    time::Duration,
-};
+use std::hash::{Hash, Hasher};
 
 use lock_core::lease::Moment;
 
 use crate::{
+    attempt_state::AttemptState,
     cohort::Cohort,
+    cohorts::token_of,
     few::Few,
     scenario::Faults,
     server::{Acquired, Found, Joined, Place, Push, Server, Token},
@@ -198,6 +197,19 @@ pub(crate) enum Reply {
     Looked(Option<Found>, bool),
 }
 
+/// The acquisition of a caller. The model's phase says more of it than its own, and nothing is refused, so that it is
+/// hashed without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Attempt(pub(crate) AttemptState);
+
+impl Hash for Attempt {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self(attempt) = self;
+        let settled = attempt.is_settled();
+        (attempt.offer(), attempt.place(), attempt.missed(), settled).hash(state);
+    }
+}
+
 /// One call of an annotated function (`wait.rs`, `attempt.rs`, `hold.rs`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Caller {
@@ -211,10 +223,9 @@ pub(crate) struct Caller {
     pub(crate) place: Option<Place>,
     /// As which it joined the queue, for the properties.
     pub(crate) joined: Option<u8>,
-    /// How many turns its acquisition has missed.
-    pub(crate) missed: u32,
-    /// An offer that came before the reply that says that the caller is queued.
-    pub(crate) early: Option<Token>,
+    pub(crate) attempt: Attempt,
+    /// The turn that it was told of last, and has not read.
+    pub(crate) told: Option<Token>,
     /// Goes with the next group's request.
     pub(crate) joins: bool,
     /// Whether the link has sent the request again, and not been answered: until then the gate is held (`Args::gate`),
@@ -223,16 +234,6 @@ pub(crate) struct Caller {
     /// Whether the connection that carried the newest request still stands; none if nothing was sent.
     pub(crate) carried: Option<bool>,
     pub(crate) behind: Option<Behind>,
-}
-
-/// A grant, as its owner knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Claim {
-    pub(crate) token: Token,
-    pub(crate) validity: Duration,
-    /// The local deadline.
-    pub(crate) until: Moment,
-    pub(crate) by: By,
 }
 
 /// How the owner heard of its grant.
@@ -260,12 +261,8 @@ pub(crate) enum Phase {
     },
     /// The engine has given up what the reply may have granted, and its future was not polled since.
     Revoked,
-    /// Waits for its turn.
+    /// Waits for its turn, or has an offer and waits for the gate or for the engine's renewal.
     Queued,
-    /// Was told of its turn, and has not entered: it is polled late, or waits for the gate or for the engine's renewal.
-    Offered {
-        token: Token,
-    },
     /// Renews its turn by itself (`Broken::AnswerSeats`), with what the server has answered.
     Confirming {
         token: Token,
@@ -319,8 +316,8 @@ pub(crate) enum End {
 /// What goes on behind the caller's back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Behind {
-    /// Waits for the gate.
-    Gate,
+    /// Waits for the gate, with the offer to give back.
+    Gate(Option<Token>),
     /// Leaves over the connection that carried the request, so that the server keeps the order of the two.
     Leave {
         since: Tick,
@@ -356,28 +353,23 @@ impl Caller {
                 | Phase::Answered { .. }
                 | Phase::Revoked
                 | Phase::Queued
-                | Phase::Offered { .. }
                 | Phase::Confirming { .. }
                 | Phase::Leaving { .. }
         )
     }
 
-    /// Whether it is to be given its turn: it has had none, and has not left.
+    /// Whether it is to be told of its turn: it has not been, and has not left.
     pub(crate) fn is_waiting(&self) -> bool {
-        match self.phase {
-            Phase::Asking | Phase::Answered { .. } => self.early.is_none(),
-            Phase::Queued => true,
-            _ => false,
-        }
+        let waits = matches!(
+            self.phase,
+            Phase::Asking | Phase::Answered { .. } | Phase::Queued
+        );
+        waits && self.turn().is_none()
     }
 
-    /// The token of the turn that it has, and is not inside with yet.
+    /// The token of the turn that it is offered.
     pub(crate) fn turn(&self) -> Option<Token> {
-        match self.phase {
-            Phase::Asking | Phase::Answered { .. } => self.early,
-            Phase::Offered { token } | Phase::Confirming { token, .. } => Some(token),
-            _ => None,
-        }
+        self.told.or_else(|| self.attempt.0.offer().map(token_of))
     }
 
     /// A token of the grant that it is inside with, or gives back.

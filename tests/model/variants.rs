@@ -153,6 +153,23 @@ fn the_gate_stays_shut_until_the_old_connection_is_closed() {
     );
 }
 
+/// The request that was sent again may be read after the release: the engine's releases go over another connection.
+#[test]
+fn who_gives_back_a_turn_leaves_as_well() {
+    let faults = Faults {
+        breaks: 1,
+        cancels: 1,
+        any: 2,
+        ..NONE
+    };
+    is_caught(
+        Broken::OfferGivenBackAlone,
+        callers(&[0, 1]),
+        faults,
+        TOLD,
+    );
+}
+
 #[test]
 fn a_request_sent_again_finds_its_grant() {
     let faults = Faults {
