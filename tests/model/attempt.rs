@@ -234,32 +234,31 @@ impl Protocol {
 
     /// An owner ends: what it may have is given back in the background.
     fn give_up(&self, state: &mut State, id: CallerId, end: End) {
-        let alone_as_well = self.is(Broken::AloneAndWithTheGroup);
         let caller = state.caller(id);
         let revoked = caller.phase == Phase::Revoked;
-        let answered = caller.phase == Phase::Queued && !alone_as_well;
+        let answered = caller.phase == Phase::Queued;
         let offer = caller.turn();
         caller.phase = Phase::Ended(end);
         caller.told = None;
         if revoked {
             return; // the engine has done so
         }
-        match offer {
-            Some(_) if caller.resending => caller.behind = Some(Behind::Gate(offer)),
-            Some(token) => {
-                self.give_back(state, id, token);
-                if !answered && !self.is(Broken::OfferGivenBackAlone) {
-                    self.clean_up(state, id);
-                }
-            }
-            None => self.clean_up(state, id),
+        if offer.is_some() && caller.resending {
+            caller.behind = Some(Behind::Gate(offer));
+        } else {
+            self.give_back(state, id, offer, answered);
         }
     }
 
-    /// Gives back a turn that nobody takes.
-    fn give_back(&self, state: &mut State, id: CallerId, token: Token) {
-        if let Passed::Ended(first) = self.pass(state, id, token) {
+    /// Gives back a turn that nobody takes, and what a request of its own may get.
+    fn give_back(&self, state: &mut State, id: CallerId, offer: Option<Token>, answered: bool) {
+        if let Some(token) = offer
+            && let Passed::Ended(first) = self.pass(state, id, token)
+        {
             self.let_go(state, self.process_of(id), first);
+        }
+        if offer.is_none() || !answered && !self.is(Broken::OfferGivenBackAlone) {
+            self.clean_up(state, id);
         }
     }
 
@@ -374,10 +373,7 @@ impl Protocol {
         caller.resending = false;
         if let Some(Behind::Gate(offer)) = caller.behind {
             caller.behind = None;
-            match offer {
-                Some(token) => self.give_back(state, id, token),
-                None => self.clean_up(state, id),
-            }
+            self.give_back(state, id, offer, true);
             return;
         }
         match caller.phase {

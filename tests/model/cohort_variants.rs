@@ -4,7 +4,7 @@ use crate::{
     broken::Broken,
     check,
     cohort_scenarios::{callers, late_block},
-    properties::{BEGUN, CRASH, EXCLUSION, FORGOTTEN, ORDER, TOKENS, TOLD},
+    properties::{BEGUN, CRASH, EXCLUSION, FORGOTTEN, LEFT, ORDER, TOKENS, TOLD},
     scenario::{Faults, Scenario, Terms},
 };
 
@@ -175,7 +175,7 @@ fn one_request_names_a_caller() {
         breaks: 1,
         ..cancels(2)
     };
-    is_caught(Broken::AloneAndWithTheGroup, callers(&[0, 0]), faults, TOLD);
+    is_caught(Broken::AloneAndWithTheGroup, callers(&[0, 0]), faults, LEFT);
 }
 
 #[test]

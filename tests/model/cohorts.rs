@@ -14,8 +14,7 @@ use crate::{
     protocol::{Protocol, moment_of},
     server::{Found, Joined, Push, Token},
     state::{
-        By, Caller, CallerId, Entry, Phase, ProcessId, Renewal, Request, Script, Stamp,
-        State, Tick,
+        By, Caller, CallerId, Entry, Phase, ProcessId, Renewal, Request, Script, Stamp, State, Tick,
     },
 };
 
@@ -211,7 +210,13 @@ impl Protocol {
     }
 
     /// Begins the cohort of a grant that the server tells of, unless it is known already.
-    pub(crate) fn take_up(&self, state: &mut State, process: ProcessId, grant: &GrantSnapshot, by: By) {
+    pub(crate) fn take_up(
+        &self,
+        state: &mut State,
+        process: ProcessId,
+        grant: &GrantSnapshot,
+        by: By,
+    ) {
         let now = self.moment(state, process);
         let Some(cohort) = Cohort::new(grant, now) else {
             return;

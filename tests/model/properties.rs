@@ -240,9 +240,10 @@ pub(crate) const CRASH_INSIDE: Reached = ("a crash while holding", |_, state| {
 });
 pub(crate) const SKIPPED: Reached = ("a dead waiter skipped", |_, state| state.observed.skipped);
 pub(crate) const CONFIRMED: Reached = ("a claim confirmed before the body starts", |_, state| {
-    state.callers.iter().any(|caller| {
-        matches!(caller.phase, Phase::Confirming { .. }) || caller.turn().is_some()
-    })
+    state
+        .callers
+        .iter()
+        .any(|caller| matches!(caller.phase, Phase::Confirming { .. }) || caller.turn().is_some())
 });
 pub(crate) const LOST: Reached = ("a holder told of its loss", |_, state| {
     ended(state, End::Lost)

@@ -13,8 +13,8 @@ use crate::{
     scenario::Scenario,
     server::{Server, micros},
     state::{
-        Attempt, Behind, Caller, CallerId, Event, Home, Link, Observed, Phase, Process, ProcessId, Stamp,
-        State, Tick,
+        Attempt, Behind, Caller, CallerId, Event, Home, Link, Observed, Phase, Process, ProcessId,
+        Stamp, State, Tick,
     },
 };
 

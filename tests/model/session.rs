@@ -122,12 +122,10 @@ impl Protocol {
             return Vec::new();
         }
         let place = |id: &CallerId| state.callers[usize::from(*id)].place;
-        let waiters = self
-            .callers_of(process)
-            .filter(|id| {
-                let caller = &state.callers[usize::from(*id)];
-                caller.phase == Phase::Queued && caller.is_waiting() && caller.place.is_some()
-            });
+        let waiters = self.callers_of(process).filter(|id| {
+            let caller = &state.callers[usize::from(*id)];
+            caller.phase == Phase::Queued && caller.is_waiting() && caller.place.is_some()
+        });
         if self.is(Broken::LookAsksForAnybody) {
             waiters.collect()
         } else {
@@ -238,7 +236,9 @@ impl Protocol {
                 Phase::Asking => {
                     self.on(state, id, attempt_state::Event::Broken);
                 }
-                Phase::Queued if self.is(Broken::AloneAndWithTheGroup) => self.send_acquire(state, id),
+                Phase::Queued if self.is(Broken::AloneAndWithTheGroup) => {
+                    self.send_acquire(state, id)
+                }
                 Phase::Confirming {
                     token,
                     answer: None,

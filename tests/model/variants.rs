@@ -162,12 +162,7 @@ fn who_gives_back_a_turn_leaves_as_well() {
         any: 2,
         ..NONE
     };
-    is_caught(
-        Broken::OfferGivenBackAlone,
-        callers(&[0, 1]),
-        faults,
-        TOLD,
-    );
+    is_caught(Broken::OfferGivenBackAlone, callers(&[0, 1]), faults, TOLD);
 }
 
 #[test]
