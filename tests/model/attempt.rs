@@ -236,7 +236,6 @@ impl Protocol {
     fn give_up(&self, state: &mut State, id: CallerId, end: End) {
         let caller = state.caller(id);
         let revoked = caller.phase == Phase::Revoked;
-        let answered = caller.phase == Phase::Queued;
         let offer = caller.turn();
         caller.phase = Phase::Ended(end);
         caller.told = None;
@@ -246,18 +245,18 @@ impl Protocol {
         if offer.is_some() && caller.resending {
             caller.behind = Some(Behind::Gate(offer));
         } else {
-            self.give_back(state, id, offer, answered);
+            self.give_back(state, id, offer);
         }
     }
 
-    /// Gives back a turn that nobody takes, and what a request of its own may get.
-    fn give_back(&self, state: &mut State, id: CallerId, offer: Option<Token>, answered: bool) {
+    /// Gives back a turn that nobody takes, and what a request has got since.
+    fn give_back(&self, state: &mut State, id: CallerId, offer: Option<Token>) {
         if let Some(token) = offer
             && let Passed::Ended(first) = self.pass(state, id, token)
         {
             self.let_go(state, self.process_of(id), first);
         }
-        if offer.is_none() || !answered && !self.is(Broken::OfferGivenBackAlone) {
+        if offer.is_none() || !self.is(Broken::OfferGivenBackAlone) {
             self.clean_up(state, id);
         }
     }
@@ -373,7 +372,7 @@ impl Protocol {
         caller.resending = false;
         if let Some(Behind::Gate(offer)) = caller.behind {
             caller.behind = None;
-            self.give_back(state, id, offer, true);
+            self.give_back(state, id, offer);
             return;
         }
         match caller.phase {

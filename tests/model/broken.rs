@@ -21,7 +21,7 @@ pub(crate) enum Broken {
     QueuesBehindItself,
     /// The same in a group.
     GroupQueuesBehindItself,
-    /// An owner that is told of its turn while its own request is under way gives back the turn, and does not leave.
+    /// An owner that gives back its turn does not leave as well: a request for it that is read later may get it the lock.
     OfferGivenBackAlone,
     /// A cancelled call sends nothing.
     CancelWithoutLeave,
