@@ -314,10 +314,7 @@ impl Protocol {
                     queued: false,
                     ..queued_grant(token, until, self.scenario.terms.time(lease))
                 };
-                let lost = self.supersede(state, process, token);
-                self.on(state, id, Event::Granted(grant));
-                self.queue_again(state, process, &lost);
-                return;
+                Event::Granted(grant)
             }
             Acquired::Held(found) if self.scenario.terms.wait(id) == 0 => {
                 Event::Granted(self.described(state, process, sent, found).sole())

@@ -234,7 +234,7 @@ impl Protocol {
         if let [owner] = grant.owners[..]
             && !self.may_be_told(state, self.caller_of(owner), first)
         {
-            return; // an owner that has gone meanwhile gives the grant back by itself
+            return; // an owner that has left gives the grant back by itself
         }
         let replaced = state.processes[process].entry.replace(Entry {
             cohort,
@@ -474,6 +474,16 @@ impl Protocol {
         }
     }
 
+    /// The server was asked then, and knows this owner neither as queued nor as a member of the grant: the grant that it
+    /// is to come in is lost.
+    pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
+        let entry = state.processes[self.process_of(id)].entry.as_ref()?;
+        let cohort = &entry.cohort;
+        let lost = !cohort.is_over() && cohort.was_known_at(moment_of(sent));
+        let is_its = lost && cohort.to_come().contains(&owner_id(id));
+        is_its.then(|| token_of(cohort.first()))
+    }
+
     fn end(&self, state: &mut State, process: ProcessId) {
         if let Some(Entry { cohort, .. }) = &mut state.processes[process].entry {
             cohort.end();
@@ -527,20 +537,6 @@ impl Protocol {
         {
             self.send(state, *id, Script::Release(first));
         }
-    }
-
-    /// The server has given the lock to a caller again, in the answer to its own request: a grant that was given before
-    /// is lost. Who of it still waits afterwards has to queue again.
-    pub(crate) fn supersede(
-        &self,
-        state: &mut State,
-        process: ProcessId,
-        token: Token,
-    ) -> Vec<CallerId> {
-        let to_come = self.to_come(state, process);
-        let known = &mut state.processes[process].entry;
-        let lost = known.take_if(|entry| token_of(entry.cohort.first()) < token);
-        lost.map_or(Vec::new(), |_| to_come)
     }
 
     /// The server does not hold the grant any more: who still waits queues again.

@@ -166,7 +166,11 @@ impl Protocol {
             self.take_up_described(state, self.process_of(id), sent, found, By::Look);
         }
         if lost {
-            self.resend(state, self.process_of(id));
+            let process = self.process_of(id);
+            if let Some(first) = self.lost_member(state, id, sent) {
+                self.lose_cohort(state, process, first);
+            }
+            self.resend(state, process);
         }
     }
 
