@@ -1,4 +1,7 @@
-//! An attempt to acquire, from its first request to its grant or its leaving: `attempt.rs` and `wait.rs` of the runtime.
+//! An acquisition, from its first request to its grant or its leaving. The engine's [`AttemptState`] decides; this file
+//! drives it as `attempt/mod.rs` and `cleanup.rs` of the runtime do.
+//!
+//! [`AttemptState`]: crate::attempt_state::AttemptState
 
 use std::time::Duration;
 
@@ -33,7 +36,7 @@ fn queued_grant(token: Token, until: Moment, validity: Duration) -> Grant {
 }
 
 impl Protocol {
-    /// `Budget::of`, then `enter()`
+    /// A call begins.
     pub(crate) fn begin(&self, state: &mut State, id: CallerId) {
         let now = state.now;
         let wait = self.scenario.terms.wait(id).max(PATIENCE);
@@ -54,7 +57,7 @@ impl Protocol {
         {
             state.caller(id).joins = true;
             self.on(state, id, Event::Joins);
-            self.group(state, self.process_of(id));
+            self.send_batch(state, self.process_of(id));
         } else {
             self.ask_alone(state, id);
         }
@@ -261,7 +264,7 @@ impl Protocol {
         }
     }
 
-    /// Whether it has had a place, which only a group's request can tell the server.
+    /// Whether it has had a place, which only a batch can tell the server.
     pub(crate) fn comes_back(&self, state: &State, id: CallerId) -> bool {
         state.callers[usize::from(id)].place.is_some() && !self.is(Broken::HeadBeforeWhoComesBack)
     }
@@ -363,7 +366,7 @@ impl Protocol {
         self.clean_up(state, id);
     }
 
-    /// The link's own request was answered, or its connection is gone.
+    /// The session's own request was answered, or its connection is gone.
     pub(crate) fn open_gate(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id);
         caller.resending = false;
@@ -392,7 +395,7 @@ impl Protocol {
         ) && state.now >= caller.wait_until
     }
 
-    /// `acquire` in `wait.rs`, its second half
+    /// The end of the wait: it enters by an offer that it has, or leaves.
     pub(crate) fn stop_waiting(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         let once = self.scenario.terms.wait(id) == 0;
@@ -545,7 +548,7 @@ impl Protocol {
             _ => {}
         }
         match state.caller(id).behind {
-            // Of no use to anybody else either: the home link goes on.
+            // Of no use to anybody else either: the home session goes on.
             Some(Behind::Leave { .. }) => self.break_main(state, self.process_of(id)),
             Some(Behind::LeaveFromHome { until, .. }) if now < until => {
                 self.leave_from_home(state, id);

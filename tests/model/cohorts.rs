@@ -1,6 +1,8 @@
 //! The registry of a process's cohorts, and the requests that queue several of its callers. The engine's [`Cohort`]
 //! decides; this file drives it as `cohorts.rs` and `grants.rs` of the runtime do.
 
+use std::time::Duration;
+
 use lock_core::{
     lease::{Moment, less_drift},
     owner::OwnerId,
@@ -18,8 +20,11 @@ use crate::{
     },
 };
 
-/// The session of the model's processes. Each has its own, so that one name does for all.
+/// The id of a session. Each process has one, and hears nothing of the others', so that one name does for all.
 const SESSION: &str = "session";
+
+/// How often the engine renews offers.
+const HEARTBEAT: Duration = Duration::from_millis(200);
 
 /// What becomes of a grant whose turn is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +43,7 @@ pub(crate) enum Chore {
     /// Nobody has taken the offer.
     PassOn,
     /// The offer is renewed to this lease.
-    Renew(std::time::Duration),
+    Renew(Duration),
 }
 
 pub(crate) fn owner_id(id: CallerId) -> OwnerId {
@@ -61,7 +66,7 @@ impl Protocol {
         caller.expect("an owner is a caller").0
     }
 
-    /// Whether another caller of its process is at the lock: then a caller queues with the group.
+    /// Whether another caller of its process is at the lock: then a caller queues in a batch.
     pub(crate) fn has_company(&self, state: &State, id: CallerId) -> bool {
         self.callers_of(self.process_of(id)).any(|other| {
             let other_phase = state.callers[usize::from(other)].phase;
@@ -77,10 +82,10 @@ impl Protocol {
         })
     }
 
-    /// Sends the next group's request, unless one is under way.
-    pub(crate) fn group(&self, state: &mut State, process: ProcessId) {
-        let link = &state.processes[process].main;
-        if !link.up || link.grouping {
+    /// Sends the next batch, unless one is under way.
+    pub(crate) fn send_batch(&self, state: &mut State, process: ProcessId) {
+        let session = &state.processes[process].main;
+        if !session.up || session.sending_batch {
             return;
         }
         let asks = |caller: &Caller| caller.joins && caller.is_waiting();
@@ -106,7 +111,7 @@ impl Protocol {
         let not_after = self.not_after(state, first);
         let sent = self.stamp(state, process);
         let this = &mut state.processes[process];
-        this.main.grouping = true;
+        this.main.sending_batch = true;
         this.main.requests.push(Request {
             caller: first,
             sent,
@@ -114,7 +119,7 @@ impl Protocol {
         });
     }
 
-    /// The answer to a group's request.
+    /// The answer to a batch.
     pub(crate) fn joined(
         &self,
         state: &mut State,
@@ -141,8 +146,8 @@ impl Protocol {
                 self.open_gate(state, id);
             }
         }
-        state.processes[process].main.grouping = false;
-        self.group(state, process);
+        state.processes[process].main.sending_batch = false;
+        self.send_batch(state, process);
     }
 
     /// A grant that a reply describes, valid from the sending of its request.
@@ -226,7 +231,7 @@ impl Protocol {
             let newer = known.first() > grant.first;
             let again = grant.is_pushed || !known.is_suspended();
             let is_known = newer || known.first() == grant.first && again;
-            if is_known && !self.is(Broken::KnownBlockTakenUpAnew) {
+            if is_known && !self.is(Broken::KnownCohortTakenUpAgain) {
                 state.observed.told_again = true;
                 return;
             }
@@ -244,7 +249,7 @@ impl Protocol {
         });
         if !self.has_waiting(state, process) {
             state.observed.nobody_left |= grant.owners.len() > 1;
-            if self.is(Broken::EmptyBlockStays) {
+            if self.is(Broken::EmptyCohortStays) {
                 state.processes[process].entry = None;
                 return;
             }
@@ -297,7 +302,7 @@ impl Protocol {
         let now = self.moment(state, process);
         while let Some(entry) = &mut state.processes[process].entry {
             let next = if self.is(Broken::PassIgnoresDeadline) {
-                entry.cohort.next(Moment::new(std::time::Duration::ZERO))
+                entry.cohort.next(Moment::new(Duration::ZERO))
             } else {
                 entry.cohort.next(now)
             };
@@ -404,12 +409,7 @@ impl Protocol {
     }
 
     /// The engine renews the grant of an offer.
-    pub(crate) fn renew_offer(
-        &self,
-        state: &mut State,
-        process: ProcessId,
-        lease: std::time::Duration,
-    ) {
+    pub(crate) fn renew_offer(&self, state: &mut State, process: ProcessId, lease: Duration) {
         if let Some(entry) = &mut state.processes[process].entry
             && entry.cohort.is_offered()
         {
@@ -433,7 +433,7 @@ impl Protocol {
             return None;
         }
         if cohort.is_late(now)
-            && !self.is(Broken::LostBlockStaysAway)
+            && !self.is(Broken::LostCohortStaysAway)
             && self.has_waiting(state, process)
         {
             return Some(Chore::Suspend);
@@ -468,7 +468,7 @@ impl Protocol {
         if let Some(Entry { cohort, .. }) = &mut state.processes[process].entry {
             let had = cohort.turn();
             cohort.suspend();
-            state.observed.lost_block = true;
+            state.observed.lost_cohort = true;
             self.queue_again(state, process, &to_come);
             self.poll_if_prompt(state, self.caller_of(had.owner));
         }
@@ -520,8 +520,8 @@ impl Protocol {
 
     /// The local deadline of a cohort has passed while members wait: they queue again. False if they do not.
     fn queue_again_late(&self, state: &mut State, process: ProcessId, first: Token) -> bool {
-        state.observed.lost_block = true;
-        if self.is(Broken::LostBlockStaysAway) {
+        state.observed.lost_cohort = true;
+        if self.is(Broken::LostCohortStaysAway) {
             return false;
         }
         let to_come = self.to_come(state, process);
@@ -532,7 +532,7 @@ impl Protocol {
     }
 
     fn release_before(&self, state: &mut State, members: &[CallerId], first: Token) {
-        if self.is(Broken::LostBlockReleasedFirst)
+        if self.is(Broken::LostCohortReleasedFirst)
             && let Some(id) = members.first()
         {
             self.send(state, *id, Script::Release(first));
@@ -554,8 +554,8 @@ impl Protocol {
         if let Some(Turn { owner, .. }) = offered {
             self.poll_if_prompt(state, self.caller_of(owner));
         }
-        state.observed.lost_block |= waited_for;
-        if !self.is(Broken::LostBlockStaysAway) {
+        state.observed.lost_cohort |= waited_for;
+        if !self.is(Broken::LostCohortStaysAway) {
             self.release_before(state, &to_come, first);
             self.queue_again(state, process, &to_come);
         }
@@ -571,10 +571,10 @@ impl Protocol {
                 caller.joins = true;
             }
         }
-        self.group(state, process);
+        self.send_batch(state, process);
     }
 
-    /// Releases a block in the background.
+    /// Releases a cohort in the background.
     pub(crate) fn let_go(&self, state: &mut State, process: ProcessId, first: Token) {
         let terms = &self.scenario.terms;
         let until: Tick = state.now + terms.longest_lease().max(terms.claim);
@@ -637,6 +637,3 @@ impl Protocol {
         }
     }
 }
-
-/// How often the engine looks after offers.
-const HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(200);

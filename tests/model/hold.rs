@@ -1,4 +1,4 @@
-//! A hold: its local deadline, its keeper and its release: `hold.rs`, `renewal.rs` and `plan.rs` of the runtime.
+//! A hold: its local deadline, its renewals and its release, as in `lease/` of the runtime.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ impl Protocol {
         observed.begun = observed.begun.max(fencing);
     }
 
-    /// What the keeper has to do for a hold (`plan::step`): the lease that it asks for, 0 for a check.
+    /// What is due for a hold: the lease that a renewal asks for, 0 for a check.
     pub(crate) fn tending(&self, state: &State, id: CallerId) -> Option<Tick> {
         let (terms, faults) = (&self.scenario.terms, &self.scenario.faults);
         let now = state.now;
@@ -156,7 +156,7 @@ impl Protocol {
         }
     }
 
-    /// `EntryDuty::leave`. Only the last member of a block sends anything.
+    /// `EntryDuty::leave`. Only the last member of a cohort sends anything.
     pub(crate) fn finish(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         if let Phase::Inside(Hold { token, until, .. }) = state.caller(id).phase {

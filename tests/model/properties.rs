@@ -226,8 +226,8 @@ fn ended(state: &State, end: End) -> bool {
 }
 
 pub(crate) const HANDOFF: Reached = ("a handoff by push", |_, state| entered_by(state, By::Push));
-pub(crate) const HEALED: Reached = ("a lost push, found by a look", |_, state| {
-    entered_by(state, By::Look)
+pub(crate) const HEALED: Reached = ("a lost push, found by a probe", |_, state| {
+    entered_by(state, By::Probe)
 });
 pub(crate) const RECOVERED: Reached = ("a lost reply, had by asking again", |_, state| {
     entered_by(state, By::Resend)
@@ -281,13 +281,14 @@ pub(crate) const CAME_BACK: Reached = (
 pub(crate) const REVOKED: Reached = ("a reply that nobody reads, given up", |_, state| {
     state.observed.revoked
 });
-pub(crate) const LOST_BLOCK: Reached = ("members of a lost block that queue again", |_, state| {
-    state.observed.lost_block
-});
-pub(crate) const NOBODY_LEFT: Reached = ("a block of which nobody waits", |_, state| {
+pub(crate) const LOST_COHORT: Reached =
+    ("members of a lost cohort that queue again", |_, state| {
+        state.observed.lost_cohort
+    });
+pub(crate) const NOBODY_LEFT: Reached = ("a cohort of which nobody waits", |_, state| {
     state.observed.nobody_left
 });
-pub(crate) const TOLD_AGAIN: Reached = ("a block described once more", |_, state| {
+pub(crate) const TOLD_AGAIN: Reached = ("a cohort described once more", |_, state| {
     state.observed.told_again
 });
 pub(crate) const OVERLAP: Reached = (

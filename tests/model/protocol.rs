@@ -13,8 +13,8 @@ use crate::{
     scenario::Scenario,
     server::{Server, micros},
     state::{
-        Attempt, Behind, Caller, CallerId, Event, Home, Link, Observed, Phase, Process, ProcessId,
-        Stamp, State, Tick,
+        Attempt, Behind, Caller, CallerId, Event, Home, Observed, Phase, Process, ProcessId,
+        Session, Stamp, State, Tick,
     },
 };
 
@@ -38,7 +38,7 @@ pub(crate) struct Protocol {
 pub(crate) enum Action {
     Begin(CallerId),
     Finish(CallerId),
-    /// The server reads the next request of a link.
+    /// The server reads the next request of a session.
     Serve(ProcessId),
     ServeHome(ProcessId, usize),
     /// The server reads what an old connection has left behind.
@@ -53,12 +53,12 @@ pub(crate) enum Action {
     Poll(CallerId),
     /// The engine gives up a reply that a slow caller has not read.
     Revoke(CallerId),
-    /// The engine looks after a cohort.
+    /// The heartbeat does a chore for a cohort.
     TendCohort(ProcessId, Chore),
     /// The local deadline has passed.
     Lose(CallerId),
     /// The heartbeat, on behalf of one that waits.
-    Look(CallerId),
+    Probe(CallerId),
     Reconnect(ProcessId),
     /// The server notices that an old connection is no more.
     Notice(ProcessId),
@@ -170,7 +170,7 @@ impl Protocol {
             if process.alive && !process.main.up {
                 actions.push(Action::Reconnect(id));
             }
-            actions.extend(self.awaited(state, id).into_iter().map(Action::Look));
+            actions.extend(self.awaited(state, id).into_iter().map(Action::Probe));
             let chore = self.chore(state, id).filter(|_| process.alive);
             actions.extend(chore.map(|chore| Action::TendCohort(id, chore)));
         }
@@ -309,7 +309,7 @@ impl Protocol {
         state.server.expire();
         self.give_up_releases(state);
         for process in &mut state.processes {
-            process.looked = false;
+            process.probed = false;
         }
         if state.now > self.last_queue() {
             for process in &mut state.processes {
@@ -324,7 +324,7 @@ impl Protocol {
         state.now += 1;
         state.server.lose_state();
         for process in &mut state.processes {
-            process.looked = false;
+            process.probed = false;
         }
         for caller in &mut state.callers {
             caller.joined = None;
@@ -380,11 +380,11 @@ impl Model for Protocol {
         let process = Process {
             alive: true,
             lag: 0,
-            main: Link {
+            main: Session {
                 up: true,
                 floor,
                 answered: u16::try_from(terms.millis(START)).unwrap_or(0),
-                grouping: false,
+                sending_batch: false,
                 requests: Vec::new(),
                 events: Vec::new(),
             },
@@ -396,8 +396,8 @@ impl Model for Protocol {
             },
             entry: None,
             letting_go: Vec::new(),
-            looked: false,
-            looking: false,
+            probed: false,
+            probing: false,
         };
         let caller = Caller {
             phase: Phase::Idle,
@@ -467,7 +467,7 @@ impl Model for Protocol {
                 Chore::Suspend => self.suspend(&mut state, process),
             },
             Action::Lose(id) => self.lose(&mut state, id),
-            Action::Look(id) => self.look(&mut state, id),
+            Action::Probe(id) => self.probe(&mut state, id),
             Action::Reconnect(process) => self.reconnect(&mut state, process),
             Action::Notice(process) => state.processes[process].old = None,
             Action::Tick => self.tick(&mut state),

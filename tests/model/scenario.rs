@@ -28,7 +28,7 @@ pub(crate) struct Terms {
     /// These have a lease of their own.
     pub(crate) leases: Vec<(CallerId, Tick)>,
     /// So many owners at most are given the lock at once.
-    pub(crate) block: usize,
+    pub(crate) cohort_limit: usize,
     /// Whether the lease is renewed while the body runs.
     pub(crate) renewed: bool,
     /// How long a pushed grant stands unconfirmed (`lease::CLAIM`).

@@ -15,7 +15,7 @@ fn two_processes() -> Terms {
         callers: vec![0, 1],
         lease: 4,
         leases: Vec::new(),
-        block: 3,
+        cohort_limit: 3,
         renewed: false,
         claim: 3,
         wait: 5,

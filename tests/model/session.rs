@@ -1,4 +1,4 @@
-//! A process's connections: what it sends, what it hears, its heartbeat, and what a break costs: `link.rs` of the runtime.
+//! A process's sessions: what they send and hear, the heartbeat, and what a break costs.
 
 use crate::{
     attempt_state,
@@ -11,13 +11,13 @@ use crate::{
 };
 
 impl Protocol {
-    /// Over the link's connection, if there is one; else the next connection carries it.
+    /// Over the session's connection, if there is one; else the next connection carries it.
     pub(crate) fn send(&self, state: &mut State, id: CallerId, script: Script) {
         let process = self.process_of(id);
         let sent = self.stamp(state, process);
-        let link = &mut state.processes[process].main;
-        if link.up {
-            link.requests.push(Request {
+        let session = &mut state.processes[process].main;
+        if session.up {
+            session.requests.push(Request {
                 caller: id,
                 sent,
                 script,
@@ -28,7 +28,7 @@ impl Protocol {
         }
     }
 
-    /// Over the home link.
+    /// Over the home session.
     pub(crate) fn send_from_home(&self, state: &mut State, id: CallerId, script: Script) {
         let process = self.process_of(id);
         let sent = self.stamp(state, process);
@@ -41,15 +41,15 @@ impl Protocol {
     }
 
     pub(crate) fn hear(&self, state: &mut State, process: ProcessId) {
-        let link = &mut state.processes[process].main;
-        match link.events.remove(0) {
+        let session = &mut state.processes[process].main;
+        match session.events.remove(0) {
             Event::Push(push) => self.take_up_pushed(state, process, push),
             Event::Reply {
                 caller,
                 sent,
                 reply,
             } => {
-                link.answered = link.answered.max(sent);
+                session.answered = session.answered.max(sent);
                 self.hear_reply(state, caller, sent, reply);
             }
         }
@@ -97,11 +97,11 @@ impl Protocol {
                 }
             }
             Reply::Renewed(renewal, left) => self.renewed(state, id, sent, renewal, left),
-            Reply::Looked(found, lost) => self.looked(state, id, sent, found, lost),
+            Reply::Probed(found, lost) => self.probed(state, id, sent, found, lost),
         }
     }
 
-    /// The oldest of each lock's waiters; nobody where this process holds, for it will release (`Link::awaited`).
+    /// The oldest of each lock's waiters; nobody where this process holds, for it will release (`Session::awaited`).
     pub(crate) fn awaited(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
         let holds = |id: &CallerId| {
             let now = self.clock_of(state, *id);
@@ -114,9 +114,9 @@ impl Protocol {
         let this = &state.processes[process];
         if !this.alive
             || !this.main.up
-            || this.looked
-            || this.looking
-            || self.is(Broken::NoLook)
+            || this.probed
+            || this.probing
+            || self.is(Broken::NoProbe)
             || self.callers_of(process).any(|id| holds(&id))
         {
             return Vec::new();
@@ -126,7 +126,7 @@ impl Protocol {
             let caller = &state.callers[usize::from(*id)];
             caller.phase == Phase::Queued && caller.is_waiting() && caller.place.is_some()
         });
-        if self.is(Broken::LookAsksForAnybody) {
+        if self.is(Broken::ProbeAsksForAnybody) {
             waiters.collect()
         } else {
             waiters.min_by_key(place).into_iter().collect()
@@ -134,16 +134,16 @@ impl Protocol {
     }
 
     /// `beat`. What finds nothing is one step, for its parts would meet nobody.
-    pub(crate) fn look(&self, state: &mut State, id: CallerId) {
+    pub(crate) fn probe(&self, state: &mut State, id: CallerId) {
         let process = self.process_of(id);
         let this = &mut state.processes[process];
-        this.looked = true;
-        this.looking = true;
+        this.probed = true;
+        this.probing = true;
         let at_once = this.main.requests.is_empty();
-        self.send(state, id, Script::Look);
+        self.send(state, id, Script::Probe);
         if at_once {
             self.serve(state, process);
-            let nothing = Reply::Looked(None, false);
+            let nothing = Reply::Probed(None, false);
             if let [Event::Reply { reply, .. }] = state.processes[process].main.events[..]
                 && reply == nothing
             {
@@ -152,8 +152,8 @@ impl Protocol {
         }
     }
 
-    /// `Link::look`, its second half
-    pub(crate) fn looked(
+    /// `probe`, its second half
+    pub(crate) fn probed(
         &self,
         state: &mut State,
         id: CallerId,
@@ -161,9 +161,9 @@ impl Protocol {
         found: Option<Found>,
         lost: bool,
     ) {
-        state.processes[self.process_of(id)].looking = false;
+        state.processes[self.process_of(id)].probing = false;
         if let Some(found) = found {
-            self.take_up_described(state, self.process_of(id), sent, found, By::Look);
+            self.take_up_described(state, self.process_of(id), sent, found, By::Probe);
         }
         if lost {
             let process = self.process_of(id);
@@ -174,7 +174,7 @@ impl Protocol {
         }
     }
 
-    /// `Link::resend`
+    /// `Session::resend`
     pub(crate) fn resend(&self, state: &mut State, process: ProcessId) {
         let mut queued: Vec<_> = self
             .callers_of(process)
@@ -188,15 +188,15 @@ impl Protocol {
         for id in queued {
             state.caller(id).joins = true;
         }
-        self.group(state, process);
+        self.send_batch(state, process);
     }
 
     /// The process finds its connection broken. The server may not have noticed.
     pub(crate) fn break_main(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         this.main.up = false;
-        this.main.grouping = false;
-        this.looking = false;
+        this.main.sending_batch = false;
+        this.probing = false;
         this.main.events.clear();
         let unread = std::mem::take(&mut this.main.requests);
         this.old.get_or_insert_default().extend(unread);
@@ -214,7 +214,7 @@ impl Protocol {
         }
     }
 
-    /// `Ending::supervise` has a new connection, and everything unanswered is sent again.
+    /// There is a new connection, and everything unanswered is sent again.
     pub(crate) fn reconnect(&self, state: &mut State, process: ProcessId) {
         let (floor, now) = (micros(state.server.clock), self.stamp(state, process));
         let this = &mut state.processes[process];
@@ -233,16 +233,14 @@ impl Protocol {
         }
         self.resend(state, process);
         for id in self.callers_of(process) {
-            if self.is(Broken::WaitBeginsAnew) && state.caller(id).waits() {
+            if self.is(Broken::WaitBeginsAgain) && state.caller(id).waits() {
                 state.caller(id).wait_until = state.now + self.scenario.terms.wait(id);
             }
             match state.caller(id).phase {
                 Phase::Asking => {
                     self.on(state, id, attempt_state::Event::Broken);
                 }
-                Phase::Queued if self.is(Broken::AloneAndWithTheGroup) => {
-                    self.send_acquire(state, id)
-                }
+                Phase::Queued if self.is(Broken::AloneAndInABatch) => self.send_acquire(state, id),
                 Phase::Confirming {
                     token,
                     answer: None,
@@ -260,7 +258,7 @@ impl Protocol {
         }
     }
 
-    /// The home link sends again what it got no answer to.
+    /// The home session sends again what it got no answer to.
     pub(crate) fn answer_lost(&self, state: &mut State, id: CallerId, reply: Reply) {
         if let Reply::Released(token) = reply {
             let letting_go = &state.processes[self.process_of(id)].letting_go;

@@ -52,37 +52,37 @@ pub(crate) struct Observed {
     pub(crate) unheard: bool,
     /// A dead waiter was passed over.
     pub(crate) skipped: bool,
-    /// A member of a block that had left was passed over.
+    /// A member of a cohort that had left was passed over.
     pub(crate) passed_over: bool,
     /// An offer was passed on that nobody took.
     pub(crate) missed: bool,
     /// A reply that nobody read was given up.
     pub(crate) revoked: bool,
-    /// A block was lost, and members of it queued again.
-    pub(crate) lost_block: bool,
-    /// A block was released of which nobody waited any more when it was heard of.
+    /// A cohort was lost, and members of it queued again.
+    pub(crate) lost_cohort: bool,
+    /// A cohort was released of which nobody waited any more when it was heard of.
     pub(crate) nobody_left: bool,
-    /// A block that was known, or over, was described once more.
+    /// A cohort that was known, or over, was described once more.
     pub(crate) told_again: bool,
 }
 
-/// One process: one link (`link.rs`) for its callers, and the home link for what goes on in the background.
+/// One process: one session (`session.rs`) for its callers, and the home session for what goes on in the background.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     pub(crate) alive: bool,
     /// How far its clock has fallen behind, in ms.
     pub(crate) lag: u8,
-    pub(crate) main: Link,
+    pub(crate) main: Session,
     /// What the server still knows of a connection that is no more: a subscriber, and requests not read yet.
     pub(crate) old: Option<Vec<Request>>,
     pub(crate) home: Home,
     /// The newest grant that its callers share, and whose turn it is.
     pub(crate) entry: Option<Entry>,
-    /// Releases of blocks in the background, and when they are given up.
+    /// Releases of cohorts in the background, and when they are given up.
     pub(crate) letting_go: Vec<(Token, Tick)>,
     /// Whether the heartbeat of this tick has happened, and whether it still waits for its answer.
-    pub(crate) looked: bool,
-    pub(crate) looking: bool,
+    pub(crate) probed: bool,
+    pub(crate) probing: bool,
 }
 
 /// A cohort as the registry of its process has it, and what the model alone notes of it.
@@ -112,14 +112,14 @@ impl Hash for Entry {
 
 /// The connection that carries the callers' commands. Both directions keep their order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Link {
+pub(crate) struct Session {
     pub(crate) up: bool,
     /// The server's time when it was made.
     pub(crate) floor: Token,
-    /// When the newest command was sent whose reply has come (`Health::stamp`).
+    /// When the newest command was sent whose reply has come (`Health`).
     pub(crate) answered: Stamp,
-    /// Whether a group's request is under way.
-    pub(crate) grouping: bool,
+    /// Whether a batch is under way.
+    pub(crate) sending_batch: bool,
     pub(crate) requests: Vec<Request>,
     pub(crate) events: Vec<Event>,
 }
@@ -160,7 +160,7 @@ pub(crate) enum Script {
     Release(Token),
     Renew(Renewal),
     /// On behalf of the caller's whole process.
-    Look,
+    Probe,
 }
 
 /// A renewal, or with a lease of 0 a check.
@@ -188,13 +188,13 @@ pub(crate) enum Event {
 pub(crate) enum Reply {
     Acquired(Acquired),
     Joined(Joined),
-    /// To `leave … enter`: the grant to enter with, or the block to hand on.
+    /// To `leave … enter`: the grant to enter with, or the cohort to pass on.
     Left(Option<Found>),
-    /// The block to hand on.
+    /// The cohort to pass on.
     Abandoned(Option<Found>),
     Released(Token),
     Renewed(Renewal, Option<Tick>),
-    Looked(Option<Found>, bool),
+    Probed(Option<Found>, bool),
 }
 
 /// The acquisition of a caller. The model's phase says more of it than its own, and nothing is refused, so that it is
@@ -210,7 +210,7 @@ impl Hash for Attempt {
     }
 }
 
-/// One call of an annotated function (`wait.rs`, `attempt.rs`, `hold.rs`).
+/// One call of an annotated function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Caller {
     pub(crate) phase: Phase,
@@ -226,9 +226,9 @@ pub(crate) struct Caller {
     pub(crate) attempt: Attempt,
     /// The turn that it was told of last, and has not read.
     pub(crate) told: Option<Token>,
-    /// Goes with the next group's request.
+    /// Goes with the next batch.
     pub(crate) joins: bool,
-    /// Whether the link has sent the request again, and not been answered: until then the gate is held (`Args::gate`),
+    /// Whether the session has sent the request again, and not been answered: until then the gate is shut,
     /// and the owner neither enters nor leaves.
     pub(crate) resending: bool,
     /// Whether the connection that carried the newest request still stands; none if nothing was sent.
@@ -243,9 +243,9 @@ pub(crate) enum By {
     /// The reply to a request that was sent again.
     Resend,
     Push,
-    Look,
+    Probe,
     Leave,
-    /// Another member of its block was through.
+    /// Another member of its cohort was through.
     Pass,
 }
 
@@ -322,7 +322,7 @@ pub(crate) enum Behind {
     Leave {
         since: Tick,
     },
-    /// Closes that connection first, over the home link.
+    /// Closes that connection first, over the home session.
     LeaveFromHome {
         until: Tick,
         sent: Tick,

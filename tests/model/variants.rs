@@ -14,7 +14,7 @@ fn callers(callers: &[ProcessId]) -> Terms {
         callers: callers.to_vec(),
         lease: 4,
         leases: Vec::new(),
-        block: 3,
+        cohort_limit: 3,
         renewed: false,
         claim: 3,
         wait: 5,
@@ -176,14 +176,14 @@ fn a_request_sent_again_finds_its_grant() {
 }
 
 #[test]
-fn a_groups_request_sent_again_finds_its_grant() {
+fn a_batch_sent_again_finds_its_grant() {
     let faults = Faults {
         breaks: 1,
         any: 1,
         ..NONE
     };
     is_caught(
-        Broken::GroupQueuesBehindItself,
+        Broken::BatchQueuesBehindItself,
         callers(&[0, 1]),
         faults,
         TOLD,
@@ -207,22 +207,17 @@ fn leaving_gives_a_grant_back() {
         any: 1,
         ..NONE
     };
-    is_caught(
-        Broken::LeaveLooksAtTheQueueOnly,
-        callers(&[0]),
-        faults,
-        TOLD,
-    );
+    is_caught(Broken::LeaveChecksTheQueueOnly, callers(&[0]), faults, TOLD);
 }
 
 #[test]
-fn a_heartbeat_looks() {
+fn a_heartbeat_probes() {
     let faults = Faults {
         lost_pushes: 1,
         any: 1,
         ..NONE
     };
-    is_caught(Broken::NoLook, callers(&[0, 1]), faults, FORGOTTEN);
+    is_caught(Broken::NoProbe, callers(&[0, 1]), faults, FORGOTTEN);
 }
 
 #[test]
@@ -324,7 +319,7 @@ fn a_new_connection_is_no_new_wait() {
         any: 1,
         ..NONE
     };
-    is_caught(Broken::WaitBeginsAnew, terms, faults, BOUNDED);
+    is_caught(Broken::WaitBeginsAgain, terms, faults, BOUNDED);
 }
 
 #[test]

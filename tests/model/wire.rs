@@ -8,22 +8,22 @@ use crate::{
 };
 
 impl Protocol {
-    /// The server reads the next request of a link.
+    /// The server reads the next request of a session.
     pub(crate) fn serve(&self, state: &mut State, process: ProcessId) {
-        let link = &mut state.processes[process].main;
-        let floor = link.floor;
-        let request = link.requests.remove(0);
+        let session = &mut state.processes[process].main;
+        let floor = session.floor;
+        let request = session.requests.remove(0);
         let reply = self.carry_out(state, process, floor, request);
         let Request { caller, sent, .. } = request;
-        let link = &mut state.processes[process].main;
-        link.events.push(Event::Reply {
+        let session = &mut state.processes[process].main;
+        session.events.push(Event::Reply {
             caller,
             sent,
             reply,
         });
     }
 
-    /// The server reads a request of the home link.
+    /// The server reads a request of the home session.
     pub(crate) fn serve_home(&self, state: &mut State, process: ProcessId, index: usize) {
         let home = &mut state.processes[process].home;
         let floor = home.floor;
@@ -103,9 +103,9 @@ impl Protocol {
                 let left = server.renew(&run, owner, token, renewal.lease);
                 Reply::Renewed(renewal, left)
             }
-            Script::Look => {
-                let (found, lost) = server.look(&mut run, process, owner);
-                Reply::Looked(found, lost)
+            Script::Probe => {
+                let (found, lost) = server.probe(&mut run, process, owner);
+                Reply::Probed(found, lost)
             }
         };
         let Run {
