@@ -292,7 +292,7 @@ pub(crate) struct Hold {
     pub(crate) until: Moment,
     /// Stands for a claim only, until it is confirmed.
     pub(crate) claim: bool,
-    /// When the keeper has last begun a renewal or a check.
+    /// When a renewal or a check was last sent.
     pub(crate) tended: Tick,
     /// Whether that is under way.
     pub(crate) tending: bool,
