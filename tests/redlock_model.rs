@@ -2,7 +2,7 @@
 //! reach: `cargo test --test redlock_model`.
 //!
 //! Three nodes, two clients with leases of their own, one lock. A step is one request that one node carries out, so that
-//! those of a round, of a marking and of a look come in every order, and between them nodes lose their state, leases end
+//! those of a round, of a marking and of a check come in every order, and between them nodes lose their state, leases end
 //! and time passes. Time is a tick; a round has no time limit, which allows more than the runtime does. A majority of the
 //! nodes never lacks its state at once, as the promise says.
 //!

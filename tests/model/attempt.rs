@@ -1,10 +1,24 @@
-//! An attempt to acquire, from its first request to its grant or its leaving: `attempt.rs` and `wait.rs` of the runtime.
+//! An acquisition, from its first request to its grant or its leaving. The engine's [`AttemptState`] decides; this file
+//! drives it as `attempt/mod.rs` and `cleanup.rs` of the runtime do.
+//!
+//! [`AttemptState`]: crate::attempt_state::AttemptState
+
+use std::time::Duration;
+
+use lock_core::{
+    backend::Answer,
+    fencing::FencingToken,
+    lease::{Grant, Moment},
+};
 
 use crate::{
+    attempt_state::{Event, Step},
     broken::Broken,
+    cohort::{Cohort, Seat},
+    cohorts::{Passed, token_of},
     protocol::Protocol,
     server::{Acquired, Found, Token},
-    state::{Behind, By, CallerId, Claim, End, Hold, Phase, Script, State, Tick},
+    state::{Behind, By, Caller, CallerId, End, Hold, Phase, Script, Stamp, State, Tick},
 };
 
 /// `TRY_PATIENCE`, `LEAVE_PATIENCE`, `RELEASE_PATIENCE` and `SAME_CONNECTION_PATIENCE`.
@@ -12,10 +26,19 @@ const PATIENCE: Tick = 1;
 /// `LATE_SLACK`
 const LATE_SLACK: Tick = 1;
 
+fn queued_grant(token: Token, until: Moment, validity: Duration) -> Grant {
+    Grant {
+        token: FencingToken::new(token.into()),
+        valid_until: Some(until),
+        validity,
+        queued: true,
+    }
+}
+
 impl Protocol {
-    /// `Budget::of`, then `enter()`
+    /// A call begins.
     pub(crate) fn begin(&self, state: &mut State, id: CallerId) {
-        let now = self.clock_of(state, id);
+        let now = state.now;
         let wait = self.scenario.terms.wait(id).max(PATIENCE);
         let caller = state.caller(id);
         caller.began = now;
@@ -23,11 +46,9 @@ impl Protocol {
         self.ask(state, id);
     }
 
-    /// `RedisAttempt::request`
+    /// `RedisAttempt::ask`, for an owner that has not asked yet.
     pub(crate) fn ask(&self, state: &mut State, id: CallerId) {
-        let now = self.clock_of(state, id);
-        let caller = state.caller(id);
-        caller.phase = Phase::Asking;
+        let now = state.now;
         if self.scenario.terms.is_slow(id) {
             state.caller(id).asked = now;
         }
@@ -35,20 +56,222 @@ impl Protocol {
             && (self.comes_back(state, id) || self.has_company(state, id))
         {
             state.caller(id).joins = true;
-            self.group(state, self.process_of(id));
+            self.on(state, id, Event::Joins);
+            self.send_batch(state, self.process_of(id));
         } else {
-            self.send_acquire(state, id);
+            self.ask_alone(state, id);
         }
     }
 
-    /// Whether it has had a place, which only a group's request can tell the server.
+    fn ask_alone(&self, state: &mut State, id: CallerId) {
+        state.caller(id).phase = Phase::Asking;
+        self.on(state, id, Event::Asks);
+        self.send_acquire(state, id);
+    }
+
+    /// Tells the acquisition what has happened, and does what it says.
+    pub(crate) fn on(&self, state: &mut State, id: CallerId, event: Event) {
+        match state.caller(id).attempt.0.on(event) {
+            Step::Ask => self.ask_alone(state, id),
+            // With the next connection.
+            Step::AskLater => state.caller(id).phase = Phase::Asking,
+            Step::AwaitTurn => {
+                state.caller(id).phase = Phase::Queued;
+                self.poll_if_prompt(state, id);
+            }
+            Step::TakeTurn(token) => self.take_turn(state, id, token_of(token)),
+            Step::Confirm(token) => self.confirm_offer(state, id, token_of(token)),
+            Step::StartOver => self.start_over(state, id),
+            Step::Return(Answer::Granted(grant)) => self.enter(state, id, &grant),
+            Step::Return(Answer::Busy) => state.caller(id).phase = Phase::Ended(End::Busy),
+            Step::Fail(_) | Step::Nothing => {}
+        }
+    }
+
+    /// Tells a caller of its turn. One that is polled whenever it is woken takes it at once.
+    pub(crate) fn tell(&self, state: &mut State, id: CallerId, token: Token) {
+        let caller = state.caller(id);
+        caller.told = Some(token);
+        if caller.phase != Phase::Queued && self.is(Broken::EntersBesideItsRequest) {
+            caller.phase = Phase::Queued;
+        }
+        if caller.phase == Phase::Queued {
+            self.poll_if_prompt(state, id);
+        }
+    }
+
+    pub(crate) fn poll_if_prompt(&self, state: &mut State, id: CallerId) {
+        if !self.scenario.terms.is_slow(id) {
+            self.poll(state, id);
+        }
+    }
+
+    /// No request of the session for this caller is under way.
+    fn is_gate_open(&self, caller: &Caller) -> bool {
+        !caller.resending || self.is(Broken::EntersBesideItsRequest)
+    }
+
+    /// Whether polling a slow caller changes anything.
+    pub(crate) fn may_poll(&self, state: &State, id: CallerId) -> bool {
+        let caller = &state.callers[usize::from(id)];
+        let renewing = || {
+            let entry = state.processes[self.process_of(id)].entry.as_ref();
+            entry.is_some_and(|entry| {
+                let token = caller.attempt.0.offer();
+                entry.renewing && token.is_some_and(|token| entry.cohort.has_turn(token))
+            })
+        };
+        match caller.phase {
+            Phase::Answered { .. } | Phase::Revoked => true,
+            Phase::Queued => {
+                let offered = caller.told.is_some() || caller.turn().is_some() && !renewing();
+                offered && self.is_gate_open(caller)
+            }
+            Phase::Confirming { answer, .. } => answer.is_some(),
+            _ => false,
+        }
+    }
+
+    /// The caller's future is polled.
+    pub(crate) fn poll(&self, state: &mut State, id: CallerId) {
+        let is_gate_open = self.is_gate_open(state.caller(id));
+        let caller = state.caller(id);
+        match caller.phase {
+            Phase::Answered { reply, sent } => {
+                caller.phase = Phase::Asking;
+                self.read(state, id, sent, reply);
+            }
+            Phase::Revoked => self.on(state, id, Event::Revoked),
+            Phase::Queued if is_gate_open => {
+                if let Some(token) = caller.told.take() {
+                    self.on(state, id, Event::Offered(token.into()));
+                } else if let Some(token) = caller.turn() {
+                    self.take_turn(state, id, token);
+                }
+            }
+            Phase::Confirming {
+                token,
+                answer: Some(until),
+            } => {
+                // As it was: nobody asks the cohort.
+                caller.phase = Phase::Queued;
+                let validity = until.since(self.clock_of(state, id));
+                let grant = queued_grant(token, until, validity);
+                self.on(state, id, Event::Inside(grant));
+            }
+            _ => {}
+        }
+    }
+
+    /// Asks the cohort to let it in; nothing lies between its answer and the step.
+    fn take_turn(&self, state: &mut State, id: CallerId, token: Token) {
+        let process = self.process_of(id);
+        let now = self.moment(state, process);
+        let entry = &mut state.processes[process].entry;
+        let seat = entry
+            .as_mut()
+            .map_or(Seat::Missed, |entry| entry.cohort.enter(token.into(), now));
+        let event = match seat {
+            Seat::Inside(grant) => Event::Inside(grant),
+            Seat::Unconfirmed => Event::Unconfirmed,
+            Seat::Missed => {
+                let cohort = entry.as_ref().map(|entry| &entry.cohort);
+                let stands = cohort.filter(|cohort| {
+                    cohort.contains(token.into()) && !cohort.is_over() && cohort.until() > now
+                });
+                match stands.map(Cohort::until) {
+                    Some(until) if self.is(Broken::EntersWithoutOffer) => {
+                        Event::Inside(queued_grant(token, until, until.since(now)))
+                    }
+                    _ => Event::Missed,
+                }
+            }
+        };
+        self.on(state, id, event);
+    }
+
+    /// Lets the engine renew the grant of an offer.
+    fn confirm_offer(&self, state: &mut State, id: CallerId, token: Token) {
+        let process = self.process_of(id);
+        let terms = &self.scenario.terms;
+        let entry = state.processes[process].entry.as_ref();
+        let renewing = entry.is_some_and(|entry| entry.renewing);
+        if self.is(Broken::AnswerSeats) {
+            state.caller(id).phase = Phase::Confirming {
+                token,
+                answer: None,
+            };
+            self.renew_by_itself(state, id, token);
+        } else if !renewing {
+            self.renew_offer(state, process, terms.time(terms.lease(id)));
+        }
+    }
+
+    /// An acquisition that has missed its turn goes on as another owner, with the place that it had: nothing that is under
+    /// way for the one before lets it in.
+    fn start_over(&self, state: &mut State, id: CallerId) {
+        let caller = state.caller(id).clone();
+        let next = self.scenario.terms.next_owner(id);
+        let goes_on = state.now < caller.wait_until;
+        let mut attempt = caller.attempt;
+        attempt.0.start_over(caller.place.map(u64::from));
+        match next.filter(|_| goes_on) {
+            Some(next) => {
+                self.give_up(state, id, End::Missed);
+                let other = state.caller(next);
+                other.wait_until = caller.wait_until;
+                other.began = caller.began;
+                other.place = attempt.0.place().and_then(|place| place.try_into().ok());
+                other.attempt = attempt;
+                other.joined = caller.joined;
+                self.ask(state, next);
+            }
+            // No grant has this owner: it may as well go on itself.
+            None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
+                state.caller(id).attempt = attempt;
+                self.ask(state, id);
+            }
+            None => self.give_up(state, id, End::Busy),
+        }
+    }
+
+    /// An owner ends: what it may have is given back in the background.
+    fn give_up(&self, state: &mut State, id: CallerId, end: End) {
+        let caller = state.caller(id);
+        let revoked = caller.phase == Phase::Revoked;
+        let offer = caller.turn();
+        caller.phase = Phase::Ended(end);
+        caller.told = None;
+        if revoked {
+            return; // the engine has done so
+        }
+        if offer.is_some() && caller.resending {
+            caller.behind = Some(Behind::Gate(offer));
+        } else {
+            self.give_back(state, id, offer);
+        }
+    }
+
+    /// Gives back a turn that nobody takes, and what a request has got since.
+    fn give_back(&self, state: &mut State, id: CallerId, offer: Option<Token>) {
+        if let Some(token) = offer
+            && let Passed::Ended(first) = self.pass(state, id, token)
+        {
+            self.let_go(state, self.process_of(id), first);
+        }
+        if offer.is_none() || !self.is(Broken::OfferGivenBackAlone) {
+            self.clean_up(state, id);
+        }
+    }
+
+    /// Whether it has had a place, which only a batch can tell the server.
     pub(crate) fn comes_back(&self, state: &State, id: CallerId) -> bool {
         state.callers[usize::from(id)].place.is_some() && !self.is(Broken::HeadBeforeWhoComesBack)
     }
 
     pub(crate) fn not_after(&self, state: &State, id: CallerId) -> Option<Tick> {
         let terms = &self.scenario.terms;
-        let end = self.clock_of(state, id) + terms.wait(id) + LATE_SLACK;
+        let end = state.now + terms.wait(id) + LATE_SLACK;
         (!terms.may_kill && !self.is(Broken::LateAcquireAccepted)).then_some(end)
     }
 
@@ -62,27 +285,13 @@ impl Protocol {
         self.send(state, id, Script::Leave { abandon, close });
     }
 
-    /// `Args::held`
-    pub(crate) fn held(
+    pub(crate) fn acquired(
         &self,
-        state: &State,
+        state: &mut State,
         id: CallerId,
-        sent: Tick,
-        token: Token,
-        left: Tick,
-        by: By,
-    ) -> Claim {
-        let validity = left.min(self.scenario.terms.lease(id));
-        Claim {
-            token,
-            first: token,
-            validity,
-            until: self.deadline(state, id, sent, validity),
-            by,
-        }
-    }
-
-    pub(crate) fn acquired(&self, state: &mut State, id: CallerId, sent: Tick, acquired: Acquired) {
+        sent: Stamp,
+        acquired: Acquired,
+    ) {
         if state.caller(id).phase != Phase::Asking {
             return; // nobody awaits it any more
         }
@@ -97,47 +306,38 @@ impl Protocol {
         }
     }
 
-    /// It waits for its turn, or has been told of it already.
-    pub(crate) fn queued(&self, state: &mut State, id: CallerId) {
-        let caller = state.caller(id);
-        caller.phase = Phase::Queued;
-        if let Some((first, token)) = caller.early.take() {
-            caller.phase = Phase::Offered { first, token };
-            self.poll_if_prompt(state, id);
-        }
-    }
-
     /// The caller's future reads the reply to its request.
-    pub(crate) fn read(&self, state: &mut State, id: CallerId, sent: Tick, acquired: Acquired) {
-        let lease = self.scenario.terms.lease(id);
+    pub(crate) fn read(&self, state: &mut State, id: CallerId, sent: Stamp, acquired: Acquired) {
         let process = self.process_of(id);
-        let claim = match acquired {
-            Acquired::Taken(token) => self.held(state, id, sent, token, lease, By::Reply),
+        let event = match acquired {
+            Acquired::Taken(token) => {
+                let lease = self.scenario.terms.lease(id);
+                let until = self.deadline(state, process, sent, lease);
+                let grant = Grant {
+                    queued: false,
+                    ..queued_grant(token, until, self.scenario.terms.time(lease))
+                };
+                Event::Granted(grant)
+            }
+            Acquired::Held(found) if self.scenario.terms.wait(id) == 0 => {
+                Event::Granted(self.described(state, process, sent, found).sole())
+            }
             Acquired::Held(found) => {
-                // It is its turn now, or it waits for that.
-                self.queued(state, id);
-                self.take_up(state, process, sent, found, By::Resend);
-                return;
+                let grant = self.described(state, process, sent, found);
+                self.take_up(state, process, &grant, By::Resend);
+                Event::Queued
             }
             Acquired::Queued(place) => {
                 state.caller(id).place = Some(place);
-                self.queued(state, id);
-                return;
+                Event::Queued
             }
-            Acquired::Busy => {
-                state.caller(id).phase = Phase::Ended(End::Busy);
-                return;
-            }
+            Acquired::Busy => Event::Busy,
             Acquired::Late => {
-                self.break_main(state, self.process_of(id));
-                return;
+                self.break_main(state, process);
+                Event::NotReady
             }
         };
-        let lost = self.supersede(state, process, claim.first);
-        self.enter(state, id, claim);
-        if let Some(lost) = lost {
-            self.queue_again(state, process, lost);
-        }
+        self.on(state, id, event);
     }
 
     /// Whether a slow caller has left a reply unread, or its request unanswered, for a claim.
@@ -150,14 +350,14 @@ impl Protocol {
             && self.scenario.terms.is_slow(id)
             && !self.is(Broken::DirectGrantStands)
             && !self.is(Broken::AnswerSeats)
-            && self.clock_of(state, id) >= caller.asked + self.scenario.terms.claim
+            && state.now >= caller.asked + self.scenario.terms.claim
     }
 
     /// The engine gives up what the reply may have granted: one step against the caller's reading of it.
     pub(crate) fn revoke(&self, state: &mut State, id: CallerId) {
         state.observed.revoked = true;
         let caller = state.caller(id);
-        caller.early = None;
+        caller.told = None;
         if !self.is(Broken::RevokedEnters) {
             caller.phase = Phase::Revoked;
         } else {
@@ -166,17 +366,17 @@ impl Protocol {
         self.clean_up(state, id);
     }
 
-    /// The link's own request was answered, or its connection is gone.
+    /// The session's own request was answered, or its connection is gone.
     pub(crate) fn open_gate(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id);
         caller.resending = false;
-        if caller.behind == Some(Behind::Gate) {
+        if let Some(Behind::Gate(offer)) = caller.behind {
             caller.behind = None;
-            self.clean_up(state, id);
+            self.give_back(state, id, offer);
             return;
         }
         match caller.phase {
-            Phase::Offered { .. } => self.poll_if_prompt(state, id),
+            Phase::Queued => self.poll_if_prompt(state, id),
             Phase::Leaving { .. } => self.send_leave(state, id),
             _ => {}
         }
@@ -191,22 +391,20 @@ impl Protocol {
                 | Phase::Answered { .. }
                 | Phase::Revoked
                 | Phase::Queued
-                | Phase::Offered { .. }
                 | Phase::Confirming { .. }
-        ) && self.clock_of(state, id) >= caller.wait_until
+        ) && state.now >= caller.wait_until
     }
 
-    /// `acquire` in `wait.rs`, its second half
+    /// The end of the wait: it enters by an offer that it has, or leaves.
     pub(crate) fn stop_waiting(&self, state: &mut State, id: CallerId) {
-        let since = self.clock_of(state, id);
+        let since = state.now;
         let once = self.scenario.terms.wait(id) == 0;
         let caller = state.caller(id);
         if let Some(turn) = caller.turn() {
             // Its last poll enters, if it may.
             self.poll(state, id);
             if state.caller(id).turn() == Some(turn) {
-                self.cancel(state, id);
-                state.caller(id).phase = Phase::Ended(End::Busy);
+                self.give_up(state, id, End::Busy);
             }
         } else if caller.phase == Phase::Revoked {
             caller.phase = Phase::Ended(End::Busy);
@@ -222,27 +420,20 @@ impl Protocol {
     }
 
     /// What leaving has found: a grant is a cohort's, and if it is its own turn it enters.
-    pub(crate) fn left(&self, state: &mut State, id: CallerId, sent: Tick, found: Option<Found>) {
-        if let Some(found) = found {
-            state.caller(id).phase = Phase::Queued;
-            self.take_up(state, self.process_of(id), sent, found, By::Leave);
-            if state.caller(id).turn().is_some() {
-                self.poll(state, id);
-            }
-        }
-        let turn = state.caller(id).turn();
-        match state.caller(id).phase {
-            Phase::Inside(_) | Phase::Ended(_) => {}
-            _ if turn.is_some() => {
-                self.cancel(state, id);
-                state.caller(id).phase = Phase::Ended(End::Busy);
-            }
-            _ => {
-                state.caller(id).phase = Phase::Ended(End::Busy);
-                if found.is_some() {
-                    self.clean_up(state, id);
-                }
-            }
+    pub(crate) fn left(&self, state: &mut State, id: CallerId, sent: Stamp, found: Option<Found>) {
+        let Some(found) = found else {
+            self.on(state, id, Event::Left);
+            state.caller(id).phase = Phase::Ended(End::Busy);
+            return;
+        };
+        state.caller(id).phase = Phase::Queued;
+        let process = self.process_of(id);
+        let grant = self.described(state, process, sent, found);
+        self.take_up(state, process, &grant, By::Leave);
+        self.poll(state, id);
+        if state.caller(id).phase == Phase::Queued {
+            // Its turn is still to come, or has passed.
+            self.give_up(state, id, End::Busy);
         }
     }
 
@@ -250,43 +441,35 @@ impl Protocol {
     pub(crate) fn cancel(&self, state: &mut State, id: CallerId) {
         match state.caller(id).phase {
             Phase::Inside(Hold {
-                first,
+                token,
                 until: lease_ends,
                 ..
             })
             | Phase::Releasing {
-                first, lease_ends, ..
+                token, lease_ends, ..
             } => {
-                self.end_inside(state, id, first, lease_ends, End::Cancelled);
+                self.end_inside(state, id, token, lease_ends, End::Cancelled);
             }
-            _ => {
-                let turn = state.caller(id).turn();
-                let revoked = state.caller(id).phase == Phase::Revoked;
-                state.caller(id).phase = Phase::Ended(End::Cancelled);
-                if !revoked {
-                    self.clean_up(state, id);
-                }
-                if let Some(turn) = turn {
-                    self.give_up_turn(state, id, turn);
-                }
-            }
+            _ => self.give_up(state, id, End::Cancelled),
         }
     }
 
     /// `clean_up`
     pub(crate) fn clean_up(&self, state: &mut State, id: CallerId) {
-        let since = self.clock_of(state, id);
+        let since = state.now;
         if self.is(Broken::CancelWithoutLeave) {
             return;
         }
         if self.is(Broken::LastWaiterReleases)
-            && let Some(block) = state.processes[self.process_of(id)].cohort
-            && !block.owners.iter().any(|id| state.caller(id).is_waiting())
+            && let process = self.process_of(id)
+            && let Some(entry) = &state.processes[process].entry
+            && !self.has_waiting(state, process)
         {
-            self.let_go(state, self.process_of(id), block.first);
+            let first = token_of(entry.cohort.first());
+            self.let_go(state, process, first);
         }
         if state.caller(id).resending {
-            state.caller(id).behind = Some(Behind::Gate);
+            state.caller(id).behind = Some(Behind::Gate(None));
             return;
         }
         match state.caller(id).carried {
@@ -307,7 +490,7 @@ impl Protocol {
     }
 
     pub(crate) fn leave_from_home(&self, state: &mut State, id: CallerId) {
-        let (terms, sent) = (&self.scenario.terms, self.clock_of(state, id));
+        let (terms, sent) = (&self.scenario.terms, state.now);
         let until = sent + terms.wait(id) + terms.lease(id).max(terms.claim) + LATE_SLACK;
         let caller = state.caller(id);
         let until = match caller.behind {
@@ -328,7 +511,7 @@ impl Protocol {
 
     /// Whether something has gone unanswered for too long.
     pub(crate) fn is_impatient(&self, state: &State, id: CallerId) -> bool {
-        let now = self.clock_of(state, id);
+        let now = state.now;
         let caller = &state.callers[usize::from(id)];
         let call = match caller.phase {
             Phase::Leaving { since } | Phase::Releasing { since, .. } => now >= since + PATIENCE,
@@ -339,14 +522,14 @@ impl Protocol {
             Some(Behind::LeaveFromHome { until, sent }) => {
                 now >= until || (!self.scenario.terms.may_kill && now > sent)
             }
-            Some(Behind::Release { until, .. }) => now >= until,
-            Some(Behind::Gate) | None => false,
+            Some(Behind::Release { until, .. }) => self.clock_of(state, id) >= until,
+            Some(Behind::Gate(_)) | None => false,
         };
         call || behind
     }
 
     pub(crate) fn lose_patience(&self, state: &mut State, id: CallerId) {
-        let now = self.clock_of(state, id);
+        let now = state.now;
         match state.caller(id).phase {
             Phase::Leaving { since } if now >= since + PATIENCE => {
                 state.caller(id).phase = Phase::Ended(End::Unreachable);
@@ -354,17 +537,18 @@ impl Protocol {
                 return;
             }
             Phase::Releasing {
-                first,
+                token,
                 since,
                 lease_ends,
+                ..
             } if now >= since + PATIENCE => {
-                self.end_inside(state, id, first, lease_ends, End::Left);
+                self.end_inside(state, id, token, lease_ends, End::Left);
                 return;
             }
             _ => {}
         }
         match state.caller(id).behind {
-            // Of no use to anybody else either: the home link goes on.
+            // Of no use to anybody else either: the home session goes on.
             Some(Behind::Leave { .. }) => self.break_main(state, self.process_of(id)),
             Some(Behind::LeaveFromHome { until, .. }) if now < until => {
                 self.leave_from_home(state, id);

@@ -15,46 +15,48 @@ pub(crate) enum Broken {
     RenewalResurrects,
     /// An old connection is not closed before requests are sent again over a new one, and they have no end.
     LateAcquireAccepted,
-    /// An owner enters while the link's own request for it lies on a connection that broke, and may still be read.
+    /// An owner enters while the session's own request for it lies on a connection that broke, and may still be read.
     GateOpensWithTheBreak,
     /// An owner whose request is sent again does not find the grant that it has already, and queues.
     QueuesBehindItself,
-    /// The same in a group.
-    GroupQueuesBehindItself,
+    /// The same in a batch.
+    BatchQueuesBehindItself,
+    /// An owner that gives back its turn does not leave as well: a request for it that is read later may get it the lock.
+    OfferGivenBackAlone,
     /// A cancelled call sends nothing.
     CancelWithoutLeave,
     /// Leaving takes the caller out of the queue, and forgets that it may have been granted.
-    LeaveLooksAtTheQueueOnly,
-    /// Nobody looks.
-    NoLook,
+    LeaveChecksTheQueueOnly,
+    /// Nobody probes.
+    NoProbe,
     /// A waiter that cannot be told stays at the head.
     DeadHeadStays,
     /// A waiter that cannot be told is given the lock.
     GivenUnheard,
     /// A pushed grant stands for its whole lease.
     PushedForTheWholeLease,
-    /// A free lock is taken without a look at the queue.
+    /// A free lock is taken while others queue for it.
     Barging,
     /// A waiter that comes back queues at the end.
     PlaceForgotten,
     /// The place in the queue is the server's time, and nothing else.
     PlaceByClockAlone,
-    /// A waiter begins its wait anew with each connection.
-    WaitBeginsAnew,
-    /// The owner of a block that leaves hands the lock on.
-    LeaveFreesTheBlock,
-    /// The last waiter of a block that leaves releases it, though another is inside.
+    /// A waiter begins its wait again with each connection.
+    WaitBeginsAgain,
+    /// The owner of a cohort that leaves passes on the whole grant.
+    LeaveFreesTheCohort,
+    /// The last waiter of a cohort that leaves releases it, though another is inside.
     LastWaiterReleases,
-    /// A block that is known and described once more is handed on from its beginning.
-    KnownBlockTakenUpAnew,
+    /// A cohort that is known and described once more is passed on from its beginning.
+    KnownCohortTakenUpAgain,
     /// A member that has left is given its turn nevertheless.
     SkippedTurnStays,
-    /// A member is given its turn for a claim from now on, whatever is known of the block.
+    /// A member is given its turn for a claim from now on, whatever is known of the cohort.
     PassIgnoresDeadline,
-    /// The members of a block that was lost wait on.
-    LostBlockStaysAway,
-    /// A block whose deadline has passed is released, also if members of it wait: a late description of it is taken up.
-    LostBlockReleasedFirst,
+    /// The members of a cohort that was lost wait on.
+    LostCohortStaysAway,
+    /// A cohort whose deadline has passed is released, also if members of it wait: a late description of it is taken up.
+    LostCohortReleasedFirst,
     /// Who comes back with an old place asks alone, as at first: a free lock is its queue's head's.
     HeadBeforeWhoComesBack,
     /// Who was never told of a place does not queue again.
@@ -63,17 +65,17 @@ pub(crate) enum Broken {
     DeadPlaceStands,
     /// Who has its turn by an older grant keeps it when the server has given it a newer one.
     OlderGrantStands,
-    /// A caller of a group sends a request of its own as well, over a new connection.
-    AloneAndWithTheGroup,
-    /// A block goes over process boundaries.
-    BlockOfTwoInboxes,
-    /// A block has members of different leases.
-    BlockOfTwoLeases,
-    /// A block of which nobody waits any more is not released.
-    EmptyBlockStays,
-    /// A block costs one token.
-    OneTokenForABlock,
-    /// The members of a block share a token.
+    /// A caller of a batch sends a request of its own as well, over a new connection.
+    AloneAndInABatch,
+    /// A cohort goes over process boundaries.
+    CohortOfTwoSessions,
+    /// A cohort has members of different leases.
+    CohortOfTwoLeases,
+    /// A cohort of which nobody waits any more is not released.
+    EmptyCohortStays,
+    /// A cohort costs one token.
+    OneTokenForACohort,
+    /// The members of a cohort share a token.
     MembersShareAToken,
     /// A member that is given its turn enters while the request that names it is still under way.
     EntersBesideItsRequest,
@@ -93,8 +95,8 @@ pub(crate) enum Broken {
     DirectGrantStands,
     /// The engine gives up a reply, and its caller reads it nevertheless.
     RevokedEnters,
-    /// A look asks for any of the waiters.
-    LookAsksForAnybody,
+    /// A probe asks for any of the waiters.
+    ProbeAsksForAnybody,
     /// A counter that was lost starts again at one.
     CounterStartsAgain,
 }

@@ -128,8 +128,9 @@ fn summary(state: &State) -> String {
         let _ = match caller.phase {
             Phase::Inside(hold) => write!(
                 line,
-                " {id} inside with {} until {}",
-                hold.token, hold.until
+                " {id} inside with {} until {:?}",
+                hold.token,
+                hold.until.since_origin()
             ),
             phase => write!(line, " {id} {phase:?}"),
         };
@@ -139,12 +140,8 @@ fn summary(state: &State) -> String {
         line.push(',');
     }
     for (id, process) in state.processes.iter().enumerate() {
-        if let Some(cohort) = process.cohort {
-            let _ = write!(
-                line,
-                " process {id} hands on {} until {}: {:?},",
-                cohort.first, cohort.until, cohort.turn
-            );
+        if let Some(entry) = &process.entry {
+            let _ = write!(line, " process {id} has {entry:?},");
         }
     }
     line.pop();

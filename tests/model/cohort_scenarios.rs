@@ -3,7 +3,7 @@
 use crate::{
     check,
     properties::{
-        CONFIRMED, CRASH_INSIDE, GIVEN_BACK, HEALED, LOST, LOST_BLOCK, NOBODY_LEFT, OVERLAP,
+        CONFIRMED, CRASH_INSIDE, GIVEN_BACK, HEALED, LOST, LOST_COHORT, NOBODY_LEFT, OVERLAP,
         PASSED, PASSED_OVER, RECOVERED, REFRESHED, TOLD_AGAIN,
     },
     scenario::{Faults, Scenario, Terms},
@@ -16,10 +16,9 @@ pub(crate) fn callers(callers: &[ProcessId]) -> Terms {
         callers: callers.to_vec(),
         lease: 3,
         leases: Vec::new(),
-        block: 3,
+        cohort_limit: 3,
         renewed: false,
         claim: 2,
-        drift: 0,
         wait: 3,
         once: Vec::new(),
         slow: Vec::new(),
@@ -43,16 +42,16 @@ fn any(faults: u8) -> Faults {
     }
 }
 
-/// A block of two, and somebody else behind it.
-pub(crate) fn late_block() -> Scenario {
+/// A cohort of two, and somebody else behind it.
+pub(crate) fn late_cohort() -> Scenario {
     Scenario {
         faults: Faults {
             late: 1,
             ..Faults::default()
         },
-        reaches: vec![PASSED, PASSED_OVER, CONFIRMED, LOST, LOST_BLOCK],
+        reaches: vec![PASSED, PASSED_OVER, CONFIRMED, LOST, LOST_COHORT],
         ..Scenario::of(
-            "block, late, others",
+            "cohort, late, others",
             Terms {
                 lease: 2,
                 once: vec![0],
@@ -64,22 +63,22 @@ pub(crate) fn late_block() -> Scenario {
 
 /// Half a minute and more, so not by default.
 #[test]
-fn a_block_is_late_and_others_wait() {
+fn a_cohort_is_late_and_others_wait() {
     if std::env::var_os("MODEL_DEEPER").is_some() {
-        check::holds(late_block());
+        check::holds(late_cohort());
     }
 }
 
 #[test]
-fn a_block_is_late() {
+fn a_cohort_is_late() {
     check::holds(Scenario {
         faults: Faults {
             late: 1,
             ..Faults::default()
         },
-        reaches: vec![PASSED, PASSED_OVER, CONFIRMED, LOST, LOST_BLOCK],
+        reaches: vec![PASSED, PASSED_OVER, CONFIRMED, LOST, LOST_COHORT],
         ..Scenario::of(
-            "block, late",
+            "cohort, late",
             Terms {
                 wait: 2,
                 lease: 2,
@@ -91,7 +90,7 @@ fn a_block_is_late() {
 }
 
 #[test]
-fn two_things_go_wrong_with_a_block() {
+fn two_things_go_wrong_with_a_cohort() {
     check::holds(Scenario {
         faults: any(2),
         reaches: vec![
@@ -104,13 +103,13 @@ fn two_things_go_wrong_with_a_block() {
             NOBODY_LEFT,
             TOLD_AGAIN,
         ],
-        ..Scenario::of("block, two faults", callers(&[0, 0, 0]))
+        ..Scenario::of("cohort, two faults", callers(&[0, 0, 0]))
     });
 }
 
 /// Minutes, so not by default.
 #[test]
-fn one_thing_goes_wrong_with_a_block_and_all_is_late() {
+fn one_thing_goes_wrong_with_a_cohort_and_all_is_late() {
     if std::env::var_os("MODEL_DEEPER").is_none() {
         return;
     }
@@ -123,7 +122,7 @@ fn one_thing_goes_wrong_with_a_block_and_all_is_late() {
         },
         reaches: vec![PASSED, PASSED_OVER, LOST, NOBODY_LEFT],
         ..Scenario::of(
-            "block, one fault, late",
+            "cohort, one fault, late",
             Terms {
                 wait: 2,
                 once: vec![0],
@@ -134,17 +133,17 @@ fn one_thing_goes_wrong_with_a_block_and_all_is_late() {
 }
 
 #[test]
-fn blocks_of_two_processes() {
+fn cohorts_of_two_processes() {
     check::holds(Scenario {
         faults: any(1),
         reaches: vec![PASSED, PASSED_OVER, HEALED, CRASH_INSIDE],
         ..Scenario::of(
-            "block, processes",
+            "cohort, processes",
             Terms {
                 once: vec![0],
                 wait: 2,
                 body: 0,
-                block: 2,
+                cohort_limit: 2,
                 ..callers(&[0, 1, 1, 1])
             },
         )
@@ -152,7 +151,7 @@ fn blocks_of_two_processes() {
 }
 
 #[test]
-fn a_block_is_renewed() {
+fn a_cohort_is_renewed() {
     check::holds(Scenario {
         faults: Faults {
             crashes: 1,
@@ -161,7 +160,7 @@ fn a_block_is_renewed() {
         },
         reaches: vec![PASSED, REFRESHED, CRASH_INSIDE],
         ..Scenario::of(
-            "block, renewed",
+            "cohort, renewed",
             Terms {
                 lease: 2,
                 renewed: true,
@@ -173,24 +172,24 @@ fn a_block_is_renewed() {
 }
 
 #[test]
-fn the_server_loses_a_block() {
+fn the_server_loses_a_cohort() {
     check::holds(Scenario {
         faults: Faults {
             state_losses: 1,
             ..any(1)
         },
-        reaches: vec![PASSED, LOST, LOST_BLOCK, OVERLAP],
-        ..Scenario::of("block, state lost", callers(&[0, 0, 0]))
+        reaches: vec![PASSED, LOST, LOST_COHORT, OVERLAP],
+        ..Scenario::of("cohort, state lost", callers(&[0, 0, 0]))
     });
 }
 
 #[test]
-fn a_block_of_members_of_another_lease() {
+fn a_cohort_of_members_of_another_lease() {
     check::holds(Scenario {
         faults: any(1),
         reaches: vec![PASSED, CRASH_INSIDE],
         ..Scenario::of(
-            "block, two leases",
+            "cohort, two leases",
             Terms {
                 leases: vec![(1, 5), (2, 5)],
                 ..callers(&[0, 0, 0, 0])

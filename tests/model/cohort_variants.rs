@@ -1,10 +1,10 @@
-//! Blocks and groups with one of their rules taken out.
+//! Cohorts and batches with one of their rules taken out.
 
 use crate::{
     broken::Broken,
     check,
-    cohort_scenarios::{callers, late_block},
-    properties::{BEGUN, CRASH, EXCLUSION, FORGOTTEN, ORDER, TOKENS, TOLD},
+    cohort_scenarios::{callers, late_cohort},
+    properties::{BEGUN, CRASH, EXCLUSION, FORGOTTEN, LEFT, ORDER, TOKENS, TOLD},
     scenario::{Faults, Scenario, Terms},
 };
 
@@ -27,17 +27,17 @@ fn cancels(cancels: u8) -> Faults {
 }
 
 #[test]
-fn a_member_that_leaves_keeps_the_block() {
+fn a_member_that_leaves_keeps_the_cohort() {
     let terms = Terms {
         once: vec![0],
         body: 0,
         ..callers(&[0, 0, 0, 1])
     };
-    is_caught(Broken::LeaveFreesTheBlock, terms, cancels(1), ORDER);
+    is_caught(Broken::LeaveFreesTheCohort, terms, cancels(1), ORDER);
 }
 
 #[test]
-fn a_block_lasts_while_a_member_is_inside() {
+fn a_cohort_lasts_while_a_member_is_inside() {
     let terms = Terms {
         once: vec![0, 3],
         ..callers(&[0, 0, 0, 1])
@@ -46,9 +46,9 @@ fn a_block_lasts_while_a_member_is_inside() {
 }
 
 #[test]
-fn a_block_is_taken_up_once() {
+fn a_cohort_is_taken_up_once() {
     is_caught(
-        Broken::KnownBlockTakenUpAnew,
+        Broken::KnownCohortTakenUpAgain,
         callers(&[0, 0, 0]),
         Faults::default(),
         EXCLUSION,
@@ -66,9 +66,9 @@ fn a_member_that_has_left_is_skipped() {
 }
 
 #[test]
-fn a_block_of_which_nobody_waits_is_released() {
+fn a_cohort_of_which_nobody_waits_is_released() {
     is_caught(
-        Broken::EmptyBlockStays,
+        Broken::EmptyCohortStays,
         callers(&[0, 0, 0]),
         cancels(2),
         TOLD,
@@ -76,9 +76,9 @@ fn a_block_of_which_nobody_waits_is_released() {
 }
 
 #[test]
-fn a_block_has_as_many_tokens_as_members() {
+fn a_cohort_has_as_many_tokens_as_members() {
     is_caught(
-        Broken::OneTokenForABlock,
+        Broken::OneTokenForACohort,
         Terms {
             once: vec![0],
             ..callers(&[0, 0, 0, 1])
@@ -99,17 +99,17 @@ fn each_member_has_a_token_of_its_own() {
 }
 
 #[test]
-fn a_block_is_of_one_inbox() {
+fn a_cohort_is_of_one_session() {
     let terms = Terms {
-        block: 2,
+        cohort_limit: 2,
         body: 0,
         ..callers(&[0, 1, 0, 1])
     };
-    is_caught(Broken::BlockOfTwoInboxes, terms, Faults::default(), ORDER);
+    is_caught(Broken::CohortOfTwoSessions, terms, Faults::default(), ORDER);
 }
 
 #[test]
-fn a_block_is_of_one_lease() {
+fn a_cohort_is_of_one_lease() {
     let terms = Terms {
         leases: vec![(1, 5)],
         ..callers(&[0, 0, 0])
@@ -119,18 +119,18 @@ fn a_block_is_of_one_lease() {
         any: 1,
         ..Faults::default()
     };
-    is_caught(Broken::BlockOfTwoLeases, terms, faults, CRASH);
+    is_caught(Broken::CohortOfTwoLeases, terms, faults, CRASH);
 }
 
 #[test]
-fn a_turn_is_passed_on_while_the_block_is_known_to_be_held() {
-    check::are_caught(&[Broken::PassIgnoresDeadline], &late_block(), EXCLUSION);
+fn a_turn_is_passed_on_while_the_cohort_is_known_to_be_held() {
+    check::are_caught(&[Broken::PassIgnoresDeadline], &late_cohort(), EXCLUSION);
 }
 
 #[test]
-fn who_waits_in_a_block_that_is_lost_comes_back() {
-    let broken = [Broken::LostBlockReleasedFirst, Broken::LostBlockStaysAway];
-    check::are_caught(&broken, &late_block(), ORDER);
+fn who_waits_in_a_cohort_that_is_lost_comes_back() {
+    let broken = [Broken::LostCohortReleasedFirst, Broken::LostCohortStaysAway];
+    check::are_caught(&broken, &late_cohort(), ORDER);
 }
 
 /// A place is what a reply tells; who is in the grant by then is not told of one.
@@ -154,7 +154,7 @@ fn who_knows_of_no_place_comes_back_as_well() {
 
 /// Else those whom the server took for dead, when its clock jumped, are not missed while a younger one is queued.
 #[test]
-fn a_look_asks_for_the_oldest() {
+fn a_probe_asks_for_the_oldest() {
     let terms = Terms {
         claim: 1,
         wait: 5,
@@ -166,7 +166,7 @@ fn a_look_asks_for_the_oldest() {
         any: 1,
         ..Faults::default()
     };
-    is_caught(Broken::LookAsksForAnybody, terms, faults, FORGOTTEN);
+    is_caught(Broken::ProbeAsksForAnybody, terms, faults, FORGOTTEN);
 }
 
 #[test]
@@ -175,13 +175,14 @@ fn one_request_names_a_caller() {
         breaks: 1,
         ..cancels(2)
     };
-    is_caught(Broken::AloneAndWithTheGroup, callers(&[0, 0]), faults, TOLD);
+    is_caught(Broken::AloneAndInABatch, callers(&[0, 0]), faults, LEFT);
 }
 
 #[test]
 fn nobody_enters_while_a_request_names_him() {
     let faults = Faults {
         breaks: 1,
+        any: 3,
         ..cancels(2)
     };
     is_caught(

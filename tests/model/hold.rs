@@ -1,61 +1,66 @@
-//! A hold: its local deadline, its keeper and its release: `hold.rs`, `renewal.rs` and `plan.rs` of the runtime.
+//! A hold: its local deadline, its renewals and its release, as in `lease/` of the runtime.
+
+use std::time::Duration;
+
+use lock_core::lease::{CLAIM, Grant, Moment};
 
 use crate::{
     broken::Broken,
-    cohort::Passed,
+    cohorts::{Passed, token_of},
     protocol::Protocol,
     server::Token,
-    state::{Behind, By, CallerId, Claim, End, Hold, Phase, Script, State, Tick},
+    state::{Behind, By, CallerId, End, Hold, Phase, Renewal, Script, Stamp, State, Tick},
 };
 
 impl Protocol {
-    /// A local deadline: a validity counted from a moment known to lie before the grant.
-    pub(crate) fn deadline(&self, state: &State, id: CallerId, sent: Tick, validity: Tick) -> Tick {
-        let from = if self.is(Broken::DeadlineFromTheReply) {
-            self.clock_of(state, id)
-        } else {
-            sent
-        };
-        from + if self.is(Broken::NoDrift) {
-            validity
-        } else {
-            self.scenario.terms.less_drift(validity)
+    /// `HoldState::begin`, and the first poll of the body
+    pub(crate) fn enter(&self, state: &mut State, id: CallerId, grant: &Grant) {
+        let (terms, process) = (&self.scenario.terms, self.process_of(id));
+        let token = token_of(grant.token.get());
+        let until = grant.valid_until.expect("a lease on Redis ends");
+        let (mut by, mut fencing) = (By::Reply, token);
+        if grant.queued
+            && let Some(entry) = &mut state.processes[process].entry
+            && entry.cohort.contains(token.into())
+        {
+            let first = token_of(entry.cohort.first());
+            entry.renewing = false;
+            by = By::Pass;
+            if first == token {
+                by = std::mem::replace(&mut entry.by, By::Pass);
+            }
+            if self.is(Broken::MembersShareAToken) {
+                fencing = first;
+            }
         }
-    }
-
-    /// `RedisAttempt::settle`, `HoldState::begin`, and the first poll of the body
-    pub(crate) fn enter(&self, state: &mut State, id: CallerId, claim: Claim) {
-        let now = self.clock_of(state, id);
-        let hold = Hold {
-            token: claim.token,
-            first: claim.first,
+        let now = state.now;
+        state.caller(id).told = None;
+        state.caller(id).phase = Phase::Inside(Hold {
+            token,
             since: now,
-            until: claim.until,
-            // A member of a block is sure of what is left of it, and no more.
-            claim: claim.validity < self.scenario.terms.lease(id) || claim.by == By::Pass,
+            until,
+            claim: grant.validity + Duration::from_millis(1) < terms.time(terms.lease(id)),
             tended: now,
             tending: false,
-            by: claim.by,
-        };
-        state.caller(id).early = None;
-        state.caller(id).phase = Phase::Inside(hold);
-        if now >= claim.until {
+            by,
+        });
+        if self.clock_of(state, id) >= until {
             self.lose(state, id);
             return;
         }
         let observed = &mut state.observed;
-        observed.begun_fell |= claim.token <= observed.begun;
-        observed.begun = observed.begun.max(claim.token);
+        observed.begun_fell |= fencing <= observed.begun;
+        observed.begun = observed.begun.max(fencing);
     }
 
-    /// What the keeper has to do for a hold (`plan::step`): the lease that it asks for, 0 for a check.
+    /// What is due for a hold: the lease that a renewal asks for, 0 for a check.
     pub(crate) fn tending(&self, state: &State, id: CallerId) -> Option<Tick> {
         let (terms, faults) = (&self.scenario.terms, &self.scenario.faults);
-        let now = self.clock_of(state, id);
+        let now = state.now;
         let Phase::Inside(hold) = state.callers[usize::from(id)].phase else {
             return None;
         };
-        if hold.tending || now >= hold.until || now < hold.tended + 1 {
+        if hold.tending || self.clock_of(state, id) >= hold.until || now < hold.tended + 1 {
             return None;
         }
         // A check finds nothing where the server neither loses its state nor its clock jumps.
@@ -71,41 +76,61 @@ impl Protocol {
 
     /// `tend`
     pub(crate) fn tend(&self, state: &mut State, id: CallerId) {
-        let now = self.clock_of(state, id);
-        let lease = self.tending(state, id);
-        if let (Some(lease), Phase::Inside(hold)) = (lease, &mut state.caller(id).phase) {
-            hold.tending = true;
-            hold.tended = now;
-            let first = hold.first;
-            self.send_from_home(state, id, Script::Renew(first, lease));
-        }
+        let now = state.now;
+        let (Some(lease), Phase::Inside(mut hold)) =
+            (self.tending(state, id), state.caller(id).phase)
+        else {
+            return;
+        };
+        let token = hold.token;
+        let Ok(known) = self.known(state, self.process_of(id), token) else {
+            self.lose(state, id);
+            return;
+        };
+        (hold.tending, hold.tended) = (true, now);
+        state.caller(id).phase = Phase::Inside(hold);
+        let renewal = Renewal {
+            token,
+            known,
+            lease,
+        };
+        self.send_from_home(state, id, Script::Renew(renewal));
     }
 
     pub(crate) fn renewed(
         &self,
         state: &mut State,
         id: CallerId,
-        sent: Tick,
-        (first, lease, left): (Token, Tick, Option<Tick>),
+        sent: Stamp,
+        renewal: Renewal,
+        left: Option<Tick>,
     ) {
-        let now = self.clock_of(state, id);
-        let until = left.map(|left| self.deadline(state, id, sent, left));
-        if let Phase::Confirming {
-            first: of, answer, ..
-        } = &mut state.caller(id).phase
-        {
-            if *of == first {
+        let Renewal {
+            token,
+            known,
+            lease,
+        } = renewal;
+        let (now, process) = (self.clock_of(state, id), self.process_of(id));
+        let until = left.map(|left| self.deadline(state, process, sent, left));
+        if let Phase::Confirming { token: of, answer } = &mut state.caller(id).phase {
+            if *of == token {
                 *answer = Some(until.unwrap_or(now));
                 self.poll_if_prompt(state, id);
             }
             return;
         }
-        let counts = self.confirm(state, id, first, until);
+        let stands = match (known, until) {
+            (Some(_), Some(until)) => self.confirm(state, process, token, (sent, until)),
+            (Some(first), None) => {
+                self.lose_cohort(state, process, first);
+                false
+            }
+            (None, until) => until.is_some(),
+        };
         match &mut state.caller(id).phase {
-            Phase::Offered { first: of, .. } if *of == first => self.poll_if_prompt(state, id),
-            Phase::Inside(hold) if hold.first == first && hold.tending => {
+            Phase::Queued => self.poll_if_prompt(state, id),
+            Phase::Inside(hold) if hold.token == token && hold.tending => {
                 hold.tending = false;
-                let stands = counts || hold.by == By::Reply;
                 // An answer that arrives after the local deadline does not extend the hold.
                 let in_time = now < hold.until || self.is(Broken::AnswerRevives);
                 match until {
@@ -127,19 +152,20 @@ impl Protocol {
     /// `HoldState::lose`: the body is dropped.
     pub(crate) fn lose(&self, state: &mut State, id: CallerId) {
         if let Phase::Inside(hold) = state.caller(id).phase {
-            self.end_inside(state, id, hold.first, hold.until, End::Lost);
+            self.end_inside(state, id, hold.token, hold.until, End::Lost);
         }
     }
 
-    /// `EntryDuty::leave`. Only the last member of a block sends anything.
+    /// `EntryDuty::leave`. Only the last member of a cohort sends anything.
     pub(crate) fn finish(&self, state: &mut State, id: CallerId) {
-        let since = self.clock_of(state, id);
-        if let Phase::Inside(Hold { first, until, .. }) = state.caller(id).phase {
+        let since = state.now;
+        if let Phase::Inside(Hold { token, until, .. }) = state.caller(id).phase {
             state.caller(id).phase = Phase::Ended(End::Left);
-            if self.pass(state, id, first) == Passed::On {
+            let Passed::Ended(first) = self.pass(state, id, token) else {
                 return;
-            }
+            };
             state.caller(id).phase = Phase::Releasing {
+                token,
                 first,
                 since,
                 lease_ends: until,
@@ -153,15 +179,15 @@ impl Protocol {
         &self,
         state: &mut State,
         id: CallerId,
-        first: Token,
-        lease_ends: Tick,
+        token: Token,
+        lease_ends: Moment,
         end: End,
     ) {
-        let until = lease_ends.max(self.clock_of(state, id) + self.scenario.terms.claim);
+        let until = lease_ends.max(self.clock_of(state, id) + CLAIM);
         state.caller(id).phase = Phase::Ended(end);
-        if self.pass(state, id, first) == Passed::On {
+        let Passed::Ended(first) = self.pass(state, id, token) else {
             return;
-        }
+        };
         state.caller(id).behind = Some(Behind::Release { first, until });
         self.send_from_home(state, id, Script::Release(first));
     }

@@ -1,12 +1,13 @@
 //! What is promised in every state, and what has to be reached somewhere for that to mean anything.
 
+use lock_core::lease::Moment;
 use stateright::{Expectation, Property};
 
 use crate::{
     broken::Broken,
     protocol::Protocol,
     scenario::Scenario,
-    server::Acquired,
+    server::{Acquired, Token},
     state::{By, Caller, CallerId, End, Hold, Phase, State},
 };
 
@@ -88,10 +89,7 @@ fn holds(protocol: &Protocol, state: &State) -> impl Iterator<Item = Hold> {
     (0..)
         .zip(&state.callers)
         .filter_map(|(id, caller)| match caller.phase {
-            Phase::Inside(hold) => {
-                let now = state.local(protocol.scenario.terms.process_of(id));
-                (now < hold.until).then_some(hold)
-            }
+            Phase::Inside(hold) => (protocol.clock_of(state, id) < hold.until).then_some(hold),
             _ => None,
         })
 }
@@ -119,21 +117,21 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
         return true;
     }
     // Which is bounded: `TAKEN`.
-    let is_offered = process.cohort.is_some_and(|cohort| {
-        let to = cohort.offered_since().and(cohort.holder());
-        let to = to.map(|id| &state.callers[usize::from(id)]);
-        let may_take = to.is_some_and(|to| to.waits() || to.behind.is_some());
-        cohort.first == grant.token && may_take
+    let cohort = process.entry.as_ref().map(|entry| &entry.cohort);
+    let cohort = cohort.filter(|cohort| cohort.first() == u64::from(grant.token));
+    let is_offered = cohort.is_some_and(|cohort| {
+        let to = &state.callers[usize::from(protocol.caller_of(cohort.turn().owner))];
+        cohort.is_offered() && (to.waits() || to.behind.is_some())
     });
     if is_offered {
         return true;
     }
-    let is_known = process
-        .cohort
-        .is_some_and(|cohort| cohort.first == grant.token && cohort.holder().is_some());
+    let is_known = cohort.is_some_and(|cohort| !cohort.is_over());
+    let tokens = grant.token..grant.token + grant.owners.len() as Token;
+    let is_its = |token: Option<Token>| token.is_some_and(|token| tokens.contains(&token));
     grant.owners.iter().any(|id| {
         let caller = &state.callers[usize::from(id)];
-        let has_turn = caller.turn() == Some(grant.token) || caller.first() == Some(grant.token);
+        let has_turn = is_its(caller.turn()) || is_its(caller.held());
         let may_hear = caller.behind.is_some() || caller.waits();
         has_turn || !is_known && may_hear
     })
@@ -158,7 +156,7 @@ fn wait_is_bounded(protocol: &Protocol, state: &State) -> bool {
     (0..)
         .zip(&state.callers)
         .all(|(id, caller): (CallerId, _)| {
-            let now = state.local(terms.process_of(id));
+            let now = state.now;
             !caller.waits()
                 || terms.is_slow(id)
                 || now <= caller.began + terms.wait(id).max(1) + 1 + late.cast_signed()
@@ -180,24 +178,22 @@ fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
         + faults.restarts
         - state.faults.restarts)
         .cast_signed();
-    let offers = (0..).zip(&state.processes).all(|(id, process)| {
-        let now = state.local(id);
-        let since = process.cohort.and_then(|cohort| cohort.offered_since());
-        !process.alive || since.is_none_or(|since| now <= since + terms.claim + 1 + late)
+    let offers = state.processes.iter().all(|process| {
+        let offered = process.entry.as_ref();
+        let offered = offered.filter(|entry| entry.cohort.is_offered());
+        let is_old = offered.is_some_and(|entry| state.now > entry.since + terms.claim + 1 + late);
+        !process.alive || !is_old
     });
-    let replies = (0..)
-        .zip(&state.callers)
-        .all(|(id, caller): (CallerId, _)| {
-            let now = protocol.clock_of(state, id);
-            let unread = matches!(
-                caller.phase,
-                Phase::Answered {
-                    reply: Acquired::Taken(_),
-                    ..
-                }
-            );
-            !unread || now <= caller.asked.saturating_add(terms.claim + 1 + late)
-        });
+    let replies = state.callers.iter().all(|caller| {
+        let unread = matches!(
+            caller.phase,
+            Phase::Answered {
+                reply: Acquired::Taken(_),
+                ..
+            }
+        );
+        !unread || state.now <= caller.asked.saturating_add(terms.claim + 1 + late)
+    });
     offers && replies
 }
 
@@ -205,6 +201,7 @@ fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
 pub(crate) fn somebody_is_neglected(protocol: &Protocol, state: &State) -> bool {
     (0..).zip(&state.callers).any(|(id, caller)| {
         caller.phase == Phase::Queued
+            && caller.is_waiting()
             && state.processes[protocol.scenario.terms.process_of(id)]
                 .main
                 .up
@@ -229,8 +226,8 @@ fn ended(state: &State, end: End) -> bool {
 }
 
 pub(crate) const HANDOFF: Reached = ("a handoff by push", |_, state| entered_by(state, By::Push));
-pub(crate) const HEALED: Reached = ("a lost push, found by a look", |_, state| {
-    entered_by(state, By::Look)
+pub(crate) const HEALED: Reached = ("a lost push, found by a probe", |_, state| {
+    entered_by(state, By::Probe)
 });
 pub(crate) const RECOVERED: Reached = ("a lost reply, had by asking again", |_, state| {
     entered_by(state, By::Resend)
@@ -243,12 +240,10 @@ pub(crate) const CRASH_INSIDE: Reached = ("a crash while holding", |_, state| {
 });
 pub(crate) const SKIPPED: Reached = ("a dead waiter skipped", |_, state| state.observed.skipped);
 pub(crate) const CONFIRMED: Reached = ("a claim confirmed before the body starts", |_, state| {
-    state.callers.iter().any(|caller| {
-        matches!(
-            caller.phase,
-            Phase::Confirming { .. } | Phase::Offered { .. }
-        )
-    })
+    state
+        .callers
+        .iter()
+        .any(|caller| matches!(caller.phase, Phase::Confirming { .. }) || caller.turn().is_some())
 });
 pub(crate) const LOST: Reached = ("a holder told of its loss", |_, state| {
     ended(state, End::Lost)
@@ -286,13 +281,14 @@ pub(crate) const CAME_BACK: Reached = (
 pub(crate) const REVOKED: Reached = ("a reply that nobody reads, given up", |_, state| {
     state.observed.revoked
 });
-pub(crate) const LOST_BLOCK: Reached = ("members of a lost block that queue again", |_, state| {
-    state.observed.lost_block
-});
-pub(crate) const NOBODY_LEFT: Reached = ("a block of which nobody waits", |_, state| {
+pub(crate) const LOST_COHORT: Reached =
+    ("members of a lost cohort that queue again", |_, state| {
+        state.observed.lost_cohort
+    });
+pub(crate) const NOBODY_LEFT: Reached = ("a cohort of which nobody waits", |_, state| {
     state.observed.nobody_left
 });
-pub(crate) const TOLD_AGAIN: Reached = ("a block described once more", |_, state| {
+pub(crate) const TOLD_AGAIN: Reached = ("a cohort described once more", |_, state| {
     state.observed.told_again
 });
 pub(crate) const OVERLAP: Reached = (
@@ -302,5 +298,8 @@ pub(crate) const OVERLAP: Reached = (
 pub(crate) const REFRESHED: Reached =
     ("a body that outlasts its first lease", |protocol, state| {
         let lease = protocol.scenario.terms.lease;
-        holds(protocol, state).any(|hold| hold.until > hold.since + lease)
+        holds(protocol, state).any(|hold| {
+            let first_ends = Moment::new(protocol.scenario.terms.time(hold.since + lease));
+            hold.until > first_ends
+        })
     });

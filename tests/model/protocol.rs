@@ -1,15 +1,20 @@
 //! The protocol as a model: what can happen in a state, and what comes of it.
 
+use std::time::Duration;
+
+use lock_core::lease::Moment;
 use stateright::{Model, Property};
 
 use crate::{
+    attempt_state::AttemptState,
     broken::Broken,
+    cohorts::Chore,
     properties::{self, Promise},
     scenario::Scenario,
     server::{Server, micros},
     state::{
-        Behind, Caller, CallerId, Event, Home, Link, Observed, Phase, Process, ProcessId, State,
-        Tick,
+        Attempt, Behind, Caller, CallerId, Event, Home, Observed, Phase, Process, ProcessId,
+        Session, Stamp, State, Tick,
     },
 };
 
@@ -17,6 +22,10 @@ use crate::{
 const START: Tick = 3;
 /// By so much a clock jumps.
 const JUMP: Tick = 2;
+
+pub(crate) fn moment_of(stamp: Stamp) -> Moment {
+    Moment::new(Duration::from_millis(stamp.into()))
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Protocol {
@@ -29,7 +38,7 @@ pub(crate) struct Protocol {
 pub(crate) enum Action {
     Begin(CallerId),
     Finish(CallerId),
-    /// The server reads the next request of a link.
+    /// The server reads the next request of a session.
     Serve(ProcessId),
     ServeHome(ProcessId, usize),
     /// The server reads what an old connection has left behind.
@@ -44,16 +53,12 @@ pub(crate) enum Action {
     Poll(CallerId),
     /// The engine gives up a reply that a slow caller has not read.
     Revoke(CallerId),
-    /// The engine passes on an offer that nobody takes.
-    PassOn(ProcessId),
-    /// The engine renews an offer that stands.
-    RenewOffer(ProcessId),
-    /// The local deadline of a grant has passed, and its members to come queue again.
-    Suspend(ProcessId),
+    /// The heartbeat does a chore for a cohort.
+    TendCohort(ProcessId, Chore),
     /// The local deadline has passed.
     Lose(CallerId),
     /// The heartbeat, on behalf of one that waits.
-    Look(CallerId),
+    Probe(CallerId),
     Reconnect(ProcessId),
     /// The server notices that an old connection is no more.
     Notice(ProcessId),
@@ -106,8 +111,18 @@ impl Protocol {
         self.scenario.terms.process_of(id)
     }
 
-    pub(crate) fn clock_of(&self, state: &State, id: CallerId) -> Tick {
-        state.local(self.process_of(id))
+    /// What the clock of a process says.
+    pub(crate) fn moment(&self, state: &State, process: ProcessId) -> Moment {
+        moment_of(self.stamp(state, process))
+    }
+
+    pub(crate) fn stamp(&self, state: &State, process: ProcessId) -> Stamp {
+        let now = self.scenario.terms.millis(state.now) - u64::from(state.processes[process].lag);
+        Stamp::try_from(now).unwrap_or(Stamp::MAX)
+    }
+
+    pub(crate) fn clock_of(&self, state: &State, id: CallerId) -> Moment {
+        self.moment(state, self.process_of(id))
     }
 
     pub(crate) fn callers_of(&self, process: ProcessId) -> impl Iterator<Item = CallerId> {
@@ -155,15 +170,9 @@ impl Protocol {
             if process.alive && !process.main.up {
                 actions.push(Action::Reconnect(id));
             }
-            actions.extend(self.awaited(state, id).into_iter().map(Action::Look));
-            if process.alive && self.is_offer_overdue(state, id) {
-                actions.push(Action::PassOn(id));
-            } else if process.alive && self.is_offer_short(state, id) {
-                actions.push(Action::RenewOffer(id));
-            }
-            if process.alive && self.is_cohort_late(state, id) {
-                actions.push(Action::Suspend(id));
-            }
+            actions.extend(self.awaited(state, id).into_iter().map(Action::Probe));
+            let chore = self.chore(state, id).filter(|_| process.alive);
+            actions.extend(chore.map(|chore| Action::TendCohort(id, chore)));
         }
         for (id, caller) in (0..).zip(&state.callers) {
             let slow = self.scenario.terms.is_slow(id);
@@ -180,10 +189,9 @@ impl Protocol {
                 actions.push(Action::Tend(id));
             }
             if let Phase::Inside(hold) = caller.phase {
-                let now = state.local(self.scenario.terms.process_of(id));
-                if now >= hold.until && !slow {
+                if self.clock_of(state, id) >= hold.until && !slow {
                     actions.push(Action::Lose(id));
-                } else if now >= hold.since + self.scenario.terms.body {
+                } else if state.now >= hold.since + self.scenario.terms.body {
                     actions.push(Action::Finish(id));
                 }
             }
@@ -209,8 +217,8 @@ impl Protocol {
                 }
             }
             if let Phase::Inside(hold) = caller.phase {
-                let now = state.local(self.scenario.terms.process_of(id));
-                if now < hold.until && now < hold.since + self.scenario.terms.body {
+                let in_time = self.clock_of(state, id) < hold.until;
+                if in_time && state.now < hold.since + self.scenario.terms.body {
                     actions.push(Action::Finish(id));
                 }
             }
@@ -301,7 +309,7 @@ impl Protocol {
         state.server.expire();
         self.give_up_releases(state);
         for process in &mut state.processes {
-            process.looked = false;
+            process.probed = false;
         }
         if state.now > self.last_queue() {
             for process in &mut state.processes {
@@ -316,7 +324,7 @@ impl Protocol {
         state.now += 1;
         state.server.lose_state();
         for process in &mut state.processes {
-            process.looked = false;
+            process.probed = false;
         }
         for caller in &mut state.callers {
             caller.joined = None;
@@ -339,9 +347,15 @@ impl Protocol {
     /// Background releases that have been tried for long enough.
     fn give_up_releases(&self, state: &mut State) {
         for process in 0..state.processes.len() {
-            let now = state.local(process);
+            let now = state.now;
             let letting_go = &mut state.processes[process].letting_go;
-            letting_go.retain(|(_, until)| now < *until);
+            let given_up: Vec<_> = letting_go
+                .extract_if(.., |(_, until)| *until <= now)
+                .collect();
+            for (first, _) in given_up {
+                self.forget(state, process, first);
+            }
+            self.forget_released(state, process);
         }
     }
 
@@ -366,11 +380,11 @@ impl Model for Protocol {
         let process = Process {
             alive: true,
             lag: 0,
-            main: Link {
+            main: Session {
                 up: true,
                 floor,
-                answered: START,
-                grouping: false,
+                answered: u16::try_from(terms.millis(START)).unwrap_or(0),
+                sending_batch: false,
                 requests: Vec::new(),
                 events: Vec::new(),
             },
@@ -380,10 +394,10 @@ impl Model for Protocol {
                 requests: Vec::new(),
                 events: Vec::new(),
             },
-            cohort: None,
+            entry: None,
             letting_go: Vec::new(),
-            looked: false,
-            looking: false,
+            probed: false,
+            probing: false,
         };
         let caller = Caller {
             phase: Phase::Idle,
@@ -392,7 +406,8 @@ impl Model for Protocol {
             asked: 0,
             place: None,
             joined: None,
-            early: None,
+            attempt: Attempt(AttemptState::new()),
+            told: None,
             joins: false,
             resending: false,
             carried: None,
@@ -446,11 +461,13 @@ impl Model for Protocol {
             Action::Tend(id) => self.tend(&mut state, id),
             Action::Poll(id) => self.poll(&mut state, id),
             Action::Revoke(id) => self.revoke(&mut state, id),
-            Action::PassOn(process) => self.pass_on(&mut state, process),
-            Action::RenewOffer(process) => self.renew_offer(&mut state, process),
-            Action::Suspend(process) => self.suspend(&mut state, process),
+            Action::TendCohort(process, chore) => match chore {
+                Chore::PassOn => self.pass_on(&mut state, process),
+                Chore::Renew(lease) => self.renew_offer(&mut state, process, lease),
+                Chore::Suspend => self.suspend(&mut state, process),
+            },
             Action::Lose(id) => self.lose(&mut state, id),
-            Action::Look(id) => self.look(&mut state, id),
+            Action::Probe(id) => self.probe(&mut state, id),
             Action::Reconnect(process) => self.reconnect(&mut state, process),
             Action::Notice(process) => state.processes[process].old = None,
             Action::Tick => self.tick(&mut state),
@@ -524,11 +541,12 @@ fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
         caller.began = 0;
         caller.asked = 0;
         caller.place = None;
-        caller.early = None;
+        caller.attempt = Attempt(AttemptState::new());
+        caller.told = None;
         caller.joins = false;
         if !matches!(
             caller.behind,
-            Some(Behind::Gate | Behind::Leave { .. } | Behind::LeaveFromHome { .. })
+            Some(Behind::Gate(_) | Behind::Leave { .. } | Behind::LeaveFromHome { .. })
         ) {
             caller.carried = None;
         }

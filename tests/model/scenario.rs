@@ -1,5 +1,9 @@
 //! A scenario: who calls, on what terms, and what may go wrong.
 
+use std::time::Duration;
+
+use lock_core::lease::CLAIM;
+
 use crate::{
     properties::Reached,
     state::{CallerId, ProcessId, Tick},
@@ -24,13 +28,11 @@ pub(crate) struct Terms {
     /// These have a lease of their own.
     pub(crate) leases: Vec<(CallerId, Tick)>,
     /// So many owners at most are given the lock at once.
-    pub(crate) block: usize,
+    pub(crate) cohort_limit: usize,
     /// Whether the lease is renewed while the body runs.
     pub(crate) renewed: bool,
     /// How long a pushed grant stands unconfirmed (`lease::CLAIM`).
     pub(crate) claim: Tick,
-    /// What `less_drift` takes off.
-    pub(crate) drift: Tick,
     pub(crate) wait: Tick,
     /// These make one attempt only.
     pub(crate) once: Vec<CallerId>,
@@ -61,7 +63,7 @@ pub(crate) struct Faults {
     pub(crate) restarts: u8,
     pub(crate) jumps_ahead: u8,
     pub(crate) jumps_back: u8,
-    /// Ticks by which a process's clock may fall behind.
+    /// Milliseconds by which a process's clock may fall behind.
     pub(crate) lags: u8,
     /// Of all of these together, but the late ticks.
     pub(crate) any: u8,
@@ -144,8 +146,24 @@ impl Terms {
         own.fold(self.lease, Tick::max)
     }
 
-    /// A lease time less what two clocks may drift apart in it.
-    pub(crate) fn less_drift(&self, time: Tick) -> Tick {
-        (time - self.drift).max(0)
+    /// As long as makes the engine's claim time so many ticks: rounded up, so that no local deadline lies behind the
+    /// server's.
+    fn tick(&self) -> u64 {
+        let claim = u64::try_from(CLAIM.as_millis()).unwrap_or(u64::MAX);
+        claim.div_ceil(self.claim.cast_unsigned().into())
+    }
+
+    pub(crate) fn millis(&self, ticks: Tick) -> u64 {
+        self.tick() * u64::try_from(ticks).unwrap_or(0)
+    }
+
+    pub(crate) fn time(&self, ticks: Tick) -> Duration {
+        Duration::from_millis(self.millis(ticks))
+    }
+
+    /// So many ticks are long enough.
+    pub(crate) fn ticks(&self, time: Duration) -> Tick {
+        let ticks = time.as_nanos().div_ceil(self.time(1).as_nanos());
+        Tick::try_from(ticks).unwrap_or(Tick::MAX)
     }
 }

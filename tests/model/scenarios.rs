@@ -15,10 +15,9 @@ fn two_processes() -> Terms {
         callers: vec![0, 1],
         lease: 4,
         leases: Vec::new(),
-        block: 3,
+        cohort_limit: 3,
         renewed: false,
         claim: 3,
-        drift: 0,
         wait: 5,
         once: Vec::new(),
         slow: Vec::new(),
@@ -234,7 +233,6 @@ fn clocks_run_unevenly() {
         ..Scenario::of(
             "uneven clocks",
             Terms {
-                drift: 1,
                 begin_within: 0,
                 ..two_processes()
             },

@@ -21,7 +21,7 @@ pub(crate) fn micros(clock: Tick) -> u16 {
     u16::try_from(i16::from(clock) * MICROS_A_TICK).unwrap_or(0)
 }
 
-/// The string `token|lease|inbox|owner owner …`, and its expiry. The inbox is that of the first owner.
+/// The string `token|lease|session|owner owner …`, and its expiry. The session is that of the first owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Grant {
     /// Of the first owner. It names the grant; those after it have the tokens after it.
@@ -33,7 +33,7 @@ pub(crate) struct Grant {
     pub(crate) claimed_until: Option<Tick>,
 }
 
-/// A member `owner|inbox|lease|wait` of the sorted set; inbox, lease and wait follow from the owner.
+/// A member `owner|session|lease|wait` of the sorted set; session, lease and wait follow from the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Member {
     pub(crate) place: Place,
@@ -63,7 +63,7 @@ pub(crate) enum Acquired {
     Late,
 }
 
-/// The reply to a group: the place of each member that queues, and the grant if it was of this inbox before.
+/// The reply to a batch: the place of each member that queues, and the grant if it was of this session before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Joined {
     pub(crate) members: Few<(CallerId, Option<Place>)>,
@@ -71,7 +71,7 @@ pub(crate) struct Joined {
     pub(crate) late: bool,
 }
 
-/// `PUBLISH` to the inbox of the first owner's process.
+/// `PUBLISH` to the session of the first owner's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Push {
     pub(crate) owners: Few<CallerId>,
@@ -84,7 +84,7 @@ pub(crate) struct Run<'a> {
     pub(crate) terms: &'a Terms,
     pub(crate) broken: Option<Broken>,
     pub(crate) floor: Token,
-    /// Whether the inbox of each process has a receiver, as far as the server knows.
+    /// Whether the session of each process has a receiver, as far as the server knows.
     pub(crate) heard: Vec<bool>,
     pub(crate) pushes: Vec<Push>,
     pub(crate) granted: Vec<Grant>,
@@ -153,7 +153,7 @@ impl Server {
         if first < run.floor && !run.is(Broken::CounterStartsAgain) {
             first = first.max(micros(self.clock));
         }
-        let count = if run.is(Broken::OneTokenForABlock) {
+        let count = if run.is(Broken::OneTokenForACohort) {
             1
         } else {
             Token::try_from(count).unwrap_or(Token::MAX)
@@ -199,17 +199,17 @@ impl Server {
     }
 
     /// The head, and those after it who wait in the same process on the same lease.
-    fn block(&mut self, run: &mut Run<'_>, head: CallerId) -> Few<CallerId> {
+    fn cohort(&mut self, run: &mut Run<'_>, head: CallerId) -> Few<CallerId> {
         let terms = run.terms;
         let mut owners = Few::from_iter([head]);
-        while owners.len() < terms.block
+        while owners.len() < terms.cohort_limit
             && let Some(next) = self.queue.first().copied()
         {
             let lives = self.is_living(next, terms);
             let joins = (terms.process_of(next.owner) == terms.process_of(head)
-                || run.is(Broken::BlockOfTwoInboxes))
+                || run.is(Broken::CohortOfTwoSessions))
                 && (terms.lease(next.owner) == terms.lease(head)
-                    || run.is(Broken::BlockOfTwoLeases));
+                    || run.is(Broken::CohortOfTwoLeases));
             if lives && !joins {
                 break;
             }
@@ -224,7 +224,7 @@ impl Server {
     }
 
     /// Gives the lock to the first waiters that are alive and can be told, or deletes it.
-    fn hand_on(&mut self, run: &mut Run<'_>) {
+    fn grant_next(&mut self, run: &mut Run<'_>) {
         while let Some(head) = self.pop_first() {
             if self.is_living(head, run.terms) {
                 let claim = if run.is(Broken::PushedForTheWholeLease) {
@@ -232,7 +232,7 @@ impl Server {
                 } else {
                     run.terms.claim
                 };
-                let owners = self.block(run, head.owner);
+                let owners = self.cohort(run, head.owner);
                 let grant = self.give(run, owners, Some(claim));
                 let process = run.terms.process_of(head.owner);
                 if run.heard[process] {
@@ -282,7 +282,7 @@ impl Server {
                 self.remove(owner);
                 return self.take(run, owner);
             }
-            self.hand_on(run);
+            self.grant_next(run);
         }
         let Some(held) = self.grant else {
             return self.take(run, owner); // those who queued are gone
@@ -342,17 +342,17 @@ impl Server {
             };
         }
         let members = members.iter().map(|(owner, place)| {
-            let holds = self.holds(owner) && !run.is(Broken::GroupQueuesBehindItself);
+            let holds = self.holds(owner) && !run.is(Broken::BatchQueuesBehindItself);
             (owner, (!holds).then(|| self.join(run, owner, place)))
         });
         let members: Few<_> = members.collect();
         let held = self.grant;
         if held.is_none() {
-            self.hand_on(run); // of which a push tells
+            self.grant_next(run); // of which a push tells
         }
-        let inbox = |owners: Option<CallerId>| owners.map(|owner| run.terms.process_of(owner));
-        let asks = inbox(members.iter().next().map(|(owner, _)| owner));
-        let is_mine = |held: &Grant| inbox(held.owners.iter().next()) == asks;
+        let session = |owners: Option<CallerId>| owners.map(|owner| run.terms.process_of(owner));
+        let asks = session(members.iter().next().map(|(owner, _)| owner));
+        let is_mine = |held: &Grant| session(held.owners.iter().next()) == asks;
         Joined {
             members,
             found: held.filter(is_mine).map(|held| self.found(held)),
@@ -368,7 +368,7 @@ impl Server {
         if held.token != token && !run.is(Broken::ReleaseOfAnyToken) {
             return false;
         }
-        self.hand_on(run);
+        self.grant_next(run);
         true
     }
 
@@ -410,7 +410,7 @@ impl Server {
         Some(lease)
     }
 
-    /// `leave.lua`. The grant that the caller enters with, if it is not to be abandoned; the block that it is of, which
+    /// `leave.lua`. The grant that the caller enters with, if it is not to be abandoned; the cohort that it is of, which
     /// only its process lets go of.
     pub(crate) fn leave(
         &mut self,
@@ -422,25 +422,25 @@ impl Server {
             return None;
         }
         let held = self.grant.filter(|held| held.owners.contains(owner))?;
-        if run.is(Broken::LeaveLooksAtTheQueueOnly) {
+        if run.is(Broken::LeaveChecksTheQueueOnly) {
             return None;
         }
-        if abandon && (held.owners.len() == 1 || run.is(Broken::LeaveFreesTheBlock)) {
-            self.hand_on(run);
+        if abandon && (held.owners.len() == 1 || run.is(Broken::LeaveFreesTheCohort)) {
+            self.grant_next(run);
             return None;
         }
         Some(self.found(held))
     }
 
-    /// `look.lua`: the grant of this inbox, and whether this member of the queue is neither queued nor inside.
-    pub(crate) fn look(
+    /// `probe.lua`: the grant of this session, and whether this member of the queue is neither queued nor inside.
+    pub(crate) fn probe(
         &mut self,
         run: &mut Run<'_>,
-        inbox: ProcessId,
+        session: ProcessId,
         member: CallerId,
     ) -> (Option<Found>, bool) {
         if self.grant.is_none() {
-            self.hand_on(run);
+            self.grant_next(run);
         } else {
             self.clamp();
         }
@@ -450,7 +450,7 @@ impl Server {
                 held.owners
                     .iter()
                     .next()
-                    .is_some_and(|owner| run.terms.process_of(owner) == inbox)
+                    .is_some_and(|owner| run.terms.process_of(owner) == session)
             })
             .map(|held| self.found(held));
         (found, !self.is_queued(member) && !self.holds(member))

@@ -1,6 +1,13 @@
 //! A state of the model: the server, the processes with their connections, the callers, and what may still go wrong.
 
+use std::hash::{Hash, Hasher};
+
+use lock_core::lease::Moment;
+
 use crate::{
+    attempt_state::AttemptState,
+    cohort::Cohort,
+    cohorts::token_of,
     few::Few,
     scenario::Faults,
     server::{Acquired, Found, Joined, Place, Push, Server, Token},
@@ -8,6 +15,8 @@ use crate::{
 
 /// A stretch of time: about a heartbeat.
 pub(crate) type Tick = i8;
+/// A moment of a process's clock, in ms.
+pub(crate) type Stamp = u16;
 pub(crate) type ProcessId = usize;
 /// A caller is one acquisition, and so one owner.
 pub(crate) type CallerId = u8;
@@ -43,102 +52,74 @@ pub(crate) struct Observed {
     pub(crate) unheard: bool,
     /// A dead waiter was passed over.
     pub(crate) skipped: bool,
-    /// A member of a block that had left was passed over.
+    /// A member of a cohort that had left was passed over.
     pub(crate) passed_over: bool,
     /// An offer was passed on that nobody took.
     pub(crate) missed: bool,
     /// A reply that nobody read was given up.
     pub(crate) revoked: bool,
-    /// A block was lost, and members of it queued again.
-    pub(crate) lost_block: bool,
-    /// A block was released of which nobody waited any more when it was heard of.
+    /// A cohort was lost, and members of it queued again.
+    pub(crate) lost_cohort: bool,
+    /// A cohort was released of which nobody waited any more when it was heard of.
     pub(crate) nobody_left: bool,
-    /// A block that was known, or over, was described once more.
+    /// A cohort that was known, or over, was described once more.
     pub(crate) told_again: bool,
 }
 
-/// One process: one link (`link.rs`) for its callers, and the home link for what goes on in the background.
+/// One process: one session (`session.rs`) for its callers, and the home session for what goes on in the background.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     pub(crate) alive: bool,
-    /// How far its clock has fallen behind.
-    pub(crate) lag: Tick,
-    pub(crate) main: Link,
+    /// How far its clock has fallen behind, in ms.
+    pub(crate) lag: u8,
+    pub(crate) main: Session,
     /// What the server still knows of a connection that is no more: a subscriber, and requests not read yet.
     pub(crate) old: Option<Vec<Request>>,
     pub(crate) home: Home,
     /// The newest grant that its callers share, and whose turn it is.
-    pub(crate) cohort: Option<Cohort>,
-    /// Releases of blocks in the background, and when they are given up.
+    pub(crate) entry: Option<Entry>,
+    /// Releases of cohorts in the background, and when they are given up.
     pub(crate) letting_go: Vec<(Token, Tick)>,
     /// Whether the heartbeat of this tick has happened, and whether it still waits for its answer.
-    pub(crate) looked: bool,
-    pub(crate) looking: bool,
+    pub(crate) probed: bool,
+    pub(crate) probing: bool,
 }
 
-/// A grant of one or several owners, as their process knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Cohort {
-    /// Its name, and the token of its first owner.
-    pub(crate) first: Token,
-    pub(crate) owners: Few<CallerId>,
-    /// How many of them have been tried.
-    pub(crate) tried: u8,
-    pub(crate) turn: Turn,
-    /// Until when it is known to be held.
-    pub(crate) until: Tick,
-    /// How long that was at the newest confirmation.
-    pub(crate) confirmed: Tick,
-    /// Whether the engine has asked the server to renew an offer.
+/// A cohort as the registry of its process has it, and what the model alone notes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) cohort: Cohort,
+    /// Whether the server has been asked to renew the offer.
     pub(crate) renewing: bool,
+    /// When the turn was offered.
+    pub(crate) since: Tick,
+    /// How its first owner heard of it.
     pub(crate) by: By,
 }
 
-/// Whose turn it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Turn {
-    /// Taken up just now.
-    Nobody,
-    /// The owner may enter, and has not yet.
-    Offered {
-        to: CallerId,
-        since: Tick,
-    },
-    Inside(CallerId),
-    /// The local deadline has passed, and those to come queue again. Known for the one that had the turn.
-    Suspended(CallerId),
-    /// All have had their turns: what is told of it late counts no longer.
-    Over,
-}
-
-impl Cohort {
-    /// The one that has the turn.
-    pub(crate) fn holder(&self) -> Option<CallerId> {
-        match self.turn {
-            Turn::Offered { to, .. } => Some(to),
-            Turn::Inside(id) => Some(id),
-            Turn::Nobody | Turn::Suspended(_) | Turn::Over => None,
-        }
-    }
-
-    pub(crate) fn offered_since(&self) -> Option<Tick> {
-        match self.turn {
-            Turn::Offered { since, .. } => Some(since),
-            _ => None,
+/// What plays no part any longer would only tell equal states apart: of a cohort that is over its name counts alone.
+impl Hash for Entry {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let cohort = &self.cohort;
+        if cohort.is_over() {
+            let is = (cohort.is_released(), cohort.is_suspended());
+            (cohort.first(), cohort.turn(), is).hash(state);
+        } else {
+            (cohort, self.renewing, self.since, self.by).hash(state);
         }
     }
 }
 
 /// The connection that carries the callers' commands. Both directions keep their order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Link {
+pub(crate) struct Session {
     pub(crate) up: bool,
     /// The server's time when it was made.
     pub(crate) floor: Token,
-    /// When the newest command was sent whose reply has come (`Health::stamp`).
-    pub(crate) answered: Tick,
-    /// Whether a group's request is under way.
-    pub(crate) grouping: bool,
+    /// When the newest command was sent whose reply has come (`Health`).
+    pub(crate) answered: Stamp,
+    /// Whether a batch is under way.
+    pub(crate) sending_batch: bool,
     pub(crate) requests: Vec<Request>,
     pub(crate) events: Vec<Event>,
 }
@@ -156,7 +137,7 @@ pub(crate) struct Home {
 pub(crate) struct Request {
     pub(crate) caller: CallerId,
     /// By the clock of its process.
-    pub(crate) sent: Tick,
+    pub(crate) sent: Stamp,
     pub(crate) script: Script,
 }
 
@@ -177,10 +158,19 @@ pub(crate) enum Script {
         close: bool,
     },
     Release(Token),
-    /// With a lease of 0 a check.
-    Renew(Token, Tick),
+    Renew(Renewal),
     /// On behalf of the caller's whole process.
-    Look,
+    Probe,
+}
+
+/// A renewal, or with a lease of 0 a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Renewal {
+    /// Of the member that asks.
+    pub(crate) token: Token,
+    /// The token by which the server knows the grant, if it is a cohort's.
+    pub(crate) known: Option<Token>,
+    pub(crate) lease: Tick,
 }
 
 /// What a process hears from the server.
@@ -189,7 +179,7 @@ pub(crate) enum Event {
     Push(Push),
     Reply {
         caller: CallerId,
-        sent: Tick,
+        sent: Stamp,
         reply: Reply,
     },
 }
@@ -198,16 +188,29 @@ pub(crate) enum Event {
 pub(crate) enum Reply {
     Acquired(Acquired),
     Joined(Joined),
-    /// To `leave … enter`: the grant to enter with, or the block to hand on.
+    /// To `leave … enter`: the grant to enter with, or the cohort to pass on.
     Left(Option<Found>),
-    /// The block to hand on.
+    /// The cohort to pass on.
     Abandoned(Option<Found>),
     Released(Token),
-    Renewed(Token, Tick, Option<Tick>),
-    Looked(Option<Found>, bool),
+    Renewed(Renewal, Option<Tick>),
+    Probed(Option<Found>, bool),
 }
 
-/// One call of an annotated function (`wait.rs`, `attempt.rs`, `hold.rs`).
+/// The acquisition of a caller. The model's phase says more of it than its own, and nothing is refused, so that it is
+/// hashed without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Attempt(pub(crate) AttemptState);
+
+impl Hash for Attempt {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self(attempt) = self;
+        let settled = attempt.is_settled();
+        (attempt.offer(), attempt.place(), attempt.missed(), settled).hash(state);
+    }
+}
+
+/// One call of an annotated function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Caller {
     pub(crate) phase: Phase,
@@ -220,28 +223,17 @@ pub(crate) struct Caller {
     pub(crate) place: Option<Place>,
     /// As which it joined the queue, for the properties.
     pub(crate) joined: Option<u8>,
-    /// An offer that came before the reply that says that the caller is queued: its grant, and its own token.
-    pub(crate) early: Option<(Token, Token)>,
-    /// Goes with the next group's request.
+    pub(crate) attempt: Attempt,
+    /// The turn that it was told of last, and has not read.
+    pub(crate) told: Option<Token>,
+    /// Goes with the next batch.
     pub(crate) joins: bool,
-    /// Whether the link has sent the request again, and not been answered: until then the gate is held (`Args::gate`),
+    /// Whether the session has sent the request again, and not been answered: until then the gate is shut,
     /// and the owner neither enters nor leaves.
     pub(crate) resending: bool,
     /// Whether the connection that carried the newest request still stands; none if nothing was sent.
     pub(crate) carried: Option<bool>,
     pub(crate) behind: Option<Behind>,
-}
-
-/// A grant, as its owner knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Claim {
-    pub(crate) token: Token,
-    /// The name of its grant: the token of the first owner.
-    pub(crate) first: Token,
-    pub(crate) validity: Tick,
-    /// The local deadline.
-    pub(crate) until: Tick,
-    pub(crate) by: By,
 }
 
 /// How the owner heard of its grant.
@@ -251,9 +243,9 @@ pub(crate) enum By {
     /// The reply to a request that was sent again.
     Resend,
     Push,
-    Look,
+    Probe,
     Leave,
-    /// Another member of its block was through.
+    /// Another member of its cohort was through.
     Pass,
 }
 
@@ -265,22 +257,16 @@ pub(crate) enum Phase {
     /// The reply has come, and its future was not polled since.
     Answered {
         reply: Acquired,
-        sent: Tick,
+        sent: Stamp,
     },
     /// The engine has given up what the reply may have granted, and its future was not polled since.
     Revoked,
-    /// Waits for its turn.
+    /// Waits for its turn, or has an offer and waits for the gate or for the engine's renewal.
     Queued,
-    /// Was told of its turn, and has not entered: it is polled late, or waits for the gate or for the engine's renewal.
-    Offered {
-        first: Token,
-        token: Token,
-    },
     /// Renews its turn by itself (`Broken::AnswerSeats`), with what the server has answered.
     Confirming {
-        first: Token,
         token: Token,
-        answer: Option<Tick>,
+        answer: Option<Moment>,
     },
     /// Its body runs.
     Inside(Hold),
@@ -290,9 +276,10 @@ pub(crate) enum Phase {
     },
     /// The grant is named by its first token.
     Releasing {
+        token: Token,
         first: Token,
         since: Tick,
-        lease_ends: Tick,
+        lease_ends: Moment,
     },
     Ended(End),
 }
@@ -300,14 +287,12 @@ pub(crate) enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Hold {
     pub(crate) token: Token,
-    /// The name of its grant.
-    pub(crate) first: Token,
     pub(crate) since: Tick,
     /// The local deadline.
-    pub(crate) until: Tick,
+    pub(crate) until: Moment,
     /// Stands for a claim only, until it is confirmed.
     pub(crate) claim: bool,
-    /// When the keeper has last begun a renewal or a check.
+    /// When a renewal or a check was last sent.
     pub(crate) tended: Tick,
     /// Whether that is under way.
     pub(crate) tending: bool,
@@ -331,30 +316,26 @@ pub(crate) enum End {
 /// What goes on behind the caller's back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Behind {
-    /// Waits for the gate.
-    Gate,
+    /// Waits for the gate, with the offer to give back.
+    Gate(Option<Token>),
     /// Leaves over the connection that carried the request, so that the server keeps the order of the two.
     Leave {
         since: Tick,
     },
-    /// Closes that connection first, over the home link.
+    /// Closes that connection first, over the home session.
     LeaveFromHome {
         until: Tick,
         sent: Tick,
     },
     Release {
         first: Token,
-        until: Tick,
+        until: Moment,
     },
 }
 
 impl State {
     pub(crate) fn caller(&mut self, id: CallerId) -> &mut Caller {
         &mut self.callers[usize::from(id)]
-    }
-
-    pub(crate) fn local(&self, process: ProcessId) -> Tick {
-        self.now - self.processes[process].lag
     }
 
     pub(crate) fn heard(&self) -> Vec<bool> {
@@ -372,34 +353,29 @@ impl Caller {
                 | Phase::Answered { .. }
                 | Phase::Revoked
                 | Phase::Queued
-                | Phase::Offered { .. }
                 | Phase::Confirming { .. }
                 | Phase::Leaving { .. }
         )
     }
 
-    /// Whether it is to be given its turn: it has had none, and has not left.
+    /// Whether it is to be told of its turn: it has not been, and has not left.
     pub(crate) fn is_waiting(&self) -> bool {
-        match self.phase {
-            Phase::Asking | Phase::Answered { .. } => self.early.is_none(),
-            Phase::Queued => true,
-            _ => false,
-        }
+        let waits = matches!(
+            self.phase,
+            Phase::Asking | Phase::Answered { .. } | Phase::Queued
+        );
+        waits && self.turn().is_none()
     }
 
-    /// The name of the grant that it has its turn of, and is not inside with yet.
+    /// The token of the turn that it is offered.
     pub(crate) fn turn(&self) -> Option<Token> {
-        match self.phase {
-            Phase::Asking | Phase::Answered { .. } => self.early.map(|(first, _)| first),
-            Phase::Offered { first, .. } | Phase::Confirming { first, .. } => Some(first),
-            _ => None,
-        }
+        self.told.or_else(|| self.attempt.0.offer().map(token_of))
     }
 
-    /// The name of the grant that it is inside with, or gives back.
-    pub(crate) fn first(&self) -> Option<Token> {
+    /// A token of the grant that it is inside with, or gives back.
+    pub(crate) fn held(&self) -> Option<Token> {
         match (self.phase, self.behind) {
-            (Phase::Inside(hold), _) => Some(hold.first),
+            (Phase::Inside(hold), _) => Some(hold.token),
             (Phase::Releasing { first, .. }, _) | (_, Some(Behind::Release { first, .. })) => {
                 Some(first)
             }

@@ -8,22 +8,22 @@ use crate::{
 };
 
 impl Protocol {
-    /// The server reads the next request of a link.
+    /// The server reads the next request of a session.
     pub(crate) fn serve(&self, state: &mut State, process: ProcessId) {
-        let link = &mut state.processes[process].main;
-        let floor = link.floor;
-        let request = link.requests.remove(0);
+        let session = &mut state.processes[process].main;
+        let floor = session.floor;
+        let request = session.requests.remove(0);
         let reply = self.carry_out(state, process, floor, request);
         let Request { caller, sent, .. } = request;
-        let link = &mut state.processes[process].main;
-        link.events.push(Event::Reply {
+        let session = &mut state.processes[process].main;
+        session.events.push(Event::Reply {
             caller,
             sent,
             reply,
         });
     }
 
-    /// The server reads a request of the home link.
+    /// The server reads a request of the home session.
     pub(crate) fn serve_home(&self, state: &mut State, process: ProcessId, index: usize) {
         let home = &mut state.processes[process].home;
         let floor = home.floor;
@@ -98,12 +98,14 @@ impl Protocol {
                 server.release(&mut run, token);
                 Reply::Released(token)
             }
-            Script::Renew(token, lease) => {
-                Reply::Renewed(token, lease, server.renew(&run, owner, token, lease))
+            Script::Renew(renewal) => {
+                let token = renewal.known.unwrap_or(renewal.token);
+                let left = server.renew(&run, owner, token, renewal.lease);
+                Reply::Renewed(renewal, left)
             }
-            Script::Look => {
-                let (found, lost) = server.look(&mut run, process, owner);
-                Reply::Looked(found, lost)
+            Script::Probe => {
+                let (found, lost) = server.probe(&mut run, process, owner);
+                Reply::Probed(found, lost)
             }
         };
         let Run {
@@ -158,7 +160,7 @@ impl Protocol {
         let terms = &self.scenario.terms;
         let heard = state.heard();
         let observed = &mut state.observed;
-        let last = grant.token + u16::try_from(grant.owners.len()).unwrap_or(0) - 1;
+        let last = grant.token + Token::try_from(grant.owners.len()).unwrap_or(0) - 1;
         observed.token_fell |= grant.token <= observed.token;
         observed.token = observed.token.max(last);
         let is_heard = |owner: CallerId| heard[terms.process_of(owner)];

@@ -1,21 +1,23 @@
-//! A process's connections: what it sends, what it hears, its heartbeat, and what a break costs: `link.rs` of the runtime.
+//! A process's sessions: what they send and hear, the heartbeat, and what a break costs.
 
 use crate::{
+    attempt_state,
     broken::Broken,
     protocol::Protocol,
-    server::{Found, Grant, Push, micros},
+    server::{Found, Grant, micros},
     state::{
-        Behind, By, CallerId, End, Event, Phase, ProcessId, Reply, Request, Script, State, Tick,
+        Behind, By, CallerId, End, Event, Phase, ProcessId, Reply, Request, Script, Stamp, State,
     },
 };
 
 impl Protocol {
-    /// Over the link's connection, if there is one; else the next connection carries it.
+    /// Over the session's connection, if there is one; else the next connection carries it.
     pub(crate) fn send(&self, state: &mut State, id: CallerId, script: Script) {
-        let (process, sent) = (self.process_of(id), self.clock_of(state, id));
-        let link = &mut state.processes[process].main;
-        if link.up {
-            link.requests.push(Request {
+        let process = self.process_of(id);
+        let sent = self.stamp(state, process);
+        let session = &mut state.processes[process].main;
+        if session.up {
+            session.requests.push(Request {
                 caller: id,
                 sent,
                 script,
@@ -26,9 +28,10 @@ impl Protocol {
         }
     }
 
-    /// Over the home link.
+    /// Over the home session.
     pub(crate) fn send_from_home(&self, state: &mut State, id: CallerId, script: Script) {
-        let (process, sent) = (self.process_of(id), self.clock_of(state, id));
+        let process = self.process_of(id);
+        let sent = self.stamp(state, process);
         let request = Request {
             caller: id,
             sent,
@@ -38,35 +41,21 @@ impl Protocol {
     }
 
     pub(crate) fn hear(&self, state: &mut State, process: ProcessId) {
-        let link = &mut state.processes[process].main;
-        match link.events.remove(0) {
-            Event::Push(push) => {
-                // `Link::granted`; the stamp lies before the push.
-                let stamp = link.answered;
-                let Push { owners, token } = push;
-                let owner = owners.iter().next().unwrap_or_default();
-                let terms = &self.scenario.terms;
-                let validity = terms.lease(owner).min(terms.claim);
-                let until = if self.is(Broken::DeadlineFromThePush) {
-                    state.local(process) + validity
-                } else {
-                    self.deadline(state, owner, stamp, validity)
-                };
-                let told = (until, validity);
-                self.take_up_cohort(state, process, token, owners, told, By::Push);
-            }
+        let session = &mut state.processes[process].main;
+        match session.events.remove(0) {
+            Event::Push(push) => self.take_up_pushed(state, process, push),
             Event::Reply {
                 caller,
                 sent,
                 reply,
             } => {
-                link.answered = link.answered.max(sent);
+                session.answered = session.answered.max(sent);
                 self.hear_reply(state, caller, sent, reply);
             }
         }
     }
 
-    pub(crate) fn hear_reply(&self, state: &mut State, id: CallerId, sent: Tick, reply: Reply) {
+    pub(crate) fn hear_reply(&self, state: &mut State, id: CallerId, sent: Stamp, reply: Reply) {
         let process = self.process_of(id);
         match reply {
             Reply::Acquired(acquired) => self.acquired(state, id, sent, acquired),
@@ -75,12 +64,12 @@ impl Protocol {
                 if let Phase::Leaving { .. } = state.caller(id).phase {
                     self.left(state, id, sent, found);
                 } else if let Some(found) = found {
-                    self.take_up(state, process, sent, found, By::Leave);
+                    self.take_up_described(state, process, sent, found, By::Leave);
                 }
             }
             Reply::Abandoned(found) => {
                 if let Some(found) = found {
-                    self.take_up(state, process, sent, found, By::Leave);
+                    self.take_up_described(state, process, sent, found, By::Leave);
                 }
                 // Where a late request cannot be stopped, it may still come.
                 let may_kill = self.scenario.terms.may_kill;
@@ -94,7 +83,7 @@ impl Protocol {
             Reply::Released(token) => {
                 let letting_go = &mut state.processes[process].letting_go;
                 letting_go.retain(|(first, _)| *first != token);
-                self.forget_cohort(state, process, token);
+                self.forget(state, process, token);
                 let caller = state.caller(id);
                 match caller.phase {
                     Phase::Releasing { first, .. } if first == token => {
@@ -107,14 +96,12 @@ impl Protocol {
                     _ => {}
                 }
             }
-            Reply::Renewed(first, lease, left) => {
-                self.renewed(state, id, sent, (first, lease, left));
-            }
-            Reply::Looked(found, lost) => self.looked(state, id, sent, found, lost),
+            Reply::Renewed(renewal, left) => self.renewed(state, id, sent, renewal, left),
+            Reply::Probed(found, lost) => self.probed(state, id, sent, found, lost),
         }
     }
 
-    /// The oldest of each lock's waiters; nobody where this process holds, for it will release (`Link::awaited`).
+    /// The oldest of each lock's waiters; nobody where this process holds, for it will release (`Session::awaited`).
     pub(crate) fn awaited(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
         let holds = |id: &CallerId| {
             let now = self.clock_of(state, *id);
@@ -127,18 +114,19 @@ impl Protocol {
         let this = &state.processes[process];
         if !this.alive
             || !this.main.up
-            || this.looked
-            || this.looking
-            || self.is(Broken::NoLook)
+            || this.probed
+            || this.probing
+            || self.is(Broken::NoProbe)
             || self.callers_of(process).any(|id| holds(&id))
         {
             return Vec::new();
         }
         let place = |id: &CallerId| state.callers[usize::from(*id)].place;
-        let waiters = self
-            .callers_of(process)
-            .filter(|id| state.callers[usize::from(*id)].phase == Phase::Queued);
-        if self.is(Broken::LookAsksForAnybody) {
+        let waiters = self.callers_of(process).filter(|id| {
+            let caller = &state.callers[usize::from(*id)];
+            caller.phase == Phase::Queued && caller.is_waiting() && caller.place.is_some()
+        });
+        if self.is(Broken::ProbeAsksForAnybody) {
             waiters.collect()
         } else {
             waiters.min_by_key(place).into_iter().collect()
@@ -146,16 +134,16 @@ impl Protocol {
     }
 
     /// `beat`. What finds nothing is one step, for its parts would meet nobody.
-    pub(crate) fn look(&self, state: &mut State, id: CallerId) {
+    pub(crate) fn probe(&self, state: &mut State, id: CallerId) {
         let process = self.process_of(id);
         let this = &mut state.processes[process];
-        this.looked = true;
-        this.looking = true;
+        this.probed = true;
+        this.probing = true;
         let at_once = this.main.requests.is_empty();
-        self.send(state, id, Script::Look);
+        self.send(state, id, Script::Probe);
         if at_once {
             self.serve(state, process);
-            let nothing = Reply::Looked(None, false);
+            let nothing = Reply::Probed(None, false);
             if let [Event::Reply { reply, .. }] = state.processes[process].main.events[..]
                 && reply == nothing
             {
@@ -164,29 +152,33 @@ impl Protocol {
         }
     }
 
-    /// `Link::look`, its second half
-    pub(crate) fn looked(
+    /// `probe`, its second half
+    pub(crate) fn probed(
         &self,
         state: &mut State,
         id: CallerId,
-        sent: Tick,
+        sent: Stamp,
         found: Option<Found>,
         lost: bool,
     ) {
-        state.processes[self.process_of(id)].looking = false;
+        state.processes[self.process_of(id)].probing = false;
         if let Some(found) = found {
-            self.take_up(state, self.process_of(id), sent, found, By::Look);
+            self.take_up_described(state, self.process_of(id), sent, found, By::Probe);
         }
         if lost {
-            self.resend(state, self.process_of(id));
+            let process = self.process_of(id);
+            if let Some(first) = self.lost_member(state, id, sent) {
+                self.lose_cohort(state, process, first);
+            }
+            self.resend(state, process);
         }
     }
 
-    /// `Link::resend`
+    /// `Session::resend`
     pub(crate) fn resend(&self, state: &mut State, process: ProcessId) {
         let mut queued: Vec<_> = self
             .callers_of(process)
-            .filter(|id| state.caller(*id).phase == Phase::Queued)
+            .filter(|id| state.caller(*id).phase == Phase::Queued && state.caller(*id).is_waiting())
             .collect();
         // Else the one under way goes first, and settles it.
         queued.retain(|id| !state.caller(*id).resending);
@@ -196,21 +188,22 @@ impl Protocol {
         for id in queued {
             state.caller(id).joins = true;
         }
-        self.group(state, process);
+        self.send_batch(state, process);
     }
 
     /// The process finds its connection broken. The server may not have noticed.
     pub(crate) fn break_main(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         this.main.up = false;
-        this.main.grouping = false;
-        this.looking = false;
+        this.main.sending_batch = false;
+        this.probing = false;
         this.main.events.clear();
         let unread = std::mem::take(&mut this.main.requests);
         this.old.get_or_insert_default().extend(unread);
         for id in self.callers_of(process) {
             let caller = state.caller(id);
             caller.carried = caller.carried.map(|_| false);
+            caller.joins |= caller.resending;
             if let Some(Behind::Leave { .. }) = caller.behind {
                 self.leave_from_home(state, id);
             }
@@ -221,9 +214,9 @@ impl Protocol {
         }
     }
 
-    /// `Ending::supervise` has a new connection, and everything unanswered is sent again.
+    /// There is a new connection, and everything unanswered is sent again.
     pub(crate) fn reconnect(&self, state: &mut State, process: ProcessId) {
-        let (floor, now) = (micros(state.server.clock), state.local(process));
+        let (floor, now) = (micros(state.server.clock), self.stamp(state, process));
         let this = &mut state.processes[process];
         if self.scenario.terms.may_kill && !self.is(Broken::LateAcquireAccepted) {
             this.old = None; // CLIENT KILL
@@ -238,38 +231,26 @@ impl Protocol {
                 self.open_gate(state, id);
             }
         }
-        for id in self.callers_of(process) {
-            let queues =
-                state.caller(id).phase == Phase::Asking && self.scenario.terms.wait(id) > 0;
-            let by_group = self.comes_back(state, id) || self.has_company(state, id);
-            state.caller(id).joins |= queues && by_group;
-        }
-        let joins: Vec<_> = state.callers.iter().map(|caller| caller.joins).collect();
         self.resend(state, process);
         for id in self.callers_of(process) {
-            if self.is(Broken::WaitBeginsAnew) && state.caller(id).waits() {
-                state.caller(id).wait_until = now + self.scenario.terms.wait(id);
+            if self.is(Broken::WaitBeginsAgain) && state.caller(id).waits() {
+                state.caller(id).wait_until = state.now + self.scenario.terms.wait(id);
             }
-            let alone = !joins[usize::from(id)] || self.is(Broken::AloneAndWithTheGroup);
             match state.caller(id).phase {
-                // Else with the group.
-                Phase::Asking if alone => self.send_acquire(state, id),
-                Phase::Confirming {
-                    first,
-                    answer: None,
-                    ..
-                } => {
-                    let lease = self.scenario.terms.lease(id);
-                    self.send(state, id, Script::Renew(first, lease));
+                Phase::Asking => {
+                    self.on(state, id, attempt_state::Event::Broken);
                 }
+                Phase::Queued if self.is(Broken::AloneAndInABatch) => self.send_acquire(state, id),
+                Phase::Confirming {
+                    token,
+                    answer: None,
+                } => self.renew_by_itself(state, id, token),
                 Phase::Leaving { .. } => self.send_leave(state, id),
                 Phase::Releasing { first, .. } => self.send(state, id, Script::Release(first)),
                 Phase::Idle
-                | Phase::Asking
                 | Phase::Answered { .. }
                 | Phase::Revoked
                 | Phase::Queued
-                | Phase::Offered { .. }
                 | Phase::Confirming { .. }
                 | Phase::Inside(_)
                 | Phase::Ended(_) => {}
@@ -277,7 +258,7 @@ impl Protocol {
         }
     }
 
-    /// The home link sends again what it got no answer to.
+    /// The home session sends again what it got no answer to.
     pub(crate) fn answer_lost(&self, state: &mut State, id: CallerId, reply: Reply) {
         if let Reply::Released(token) = reply {
             let letting_go = &state.processes[self.process_of(id)].letting_go;
@@ -286,17 +267,16 @@ impl Protocol {
                 return;
             }
         }
-        if let Reply::Renewed(first, ..) = reply
-            && let Some(cohort) = &mut state.processes[self.process_of(id)].cohort
-            && cohort.first == first
-            && cohort.holder() == Some(id)
+        if let Reply::Renewed(renewal, _) = reply
+            && let Some(entry) = &state.processes[self.process_of(id)].entry
+            && entry.cohort.has_turn(renewal.token.into())
         {
-            cohort.renewing = false;
-            self.renew_offer(state, self.process_of(id));
+            let lease = self.scenario.terms.time(renewal.lease);
+            self.renew_offer(state, self.process_of(id), lease);
         }
         let caller = state.caller(id);
         match (reply, &mut caller.phase, caller.behind) {
-            (Reply::Renewed(first, ..), Phase::Inside(hold), _) if hold.first == first => {
+            (Reply::Renewed(renewal, _), Phase::Inside(hold), _) if hold.token == renewal.token => {
                 hold.tending = false;
                 hold.tended -= 1;
             }
@@ -322,7 +302,7 @@ impl Protocol {
             state.observed.outlived |= inside && outlives;
             let caller = state.caller(id);
             caller.behind = None;
-            caller.early = None;
+            caller.told = None;
             caller.joins = false;
             caller.resending = false;
             if !matches!(caller.phase, Phase::Ended(_)) {
@@ -332,7 +312,7 @@ impl Protocol {
         self.break_main(state, process);
         let this = &mut state.processes[process];
         this.alive = false;
-        this.cohort = None;
+        this.entry = None;
         this.letting_go.clear();
         this.home.events.clear();
         let unread = std::mem::take(&mut this.home.requests);

@@ -1,0 +1,639 @@
+//! The registry of a process's cohorts, and the requests that queue several of its callers. The engine's [`Cohort`]
+//! decides; this file drives it as `cohorts.rs` and `grants.rs` of the runtime do.
+
+use std::time::Duration;
+
+use lock_core::{
+    lease::{Moment, less_drift},
+    owner::OwnerId,
+};
+
+use crate::{
+    broken::Broken,
+    cohort::{Cohort, Confirmation, Departure, Turn},
+    few::Few,
+    grant::{GrantSnapshot, Message},
+    protocol::{Protocol, moment_of},
+    server::{Found, Joined, Push, Token},
+    state::{
+        By, Caller, CallerId, Entry, Phase, ProcessId, Renewal, Request, Script, Stamp, State, Tick,
+    },
+};
+
+/// The id of a session. Each process has one, and hears nothing of the others', so that one name does for all.
+const SESSION: &str = "session";
+
+/// How often the engine renews offers.
+const HEARTBEAT: Duration = Duration::from_millis(200);
+
+/// What becomes of a grant whose turn is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passed {
+    /// The turn is offered to another member, or the member had lost it before, or the others queue again.
+    On,
+    /// The grant of this token is released.
+    Ended(Token),
+}
+
+/// What the heartbeat has to do for a cohort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chore {
+    /// The local deadline has passed, and members are to come.
+    Suspend,
+    /// Nobody has taken the offer.
+    PassOn,
+    /// The offer is renewed to this lease.
+    Renew(Duration),
+}
+
+pub(crate) fn owner_id(id: CallerId) -> OwnerId {
+    OwnerId::from_u128(id.into())
+}
+
+pub(crate) fn token_of(number: u64) -> Token {
+    Token::try_from(number).expect("few grants are given")
+}
+
+fn owners_text(owners: Few<CallerId>) -> String {
+    let owners: Vec<_> = owners.iter().map(|id| owner_id(id).to_string()).collect();
+    owners.join(" ")
+}
+
+impl Protocol {
+    pub(crate) fn caller_of(&self, owner: OwnerId) -> CallerId {
+        let mut callers = (0..).zip(&self.scenario.terms.callers);
+        let caller = callers.find(|(id, _)| owner_id(*id) == owner);
+        caller.expect("an owner is a caller").0
+    }
+
+    /// Whether another caller of its process is at the lock: then a caller queues in a batch.
+    pub(crate) fn has_company(&self, state: &State, id: CallerId) -> bool {
+        self.callers_of(self.process_of(id)).any(|other| {
+            let other_phase = state.callers[usize::from(other)].phase;
+            other != id
+                && matches!(
+                    other_phase,
+                    Phase::Asking
+                        | Phase::Answered { .. }
+                        | Phase::Queued
+                        | Phase::Confirming { .. }
+                        | Phase::Inside(_)
+                )
+        })
+    }
+
+    /// Sends the next batch, unless one is under way.
+    pub(crate) fn send_batch(&self, state: &mut State, process: ProcessId) {
+        let session = &state.processes[process].main;
+        if !session.up || session.sending_batch {
+            return;
+        }
+        let asks = |caller: &Caller| caller.joins && caller.is_waiting();
+        let mut joins: Vec<CallerId> = self
+            .callers_of(process)
+            .filter(|id| asks(&state.callers[usize::from(*id)]))
+            .collect();
+        let Some(first) = joins.first().copied() else {
+            return;
+        };
+        joins.sort_by_key(|id| {
+            let place = state.callers[usize::from(*id)].place;
+            (place.is_none(), place)
+        });
+        let mut members = Few::from_iter([]);
+        for id in joins {
+            let caller = state.caller(id);
+            caller.joins = false;
+            caller.carried = Some(true);
+            caller.resending = true;
+            members.push((id, caller.place));
+        }
+        let not_after = self.not_after(state, first);
+        let sent = self.stamp(state, process);
+        let this = &mut state.processes[process];
+        this.main.sending_batch = true;
+        this.main.requests.push(Request {
+            caller: first,
+            sent,
+            script: Script::Queue { members, not_after },
+        });
+    }
+
+    /// The answer to a batch.
+    pub(crate) fn joined(
+        &self,
+        state: &mut State,
+        process: ProcessId,
+        sent: Stamp,
+        joined: Joined,
+    ) {
+        if joined.late {
+            self.break_main(state, process);
+            return;
+        }
+        // Its members learn of their places first, so that they can be given their turn.
+        for (id, place) in joined.members.iter() {
+            let caller = state.caller(id);
+            if place.is_some() {
+                caller.place = place;
+            }
+        }
+        if let Some(found) = joined.found {
+            self.take_up_described(state, process, sent, found, By::Resend);
+        }
+        for (id, _) in joined.members.iter() {
+            if state.caller(id).resending {
+                self.open_gate(state, id);
+            }
+        }
+        state.processes[process].main.sending_batch = false;
+        self.send_batch(state, process);
+    }
+
+    /// A grant that a reply describes, valid from the sending of its request.
+    pub(crate) fn take_up_described(
+        &self,
+        state: &mut State,
+        process: ProcessId,
+        sent: Stamp,
+        found: Found,
+        by: By,
+    ) {
+        let owners = found.owners;
+        let first = owners.iter().next().unwrap_or_default();
+        let unread = matches!(
+            state.caller(first).phase,
+            Phase::Asking | Phase::Answered { .. }
+        );
+        if owners.len() == 1 && unread && !self.is(Broken::UnreadGrantOffered) {
+            return; // its own reply tells it
+        }
+        let grant = self.described(state, process, sent, found);
+        self.take_up(state, process, &grant, by);
+    }
+
+    /// A grant as a reply tells of it.
+    pub(crate) fn described(
+        &self,
+        state: &State,
+        process: ProcessId,
+        sent: Stamp,
+        found: Found,
+    ) -> GrantSnapshot {
+        let Found {
+            token,
+            owners,
+            left,
+        } = found;
+        let terms = &self.scenario.terms;
+        let lease = terms.millis(terms.lease(owners.iter().next().unwrap_or_default()));
+        let text = format!("{token}|{lease}|{SESSION}|{}", owners_text(owners));
+        let asked = self.counted_from(state, process, sent);
+        GrantSnapshot::parse(&text, terms.millis(left), asked).expect("a reply can be read")
+    }
+
+    /// A grant that was pushed.
+    pub(crate) fn take_up_pushed(&self, state: &mut State, process: ProcessId, push: Push) {
+        let Push { owners, token } = push;
+        let terms = &self.scenario.terms;
+        let lease = terms.millis(terms.lease(owners.iter().next().unwrap_or_default()));
+        let told = format!("{token}|{lease}|{}|lock", owners_text(owners));
+        let signed = format!("{SESSION}{told}{SESSION}");
+        let signature = sha1_smol::Sha1::from(signed).digest();
+        // The stamp lies before the push.
+        let stamp = state.processes[process].main.answered;
+        let after = if self.is(Broken::DeadlineFromThePush) {
+            self.moment(state, process)
+        } else {
+            self.counted_from(state, process, stamp)
+        };
+        let message = format!("{signature}|{told}");
+        let Some(Message::Granted(_, grant)) = Message::read(&message, SESSION, after) else {
+            panic!("a push can be read");
+        };
+        self.take_up(state, process, &grant, By::Push);
+    }
+
+    /// Begins the cohort of a grant that the server tells of, unless it is known already.
+    pub(crate) fn take_up(
+        &self,
+        state: &mut State,
+        process: ProcessId,
+        grant: &GrantSnapshot,
+        by: By,
+    ) {
+        let now = self.moment(state, process);
+        let Some(cohort) = Cohort::new(grant, now) else {
+            return;
+        };
+        let first = token_of(grant.first);
+        if let Some(Entry { cohort: known, .. }) = &state.processes[process].entry {
+            let newer = known.first() > grant.first;
+            let again = grant.is_pushed || !known.is_suspended();
+            let is_known = newer || known.first() == grant.first && again;
+            if is_known && !self.is(Broken::KnownCohortTakenUpAgain) {
+                state.observed.told_again = true;
+                return;
+            }
+        }
+        if let [owner] = grant.owners[..]
+            && !self.may_be_told(state, self.caller_of(owner), first)
+        {
+            return; // an owner that has left gives the grant back by itself
+        }
+        let replaced = state.processes[process].entry.replace(Entry {
+            cohort,
+            renewing: false,
+            since: state.now,
+            by,
+        });
+        if !self.has_waiting(state, process) {
+            state.observed.nobody_left |= grant.owners.len() > 1;
+            if self.is(Broken::EmptyCohortStays) {
+                state.processes[process].entry = None;
+                return;
+            }
+        }
+        if !self.offer_next(state, process) {
+            // Else its local deadline has passed.
+            let waits = self.has_waiting(state, process);
+            if !(waits && self.queue_again_late(state, process, first)) {
+                self.end(state, process);
+                self.let_go(state, process, first);
+            }
+        }
+        if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
+            // The server has lost it.
+            let others = replaced.cohort.to_come().iter();
+            let others = others.filter(|owner| !grant.owners.contains(owner));
+            let others: Vec<_> = others.map(|owner| self.caller_of(*owner)).collect();
+            self.queue_again(state, process, &others);
+        }
+    }
+
+    /// The members to come, of the cohort that the process knows.
+    fn to_come(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
+        let entry = state.processes[process].entry.as_ref();
+        let owners = entry.into_iter().flat_map(|entry| entry.cohort.to_come());
+        owners.map(|owner| self.caller_of(*owner)).collect()
+    }
+
+    /// Whether one of the members to come still waits.
+    pub(crate) fn has_waiting(&self, state: &State, process: ProcessId) -> bool {
+        let to_come = self.to_come(state, process).into_iter();
+        to_come
+            .filter(|id| self.process_of(*id) == process)
+            .any(|id| state.callers[usize::from(id)].is_waiting())
+    }
+
+    /// Whether a caller still waits, also one that has its turn by an older grant, which the server has lost.
+    fn may_be_told(&self, state: &State, id: CallerId, first: Token) -> bool {
+        let caller = &state.callers[usize::from(id)];
+        let is_newer = |older: Token| older < first && !self.is(Broken::OlderGrantStands);
+        let waits = matches!(
+            caller.phase,
+            Phase::Asking | Phase::Answered { .. } | Phase::Queued
+        );
+        waits && caller.turn().is_none_or(is_newer)
+    }
+
+    /// Offers the turn to the next member that still waits; false if there is none, or no time is left.
+    fn offer_next(&self, state: &mut State, process: ProcessId) -> bool {
+        let now = self.moment(state, process);
+        while let Some(entry) = &mut state.processes[process].entry {
+            let next = if self.is(Broken::PassIgnoresDeadline) {
+                entry.cohort.next(Moment::new(Duration::ZERO))
+            } else {
+                entry.cohort.next(now)
+            };
+            let Some(turn) = next else {
+                return false;
+            };
+            let first = token_of(entry.cohort.first());
+            let (token, id) = (token_of(turn.token), self.caller_of(turn.owner));
+            let waits = self.process_of(id) == process && self.may_be_told(state, id, first);
+            state.observed.passed_over |= !waits && token > first;
+            if !waits && !self.is(Broken::SkippedTurnStays) {
+                continue;
+            }
+            self.offer(state, process, turn, now);
+            if waits {
+                self.tell(state, id, token);
+            }
+            return true;
+        }
+        false
+    }
+
+    fn offer(&self, state: &mut State, process: ProcessId, turn: Turn, now: Moment) {
+        let id = self.caller_of(turn.owner);
+        let (since, missed) = (state.now, state.caller(id).attempt.0.missed());
+        let Some(entry) = &mut state.processes[process].entry else {
+            return;
+        };
+        entry.cohort.offer(turn, missed, now);
+        entry.renewing = false;
+        entry.since = since;
+        if self.is(Broken::PassIgnoresDeadline) {
+            let terms = &self.scenario.terms;
+            let claim = terms.time(terms.lease(id).min(terms.claim));
+            let answer = Confirmation {
+                asked: now,
+                until: now + claim,
+                restarted: true,
+            };
+            entry.cohort.confirm(turn.token, answer, now);
+        }
+    }
+
+    /// The release of a grant is confirmed, or has been given up: the grant is known while somebody waits, who may be
+    /// told of it late.
+    pub(crate) fn forget(&self, state: &mut State, process: ProcessId, token: Token) {
+        let at_lock = self.callers_of(process).any(|id| state.caller(id).waits());
+        let known = &mut state.processes[process].entry;
+        if let Some(Entry { cohort, .. }) = known
+            && cohort.is_over()
+            && [cohort.first(), cohort.turn().token].contains(&token.into())
+        {
+            cohort.released();
+            known.take_if(|_| !at_lock);
+        }
+    }
+
+    /// What nobody asks about any longer is forgotten with the next heartbeat.
+    pub(crate) fn forget_released(&self, state: &mut State, process: ProcessId) {
+        if !self.callers_of(process).any(|id| state.caller(id).waits()) {
+            let known = &mut state.processes[process].entry;
+            known.take_if(|entry| entry.cohort.is_released());
+        }
+    }
+
+    /// As callers did before cohorts had offers.
+    pub(crate) fn renew_by_itself(&self, state: &mut State, id: CallerId, token: Token) {
+        let renewal = Renewal {
+            token,
+            known: self.known_by(state, self.process_of(id), token),
+            lease: self.scenario.terms.lease(id),
+        };
+        self.send(state, id, Script::Renew(renewal));
+    }
+
+    /// The token by which the server knows the grant of a member.
+    pub(crate) fn known_by(
+        &self,
+        state: &State,
+        process: ProcessId,
+        token: Token,
+    ) -> Option<Token> {
+        let entry = state.processes[process].entry.as_ref();
+        let cohort = entry.map(|entry| &entry.cohort);
+        let cohort = cohort.filter(|cohort| cohort.contains(token.into()));
+        cohort.map(|cohort| token_of(cohort.first()))
+    }
+
+    /// How the server knows the grant of this token: by another one if it is a cohort's. `Err` if the member has lost
+    /// its turn.
+    pub(crate) fn known(
+        &self,
+        state: &State,
+        process: ProcessId,
+        token: Token,
+    ) -> Result<Option<Token>, ()> {
+        let known = self.known_by(state, process, token);
+        let entry = state.processes[process].entry.as_ref();
+        let has_turn = entry.is_some_and(|entry| entry.cohort.has_turn(token.into()));
+        match known {
+            Some(_) if !has_turn => Err(()),
+            known => Ok(known),
+        }
+    }
+
+    /// The engine renews the grant of an offer.
+    pub(crate) fn renew_offer(&self, state: &mut State, process: ProcessId, lease: Duration) {
+        if let Some(entry) = &mut state.processes[process].entry
+            && entry.cohort.is_offered()
+        {
+            entry.renewing = true;
+            let turn = entry.cohort.turn();
+            let renewal = Renewal {
+                token: token_of(turn.token),
+                known: Some(token_of(entry.cohort.first())),
+                lease: self.scenario.terms.ticks(lease),
+            };
+            self.send_from_home(state, self.caller_of(turn.owner), Script::Renew(renewal));
+        }
+    }
+
+    /// What the heartbeat has to do for the cohort of a process.
+    pub(crate) fn chore(&self, state: &State, process: ProcessId) -> Option<Chore> {
+        let now = self.moment(state, process);
+        let entry = state.processes[process].entry.as_ref()?;
+        let cohort = &entry.cohort;
+        if cohort.is_over() {
+            return None;
+        }
+        if cohort.is_late(now)
+            && !self.is(Broken::LostCohortStaysAway)
+            && self.has_waiting(state, process)
+        {
+            return Some(Chore::Suspend);
+        }
+        if self.is(Broken::AnswerSeats) {
+            return None;
+        }
+        if cohort.is_overdue(now) && !self.is(Broken::OfferStands) {
+            return Some(Chore::PassOn);
+        }
+        let lease = cohort.renewal_of_offer(now + HEARTBEAT);
+        lease.filter(|_| !entry.renewing).map(Chore::Renew)
+    }
+
+    /// The engine passes on an offer that nobody takes.
+    pub(crate) fn pass_on(&self, state: &mut State, process: ProcessId) {
+        let Some(entry) = &state.processes[process].entry else {
+            return;
+        };
+        let (first, missed) = (token_of(entry.cohort.first()), entry.cohort.turn());
+        state.observed.missed = true;
+        if !self.offer_next(state, process) {
+            self.end(state, process);
+            self.let_go(state, process, first);
+        }
+        self.poll_if_prompt(state, self.caller_of(missed.owner));
+    }
+
+    /// Those to come queue again: where the server still has the grant, they share it again.
+    pub(crate) fn suspend(&self, state: &mut State, process: ProcessId) {
+        let to_come = self.to_come(state, process);
+        if let Some(Entry { cohort, .. }) = &mut state.processes[process].entry {
+            let had = cohort.turn();
+            cohort.suspend();
+            state.observed.lost_cohort = true;
+            self.queue_again(state, process, &to_come);
+            self.poll_if_prompt(state, self.caller_of(had.owner));
+        }
+    }
+
+    /// The server was asked then, and knows this owner neither as queued nor as a member of the grant: the grant that it
+    /// is to come in is lost.
+    pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
+        let entry = state.processes[self.process_of(id)].entry.as_ref()?;
+        let cohort = &entry.cohort;
+        let lost = !cohort.is_over() && cohort.was_known_at(moment_of(sent));
+        let is_its = lost && cohort.to_come().contains(&owner_id(id));
+        is_its.then(|| token_of(cohort.first()))
+    }
+
+    fn end(&self, state: &mut State, process: ProcessId) {
+        if let Some(Entry { cohort, .. }) = &mut state.processes[process].entry {
+            cohort.end();
+        }
+    }
+
+    /// The member under this token leaves: another member goes on, or the grant is released.
+    pub(crate) fn pass(&self, state: &mut State, id: CallerId, token: Token) -> Passed {
+        let process = self.process_of(id);
+        let entry = &mut state.processes[process].entry;
+        let cohort = entry.as_mut().map(|entry| &mut entry.cohort);
+        let Some(cohort) = cohort.filter(|cohort| cohort.contains(token.into())) else {
+            return Passed::Ended(token); // a grant in a reply, or lost meanwhile
+        };
+        let first = token_of(cohort.first());
+        match cohort.leave(token.into()) {
+            Departure::Stale => return Passed::On,
+            Departure::Ended => return Passed::Ended(first),
+            Departure::Forgotten => {
+                *entry = None;
+                return Passed::On;
+            }
+            Departure::Free => {}
+        }
+        if self.offer_next(state, process) {
+            return Passed::On;
+        }
+        if self.has_waiting(state, process) && self.queue_again_late(state, process, first) {
+            return Passed::On;
+        }
+        self.end(state, process);
+        Passed::Ended(first)
+    }
+
+    /// The local deadline of a cohort has passed while members wait: they queue again. False if they do not.
+    fn queue_again_late(&self, state: &mut State, process: ProcessId, first: Token) -> bool {
+        state.observed.lost_cohort = true;
+        if self.is(Broken::LostCohortStaysAway) {
+            return false;
+        }
+        let to_come = self.to_come(state, process);
+        state.processes[process].entry = None;
+        self.release_before(state, &to_come, first);
+        self.queue_again(state, process, &to_come);
+        true
+    }
+
+    fn release_before(&self, state: &mut State, members: &[CallerId], first: Token) {
+        if self.is(Broken::LostCohortReleasedFirst)
+            && let Some(id) = members.first()
+        {
+            self.send(state, *id, Script::Release(first));
+        }
+    }
+
+    /// The server does not hold the grant any more: who still waits queues again.
+    pub(crate) fn lose_cohort(&self, state: &mut State, process: ProcessId, first: Token) {
+        let to_come = self.to_come(state, process);
+        let waited_for = self.has_waiting(state, process);
+        let Some(entry) = &mut state.processes[process].entry else {
+            return;
+        };
+        if token_of(entry.cohort.first()) != first {
+            return;
+        }
+        let offered = entry.cohort.is_offered().then(|| entry.cohort.turn());
+        entry.cohort.end();
+        if let Some(Turn { owner, .. }) = offered {
+            self.poll_if_prompt(state, self.caller_of(owner));
+        }
+        state.observed.lost_cohort |= waited_for;
+        if !self.is(Broken::LostCohortStaysAway) {
+            self.release_before(state, &to_come, first);
+            self.queue_again(state, process, &to_come);
+        }
+    }
+
+    pub(crate) fn queue_again(&self, state: &mut State, process: ProcessId, members: &[CallerId]) {
+        for id in members {
+            let caller = state.caller(*id);
+            if caller.phase == Phase::Queued
+                && caller.is_waiting()
+                && (caller.place.is_some() || !self.is(Broken::ComesBackToAPlaceOnly))
+            {
+                caller.joins = true;
+            }
+        }
+        self.send_batch(state, process);
+    }
+
+    /// Releases a cohort in the background.
+    pub(crate) fn let_go(&self, state: &mut State, process: ProcessId, first: Token) {
+        let terms = &self.scenario.terms;
+        let until: Tick = state.now + terms.longest_lease().max(terms.claim);
+        let letting_go = &mut state.processes[process].letting_go;
+        if letting_go.iter().any(|(other, _)| *other == first) {
+            return;
+        }
+        letting_go.push((first, until));
+        if let Some(id) = self.callers_of(process).next() {
+            self.send_from_home(state, id, Script::Release(first));
+        }
+    }
+
+    /// What the server answered to a renewal of the member under this token. Whether it counts for that member.
+    pub(crate) fn confirm(
+        &self,
+        state: &mut State,
+        process: ProcessId,
+        token: Token,
+        (sent, until): (Stamp, Moment),
+    ) -> bool {
+        let now = self.moment(state, process);
+        let Some(entry) = &mut state.processes[process].entry else {
+            return false;
+        };
+        if token_of(entry.cohort.turn().token) == token {
+            entry.renewing = false;
+        }
+        let answer = Confirmation {
+            asked: moment_of(sent),
+            until,
+            restarted: false,
+        };
+        entry.cohort.confirm(token.into(), answer, now)
+    }
+
+    /// From when a validity counts.
+    fn counted_from(&self, state: &State, process: ProcessId, sent: Stamp) -> Moment {
+        if self.is(Broken::DeadlineFromTheReply) {
+            self.moment(state, process)
+        } else {
+            moment_of(sent)
+        }
+    }
+
+    /// A local deadline: a validity counted from a moment known to lie before the grant.
+    pub(crate) fn deadline(
+        &self,
+        state: &State,
+        process: ProcessId,
+        sent: Stamp,
+        validity: Tick,
+    ) -> Moment {
+        let time = self.scenario.terms.time(validity);
+        let from = self.counted_from(state, process, sent);
+        from + if self.is(Broken::NoDrift) {
+            time
+        } else {
+            less_drift(time)
+        }
+    }
+}
