@@ -172,7 +172,11 @@ impl Protocol {
             .as_mut()
             .map_or(Seat::Missed, |entry| entry.cohort.enter(token.into(), now));
         let event = match seat {
-            Seat::Inside(grant) => Event::Inside(grant),
+            Seat::Inside(grant) => {
+                let in_time = grant.valid_until.is_some_and(|until| now < until);
+                state.observed.seated_late |= !in_time;
+                Event::Inside(grant)
+            }
             Seat::Unconfirmed => Event::Unconfirmed,
             Seat::Missed => {
                 let cohort = entry.as_ref().map(|entry| &entry.cohort);

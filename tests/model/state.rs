@@ -52,6 +52,8 @@ pub(crate) struct Observed {
     pub(crate) unheard: bool,
     /// A dead waiter was passed over.
     pub(crate) skipped: bool,
+    /// A cohort let a member in at or after its local deadline.
+    pub(crate) seated_late: bool,
     /// A member of a cohort that had left was passed over.
     pub(crate) passed_over: bool,
     /// An offer was passed on that nobody took.
