@@ -16,6 +16,7 @@ pub(crate) const TOKENS: &str = "tokens rise";
 pub(crate) const ORDER: &str = "nobody who waits is overtaken";
 pub(crate) const BEGUN: &str = "whenever a body begins, its token is the highest";
 pub(crate) const SEATED: &str = "a cohort lets nobody in whose time is over";
+pub(crate) const ANSWERED: &str = "an answer counts for the member that has the turn";
 pub(crate) const CRASH: &str = "a crash frees the lock within the lease of who was inside";
 pub(crate) const TOLD: &str = "no owner holds the key told neither way";
 pub(crate) const LEFT: &str = "nobody who has left stays in the queue";
@@ -40,6 +41,7 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
         (TAKEN, turns_are_taken),
         (HEARD, |_, state| !state.observed.unheard),
         (SEATED, |_, state| !state.observed.seated_late),
+        (ANSWERED, |_, state| !state.observed.answered_astray),
         (CRASH, |_, state| !state.observed.outlived),
     ];
     // The one gap of the tokens: state lost, and a clock behind by more than the outage.
