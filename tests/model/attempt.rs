@@ -26,7 +26,7 @@ const PATIENCE: Tick = 1;
 /// `LATE_SLACK`
 const LATE_SLACK: Tick = 1;
 
-fn queued_grant(token: Token, until: Moment, validity: Duration) -> Grant {
+pub(crate) fn queued_grant(token: Token, until: Moment, validity: Duration) -> Grant {
     Grant {
         token: FencingToken::new(token.into()),
         valid_until: Some(until),

@@ -608,7 +608,10 @@ impl Protocol {
             until,
             restarted: false,
         };
-        entry.cohort.confirm(token.into(), answer, now)
+        let has_turn = entry.cohort.has_turn(token.into());
+        let counts = entry.cohort.confirm(token.into(), answer, now);
+        state.observed.answered_astray |= counts && !has_turn;
+        counts
     }
 
     /// From when a validity counts.

@@ -1,9 +1,13 @@
 //! What is promised in every state, and what has to be reached somewhere for that to mean anything.
 
+use std::time::Duration;
+
 use lock_core::lease::Moment;
 use stateright::{Expectation, Property};
 
 use crate::{
+    attempt::queued_grant,
+    attempt_state::{Event, Step},
     broken::Broken,
     protocol::Protocol,
     scenario::Scenario,
@@ -16,6 +20,8 @@ pub(crate) const TOKENS: &str = "tokens rise";
 pub(crate) const ORDER: &str = "nobody who waits is overtaken";
 pub(crate) const BEGUN: &str = "whenever a body begins, its token is the highest";
 pub(crate) const SEATED: &str = "a cohort lets nobody in whose time is over";
+pub(crate) const ANSWERED: &str = "an answer counts for the member that has the turn";
+pub(crate) const OFFERED: &str = "no acquisition takes a cohort's word without an offer";
 pub(crate) const CRASH: &str = "a crash frees the lock within the lease of who was inside";
 pub(crate) const TOLD: &str = "no owner holds the key told neither way";
 pub(crate) const LEFT: &str = "nobody who has left stays in the queue";
@@ -40,6 +46,8 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
         (TAKEN, turns_are_taken),
         (HEARD, |_, state| !state.observed.unheard),
         (SEATED, |_, state| !state.observed.seated_late),
+        (OFFERED, offers_are_asked_for),
+        (ANSWERED, |_, state| !state.observed.answered_astray),
         (CRASH, |_, state| !state.observed.outlived),
     ];
     // The one gap of the tokens: state lost, and a clock behind by more than the outage.
@@ -163,6 +171,15 @@ fn wait_is_bounded(protocol: &Protocol, state: &State) -> bool {
                 || terms.is_slow(id)
                 || now <= caller.began + terms.wait(id).max(1) + 1 + late.cast_signed()
         })
+}
+
+/// Whatever may still come late, a word of a cohort that nobody awaits lets nobody in.
+fn offers_are_asked_for(_: &Protocol, state: &State) -> bool {
+    let word = queued_grant(0, Moment::new(Duration::ZERO), Duration::ZERO);
+    state.callers.iter().all(|caller| {
+        let mut attempt = caller.attempt.0.clone();
+        attempt.offer().is_some() || attempt.on(Event::Inside(word)) == Step::Nothing
+    })
 }
 
 fn claim_ends(_: &Protocol, state: &State) -> bool {

@@ -54,6 +54,8 @@ pub(crate) struct Observed {
     pub(crate) skipped: bool,
     /// A cohort let a member in at or after its local deadline.
     pub(crate) seated_late: bool,
+    /// The answer to a renewal counted for a member without the turn.
+    pub(crate) answered_astray: bool,
     /// A member of a cohort that had left was passed over.
     pub(crate) passed_over: bool,
     /// An offer was passed on that nobody took.
