@@ -48,9 +48,8 @@
 //! cohorts had offers, and `Broken::UnreadGrantOffered` in the first one that had them. The known gaps are at the end of
 //! `variants.rs`.
 //!
-//! Two rules hold in the model, and not yet in the engine: an owner that gives back its offer leaves the queue as well
-//! (`Broken::OfferGivenBackAlone`), and an owner with an offer of a lost grant is offered a newer one
-//! (`Broken::OlderGrantStands`).
+//! One rule holds in the model, and not yet in the engine: an owner with an offer of a lost grant is offered a newer one
+//! (`Broken::OlderGrantStands`). In the engine the newer grant stands for its claim, and then goes to the next.
 //!
 //! # What is not modelled
 //!

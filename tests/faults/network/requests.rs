@@ -326,3 +326,46 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
     })
     .await;
 }
+
+/// Row 38: the same for a caller that has sent its request again by itself, is offered its turn by a push, and is cancelled
+/// before the server reads the request: neither a grant nor a place stays behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_38_caller_leaves_with_its_offer() {
+    row(38, async |_| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let (holder, behind) = (client(&server.url()).await, client(&proxy.url()).await);
+        // Which of release and request the server reads first is the network's choice.
+        for _ in 0..8 {
+            let guard = holder.lock("k").acquire().await.unwrap();
+            let lock = behind.lock("k").wait(20 * SECOND).lease(30 * SECOND);
+            // It is queued, and does not hear of it.
+            proxy.hold_replies(true);
+            let waiting = tokio::spawn(lock.acquire());
+            until_waiting(&holder, 1).await;
+            // It asks again over the next connection, where the request stalls.
+            proxy.delay(50 * MS);
+            let handshake = proxy.wait_for_request(b"TIME");
+            proxy.cut();
+            proxy.hold_replies(false);
+            handshake.await;
+            tokio::time::sleep(75 * MS).await;
+            proxy.hold_requests(true);
+            proxy.until_requested(proxy.request_bytes()).await;
+            proxy.delay(Duration::ZERO);
+            guard.release().await;
+            tokio::time::sleep(50 * MS).await;
+            let before = proxy.request_bytes();
+            waiting.abort();
+            proxy.until_requested(before).await;
+            proxy.hold_requests(false);
+            until(async || grant(&server).await.is_none()).await;
+            for _ in 0..40 {
+                assert_eq!(grant(&server).await, None, "a ghost was granted");
+                tokio::time::sleep(5 * MS).await;
+            }
+            assert_eq!(holder.lock("k").status().await.unwrap().waiters, 0);
+        }
+    })
+    .await;
+}

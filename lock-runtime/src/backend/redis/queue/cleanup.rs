@@ -30,17 +30,21 @@ const HOME_PATIENCE: Duration = Duration::from_secs(2);
 /// runtime of the former.
 const HEDGE: Duration = Duration::from_millis(20);
 
-/// Gives back what an acquisition has got: its turn, or its place.
+/// Gives back what an acquisition has got: its turn, or its place. A request of the caller itself that has no answer may be
+/// carried out after the turn was given back, and be granted the lock: so the owner leaves as well.
 pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>) {
-    let Some(token) = offer else {
-        return clean_up(server, sent).await;
-    };
-    sent.session.waiters.remove(&sent.request);
-    // Nothing of it is sent again after the release.
-    end(&server, &sent).await;
-    let name = sent.request.names.lock.clone();
-    let ends = server.now() + sent.request.lease;
-    give_back(server, name, FencingToken::new(token), ends).await;
+    if let Some(token) = offer {
+        sent.session.waiters.remove(&sent.request);
+        // Nothing of it is sent again after the release.
+        end(&server, &sent).await;
+        let name = sent.request.names.lock.clone();
+        let ends = server.now() + sent.request.lease;
+        give_back(server.clone(), name, FencingToken::new(token), ends).await;
+        if sent.request.is_answered() {
+            return;
+        }
+    }
+    clean_up(server, sent).await;
 }
 
 /// Gives up what the answers may have granted whose callers have not come back for them.
