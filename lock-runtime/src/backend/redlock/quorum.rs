@@ -453,40 +453,39 @@ impl Quorum {
                 status.unwrap_or_else(|| Err(BackendError::Unreachable("no answer".into())))
             })
             .collect();
-        let mut seen: HashMap<Option<OwnerId>, Vec<Holder>> = HashMap::new();
+        let mut seen: HashMap<OwnerId, Vec<Holder>> = HashMap::new();
         let (mut answered, mut failure) = (0, None);
         while let Some(answer) = answers.next().await {
-            let status = match answer {
-                Ok(status) => status,
-                Err(error) => {
-                    failure = Some(error);
-                    continue;
+            match answer {
+                Ok(status) => {
+                    answered += 1;
+                    let Some(holder) = status.holder else {
+                        continue;
+                    };
+                    let named = seen.entry(holder.owner).or_default();
+                    named.push(holder);
+                    // A node that granted late names a token of its own until it knows the one that the quorum agreed on.
+                    if named_most(named).1 >= self.majority() {
+                        break;
+                    }
                 }
-            };
-            answered += 1;
-            let owner = status.holder.as_ref().map(|holder| holder.owner);
-            let named = seen.entry(owner).or_default();
-            match status.holder {
-                Some(holder) => named.push(holder),
-                // Nobody, which is named as often.
-                None => named.extend(None),
+                Err(error) => failure = Some(error),
             }
-            if named.len() >= self.majority() {
-                // The newest token, for a node may not know it yet; the shortest lease, for then the majority is gone.
-                let token = named.iter().map(|holder| holder.token).max().flatten();
-                let remaining = named.iter().map(|holder| holder.remaining).min().flatten();
-                let Some(owner) = owner else {
-                    continue;
-                };
-                return Ok(Status {
-                    holder: Some(Holder {
-                        owner,
-                        token,
-                        remaining,
-                    }),
-                    waiters: 0,
-                });
-            }
+        }
+        let named = seen
+            .into_values()
+            .find(|named| named.len() >= self.majority());
+        if let Some(named) = named {
+            // The shortest lease: from its end on the majority is gone.
+            let remaining = named.iter().map(|holder| holder.remaining).min().flatten();
+            return Ok(Status {
+                holder: Some(Holder {
+                    owner: named[0].owner,
+                    token: named_most(&named).0,
+                    remaining,
+                }),
+                waiters: 0,
+            });
         }
         match failure {
             _ if answered >= self.majority() => Ok(Status {
@@ -496,5 +495,48 @@ impl Quorum {
             None | Some(BackendError::Unreachable(_)) => Err(self.unreachable(answered)),
             Some(error) => Err(error),
         }
+    }
+}
+
+/// The token that most of these name, the newest of those that are named as often; and how many name it.
+fn named_most(holders: &[Holder]) -> (Option<FencingToken>, usize) {
+    let count = |token| {
+        holders
+            .iter()
+            .filter(|holder| holder.token == token)
+            .count()
+    };
+    let tokens = holders
+        .iter()
+        .map(|holder| (count(holder.token), holder.token));
+    let (count, token) = tokens.max().unwrap_or_default();
+    (token, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holders(tokens: &[u64]) -> Vec<Holder> {
+        let holder = |token: &u64| Holder {
+            owner: OwnerId::from_u128(1),
+            token: Some(FencingToken::new(*token)),
+            remaining: None,
+        };
+        tokens.iter().map(holder).collect()
+    }
+
+    #[test]
+    fn the_token_of_most_nodes_is_the_quorums() {
+        for (named, token, count) in [
+            (&[7, 7][..], 7, 2),
+            (&[9, 7, 7], 7, 2),
+            (&[3, 7, 7], 7, 2),
+            (&[3, 7], 7, 1),
+        ] {
+            let expected = (Some(FencingToken::new(token)), count);
+            assert_eq!(named_most(&holders(named)), expected, "{named:?}");
+        }
+        assert_eq!(named_most(&[]), (None, 0));
     }
 }
