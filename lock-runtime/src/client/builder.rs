@@ -225,8 +225,8 @@ impl LockClientBuilder {
     /// # Errors
     /// [`connect`](Self::connect) refuses it with [`ConnectError::UnsupportedLayout`] in process and on a Redlock, and
     /// with `handoff` as the client's [`strategy`](Self::strategy); a call with `strategy = handoff` is refused with
-    /// [`LockError::InvalidOptions`]. Something else under the lock's own name, be it a lock
-    /// in the other layout or other data, gives [`LockError::WrongLayout`].
+    /// [`LockError::InvalidOptions`](crate::LockError::InvalidOptions). Something else under the lock's own name, be it a lock
+    /// in the other layout or other data, gives [`LockError::WrongLayout`](crate::LockError::WrongLayout).
     pub fn layout(mut self, layout: Layout) -> Self {
         self.defaults.layout = layout;
         self
