@@ -35,8 +35,14 @@ fn run(only: &str) -> Result<(), String> {
     for suite in Suite::ALL {
         let patches = chosen.iter().filter(|patch| patch.suite == suite);
         let tests: Vec<&str> = patches.flat_map(names).collect();
-        if !tests.is_empty() && !run_tests(&copy, suite, &tests).failed.is_empty() {
-            return Err("tests are red without a mutant, so nothing can be shown".into());
+        if tests.is_empty() {
+            continue;
+        }
+        let without = run_tests(&copy, suite, &tests);
+        if without.ran == 0 || !without.failed.is_empty() {
+            return Err(
+                "tests do not run or are red without a mutant, so nothing can be shown".into(),
+            );
         }
     }
     println!("| tests | mutant | red tests | verdict |\n|---|---|---|---|");
@@ -108,6 +114,9 @@ fn copy_sources(source: &Path, copy: &Path) {
     }
 }
 
+/// How many lines of what cargo says of a failure are shown.
+const ERRORS_SHOWN: usize = 12;
+
 struct Outcome {
     ran: usize,
     failed: BTreeSet<String>,
@@ -169,5 +178,11 @@ fn cargo(tree: &Path, args: &[&str]) -> String {
         .env("RUST_BACKTRACE", "0")
         .output()
         .expect("cargo can be started");
+    if !output.status.success() {
+        // Red tests say so in the output. What else went wrong is said here alone.
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let last = errors.lines().rev().take(ERRORS_SHOWN).collect::<Vec<_>>();
+        last.iter().rev().for_each(|line| eprintln!("{line}"));
+    }
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
