@@ -131,7 +131,10 @@ async fn admit(quorum: &Quorum, told: &mut Told) -> Option<Duration> {
                     Some((longest, quarantine)) if age >= quarantine => {
                         let until = quorum.context.now() + PROBE_PATIENCE;
                         let admitting = node.admit(since, quarantine, longest);
-                        let _ = quorum.context.timeout_at(until, admitting).await;
+                        if let Some(Ok(true)) = quorum.context.timeout_at(until, admitting).await {
+                            let server = node.server().address();
+                            tracing::info!(target: TARGET, %server, "a node is counted again");
+                        }
                         Duration::ZERO
                     }
                     Some((_, quarantine)) => quarantine - age,

@@ -258,13 +258,13 @@ impl Node {
         Ok(standing)
     }
 
-    /// Lets a node grant again that has been without its state for `age`, unless another client was faster.
+    /// Lets a node grant again that has been without its state for `age`. Returns `false` if another client was faster.
     pub(crate) async fn admit(
         &self,
         since: u64,
         age: Duration,
         longest: Duration,
-    ) -> Result<(), BackendError> {
+    ) -> Result<bool, BackendError> {
         let (_, connection) = ready(&self.server).await?;
         let (since, age, longest) = (since.to_string(), millis(age), millis(longest));
         let admitted = connection
@@ -275,10 +275,7 @@ impl Node {
             )
             .await;
         let (answer, _) = admitted.map_err(|error| failed(&self.server, error))?;
-        if answer == Value::Int(1) {
-            tracing::info!(target: TARGET, server = %self.server.address(), "a node is counted again");
-        }
-        Ok(())
+        Ok(answer == Value::Int(1))
     }
 
     /// Gives the node a grant that a majority has, until the majority's lease ends. `false` if the lock is not free there.
