@@ -33,7 +33,7 @@ impl Report {
         }
     }
 
-    /// Begins anew: the buyers are let in now.
+    /// Resets the clock: the buyers are let in now.
     pub(crate) fn reopen(&mut self) {
         *self = Self::open(self.stock);
     }

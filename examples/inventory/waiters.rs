@@ -105,7 +105,7 @@ impl Waiters {
         self.waits.len() as u64
     }
 
-    /// How often somebody read and thought: more often than that where it was in vain.
+    /// How often somebody read and thought. Each failed try adds to it.
     pub(crate) fn tries(&self) -> u64 {
         self.all().map(|visit| visit.tries).sum()
     }

@@ -179,7 +179,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// The local clock, on which all deadlines count.
     fn now(&self) -> Moment;
 
-    /// ExitPolicy at `deadline` by the local clock.
+    /// Ends at `deadline` by the local clock.
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()>;
 
     /// Whether the backend keeps the leases of living holders by itself, so that nothing has to be renewed or checked.
@@ -256,7 +256,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// From now on every attempt ends with [`BackendError::ShutDown`], also one that is waiting.
     fn begin_shutdown(&self);
 
-    /// ExitPolicy when nothing is left of the attempts that were given up.
+    /// Ends when nothing is left of the attempts that were given up.
     fn cleaned_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }

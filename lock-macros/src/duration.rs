@@ -1,4 +1,4 @@
-//! A duration as an option's value: a literal with a unit, or an expression.
+//! `wait = "5s"` and the attribute's other durations, literals or expressions, and the compile errors for wrong ones.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The attribute of `lock-runtime`. Depend on that crate, which re-exports it as `lock_runtime::distributed_lock`.
 //!
-//! The modules are the stages of one expansion: `args` and `template` read the attribute, `signature` the function;
+//! The modules are the stages of one expansion: `attribute_args` and `template` read the attribute, `signature` the function;
 //! `key` finds what the placeholders name, `expand` writes the locked function, `fallback` what is left of it after a
 //! mistake.
 

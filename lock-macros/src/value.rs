@@ -1,4 +1,4 @@
-//! The values of the options that are no durations.
+//! The values of the attribute's other options, a reader for each: `key`, `on_busy`, `map_err`, `strategy`, `renew`, ….
 
 use lock_core::options::{OnLost, Release, Strategy};
 use syn::{Expr, ExprLit, ExprPath, Ident, Lit, LitStr, Path};

@@ -1,4 +1,5 @@
-//! The options of an acquisition, and their setters, which one lock and several locks share.
+//! The setters of an acquisition's options, once for [`Lock`](crate::Lock) and [`MultiLock`](crate::MultiLock), and what they
+//! set.
 
 use std::sync::Arc;
 

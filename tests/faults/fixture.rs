@@ -48,7 +48,7 @@ pub(crate) fn entering(lock: Lock) -> JoinHandle<(Instant, LockGuard)> {
     })
 }
 
-/// The stored grant of `k`: `token|lease|inbox|owner`.
+/// The stored grant of `k`: `token|lease|session_id|owner`.
 pub(crate) async fn grant(server: &RedisServer) -> Option<String> {
     let mut connection = server.connection().await;
     ask(&mut connection, redis::cmd("GET").arg(NAME)).await

@@ -197,21 +197,21 @@ impl Waiters {
 pub(crate) struct Stored {
     pub(crate) token: u64,
     pub(crate) lease_ms: u64,
-    pub(crate) inbox: String,
+    pub(crate) session_id: String,
     pub(crate) owners: Vec<String>,
 }
 
 impl Stored {
-    /// Reads `token|lease|inbox|owner owner …`.
+    /// Reads `token|lease|session_id|owner owner …`.
     pub(crate) fn read(text: &str) -> Self {
         let fields: Vec<&str> = text.split('|').collect();
-        let [token, lease, inbox, owners] = fields[..] else {
+        let [token, lease, session_id, owners] = fields[..] else {
             panic!("`{text}` is no grant");
         };
         Self {
             token: token.parse().unwrap(),
             lease_ms: lease.parse().unwrap(),
-            inbox: inbox.to_owned(),
+            session_id: session_id.to_owned(),
             owners: owners.split(' ').map(str::to_owned).collect(),
         }
     }

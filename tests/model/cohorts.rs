@@ -1,5 +1,5 @@
 //! The registry of a process's cohorts, and the requests that queue several of its callers. The engine's [`Cohort`]
-//! decides; this file drives it as `cohorts.rs` and `grants.rs` of the runtime do.
+//! decides; this file drives it as `cohort_registry.rs` and `grants.rs` of the runtime do.
 
 use std::time::Duration;
 

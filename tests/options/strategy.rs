@@ -136,7 +136,7 @@ async fn a_release_wakes_who_is_notified() {
         let guard = other.acquire().await.unwrap();
         let before = server.scripts().await;
         let (entered, released) = tokio::join!(lock.acquire(), async {
-            // It has tried in vain just now, and looks again only in 200 ms.
+            // It has just found the lock taken, and probes again only in 200 ms.
             until(async || server.scripts().await > before).await;
             let released = Instant::now();
             guard.release().await;
@@ -298,7 +298,7 @@ async fn one_process_sends_what_its_strategy_needs() {
     let (handoff, _) = cost(Strategy::Handoff, 50, 5 * MS).await;
     // Requests and releases of many at once.
     assert!(handoff <= 0.2, "{handoff}");
-    // A try in vain, the one that enters, the release.
+    // A try that finds the lock taken, the one that enters, the release.
     let (notify, _) = cost(Strategy::Notify, 50, 5 * MS).await;
     assert!((2.5..3.5).contains(&notify), "{notify}");
     let (spin, _) = cost(Strategy::Spin, 50, 5 * MS).await;

@@ -124,7 +124,7 @@ async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
 
 /// Far more callers than their process can ask for in time: the server answers, and they are late.
 #[tokio::test]
-async fn a_crowd_is_late_and_its_server_is_not_unreachable() {
+async fn many_waiters_are_late_and_their_server_is_not_unreachable() {
     const CALLERS: usize = 10_000;
     const KEYS: usize = 50;
     let store = Store::redis().await;

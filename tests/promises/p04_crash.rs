@@ -64,14 +64,14 @@ async fn a_waiter_that_only_looks_alive_delays_by_two_seconds_at_most() {
 
 /// A cohort delays no longer than one waiter.
 #[tokio::test]
-async fn a_block_that_only_looks_alive_delays_by_two_seconds_at_most() {
+async fn a_cohort_that_only_looks_alive_delays_by_two_seconds_at_most() {
     delayed_by_silent(8).await;
 }
 
 /// One of several that were given the lock at once forgets its hold, and its process lives: the others enter when the lease
 /// has ended, as does who queued behind them.
 #[tokio::test]
-async fn a_member_of_a_block_that_is_gone_blocks_for_the_rest_of_its_lease() {
+async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
     const MEMBERS: usize = 4;
     let store = Store::redis().await;
     let [client, other] = store.clients().await;

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 async fn store() -> (RedisServer, LockClient) {
     let server = RedisServer::start().await;
     let client = Store::on(&server.url()).client().await;
-    // The first use of a script on a server is sent by its hash in vain.
+    // The first use of a script on a server is sent by its hash, which the server does not know.
     let guard = hold(&client, "warm").await;
     let waiting = client.lock("warm").wait(SECOND).run(sleep(150 * MS));
     let (entered, ()) = tokio::join!(waiting, async {
@@ -97,7 +97,7 @@ async fn a_longer_hold_that_had_waited_costs_one_more() {
 }
 
 #[tokio::test]
-async fn a_waiting_process_looks_five_times_a_second_however_many_wait_in_it() {
+async fn a_waiting_process_probes_five_times_a_second_however_many_wait_in_it() {
     let (server, client) = store().await;
     let other = Store::on(&server.url()).client().await;
     let lock = other.lock("k").namespace("shared");

@@ -81,7 +81,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         13,
         "the socket is half open",
-        "not held past the local deadline; connected anew in seconds",
+        "not held past the local deadline; connected again in seconds",
     ),
     row_of(
         14,
@@ -107,7 +107,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         19,
         "a push is lost, or the connection is cut at the grant",
-        "the waiter enters within a look, at its old place",
+        "the waiter enters within a heartbeat, at its old place",
     ),
     row_of(
         20,
@@ -257,7 +257,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         49,
         "a waiter is polled late, at any of its awaits, up to two claims, alone and in a cohort",
-        "one at a time, with rising tokens; it queues again at its place, the others wait a claim and a look at most",
+        "one at a time, with rising tokens; it queues again at its place, the others wait a claim and a heartbeat at most",
     ),
     row_of(
         50,
@@ -267,7 +267,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         51,
         "the future of a waiter, or of one that was granted the lock in a reply, is never polled again",
-        "the others enter after a claim and a look, whatever the lease",
+        "the others enter after a claim and a heartbeat, whatever the lease",
     ),
     row_of(
         52,
@@ -276,13 +276,13 @@ pub const ROWS: &[Row] = &[
     ),
     row_of(
         53,
-        "the server restarts and counts its connections anew, over TCP and a unix socket",
+        "the server restarts and numbers its connections from 1 again, over TCP and a unix socket",
         "no stranger's connection is closed",
     ),
     row_of(
         54,
         "a process waits for 6,000 keys over a line of 100 ms",
-        "one connection, at most a look at 100 keys each 15 ms",
+        "one connection, at most one probe of 100 keys each 15 ms",
     ),
     row_of(
         55,

@@ -1,6 +1,6 @@
 //! Runs the fault matrix many times over, and writes what it has seen into `docs/faults.md`:
 //! `cargo run --release --bin faults -- --write`. Without `--write` it prints the table, `--runs N` runs each
-//! scenario N times, 20 by default, and `--again row_36` runs that row anew and keeps what was seen of the others.
+//! scenario N times, 20 by default, and `--again row_36` repeats that row and keeps what was seen of the others.
 
 use std::{
     collections::BTreeMap,

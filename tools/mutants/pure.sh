@@ -1,6 +1,6 @@
 #!/bin/sh
-# Changes every decision of lock-core and of the engine's plan and lease, one after the other, and lists the changes that their own
-# unit tests do not notice: sh tools/mutants/pure.sh
+# Changes every decision of lock-core and of the engine's files that decide without I/O, one after the other, and lists the
+# changes that their own unit tests do not notice: sh tools/mutants/pure.sh
 #
 # Needs cargo-mutants (`cargo install cargo-mutants`). Five minutes; run again, it goes on with what was missed.
 set -eu
@@ -10,5 +10,9 @@ if ! cargo mutants --version >/dev/null 2>&1; then
     exit 1
 fi
 cargo mutants --iterate --timeout 60 --output target/mutants/core --package lock-core &&
-    cargo mutants --iterate --timeout 60 --output target/mutants/plan --package lock-runtime \
-        --file lock-runtime/src/plan.rs --file lock-runtime/src/lease.rs -- --lib
+    cargo mutants --iterate --timeout 60 --output target/mutants/runtime --package lock-runtime \
+        --file lock-runtime/src/lease/mod.rs --file lock-runtime/src/lease/policy.rs \
+        --file lock-runtime/src/lease/due_queue.rs --file lock-runtime/src/lease/siblings.rs \
+        --file lock-runtime/src/backend/redis/queue/cohort/mod.rs \
+        --file lock-runtime/src/backend/redis/queue/cohort_registry.rs \
+        --file lock-runtime/src/backend/redis/queue/attempt/state.rs -- --lib

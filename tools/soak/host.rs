@@ -399,7 +399,10 @@ fn report(
         ),
         (flat, "a worker's memory has grown"),
         // What waits and reconnects under faults may be late, and those who do not queue have no place.
-        (options.faults || vain == 0, "callers waited in vain"),
+        (
+            options.faults || vain == 0,
+            "callers waited without an entry",
+        ),
         (
             options.faults || overtaken < ORDER,
             "callers were overtaken",

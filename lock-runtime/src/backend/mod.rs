@@ -1,4 +1,5 @@
-//! Where locks live: one folder for each backend. `client/builder.rs` chooses one by the URL.
+//! Where locks live: one module for each backend, which implements `lock_core::backend::Backend`. `client/builder.rs`
+//! chooses one by the URL.
 
 pub(crate) mod memory;
 pub(crate) mod redis;

@@ -1,4 +1,4 @@
-//! Rows 40, 42, 45, 48: cohorts whose process ends or stands still, or whose grant is lost, and a waiters of four processes.
+//! Rows 40, 42, 45, 48: cohorts whose process ends or stands still, or whose grant is lost, and waiters of four processes.
 
 use std::time::{Duration, Instant};
 
@@ -156,7 +156,7 @@ async fn killed_in_a_cohort(stays: usize) -> Duration {
 }
 
 #[tokio::test]
-async fn row_40_process_of_a_block_killed() {
+async fn row_40_process_of_a_cohort_killed() {
     row(40, async |seen| {
         for stays in [0, 30, 63] {
             let took = killed_in_a_cohort(stays).await;
@@ -235,7 +235,7 @@ async fn queue_length(server: &RedisServer) -> usize {
 }
 
 #[tokio::test]
-async fn row_42_grant_of_a_block_deleted() {
+async fn row_42_grant_of_a_cohort_deleted() {
     row(42, async |seen| {
         let took = removed(Removal::Del).await;
         seen.within("told after the deletion", 300 * MS, took);
@@ -244,7 +244,7 @@ async fn row_42_grant_of_a_block_deleted() {
 }
 
 #[tokio::test]
-async fn row_42_flushall_in_a_block() {
+async fn row_42_flushall_in_a_cohort() {
     row(42, async |seen| {
         let took = removed(Removal::FlushAll).await;
         seen.within("told after the deletion", 300 * MS, took);
@@ -255,7 +255,7 @@ async fn row_42_flushall_in_a_block() {
 /// Row 42: the process of a cohort stands still past its lease: the member inside is told, and the others stand where they
 /// stood, before those who came later.
 #[tokio::test]
-async fn row_42_process_of_a_block_stopped() {
+async fn row_42_process_of_a_cohort_stopped() {
     const MEMBERS: usize = 4;
     row(42, async |_| {
         let server = RedisServer::start().await;
@@ -333,7 +333,7 @@ async fn row_45_killed_after_a_longer_nested_lease() {
         let cohort = until_cohort(&server, 3).await;
         worker.until("entered 1 ").await;
         let entered = Instant::now();
-        // The lease that begins anew behind the second one.
+        // The lease that is restarted behind the second one.
         let mut left = Duration::MAX;
         until(async || {
             left = rest(&mut redis).await;
@@ -405,14 +405,16 @@ async fn row_48_a_thousand_queue_in_groups() {
         visits.sort_unstable();
         assert_eq!(visits.len(), PROCESSES * CALLERS);
         // Over all processes in the order in which they queued, and those of each in the order in which they asked.
-        let inboxes = queue.iter().map(|member| member.split('|').nth(1).unwrap());
+        let session_ids = queue.iter().map(|member| member.split('|').nth(1).unwrap());
         let mut of: [Option<&str>; PROCESSES] = [None; PROCESSES];
         let mut next = [0; PROCESSES];
         let (history, base, origin) = (History::new(), Instant::now(), now());
-        for ((token, process, caller, entered, left), inbox) in visits.into_iter().zip(inboxes) {
+        for ((token, process, caller, entered, left), session_id) in
+            visits.into_iter().zip(session_ids)
+        {
             assert_eq!(
-                *of[process].get_or_insert(inbox),
-                inbox,
+                *of[process].get_or_insert(session_id),
+                session_id,
                 "not in the order of the queue"
             );
             assert_eq!(caller, next[process], "not in the order of their asking");

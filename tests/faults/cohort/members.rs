@@ -163,7 +163,7 @@ async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
 }
 
 #[tokio::test]
-async fn row_41_connection_cut_in_the_middle_of_a_block() {
+async fn row_41_connection_cut_in_the_middle_of_a_cohort() {
     row(41, async |seen| {
         let took = cut_in_the_middle(async |fixture| fixture.proxy.cut()).await;
         seen.within("the next process enters after the cohort", 200 * MS, took);
@@ -172,7 +172,7 @@ async fn row_41_connection_cut_in_the_middle_of_a_block() {
 }
 
 #[tokio::test]
-async fn row_41_connection_killed_in_the_middle_of_a_block() {
+async fn row_41_connection_killed_in_the_middle_of_a_cohort() {
     row(41, async |seen| {
         let took = cut_in_the_middle(async |fixture| {
             let mut redis = fixture.server.connection().await;
@@ -197,15 +197,15 @@ async fn row_41_connection_killed_in_the_middle_of_a_block() {
 
 /// Row 43: the server has made a cohort, and its push is lost while the connection lives: a look finds it.
 #[tokio::test]
-async fn row_43_push_of_a_block_lost() {
+async fn row_43_push_of_a_cohort_lost() {
     const GIVE_WITHOUT_A_WORD: &str = "
         local heads = redis.call('ZPOPMIN', KEYS[2], ARGV[1])
-        local owners, inbox, lease = {}
+        local owners, session_id, lease = {}
         for i = 1, #heads, 2 do
-            owners[#owners + 1], inbox, lease = string.match(heads[i], '^(%x+)|([^|]+)|(%d+)')
+            owners[#owners + 1], session_id, lease = string.match(heads[i], '^(%x+)|([^|]+)|(%d+)')
         end
         local token = redis.call('INCRBY', KEYS[3], #owners) - #owners + 1
-        local grant = string.format('%.0f|', token) .. lease .. '|' .. inbox .. '|' .. table.concat(owners, ' ')
+        local grant = string.format('%.0f|', token) .. lease .. '|' .. session_id .. '|' .. table.concat(owners, ' ')
         redis.call('SET', KEYS[1], grant, 'PX', 2000)
         return string.format('%.0f', token)";
     row(43, async |seen| {

@@ -45,8 +45,8 @@ async fn left_of(server: &RedisServer) -> Duration {
     Duration::from_millis(u64::try_from(left).unwrap_or_default())
 }
 
-/// Each member enters again for longer than its lease. The lease of the next one begins anew before it may be stretched
-/// again: nobody counts on more than the server keeps.
+/// Each member enters again for longer than its lease. The lease of the next one is restarted before it may be
+/// extended again: nobody counts on more than the server keeps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     let server = Arc::new(RedisServer::start().await);
@@ -76,7 +76,7 @@ async fn nobody_counts_on_what_the_member_before_had_asked_for() {
 
 /// While this process holds, nothing is heard over the connection of those who wait here: their cohort is young all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_block_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
+async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
     let server = RedisServer::start().await;
     let (client, other) = (client(&server.url()).await, client(&server.url()).await);
     let guard = client.lock("k").acquire().await.unwrap();

@@ -140,8 +140,8 @@ async fn row_58_forged_pushes() {
         let first = guard.token().get() + 1;
         for channel in forger.channels().await {
             let owner = Uuid::new_v4().simple();
-            for inbox in [&channel, channel.trim_start_matches("lock:session:")] {
-                let grant = format!("{first}|30000|{inbox}|{owner}|{{faults:k}}");
+            for session_id in [&channel, channel.trim_start_matches("lock:session:")] {
+                let grant = format!("{first}|30000|{session_id}|{owner}|{{faults:k}}");
                 forger.publish(&channel, &grant).await;
             }
             forger

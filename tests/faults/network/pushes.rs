@@ -12,9 +12,9 @@ async fn row_19_push_lost() {
     row(19, async |seen| {
     const GIVE_WITHOUT_A_WORD: &str = "
         local head = redis.call('ZPOPMIN', KEYS[2])
-        local owner, inbox, lease = string.match(head[1], '^(%x+)|([^|]+)|(%d+)')
+        local owner, session_id, lease = string.match(head[1], '^(%x+)|([^|]+)|(%d+)')
         local token = string.format('%.0f', redis.call('INCR', KEYS[3]))
-        redis.call('SET', KEYS[1], token .. '|' .. lease .. '|' .. inbox .. '|' .. owner, 'PX', 2000)
+        redis.call('SET', KEYS[1], token .. '|' .. lease .. '|' .. session_id .. '|' .. owner, 'PX', 2000)
         return token";
     let server = RedisServer::start().await;
     let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);

@@ -170,7 +170,7 @@ async fn row_11_lock_kept_twice() {
     .await;
 }
 
-/// Row 13: a half-open socket. The hold ends at its local deadline at the latest, and the client connects anew.
+/// Row 13: a half-open socket. The hold ends at its local deadline at the latest, and the client connects again.
 #[tokio::test]
 async fn row_13_half_open_socket() {
     row(13, async |seen| {
@@ -238,7 +238,7 @@ async fn row_13_callers_ask_again() {
     .await;
 }
 
-/// Row 38: a request stalls on its way, its client connects anew, is granted and releases; then the old bytes arrive.
+/// Row 38: a request stalls on its way, its client connects again, is granted and releases; then the old bytes arrive.
 #[tokio::test]
 async fn row_38_old_socket_is_read_late() {
     row(38, async |_| {
@@ -282,7 +282,7 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
         let url = proxy.url();
         let (is_inside, inside) = tokio::sync::oneshot::channel();
         let (done, is_done) = mpsc::channel::<()>();
-        // The waiter's runtime has one thread, which is busy when its link would connect anew.
+        // The waiter's runtime has one thread, which is busy when its session would connect again.
         let waiter = thread::spawn(move || {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -294,7 +294,7 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
             });
         });
         until_waiting(&holder, 1).await;
-        // The link connects anew, and sends the request of its waiter again, which stalls.
+        // The session connects again, and sends the request of its waiter again, which stalls.
         proxy.delay(100 * MS);
         let handshake = proxy.wait_for_request(b"TIME");
         proxy.cut();

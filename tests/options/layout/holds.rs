@@ -105,7 +105,7 @@ async fn a_lock_that_is_kept_tells_the_jvm_its_new_end() {
     let entering = timeout(10 * SECOND, jvm.lock(SECOND));
     let (entered, ()) = tokio::join!(entering, async {
         until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
-        // Its try after that was in vain, too.
+        // Its try after that found it taken, too.
         sleep(100 * MS).await;
         guard.release().await;
     });

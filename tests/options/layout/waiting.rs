@@ -38,7 +38,7 @@ async fn the_jvm_enters_when_we_leave_and_we_when_it_leaves() {
 }
 
 #[tokio::test]
-async fn a_release_of_the_jvm_wakes_us_without_a_look() {
+async fn a_release_of_the_jvm_wakes_us_without_a_probe() {
     let store = Store::redisson().await;
     let client = store.client().await;
     let mut jvm = Jvm::at(&store, "k").await;
@@ -49,7 +49,7 @@ async fn a_release_of_the_jvm_wakes_us_without_a_look() {
         let acquiring = lock.acquire();
         let (guard, released) = tokio::join!(acquiring, async {
             until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
-            // Its try after that was in vain, too.
+            // Its try after that found it taken, too.
             sleep(20 * MS).await;
             jvm.unlock().await.unwrap();
             Instant::now()

@@ -80,7 +80,7 @@ impl Model {
                 let held = self.keys[hold.key].held.as_mut();
                 held.expect("it stands").kept_until = Some(hold.keep_until);
             } else {
-                self.hand_on(hold.key);
+                self.grant_next(hold.key);
             }
         } else if awaited && !hold.known_lost {
             self.holds[id].known_lost = true;
@@ -91,7 +91,7 @@ impl Model {
     }
 
     /// The lock is free: the first in the queue gets it, else who waits without one.
-    pub(super) fn hand_on(&mut self, key: usize) {
+    pub(super) fn grant_next(&mut self, key: usize) {
         self.keys[key].held = None;
         if let Some(first) = self.keys[key].queue.pop_front() {
             self.grant(first, key, true);

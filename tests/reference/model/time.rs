@@ -9,7 +9,7 @@ impl Model {
     pub(crate) fn remove(&mut self, key: usize) {
         let held = self.keys[key].held.expect("it is held");
         self.holds[held.hold].stands = false;
-        self.hand_on(key);
+        self.grant_next(key);
         self.settle();
     }
 
@@ -97,7 +97,7 @@ impl Model {
                 && self.ends(held).is_some_and(|end| end <= self.now)
             {
                 self.holds[held.hold].stands = false;
-                self.hand_on(key);
+                self.grant_next(key);
             }
         }
         self.arrive();
@@ -119,7 +119,7 @@ impl Model {
         }
     }
 
-    /// One who tries again and again, and will not try in vain.
+    /// A caller that tries again and again, and whose next try finds the lock free.
     pub(super) fn due_spinner(&self) -> Option<CallId> {
         let due = |id: &CallId| {
             let call = &self.calls[id];

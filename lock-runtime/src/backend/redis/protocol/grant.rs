@@ -1,4 +1,4 @@
-//! A grant as the server tells of it.
+//! Reads a grant as the server tells of it. `native/grant_next.lua` has the format.
 //!
 //! A session has an id, a random number that the entries of its callers in a queue name and nothing else shows. What a
 //! script tells it goes to the channel that is named by the SHA-1 of the id, and is signed with the id: whoever may list
@@ -130,7 +130,7 @@ mod tests {
     const OWNER: &str = "0000000000000000000000000000000a";
 
     #[test]
-    fn a_grant_that_is_not_signed_with_the_inbox_is_not_read() {
+    fn a_grant_that_is_not_signed_with_the_session_id_is_not_read() {
         let told = format!("7|30000|{OWNER}|{{lock:a|b}}");
         let after = Moment::new(Duration::ZERO);
         let signed =

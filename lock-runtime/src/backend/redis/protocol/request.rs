@@ -1,4 +1,4 @@
-//! The words of one acquisition's requests, and the server's answers to them.
+//! The words of one acquisition's requests, the text of its grant after the token, and the server's answers.
 
 use std::{
     fmt::Write,

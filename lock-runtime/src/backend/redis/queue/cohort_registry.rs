@@ -1,5 +1,5 @@
-//! The cohorts of a process, lock by lock: who is offered a turn, and when a grant goes back to the server. It decides;
-//! [`grants`](super::grants) sends.
+//! All cohorts of a process, lock by lock: passes turns to members that still wait, takes back offers that nobody takes
+//! up, and says when a grant goes back to the server. It decides; [`grants`](super::grants) sends.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,6 @@
-//! The heartbeat of a session, on the engine's thread: it probes the locks that are waited for, passes on what nobody
-//! takes, and notices silence.
+//! The heartbeat of a session, on the engine's thread: it probes the locks that are waited for, passes on turns that nobody
+//! takes, and gives up a connection that is silent for 2 s. `session/mod.rs` says when each lock is probed (`HEARTBEAT`,
+//! `probe_after`).
 
 use std::{
     sync::{Arc, Weak},

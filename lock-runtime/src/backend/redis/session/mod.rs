@@ -1,5 +1,5 @@
-//! A session: one notification channel and the connection behind it, made again whenever it breaks, and those who wait
-//! on it.
+//! A session: one notification channel and the connection behind it, made again whenever it breaks, and the callers that
+//! wait on it, with the moment at which each of their locks is probed: at the end of a lease, after 200 ms at most.
 //!
 //! A session lives on the runtime of those who call, so that a command costs no hop between threads. The engine has one
 //! of its own, the home session, for everything that has to outlive a runtime.

@@ -1,4 +1,5 @@
-//! The health of one connection: what was heard, what is unanswered, whether it is broken.
+//! The health of one connection: what was heard, what is unanswered, whether it is given up. It only notes:
+//! `queue/heartbeat.rs` decides after how much silence a connection is given up.
 
 use std::{
     pin::pin,

@@ -1,4 +1,5 @@
--- Grants the lock to the next waiter that is alive and can be told. Shared by the scripts that do so.
+-- The stored state of a lock (grant, queue, claim, fence), and how the lock is granted to the next waiter that is alive and
+-- can be told. Shared by the scripts that do so.
 --
 -- State of a lock, all in one slot:
 --   grant  string  token|lease|session_id|owner owner …   expires with the lease. Several owners are a cohort: neighbours of the

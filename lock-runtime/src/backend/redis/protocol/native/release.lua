@@ -1,3 +1,3 @@
--- The rest of release_last.lua: somebody waits.
+-- Second half of a release, after release_last.lua: somebody waits, and is granted the lock.
 grant_next(head, KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3])
 return 1 -- released

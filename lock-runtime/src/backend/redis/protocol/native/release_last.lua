@@ -1,4 +1,4 @@
--- Gives the lock to the next waiter, or frees it.
+-- First half of a release, complete where nobody waits: the lock is free. Else release.lua goes on with `head`.
 --
 -- KEYS: grant, queue, fence, claim
 -- ARGV: 1 `token|`, 2 floor, 3 claim in ms

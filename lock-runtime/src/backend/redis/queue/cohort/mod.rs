@@ -2,7 +2,7 @@
 //! the next in memory, in the order of the queue, and releases the grant once, at the end. A waiter that is granted a
 //! lock alone is a cohort of one.
 //!
-//! This file decides, and does nothing else: no I/O, no clock, no tokio. [`cohorts`](super::cohort_registry) drives it.
+//! This file decides, and does nothing else: no I/O, no clock, no tokio. [`cohort_registry`](super::cohort_registry) drives it.
 //!
 //! # Rules
 //! 1. A turn is `Offered` to one member, or that member is `Inside`. Nobody else has it.
