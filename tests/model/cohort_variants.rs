@@ -11,19 +11,8 @@ use crate::{
 /// Without this rule, these callers break this promise when that goes wrong.
 #[track_caller]
 fn is_caught(broken: Broken, terms: Terms, faults: Faults, promise: &'static str) {
-    let scenario = Scenario {
-        faults,
-        ..Scenario::of("a variant", terms)
-    };
+    let scenario = Scenario::of("a variant", terms).with(faults);
     check::is_caught(broken, scenario, promise);
-}
-
-fn cancels(cancels: u8) -> Faults {
-    Faults {
-        cancels,
-        any: cancels,
-        ..Faults::default()
-    }
 }
 
 #[test]
@@ -33,7 +22,12 @@ fn a_member_that_leaves_keeps_the_cohort() {
         body: 0,
         ..callers(&[0, 0, 0, 1])
     };
-    is_caught(Broken::LeaveFreesTheCohort, terms, cancels(1), ORDER);
+    is_caught(
+        Broken::LeaveFreesTheCohort,
+        terms,
+        Faults::cancels(1),
+        ORDER,
+    );
 }
 
 #[test]
@@ -42,7 +36,12 @@ fn a_cohort_lasts_while_a_member_is_inside() {
         once: vec![0, 3],
         ..callers(&[0, 0, 0, 1])
     };
-    is_caught(Broken::LastWaiterReleases, terms, cancels(1), EXCLUSION);
+    is_caught(
+        Broken::LastWaiterReleases,
+        terms,
+        Faults::cancels(1),
+        EXCLUSION,
+    );
 }
 
 #[test]
@@ -50,7 +49,7 @@ fn a_cohort_is_taken_up_once() {
     is_caught(
         Broken::KnownCohortTakenUpAgain,
         callers(&[0, 0, 0]),
-        Faults::default(),
+        Faults::NONE,
         EXCLUSION,
     );
 }
@@ -60,7 +59,7 @@ fn a_member_that_has_left_is_skipped() {
     is_caught(
         Broken::SkippedTurnStays,
         callers(&[0, 0, 0]),
-        cancels(1),
+        Faults::cancels(1),
         TOLD,
     );
 }
@@ -70,7 +69,7 @@ fn a_cohort_of_which_nobody_waits_is_released() {
     is_caught(
         Broken::EmptyCohortStays,
         callers(&[0, 0, 0]),
-        cancels(2),
+        Faults::cancels(2),
         TOLD,
     );
 }
@@ -83,7 +82,7 @@ fn a_cohort_has_as_many_tokens_as_members() {
             once: vec![0],
             ..callers(&[0, 0, 0, 1])
         },
-        Faults::default(),
+        Faults::NONE,
         TOKENS,
     );
 }
@@ -93,7 +92,7 @@ fn each_member_has_a_token_of_its_own() {
     is_caught(
         Broken::MembersShareAToken,
         callers(&[0, 0, 0]),
-        Faults::default(),
+        Faults::NONE,
         BEGUN,
     );
 }
@@ -105,7 +104,7 @@ fn a_cohort_is_of_one_session() {
         body: 0,
         ..callers(&[0, 1, 0, 1])
     };
-    is_caught(Broken::CohortOfTwoSessions, terms, Faults::default(), ORDER);
+    is_caught(Broken::CohortOfTwoSessions, terms, Faults::NONE, ORDER);
 }
 
 #[test]
@@ -114,12 +113,7 @@ fn a_cohort_is_of_one_lease() {
         leases: vec![(1, 5)],
         ..callers(&[0, 0, 0])
     };
-    let faults = Faults {
-        crashes: 1,
-        any: 1,
-        ..Faults::default()
-    };
-    is_caught(Broken::CohortOfTwoLeases, terms, faults, CRASH);
+    is_caught(Broken::CohortOfTwoLeases, terms, Faults::crashes(1), CRASH);
 }
 
 #[test]
@@ -144,12 +138,12 @@ fn who_knows_of_no_place_comes_back_as_well() {
         body: 2,
         ..callers(&[0, 0, 0])
     };
-    let faults = Faults {
-        breaks: 1,
-        any: 1,
-        ..Faults::default()
-    };
-    is_caught(Broken::ComesBackToAPlaceOnly, terms, faults, FORGOTTEN);
+    is_caught(
+        Broken::ComesBackToAPlaceOnly,
+        terms,
+        Faults::breaks(1),
+        FORGOTTEN,
+    );
 }
 
 /// Else those whom the server took for dead, when its clock jumped, are not missed while a younger one is queued.
@@ -164,7 +158,7 @@ fn a_probe_asks_for_the_oldest() {
     let faults = Faults {
         jumps_ahead: 1,
         any: 1,
-        ..Faults::default()
+        ..Faults::NONE
     };
     is_caught(Broken::ProbeAsksForAnybody, terms, faults, FORGOTTEN);
 }
@@ -173,7 +167,7 @@ fn a_probe_asks_for_the_oldest() {
 fn one_request_names_a_caller() {
     let faults = Faults {
         breaks: 1,
-        ..cancels(2)
+        ..Faults::cancels(2)
     };
     is_caught(Broken::AloneAndInABatch, callers(&[0, 0]), faults, LEFT);
 }
@@ -183,7 +177,7 @@ fn nobody_enters_while_a_request_names_him() {
     let faults = Faults {
         breaks: 1,
         any: 3,
-        ..cancels(2)
+        ..Faults::cancels(2)
     };
     is_caught(
         Broken::EntersBesideItsRequest,

@@ -49,7 +49,7 @@ pub(crate) struct Terms {
 }
 
 /// How often each thing may go wrong in one run, and how often anything may.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Faults {
     /// Ticks that may pass while something is due: requests, replies and pushes lie about, processes are stopped.
     pub(crate) late: u8,
@@ -69,15 +69,95 @@ pub(crate) struct Faults {
     pub(crate) any: u8,
 }
 
+impl Faults {
+    pub(crate) const NONE: Self = Self {
+        late: 0,
+        crashes: 0,
+        breaks: 0,
+        cancels: 0,
+        lost_pushes: 0,
+        lost_replies: 0,
+        state_losses: 0,
+        restarts: 0,
+        jumps_ahead: 0,
+        jumps_back: 0,
+        lags: 0,
+        any: 0,
+    };
+
+    pub(crate) const fn late(late: u8) -> Self {
+        Self { late, ..Self::NONE }
+    }
+
+    pub(crate) const fn crashes(crashes: u8) -> Self {
+        let any = crashes;
+        Self {
+            crashes,
+            any,
+            ..Self::NONE
+        }
+    }
+
+    pub(crate) const fn breaks(breaks: u8) -> Self {
+        let any = breaks;
+        Self {
+            breaks,
+            any,
+            ..Self::NONE
+        }
+    }
+
+    pub(crate) const fn cancels(cancels: u8) -> Self {
+        let any = cancels;
+        Self {
+            cancels,
+            any,
+            ..Self::NONE
+        }
+    }
+
+    /// Everything of which nobody is to notice anything.
+    pub(crate) const fn any(any: u8) -> Self {
+        Self {
+            crashes: 1,
+            breaks: any,
+            cancels: any,
+            lost_pushes: 1,
+            lost_replies: 1,
+            any,
+            ..Self::NONE
+        }
+    }
+}
+
 impl Scenario {
     /// In which nothing goes wrong.
     pub(crate) fn of(name: &'static str, terms: Terms) -> Self {
         Self {
             name,
             terms,
-            faults: Faults::default(),
+            faults: Faults::NONE,
             shows_gaps: false,
             reaches: Vec::new(),
+        }
+    }
+
+    /// What may go wrong.
+    pub(crate) fn with(self, faults: Faults) -> Self {
+        Self { faults, ..self }
+    }
+
+    /// What it has to reach.
+    pub(crate) fn reaching(mut self, reaches: impl IntoIterator<Item = Reached>) -> Self {
+        self.reaches.extend(reaches);
+        self
+    }
+
+    /// Checks also the promises that are known not to hold in it.
+    pub(crate) fn with_gaps(self) -> Self {
+        Self {
+            shows_gaps: true,
+            ..self
         }
     }
 
@@ -105,6 +185,25 @@ impl Scenario {
 }
 
 impl Terms {
+    /// Callers of these processes begin at once, and do not stay long.
+    pub(crate) fn of(callers: &[ProcessId]) -> Self {
+        Self {
+            callers: callers.to_vec(),
+            lease: 4,
+            leases: Vec::new(),
+            cohort_limit: 3,
+            renewed: false,
+            claim: 3,
+            wait: 5,
+            once: Vec::new(),
+            slow: Vec::new(),
+            next_owners: Vec::new(),
+            begin_within: 0,
+            body: 1,
+            may_kill: true,
+        }
+    }
+
     pub(crate) fn process_of(&self, caller: CallerId) -> ProcessId {
         self.callers[usize::from(caller)]
     }

@@ -30,34 +30,22 @@ fn slow_holder() -> Terms {
 }
 
 fn late(late: u8) -> Faults {
-    Faults {
-        late,
-        ..Faults::default()
-    }
+    Faults::late(late)
 }
 
 #[test]
 fn a_member_is_slow() {
-    check::holds(Scenario {
-        reaches: vec![PASSED, MISSED, CAME_BACK],
-        ..Scenario::of("slow member", slow_member())
-    });
+    check::holds(Scenario::of("slow member", slow_member()).reaching([PASSED, MISSED, CAME_BACK]));
 }
 
 #[test]
 fn who_is_granted_the_lock_in_a_reply_is_slow() {
-    check::holds(Scenario {
-        reaches: vec![REVOKED, CAME_BACK],
-        ..Scenario::of("slow holder", slow_holder())
-    });
+    check::holds(Scenario::of("slow holder", slow_holder()).reaching([REVOKED, CAME_BACK]));
 }
 
 #[track_caller]
 fn is_caught(broken: Broken, terms: Terms, faults: Faults, promise: &'static str) {
-    let scenario = Scenario {
-        faults,
-        ..Scenario::of("a variant", terms)
-    };
+    let scenario = Scenario::of("a variant", terms).with(faults);
     check::is_caught(broken, scenario, promise);
 }
 

@@ -102,6 +102,17 @@ impl Fixture {
         matches!(self.cohorts.enter(&self.name, token, now), Seat::Inside(_))
     }
 
+    /// The server has renewed the grant up to there, by an answer to what was asked now.
+    fn confirm(&self, token: u64, until: Moment, now: Moment) -> bool {
+        let answer = Confirmation {
+            asked: now,
+            until,
+            restarted: false,
+        };
+        let token = FencingToken::new(token);
+        self.cohorts.confirm(&self.name, token, answer, now)
+    }
+
     /// The member that is inside under this token settles: its session waits for it no longer.
     fn settle(&self, member: &Member) {
         self.session.waiters.remove(&member.request);
@@ -276,32 +287,12 @@ fn an_offer_that_nobody_takes_is_passed_on_and_the_last_one_released() {
     fixture.push(7, &[&a, &b], at(0));
     assert_eq!(a.offered(), Some(7));
     // An offer stands for the lease, where that is shorter than a claim; the answer to its renewal comes in time.
-    let answer = Confirmation {
-        asked: at(500),
-        until: at(1500),
-        restarted: false,
-    };
-    let token = FencingToken::new(7);
-    assert!(
-        fixture
-            .cohorts
-            .confirm(&fixture.name, token, answer, at(500))
-    );
+    assert!(fixture.confirm(7, at(1500), at(500)));
     let chores = fixture.tend(at(1000));
     assert_eq!(chores.missed, [(fixture.name.clone(), 7)]);
     assert_eq!(b.offered(), Some(8));
     assert!(!fixture.enter(7, at(1000)), "it has missed its turn");
-    let answer = Confirmation {
-        asked: at(1400),
-        until: at(2400),
-        restarted: false,
-    };
-    let token = FencingToken::new(8);
-    assert!(
-        fixture
-            .cohorts
-            .confirm(&fixture.name, token, answer, at(1400))
-    );
+    assert!(fixture.confirm(8, at(2400), at(1400)));
     let chores = fixture.tend(at(2000));
     assert_eq!(chores.missed.len(), 1);
     assert_eq!(chores.release.len(), 1);
@@ -317,13 +308,8 @@ fn an_answer_for_a_turn_that_has_passed_counts_for_nobody() {
     fixture.settle(&a);
     fixture.cohorts.pass(&fixture.name, 7, at(2));
     assert_eq!(b.offered(), Some(8));
-    let answer = Confirmation {
-        asked: at(1),
-        until: at(30_000),
-        restarted: false,
-    };
+    assert!(!fixture.confirm(7, at(30_000), at(3)));
     let token = FencingToken::new(7);
-    assert!(!fixture.cohorts.confirm(&fixture.name, token, answer, at(3)));
     assert!(matches!(
         fixture.cohorts.known(&fixture.name, token),
         Known::Over
