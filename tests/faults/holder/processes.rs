@@ -160,9 +160,12 @@ async fn row_02_holder_stopped_and_continued() {
         let server = RedisServer::start().await;
         let mut holder = worker(&server, "hold", 500);
         let inside = holder.until("inside").await;
+        let held_since = Instant::now();
         holder.signal("STOP");
         let client = client(&server.url()).await;
         let next = client.lock("k").wait(10 * SECOND).acquire().await.unwrap();
+        let first = held_since.elapsed();
+        seen.within("the next one enters after the grant", 500 * MS, first);
         let stale: u64 = inside.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(next.token().get() > stale);
         holder.signal("CONT");
@@ -182,12 +185,12 @@ async fn row_02_holder_stopped_and_continued() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn row_03_holder_suspended() {
-    const LEASE: u32 = 4000;
+    const LEASE: u64 = 4000;
     const SUSPENDED: Duration = Duration::from_millis(4500);
     row(3, async |seen| {
         let server = RedisServer::start().await;
         let clocks = Clocks::new(server.folder());
-        let mut command = worker_command(&server.url(), "hold", LEASE.into());
+        let mut command = worker_command(&server.url(), "hold", LEASE);
         clocks.wind(&mut command);
         let mut holder = Worker::start(command);
         holder.until("inside").await;
@@ -196,6 +199,9 @@ async fn row_03_holder_suspended() {
         let client = client(&server.url()).await;
         let lock = client.lock("k").wait(10 * SECOND);
         let next = lock.acquire().await.unwrap();
+        let first = stopped.elapsed();
+        let lease = Duration::from_millis(LEASE);
+        seen.within("the next one enters after the grant", lease, first);
         sleep(SUSPENDED.saturating_sub(stopped.elapsed())).await;
         clocks.set_monotonic_behind(SUSPENDED);
         holder.signal("CONT");
