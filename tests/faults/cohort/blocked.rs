@@ -62,7 +62,7 @@ async fn second_inside(thread: &OneThread, renew: bool) -> (Fixture, Stored, Ent
 /// Row 44: a member blocks its runtime for longer than the lease and the claim, and its lease is renewed: the others
 /// have their turns after it.
 #[tokio::test]
-async fn row_44_runtime_blocked_in_a_block_that_is_renewed() {
+async fn row_44_runtime_blocked_in_a_cohort_that_is_renewed() {
     row(44, async |_| {
         let thread = OneThread::start();
         let (mut fixture, cohort, second) = second_inside(&thread, true).await;
@@ -84,7 +84,7 @@ async fn row_44_runtime_blocked_in_a_block_that_is_renewed() {
 
 /// Row 44: the same with a fixed lease, which ends: the others take their places again, before those who came later.
 #[tokio::test]
-async fn row_44_runtime_blocked_in_a_block_that_is_not_renewed() {
+async fn row_44_runtime_blocked_in_a_cohort_that_is_not_renewed() {
     row(44, async |seen| {
         let thread = OneThread::start();
         let (mut fixture, cohort, mut second) = second_inside(&thread, false).await;

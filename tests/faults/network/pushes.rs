@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
+use lock_runtime::ReleaseOutcome;
 use support::{proxy::FaultProxy, server::RedisServer};
 
 use crate::fixture::{MS, NAME, QUEUE, SECOND, client, entering, left, row, until, until_waiting};
 
-/// Row 19: the server has granted, and its push is lost while the connection lives: a look finds the grant.
+/// Row 19: the server has granted, and its push is lost while the connection lives: a heartbeat finds the grant.
 #[tokio::test]
 async fn row_19_push_lost() {
     row(19, async |seen| {
@@ -116,7 +117,8 @@ async fn row_19_hundreds_reconnect_while_they_are_granted_or_give_up() {
         for (i, guard) in (0..).zip(guards) {
             waiting.spawn(async move {
                 tokio::time::sleep(MS * (i / 10)).await;
-                guard.release().await;
+                let released = guard.release().await;
+                assert!(matches!(released, ReleaseOutcome::Released), "{released:?}");
             });
         }
         waiting.join_all().await;
