@@ -176,8 +176,8 @@ async fn row_08_dropped_at_random_instants() {
             "only {dropped} were dropped"
         );
         until(async || left(&server).await.is_empty()).await;
-        // At once, and a claim later at the latest: the callers alone keep a machine busy, and leave hundreds of clean-ups.
-        seen.within("nothing is left", 2 * SECOND, start.elapsed());
+        // The calls keep a machine busy, and leave hundreds of clean-ups. Without these a claim passes.
+        seen.within("nothing is left", 500 * MS, start.elapsed());
     })
     .await;
 }
