@@ -188,7 +188,9 @@ impl Protocol {
                 } else {
                     caller.is_waiting() && !grant.owners.contains(other)
                 };
-                if is_before && waits && is_heard(other) {
+                // A place whose wait is over is dead: its caller is about to leave, and may come back at the end.
+                let may_still_enter = caller.wait_until > state.now;
+                if is_before && waits && may_still_enter && is_heard(other) {
                     state.observed.overtaken.get_or_insert((owner, other));
                 }
             }
