@@ -327,9 +327,10 @@ impl Protocol {
                 Event::Granted(self.described(state, process, sent, found).sole())
             }
             Acquired::Held(found) => {
+                // It waits from here on: where the grant's local deadline has passed, it queues again.
+                self.on(state, id, Event::Queued);
                 let grant = self.described(state, process, sent, found);
-                self.take_up(state, process, &grant, By::Resend);
-                Event::Queued
+                return self.take_up(state, process, &grant, By::Resend);
             }
             Acquired::Queued(place) => {
                 state.caller(id).place = Some(place);
