@@ -12,7 +12,7 @@ use crate::{
     protocol::Protocol,
     scenario::Scenario,
     server::{Acquired, Token},
-    state::{By, Caller, CallerId, End, Hold, Phase, State},
+    state::{By, Caller, CallerId, End, Hold, Phase, Request, Script, State},
 };
 
 pub(crate) const EXCLUSION: &str = "two bodies never run on valid leases";
@@ -124,6 +124,19 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
         .iter()
         .any(|(first, _)| *first == grant.token)
     {
+        return true;
+    }
+    let releases = |request: &Request| request.script == Script::Release(grant.token);
+    let mut sent = process.main.requests.iter().chain(&process.home.requests);
+    if sent.any(releases) {
+        return true; // of one that has stopped to wait for the answer
+    }
+    // Who was granted the lock again after a loss of state may be inside by the older grant, or have left it. Where the push
+    // is lost, too, nobody gives the newer one back: it stands for its claim, which is bounded, too: `CLAIM`.
+    let (left, at_first) = (&state.faults, &protocol.scenario.faults);
+    let lost_push = left.lost_pushes + left.breaks < at_first.lost_pushes + at_first.breaks;
+    let lost_state = left.state_losses < at_first.state_losses || left.restarts < at_first.restarts;
+    if lost_push && lost_state && grant.claimed_until.is_some() {
         return true;
     }
     // Which is bounded: `TAKEN`.
