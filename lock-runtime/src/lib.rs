@@ -59,6 +59,9 @@ mod options;
 #[doc(hidden)]
 #[path = "private.rs"]
 pub mod __private;
+#[cfg(feature = "__simulation")]
+#[doc(hidden)]
+pub mod simulation;
 
 pub use call::Run;
 pub use client::{AlreadyInstalled, LockClient, builder::LockClientBuilder};

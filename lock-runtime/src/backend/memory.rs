@@ -468,6 +468,7 @@ impl Attempt for MemoryAttempt {
                         return Ok(Answer::Busy);
                     }
                     View::Waiting(Some(holder_ends)) => tokio::select! {
+                        biased;
                         () = look.notified() => {}
                         () = CLOCK.sleep_until(holder_ends) => {}
                     },

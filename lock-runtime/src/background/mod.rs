@@ -96,15 +96,30 @@ impl Context {
     pub(crate) fn of_process() -> &'static Arc<Self> {
         static CONTEXT: Lazy<Arc<Context>> = Lazy::new(|| {
             let runtime = thread::handle().clone();
-            Arc::new(Context {
-                network: Box::new(SystemNetwork),
-                clock: Box::new(BootClock::new(runtime.clone())),
-                random: Box::new(SystemRandom),
+            let clock = BootClock::new(runtime.clone());
+            Arc::new(Context::new(
+                Box::new(clock),
+                Box::new(SystemRandom),
+                Box::new(SystemNetwork),
                 runtime,
-                unfinished: Mutex::default(),
-            })
+            ))
         });
         &CONTEXT
+    }
+
+    pub(crate) fn new(
+        clock: Box<dyn Clock>,
+        random: Box<dyn Random>,
+        network: Box<dyn Network>,
+        runtime: Handle,
+    ) -> Self {
+        Self {
+            network,
+            clock,
+            random,
+            runtime,
+            unfinished: Mutex::default(),
+        }
     }
 
     /// The engine's own runtime.

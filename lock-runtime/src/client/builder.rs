@@ -50,6 +50,8 @@ pub struct LockClientBuilder {
     namespace: Option<String>,
     defaults: Defaults,
     allow_eviction: bool,
+    /// What the engine runs on, if it is not the process.
+    pub(crate) context: Option<Arc<Context>>,
 }
 
 enum Target {
@@ -120,6 +122,7 @@ impl LockClientBuilder {
             namespace: None,
             defaults: Defaults::default(),
             allow_eviction: false,
+            context: None,
         }
     }
 
@@ -249,6 +252,7 @@ impl LockClientBuilder {
             namespace,
             defaults,
             allow_eviction,
+            context,
         } = self;
         LockOptions::default()
             .complete(&defaults)
@@ -257,7 +261,7 @@ impl LockClientBuilder {
             return Err(ConnectError::EmptyNamespace);
         }
         let counters = Arc::new(Counters::default());
-        let context = Context::of_process().clone();
+        let context = context.unwrap_or_else(|| Context::of_process().clone());
         let backend = target
             .ok_or(ConnectError::MissingUrl)?
             .connect(allow_eviction, &defaults, &context, &counters)

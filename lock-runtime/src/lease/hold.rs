@@ -475,6 +475,7 @@ impl HoldState {
             }
             match self.deadline().filter(|_| !self.has_ended()) {
                 Some(until) => tokio::select! {
+                    biased;
                     () = told => {}
                     () = self.backend().sleep_until(until) => {}
                 },
@@ -489,6 +490,7 @@ impl HoldState {
         if self.terms.renewal == Renewal::Fixed && !self.warned.load(Ordering::Acquire) {
             let loss = pin!(self.wait_for_loss());
             tokio::select! {
+                biased;
                 reason = loss => return reason,
                 () = self.backend().sleep_until(late) => {}
             }

@@ -218,6 +218,7 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
         };
         match next {
             Some(wake) => tokio::select! {
+                biased;
                 () = wake => {}
                 () = earlier.notified() => {}
             },

@@ -65,6 +65,7 @@ impl Turn {
             match self.change(|queue, now| queue.look(&mut caller, now)) {
                 View::Yours => return,
                 View::Waiting(until) => tokio::select! {
+                    biased;
                     () = caller.look.notified() => {}
                     () = self.backend.sleep_until(until) => {}
                 },

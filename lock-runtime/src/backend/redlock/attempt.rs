@@ -172,6 +172,7 @@ pub(crate) async fn offered<T: Send + 'static>(
             engine.sleep_until(claim_ends).await;
         };
         tokio::select! {
+            biased;
             _ = gone => {}
             () = offering => {}
         }

@@ -101,6 +101,7 @@ pub(crate) async fn until_closed(
     };
     let closed = async {
         tokio::select! {
+            biased;
             // The first thing that a new connection of the session does is to close the one before.
             () = session.succeeds(&connection.identity) => {}
             () = closing => {}

@@ -2,7 +2,7 @@
 //! up, and says when a grant goes back to the server. It decides; [`grants`](super::grants) sends.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -104,9 +104,10 @@ pub(crate) struct TakenUp {
     pub(crate) give_back: Option<(FencingToken, Moment)>,
 }
 
-/// The cohorts of a process, by lock.
+/// The cohorts of a process, by lock. In order, as all maps that are gone through here: whatever is decided depends on what
+/// has happened alone.
 #[derive(Debug, Default)]
-pub(crate) struct Cohorts(Mutex<HashMap<LockName, Entry>>);
+pub(crate) struct Cohorts(Mutex<BTreeMap<LockName, Entry>>);
 
 impl Cohorts {
     fn with<T>(&self, name: &LockName, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {

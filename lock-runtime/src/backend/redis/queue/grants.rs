@@ -278,6 +278,7 @@ fn release_at(
     Box::pin(async move {
         let ends = moment + CLAIM;
         tokio::select! {
+            biased;
             () = server.context.sleep_until(moment) => give_back(server.clone(), name, token, ends).await,
             // Nobody is to come any more: the server retains it alone.
             () = server.shutdown.cancelled() => {

@@ -68,6 +68,7 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             return;
         };
         tokio::select! {
+            biased;
             () = wake => {}
             () = session.earlier() => {}
         }

@@ -371,6 +371,7 @@ impl Ending {
                     let pause = self.connector.context.sleep(backoff);
                     backoff = (backoff * 2).min(BACKOFF.1);
                     tokio::select! {
+                        biased;
                         () = pause => {}
                         _ = state.wait_for(|state| matches!(state, State::Ended)) => {}
                     }

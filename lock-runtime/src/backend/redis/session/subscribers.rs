@@ -4,7 +4,7 @@
 //! many wait in it. A turn that its caller does not take is open to all: a caller that is not polled keeps nobody out.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
@@ -229,7 +229,7 @@ pub(crate) struct Topic {
 #[derive(Debug)]
 pub(crate) struct Subscribers {
     context: Arc<Context>,
-    topics: Mutex<HashMap<String, Topic>>,
+    topics: Mutex<BTreeMap<String, Topic>>,
 }
 
 /// Held while that changes, and by tasks of ours alone: a caller that is not polled would keep it.

@@ -26,7 +26,9 @@ impl Unanswered {
     pub(crate) fn overdue(&self, now: Moment) -> Vec<Arc<AcquireRequest>> {
         let mut unanswered = lock(&self.0);
         let overdue = unanswered.extract_if(|_, request| request.is_overdue(now));
-        overdue.map(|(_, request)| request).collect()
+        let mut overdue: Vec<_> = overdue.map(|(_, request)| request).collect();
+        overdue.sort_unstable_by_key(|request| request.owner);
+        overdue
     }
 
     /// Whether this is the grant of one owner, which has not read the answer to its own request: that one tells it.

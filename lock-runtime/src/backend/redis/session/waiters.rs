@@ -3,7 +3,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, VecDeque},
+    collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
     sync::{Arc, Mutex},
 };
 
@@ -66,7 +66,7 @@ impl WaitList {
 
 /// All who wait on one session.
 #[derive(Default)]
-pub(crate) struct Waiters(Mutex<HashMap<LockName, WaitList>>, Probes);
+pub(crate) struct Waiters(Mutex<BTreeMap<LockName, WaitList>>, Probes);
 
 /// When which lock is probed. An entry counts if its list says the same.
 #[derive(Default)]

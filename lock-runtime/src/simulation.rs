@@ -1,0 +1,72 @@
+//! Not public API: a client in a world of its own, for the project's simulation.
+
+use std::sync::Arc;
+
+pub use lock_core::{backend::BoxFuture, lease::Moment};
+use redis::{AsyncConnectionConfig, RedisResult, aio::MultiplexedConnection};
+use tokio::runtime::Handle;
+
+use crate::{
+    background::{Context, Network, Random, clock::Clock},
+    client::builder::LockClientBuilder,
+};
+
+/// What an engine takes from the machine that it runs on.
+pub trait World: Send + Sync {
+    /// The local clock of its process.
+    fn now(&self) -> Moment;
+
+    /// Ends at this moment of that clock.
+    fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()>;
+
+    /// 128 random bits.
+    fn random(&self) -> u128;
+
+    /// A connection to a server.
+    fn connect<'a>(
+        &'a self,
+        client: &'a redis::Client,
+        config: &'a AsyncConnectionConfig,
+    ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>>;
+}
+
+/// Lets the client that is built live in this world, on the runtime that calls.
+#[must_use]
+pub fn in_world(mut builder: LockClientBuilder, world: Arc<dyn World>) -> LockClientBuilder {
+    let context = Context::new(
+        Box::new(InWorld(world.clone())),
+        Box::new(InWorld(world.clone())),
+        Box::new(InWorld(world)),
+        Handle::current(),
+    );
+    builder.context = Some(Arc::new(context));
+    builder
+}
+
+struct InWorld(Arc<dyn World>);
+
+impl Clock for InWorld {
+    fn now(&self) -> Moment {
+        self.0.now()
+    }
+
+    fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
+        self.0.sleep_until(deadline)
+    }
+}
+
+impl Random for InWorld {
+    fn bits(&self) -> u128 {
+        self.0.random()
+    }
+}
+
+impl Network for InWorld {
+    fn connect<'a>(
+        &'a self,
+        client: &'a redis::Client,
+        config: &'a AsyncConnectionConfig,
+    ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>> {
+        self.0.connect(client, config)
+    }
+}

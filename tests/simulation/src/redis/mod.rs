@@ -1,0 +1,1 @@
+//! A Redis server in the thread of a test.
