@@ -176,6 +176,9 @@ impl Protocol {
             if had.is_some_and(|had| had.owners.contains(owner)) {
                 continue; // was inside already
             }
+            if !state.processes[terms.process_of(owner)].alive {
+                continue; // it had that place, and gives way when its claim ends: `CLAIM`
+            }
             let entered = state.callers[usize::from(owner)].joined;
             for other in waiting.iter().copied() {
                 let caller = &state.callers[usize::from(other)];

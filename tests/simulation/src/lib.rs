@@ -1,3 +1,15 @@
 //! A deterministic world for the real engine and the real scripts: time, network, faults and callers come from one seed.
 
+pub mod callers;
+pub mod chance;
+pub mod faults;
+pub mod history;
+pub mod late;
+pub mod ledger;
+pub mod network;
+mod panics;
+pub mod plan;
+pub mod process;
 pub mod redis;
+pub mod shrink;
+pub mod world;

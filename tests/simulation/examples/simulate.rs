@@ -1,0 +1,177 @@
+//! Runs one seed after the other, and tells of those that break a promise:
+//! `cargo run --release --example simulate -- --minutes 60`.
+//!
+//! - `--seconds N`, `--minutes N`: for how long (10 s).
+//! - `--from N`: the first seed (drawn from the time of day).
+//! - `--threads N`: how many seeds run at once (one for each core).
+//! - `--seed N [--steps 3,0,1]`: that seed alone, or the smaller plan at the end of these steps, with its timeline.
+//!
+//! The plan of a seed that fails is made smaller. Its timeline is in `target/simulation`.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use lock_simulation::{
+    history::Line,
+    ledger::{Counts, Violation},
+    plan::Plan,
+    shrink::{follow, shrink},
+    world::run,
+};
+
+/// How often progress is told.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+struct Total {
+    counts: Counts,
+    runs: u64,
+    commands: u64,
+    passed: u64,
+    failed: Vec<u64>,
+}
+
+fn main() -> ExitCode {
+    let mut time = Duration::from_secs(10);
+    let mut from = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs() % 1_000_000 * 1_000);
+    let mut threads = thread::available_parallelism().map_or(1, usize::from);
+    let (mut seed, mut steps) = (None, Vec::new());
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let value = args.next().unwrap_or_default();
+        let number = || value.parse::<u64>().unwrap_or_else(|_| panic!("{arg} takes a number"));
+        match arg.as_str() {
+            "--seconds" => time = Duration::from_secs(number()),
+            "--minutes" => time = Duration::from_secs(60 * number()),
+            "--from" => from = number(),
+            "--threads" => threads = usize::try_from(number()).expect("few threads"),
+            "--seed" => seed = Some(number()),
+            "--steps" => {
+                let step = |step: &str| step.parse().expect("--steps takes numbers");
+                steps = value.split(',').map(step).collect();
+            }
+            _ => panic!("{arg} is not known, see the head of this file"),
+        }
+    }
+    match seed {
+        Some(seed) => one(seed, &steps),
+        None => many(from, threads, time),
+    }
+}
+
+/// One plan, with its timeline.
+fn one(seed: u64, steps: &[usize]) -> ExitCode {
+    let plan = follow(seed, steps);
+    println!("{plan:#?}");
+    let outcome = run(&plan, true);
+    println!("{}", write_timeline(&plan, &outcome.violations, &outcome.lines));
+    println!("{:#?}", outcome.counts);
+    for violation in &outcome.violations {
+        println!("{violation}");
+    }
+    ExitCode::from(u8::from(!outcome.violations.is_empty()))
+}
+
+/// As many seeds as there is time for.
+fn many(from: u64, threads: usize, time: Duration) -> ExitCode {
+    let began = Instant::now();
+    let (next, over) = (AtomicU64::new(from), AtomicBool::new(false));
+    let total = Mutex::new(Total::default());
+    println!("seeds from {from}, {threads} at once, for {time:?}");
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while began.elapsed() < time {
+                    carry_out(next.fetch_add(1, Ordering::Relaxed), &total);
+                }
+                over.store(true, Ordering::Release);
+            });
+        }
+        scope.spawn(|| {
+            let mut told = Instant::now();
+            while !over.load(Ordering::Acquire) {
+                thread::park_timeout(Duration::from_millis(200));
+                if told.elapsed() >= PROGRESS {
+                    told = Instant::now();
+                    tell(&total, began.elapsed());
+                }
+            }
+        });
+    });
+    tell(&total, began.elapsed());
+    let total = total.into_inner().unwrap_or_else(PoisonError::into_inner);
+    println!("faults {:#?}", total.counts.faults);
+    println!("calls {:#?}", total.counts.ways);
+    println!("errors {:#?}", total.counts.errors);
+    println!("failed seeds: {:?}", total.failed);
+    ExitCode::from(u8::from(!total.failed.is_empty()))
+}
+
+fn carry_out(seed: u64, total: &Mutex<Total>) {
+    let plan = Plan::of(seed);
+    let outcome = run(&plan, false);
+    let first = outcome.violations.first().cloned();
+    {
+        let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
+        total.counts.add(&outcome.counts);
+        total.runs += 1;
+        total.commands += outcome.commands;
+        total.passed += outcome.passed;
+        total.failed.extend(first.as_ref().map(|_| seed));
+    }
+    if let Some(violation) = first {
+        println!("seed {seed}: {violation}");
+        let shrunk = shrink(&plan, violation.promise);
+        let outcome = run(&shrunk.plan, true);
+        let steps: Vec<_> = shrunk.steps.iter().map(ToString::to_string).collect();
+        println!(
+            "seed {seed}, smaller: --seed {seed} --steps {}, {}",
+            steps.join(","),
+            write_timeline(&shrunk.plan, &outcome.violations, &outcome.lines)
+        );
+    }
+}
+
+fn tell(total: &Mutex<Total>, elapsed: Duration) {
+    let total = total.lock().unwrap_or_else(PoisonError::into_inner);
+    let seconds = elapsed.as_secs_f64();
+    #[allow(clippy::cast_precision_loss, reason = "it is printed")]
+    let rate = total.counts.entered as f64 / seconds;
+    println!(
+        "{seconds:.0} s: {} runs, {} entered ({rate:.0} a second), {} commands, {} simulated seconds, {} faults, {} failed",
+        total.runs,
+        total.counts.entered,
+        total.commands,
+        total.passed / 1_000,
+        total.counts.faults.iter().filter(|(name, _)| **name != "over").map(|(_, count)| count).sum::<u64>(),
+        total.failed.len(),
+    );
+}
+
+/// Writes what happened to a file, and says where.
+fn write_timeline(plan: &Plan, violations: &[Violation], lines: &[Line]) -> String {
+    let folder = PathBuf::from("target/simulation");
+    let file = folder.join(format!("seed-{}.txt", plan.seed));
+    let mut text = format!("{plan:#?}\n\n");
+    for line in lines {
+        text += &format!("{line}\n");
+    }
+    for violation in violations {
+        text += &format!("\n{violation}\n");
+    }
+    match fs::create_dir_all(&folder).and_then(|()| fs::write(&file, text)) {
+        Ok(()) => format!("timeline in {}", file.display()),
+        Err(error) => format!("no timeline: {error}"),
+    }
+}

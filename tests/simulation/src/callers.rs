@@ -1,0 +1,467 @@
+//! Callers as users write them.
+
+use std::{
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream};
+use lock_runtime::{
+    Hold, Holds, InCurrentHold, Lock, LockClient, LockError, Release, Strategy, distributed_lock,
+};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    chance::Chance,
+    late::late,
+    ledger::{CallId, Ledger, Presence, Wanted},
+    network::HostId,
+    plan::Plan,
+};
+
+/// How a caller calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// A body under a lock.
+    Run,
+    /// A body under a lock whose release is not awaited.
+    RunInBackground,
+    /// A body under a lock that stays taken for a while.
+    RunForAtLeast,
+    /// An annotated function.
+    Function,
+    /// A guard that is released.
+    Guard,
+    /// A guard that is dropped.
+    DroppedGuard,
+    /// A guard whose lease is extended.
+    ExtendedGuard,
+    /// A guard that is leaked.
+    LeakedGuard,
+    /// One attempt.
+    Try,
+    /// Several locks at once.
+    Several,
+    /// A body that enters its own lock again.
+    Nested,
+    /// A body whose parts enter its lock beside each other.
+    Siblings,
+    /// A body that takes a task along.
+    TakenAlong,
+    /// A call that is dropped after a while.
+    Dropped,
+    /// A call that is a branch of a loop which polls it now and then.
+    Select,
+    /// A call that is never polled again.
+    Forgotten,
+    /// A call that another task goes on with.
+    Moved,
+    /// Calls in a stream whose consumer takes its time.
+    Buffered,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Self; 18] = [
+        Self::Run,
+        Self::RunInBackground,
+        Self::RunForAtLeast,
+        Self::Function,
+        Self::Guard,
+        Self::DroppedGuard,
+        Self::ExtendedGuard,
+        Self::LeakedGuard,
+        Self::Try,
+        Self::Several,
+        Self::Nested,
+        Self::Siblings,
+        Self::TakenAlong,
+        Self::Dropped,
+        Self::Select,
+        Self::Forgotten,
+        Self::Moved,
+        Self::Buffered,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::RunInBackground => "run, released in the background",
+            Self::RunForAtLeast => "run, hold at least",
+            Self::Function => "function",
+            Self::Guard => "guard",
+            Self::DroppedGuard => "dropped guard",
+            Self::ExtendedGuard => "extended guard",
+            Self::LeakedGuard => "leaked guard",
+            Self::Try => "try",
+            Self::Several => "several keys",
+            Self::Nested => "nested",
+            Self::Siblings => "siblings",
+            Self::TakenAlong => "taken along",
+            Self::Dropped => "dropped",
+            Self::Select => "select loop",
+            Self::Forgotten => "forgotten",
+            Self::Moved => "moved",
+            Self::Buffered => "buffered",
+        }
+    }
+
+    /// Whether its future is polled whenever it is woken.
+    fn is_prompt(self) -> bool {
+        !matches!(self, Self::Select | Self::Forgotten | Self::Buffered)
+    }
+
+    /// Whether calls of this way enter in the order in which they began.
+    #[must_use]
+    pub fn is_orderly(self) -> bool {
+        self.is_prompt() && !matches!(self, Self::Several | Self::RunForAtLeast | Self::Try)
+    }
+}
+
+/// A call that nobody polls.
+type Forgotten = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A process that calls.
+#[derive(Clone)]
+pub struct Process {
+    /// Its number.
+    pub host: HostId,
+    /// Its client.
+    pub client: LockClient,
+    /// The judge.
+    pub ledger: Ledger,
+    /// What callers want.
+    pub plan: Arc<Plan>,
+    /// Set when callers begin nothing new.
+    pub is_over: Arc<AtomicBool>,
+    /// Calls that are never polled again.
+    pub forgotten: Arc<Mutex<Vec<Forgotten>>>,
+}
+
+/// One task of a process.
+pub struct Caller {
+    process: Process,
+    chance: Arc<Chance>,
+    /// How late it is polled at most.
+    late: Duration,
+}
+
+impl Caller {
+    /// A task of this process.
+    #[must_use]
+    pub fn new(process: &Process, chance: Chance) -> Arc<Self> {
+        let late = if chance.percent(process.plan.slow) {
+            chance.pick(&[20, 300, 1_500, 4_000])
+        } else {
+            0
+        };
+        Arc::new(Self {
+            process: process.clone(),
+            chance: Arc::new(chance),
+            late: Duration::from_millis(late),
+        })
+    }
+
+    /// Calls, again and again.
+    pub async fn live(self: Arc<Self>) {
+        while !self.process.is_over.load(Ordering::Acquire) {
+            let way = self.chance.pick(&self.process.plan.ways);
+            self.call(way).await;
+            match self.chance.among(0..4) {
+                0 => sleep(self.chance.millis(0..50)).await,
+                _ => tokio::task::yield_now().await,
+            }
+        }
+    }
+
+    fn key(&self) -> String {
+        format!("k{}", self.chance.index(self.process.plan.keys))
+    }
+
+    /// A lock of chance, what is wanted of it, and the call.
+    fn begin(&self, way: Way, key: &str) -> (Lock, CallId) {
+        let plan = &self.process.plan;
+        let strategy = self.chance.pick(&plan.strategies);
+        let wait = if way == Way::Try {
+            Duration::ZERO
+        } else {
+            self.chance.pick(&plan.waits)
+        };
+        let keeps = matches!(way, Way::LeakedGuard | Way::Forgotten);
+        let mut lock = self
+            .process
+            .client
+            .lock(key)
+            .wait(wait)
+            .strategy(strategy)
+            .lease(self.chance.pick(&plan.leases))
+            .renew(!keeps && self.chance.percent(70));
+        match way {
+            Way::RunInBackground => lock = lock.release(Release::Background),
+            Way::RunForAtLeast => lock = lock.hold_at_least(self.chance.millis(1..800)),
+            _ => {}
+        }
+        let call = self.wanted(way, vec![key.to_owned()], wait, strategy);
+        (lock, call)
+    }
+
+    fn wanted(&self, way: Way, keys: Vec<String>, wait: Duration, strategy: Strategy) -> CallId {
+        self.process.ledger.begin(Wanted {
+            host: self.process.host,
+            way: way.name(),
+            keys,
+            wait,
+            prompt: way.is_prompt() && self.late.is_zero(),
+            queues: strategy == Strategy::Handoff && !wait.is_zero(),
+        })
+    }
+
+    async fn call(self: &Arc<Self>, way: Way) {
+        match way {
+            Way::Run | Way::RunInBackground | Way::RunForAtLeast | Way::Try => self.run(way).await,
+            Way::Function => self.function().await,
+            Way::Guard | Way::DroppedGuard | Way::ExtendedGuard | Way::LeakedGuard => {
+                self.guard(way).await;
+            }
+            Way::Several => self.several().await,
+            Way::Nested | Way::Siblings | Way::TakenAlong => self.entering_again(way).await,
+            Way::Dropped => {
+                let time = self.chance.millis(0..1_000);
+                let (lock, call) = self.begin(way, &self.key());
+                let this = self.clone();
+                let calling = late(
+                    async move { lock.run(this.body(call)).await },
+                    self.late,
+                    &self.chance,
+                );
+                match timeout(time, calling).await {
+                    Ok(ended) => self.end(call, ended.err()),
+                    Err(_) => self.process.ledger.give_up(call),
+                }
+            }
+            Way::Select => self.select().await,
+            Way::Forgotten => self.forgotten().await,
+            Way::Moved => {
+                let this = self.clone();
+                let mut calling = Box::pin(async move { this.run(Way::Moved).await });
+                if timeout(self.chance.millis(0..300), &mut calling)
+                    .await
+                    .is_err()
+                {
+                    let _ = tokio::spawn(calling).await;
+                }
+            }
+            Way::Buffered => {
+                let many = 2 + self.chance.index(4);
+                let calls = (0..many).map(|_| self.run(Way::Buffered));
+                let mut calls = pin!(stream::iter(calls).buffer_unordered(many));
+                while calls.next().await.is_some() {
+                    sleep(self.chance.millis(0..1_500)).await;
+                }
+            }
+        }
+    }
+
+    fn end(&self, call: CallId, error: Option<LockError>) {
+        self.process.ledger.end(call, error.as_ref());
+    }
+
+    fn enter(&self, call: CallId) -> Presence {
+        let hold = Hold::current().expect("a body is inside its hold");
+        self.process.ledger.enter(call, hold)
+    }
+
+    async fn body(self: Arc<Self>, call: CallId) {
+        let _inside = self.enter(call);
+        self.work().await;
+    }
+
+    async fn work(&self) {
+        let longest = self.process.plan.body;
+        if longest == 0 || self.chance.percent(30) {
+            tokio::task::yield_now().await;
+        } else {
+            for _ in 0..=self.chance.index(2) {
+                sleep(self.chance.millis(0..longest + 1)).await;
+            }
+        }
+    }
+
+    async fn run(self: &Arc<Self>, way: Way) {
+        let (lock, call) = self.begin(way, &self.key());
+        let calling = lock.run(self.clone().body(call));
+        let ended = late(calling, self.late, &self.chance).await;
+        self.end(call, ended.err());
+    }
+
+    async fn function(self: &Arc<Self>) {
+        let key = self.key();
+        let keys = vec![key.clone()];
+        let call = self.wanted(Way::Function, keys, FUNCTION_WAIT, Strategy::Handoff);
+        let calling = guarded(self.clone(), call, key);
+        let ended = late(calling, self.late, &self.chance).await;
+        self.end(call, ended.err());
+    }
+
+    async fn guard(self: &Arc<Self>, way: Way) {
+        let (lock, call) = self.begin(way, &self.key());
+        let guard = match late(lock.acquire(), self.late, &self.chance).await {
+            Ok(guard) => guard,
+            Err(error) => return self.end(call, Some(error)),
+        };
+        let inside = self.process.ledger.enter(call, Hold::clone(&guard));
+        if way == Way::LeakedGuard {
+            std::mem::forget((guard, inside));
+            return self.end(call, None);
+        }
+        self.work().await;
+        if way == Way::ExtendedGuard {
+            let _ = guard.extend(self.chance.millis(10..2_000)).await;
+            self.work().await;
+        }
+        drop(inside);
+        if way == Way::DroppedGuard {
+            drop(guard);
+        } else {
+            late(guard.release(), self.late, &self.chance).await;
+        }
+        self.end(call, None);
+    }
+
+    async fn several(self: &Arc<Self>) {
+        let plan = &self.process.plan;
+        let keys: Vec<String> = (0..plan.keys)
+            .filter(|_| self.chance.percent(60))
+            .map(|key| format!("k{key}"))
+            .collect();
+        if keys.is_empty() {
+            return tokio::task::yield_now().await;
+        }
+        let wait = self.chance.pick(&plan.waits);
+        let locks = self
+            .process
+            .client
+            .locks(keys.clone())
+            .wait(wait)
+            .lease(self.chance.pick(&plan.leases))
+            .renew(self.chance.percent(70));
+        let call = self.wanted(Way::Several, keys, wait, Strategy::Handoff);
+        let this = self.clone();
+        let calling = locks.run(async move {
+            let holds = Holds::current().expect("a body is inside its holds");
+            let enter = |hold: &Hold| this.process.ledger.enter(call, hold.clone());
+            let _inside: Vec<Presence> = holds.iter().map(enter).collect();
+            this.work().await;
+        });
+        let ended = late(calling, self.late, &self.chance).await;
+        self.end(call, ended.err());
+    }
+
+    async fn entering_again(self: &Arc<Self>, way: Way) {
+        let key = self.key();
+        let (lock, call) = self.begin(way, &key);
+        let this = self.clone();
+        let inner = self
+            .process
+            .client
+            .lock(&key)
+            .wait(self.chance.pick(&self.process.plan.waits))
+            .lease(self.chance.pick(&self.process.plan.leases));
+        let calling = lock.run(async move {
+            let _inside = this.enter(call);
+            let outer = Hold::current().expect("a body is inside its hold");
+            this.work().await;
+            match way {
+                Way::Siblings => {
+                    let beside = AtomicBool::new(false);
+                    let (first, second) = tokio::join!(
+                        inner.run(this.again(&outer, Some(&beside))),
+                        inner.run(this.again(&outer, Some(&beside)))
+                    );
+                    drop((first, second));
+                }
+                Way::TakenAlong => {
+                    let (this, outer) = (this.clone(), outer.clone());
+                    let task = async move {
+                        let _ = inner.run(this.again(&outer, None)).await;
+                    };
+                    let _ = tokio::spawn(task.in_current_hold()).await;
+                }
+                _ => drop(inner.run(this.again(&outer, None)).await),
+            }
+            this.work().await;
+        });
+        let ended = late(calling, self.late, &self.chance).await;
+        self.end(call, ended.err());
+    }
+
+    /// A body that has entered the hold of `outer` again.
+    async fn again(&self, outer: &Hold, beside: Option<&AtomicBool>) {
+        let hold = Hold::current().expect("a body is inside its hold");
+        let ledger = &self.process.ledger;
+        let is_lost = || outer.loss().is_some();
+        if hold.token() != outer.token() && !is_lost() {
+            ledger.violated(
+                "re-entry enters the hold of its caller",
+                format!("token {} inside {}", hold.token(), outer.token()),
+            );
+        }
+        if let Some(beside) = beside {
+            if beside.swap(true, Ordering::AcqRel) && !is_lost() {
+                let seen = format!("two inside {} with token {}", hold.key(), hold.token());
+                ledger.violated("siblings take turns", seen);
+            }
+            self.work().await;
+            beside.store(false, Ordering::Release);
+        } else {
+            self.work().await;
+        }
+    }
+
+    async fn select(self: &Arc<Self>) {
+        let (lock, call) = self.begin(Way::Select, &self.key());
+        let mut calling = pin!(lock.run(self.clone().body(call)));
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut calling => return self.end(call, ended.err()),
+                () = sleep(self.chance.millis(1..200)) => {}
+            }
+            sleep(self.chance.millis(0..2_500)).await;
+        }
+    }
+
+    async fn forgotten(self: &Arc<Self>) {
+        let (lock, call) = self.begin(Way::Forgotten, &self.key());
+        let this = self.clone();
+        let mut calling: Forgotten = Box::pin(async move {
+            let ended = lock.run(this.clone().body(call)).await;
+            this.end(call, ended.err());
+        });
+        if timeout(self.chance.millis(0..300), &mut calling)
+            .await
+            .is_err()
+        {
+            self.process.ledger.forget(call);
+            let forgotten = &self.process.forgotten;
+            let mut forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+            forgotten.push(calling);
+        }
+        // Each of them may delay the others by a claim.
+        sleep(Duration::from_secs(3)).await;
+    }
+}
+
+/// How long an annotated function waits.
+const FUNCTION_WAIT: Duration = Duration::from_secs(4);
+
+#[distributed_lock(key = "<key>", wait = "4s", lease = "2s", renew = true, client = caller.process.client.clone())]
+async fn guarded(caller: Arc<Caller>, call: CallId, key: String) -> Result<(), LockError> {
+    let _ = key;
+    caller.body(call).await;
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Chance: one stream of random numbers for each who draws, all from the seed.
+
+use std::{
+    ops::Range,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use rand::{Rng, RngCore, SeedableRng, seq::IndexedRandom};
+use rand_chacha::ChaCha8Rng;
+
+/// A stream of random numbers.
+#[derive(Debug)]
+pub struct Chance(Mutex<ChaCha8Rng>);
+
+impl Chance {
+    /// The stream of this number, of those that a seed has.
+    #[must_use]
+    pub fn new(seed: u64, stream: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        random.set_stream(stream);
+        Self(Mutex::new(random))
+    }
+
+    fn with<T>(&self, draw: impl FnOnce(&mut ChaCha8Rng) -> T) -> T {
+        draw(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// 128 random bits.
+    pub fn bits(&self) -> u128 {
+        self.with(|random| u128::from(random.next_u64()) << 64 | u128::from(random.next_u64()))
+    }
+
+    /// True in so many cases of a hundred.
+    pub fn percent(&self, percent: u32) -> bool {
+        self.with(|random| random.random_range(0..100) < percent)
+    }
+
+    /// A number of the range.
+    pub fn among(&self, range: Range<u64>) -> u64 {
+        self.with(|random| random.random_range(range))
+    }
+
+    /// An index below `length`.
+    pub fn index(&self, length: usize) -> usize {
+        self.with(|random| random.random_range(0..length))
+    }
+
+    /// So many milliseconds.
+    pub fn millis(&self, range: Range<u64>) -> Duration {
+        Duration::from_millis(self.among(range))
+    }
+
+    /// One of these.
+    pub fn pick<T: Clone>(&self, of: &[T]) -> T {
+        let picked = self.with(|random| of.choose(random).cloned());
+        picked.expect("there is something to pick from")
+    }
+}

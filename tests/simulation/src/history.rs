@@ -1,0 +1,90 @@
+//! What happened, in order: for the timeline of a failure, and to see that one seed has one history.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::time::Instant;
+
+/// One line of the timeline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// Milliseconds since the beginning.
+    pub at: u64,
+    /// Who: a process, a server, or the world.
+    pub who: String,
+    /// What happened.
+    pub what: String,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>8} ms  {:<12} {}", self.at, self.who, self.what)
+    }
+}
+
+/// The history of one run. A clone is the same one.
+#[derive(Debug, Clone)]
+pub struct History {
+    lines: Arc<Mutex<Vec<Line>>>,
+    /// Whether lines are kept; else they are counted.
+    kept: bool,
+    counted: Arc<AtomicU64>,
+    began: Instant,
+}
+
+impl History {
+    /// That begins now.
+    #[must_use]
+    pub fn new(kept: bool) -> Self {
+        Self {
+            lines: Arc::default(),
+            kept,
+            counted: Arc::default(),
+            began: Instant::now(),
+        }
+    }
+
+    /// Milliseconds since the beginning.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Adds a line. Its words are made only if they are kept.
+    pub fn add(&self, who: impl FnOnce() -> String, what: impl FnOnce() -> String) {
+        self.counted.fetch_add(1, Ordering::Relaxed);
+        if self.kept {
+            let line = Line {
+                at: self.now(),
+                who: who(),
+                what: what(),
+            };
+            let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            lines.push(line);
+        }
+    }
+
+    /// How many lines there were.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.counted.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing has happened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The lines that were kept.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Line> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.clone()
+    }
+}

@@ -1,0 +1,107 @@
+//! A future that is polled late: between each time that it is woken and its next poll lies a pause.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use tokio::time::{Sleep, sleep};
+
+use crate::chance::Chance;
+
+/// Notes that the inner future is woken, and wakes the outer one.
+#[derive(Default)]
+struct Woken {
+    is: AtomicBool,
+    outer: Mutex<Option<Waker>>,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.is.store(true, Ordering::Release);
+        let outer = self.outer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waker) = &*outer {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// A future that is polled late.
+pub struct Late<F> {
+    inner: Pin<Box<F>>,
+    chance: Arc<Chance>,
+    /// The longest pause, in milliseconds.
+    longest: u64,
+    woken: Arc<Woken>,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+/// Polls `future` late, by `longest` at most. Zero: whenever it is woken.
+pub fn late<F: Future>(future: F, longest: Duration, chance: &Arc<Chance>) -> Late<F> {
+    let woken = Woken::default();
+    woken.is.store(true, Ordering::Release);
+    Late {
+        inner: Box::pin(future),
+        chance: chance.clone(),
+        longest: u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
+        woken: Arc::new(woken),
+        pause: None,
+    }
+}
+
+impl<F> Late<F> {
+    /// Most polls are prompt, some a little late, few very late.
+    fn draw(&self) -> Duration {
+        let most = match self.chance.among(0..20) {
+            _ if self.longest == 0 => 0,
+            0..10 => 0,
+            10..16 => self.longest.min(20),
+            16..19 => self.longest.min(500),
+            _ => self.longest,
+        };
+        if most == 0 {
+            Duration::ZERO
+        } else {
+            self.chance.millis(0..most + 1)
+        }
+    }
+}
+
+impl<F: Future> Future for Late<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        if this.longest == 0 {
+            return this.inner.as_mut().poll(cx);
+        }
+        *this.woken.outer.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+        loop {
+            if let Some(pause) = &mut this.pause {
+                if pause.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                this.pause = None;
+            } else if this.woken.is.swap(false, Ordering::AcqRel) {
+                let pause = this.draw();
+                if !pause.is_zero() {
+                    this.pause = Some(Box::pin(sleep(pause)));
+                    continue;
+                }
+            } else {
+                return Poll::Pending;
+            }
+            this.woken.is.store(false, Ordering::Release);
+            let waker = Waker::from(this.woken.clone());
+            if let Poll::Ready(output) = this.inner.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return Poll::Ready(output);
+            }
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! The judge: who is inside, by which token, who waits; and what must not be.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use lock_runtime::{Hold, LockError};
+
+use crate::{history::History, network::HostId};
+
+/// How long before its entry a grant may have been given: a claim, and half a second.
+const GRANTED_BEFORE: u64 = 2_500;
+/// How much longer than `wait` a caller may take that is polled whenever it is woken: 200 ms for its leaving, and what the
+/// messages of the world take.
+const WAIT_SLACK: u64 = 700;
+/// One attempt may go unanswered for so long.
+const TRY: u64 = 1_000;
+/// A turn that nobody takes is passed on after so long, and a probe finds what was lost.
+const CLAIM: u64 = 2_300;
+
+/// What must not be, and was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Milliseconds since the beginning.
+    pub at: u64,
+    /// The broken promise.
+    pub promise: &'static str,
+    /// What was seen.
+    pub seen: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at {} ms: {}: {}", self.at, self.promise, self.seen)
+    }
+}
+
+/// What one run counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Entries into bodies, nested ones not counted.
+    pub entered: u64,
+    /// Calls that ended in each error.
+    pub errors: BTreeMap<&'static str, u64>,
+    /// Faults by kind.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// Calls by the way in which they were made.
+    pub ways: BTreeMap<&'static str, u64>,
+}
+
+impl Counts {
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Self) {
+        self.entered += other.entered;
+        for (mine, others) in [
+            (&mut self.errors, &other.errors),
+            (&mut self.faults, &other.faults),
+            (&mut self.ways, &other.ways),
+        ] {
+            for (name, count) in others {
+                *mine.entry(name).or_default() += count;
+            }
+        }
+    }
+}
+
+/// One call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CallId(u64);
+
+/// What a caller wants.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The process that calls.
+    pub host: HostId,
+    /// The way of the call.
+    pub way: &'static str,
+    /// The keys.
+    pub keys: Vec<String>,
+    /// How long it waits.
+    pub wait: Duration,
+    /// Whether its future is polled whenever it is woken.
+    pub prompt: bool,
+    /// Whether it queues.
+    pub queues: bool,
+}
+
+#[derive(Debug)]
+struct Call {
+    wanted: Wanted,
+    began: u64,
+    /// Whether it still waits.
+    waits: bool,
+    /// Whether it will never be polled again.
+    is_forgotten: bool,
+}
+
+#[derive(Debug)]
+struct Inside {
+    call: CallId,
+    host: HostId,
+    token: u64,
+    entered: u64,
+    hold: Hold,
+}
+
+#[derive(Debug, Default)]
+struct Key {
+    inside: BTreeMap<u64, Inside>,
+    /// The highest token, and when it entered.
+    highest: Option<(u64, u64)>,
+    /// When somebody entered or left last.
+    moved: u64,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    calls: BTreeMap<CallId, Call>,
+    keys: BTreeMap<String, Key>,
+    /// When the server lost what it knew, or its clock ran ahead of leases.
+    losses: Vec<u64>,
+    /// When the last fault ended.
+    disturbed: u64,
+    dead: Vec<HostId>,
+    counts: Counts,
+    violations: Vec<Violation>,
+    /// The longest lease in use, in milliseconds.
+    longest_lease: u64,
+    /// Whether callers are to enter in the order in which they began.
+    ordered: bool,
+}
+
+/// The ledger of one run. A clone is the same one.
+#[derive(Clone)]
+pub struct Ledger {
+    state: Arc<Mutex<State>>,
+    history: History,
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger").finish_non_exhaustive()
+    }
+}
+
+/// Somebody inside. Dropped, it leaves.
+#[derive(Debug)]
+pub struct Presence {
+    ledger: Ledger,
+    key: String,
+    number: u64,
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.ledger.leave(&self.key, self.number);
+    }
+}
+
+impl Ledger {
+    /// An empty one.
+    #[must_use]
+    pub fn new(history: History, longest_lease: Duration, ordered: bool) -> Self {
+        let state = State {
+            longest_lease: u64::try_from(longest_lease.as_millis()).unwrap_or(u64::MAX),
+            ordered,
+            ..State::default()
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            history,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A promise is broken.
+    pub fn violated(&self, promise: &'static str, seen: String) {
+        let at = self.history.now();
+        self.history
+            .add(|| "judge".into(), || format!("{promise}: {seen}"));
+        self.state().violations.push(Violation { at, promise, seen });
+    }
+
+    /// A call begins.
+    pub fn begin(&self, wanted: Wanted) -> CallId {
+        let began = self.history.now();
+        let mut state = self.state();
+        let call = CallId(state.next);
+        state.next += 1;
+        *state.counts.ways.entry(wanted.way).or_default() += 1;
+        self.history.add(
+            || format!("host {}", wanted.host),
+            || {
+                let Wanted {
+                    way, keys, wait, ..
+                } = &wanted;
+                format!("call {} begins: {way} {keys:?}, wait {wait:?}", call.0)
+            },
+        );
+        let wanted = Call {
+            wanted,
+            began,
+            waits: true,
+            is_forgotten: false,
+        };
+        state.calls.insert(call, wanted);
+        call
+    }
+
+    /// A call is inside with this hold.
+    #[must_use]
+    pub fn enter(&self, call: CallId, hold: Hold) -> Presence {
+        let now = self.history.now();
+        let key = hold.key().to_string();
+        let token = hold.token().get();
+        let mut found = Vec::new();
+        let mut state = self.state();
+        let host = state.calls[&call].wanted.host;
+        let is_dead = state.dead.contains(&host);
+        self.history.add(
+            || format!("host {host}"),
+            || format!("call {} enters {key} with token {token}", call.0),
+        );
+        state.counts.entered += 1;
+        let number = state.next;
+        state.next += 1;
+        let losses = std::mem::take(&mut state.losses);
+        let longest_lease = state.longest_lease;
+        let this = state.keys.entry(key.clone()).or_default();
+        for other in this.inside.values().filter(|_| !is_dead) {
+            let lost = losses
+                .iter()
+                .any(|loss| *loss + GRANTED_BEFORE >= other.entered);
+            if !lost && !other.hold.remaining().is_zero() && !hold.remaining().is_zero() {
+                found.push((
+                    "two holds never overlap",
+                    format!(
+                        "call {} of host {host} enters {key} with token {token} beside call {} of host {}, token {}, which has {:?} left",
+                        call.0, other.call.0, other.host, other.token, other.hold.remaining()
+                    ),
+                ));
+            }
+        }
+        if let Some((highest, at)) = this.highest
+            && token <= highest
+            && !is_dead
+            && !losses
+                .iter()
+                .any(|loss| *loss <= at && loss + GRANTED_BEFORE + longest_lease >= at)
+        {
+            found.push((
+                "tokens rise",
+                format!("{key} with token {token} after {highest}"),
+            ));
+        }
+        if !is_dead {
+            this.highest = this.highest.max(Some((token, now)));
+        }
+        this.moved = now;
+        let inside = Inside {
+            call,
+            host,
+            token,
+            entered: now,
+            hold,
+        };
+        if !is_dead {
+            this.inside.insert(number, inside);
+        }
+        state.losses = losses;
+        found.extend(state.check_wait(call, now));
+        found.extend(state.check_order(call, &key));
+        if let Some(call) = state.calls.get_mut(&call) {
+            call.waits = false;
+        }
+        drop(state);
+        for (promise, seen) in found {
+            self.violated(promise, seen);
+        }
+        Presence {
+            ledger: self.clone(),
+            key,
+            number,
+        }
+    }
+
+    fn leave(&self, key: &str, number: u64) {
+        let now = self.history.now();
+        let mut state = self.state();
+        if let Some(this) = state.keys.get_mut(key) {
+            this.moved = now;
+            if let Some(inside) = this.inside.remove(&number) {
+                self.history.add(
+                    || format!("host {}", inside.host),
+                    || format!("call {} leaves {key}", inside.call.0),
+                );
+            }
+        }
+    }
+
+    /// A call has ended with this.
+    pub fn end(&self, call: CallId, error: Option<&LockError>) {
+        let now = self.history.now();
+        let mut state = self.state();
+        let host = state.calls[&call].wanted.host;
+        self.history.add(
+            || format!("host {host}"),
+            || match error {
+                Some(error) => format!("call {} ends: {error}", call.0),
+                None => format!("call {} ends", call.0),
+            },
+        );
+        if let Some(error) = error {
+            *state.counts.errors.entry(name_of(error)).or_default() += 1;
+        }
+        let found = state.check_wait(call, now);
+        state.calls.remove(&call);
+        drop(state);
+        if let Some((promise, seen)) = found {
+            self.violated(promise, seen);
+        }
+    }
+
+    /// A call was dropped, or will never be polled again.
+    pub fn give_up(&self, call: CallId) {
+        let mut state = self.state();
+        if let Some(call) = state.calls.remove(&call) {
+            self.history.add(
+                || format!("host {}", call.wanted.host),
+                || format!("gives up a call of {:?}", call.wanted.keys),
+            );
+        }
+    }
+
+    /// A call will not be polled again, and is not dropped.
+    pub fn forget(&self, call: CallId) {
+        if let Some(call) = self.state().calls.get_mut(&call) {
+            call.is_forgotten = true;
+        }
+    }
+
+    /// A fault happens now, or is over now.
+    pub fn disturb(&self, fault: &'static str) {
+        let now = self.history.now();
+        self.history.add(|| "world".into(), || fault.to_owned());
+        let mut state = self.state();
+        state.disturbed = now;
+        *state.counts.faults.entry(fault).or_default() += 1;
+    }
+
+    /// The server has lost some of what it knew.
+    pub fn lose_state(&self) {
+        let now = self.history.now();
+        self.state().losses.push(now);
+    }
+
+    /// A process has crashed: its bodies are no more.
+    pub fn crash(&self, host: HostId) {
+        let mut state = self.state();
+        state.dead.push(host);
+        state.calls.retain(|_, call| call.wanted.host != host);
+        for key in state.keys.values_mut() {
+            key.inside.retain(|_, inside| inside.host != host);
+        }
+    }
+
+    /// Looks whether somebody waits beside a lock that nobody holds.
+    pub fn look(&self) {
+        let now = self.history.now();
+        let mut found = Vec::new();
+        let state = self.state();
+        for (key, this) in &state.keys {
+            let held = |inside: &Inside| !inside.hold.remaining().is_zero();
+            if this.inside.values().any(held) {
+                continue;
+            }
+            let wants =
+                |call: &&Call| call.waits && call.wanted.keys.len() == 1 && call.wanted.keys[0] == *key;
+            let slow = state.calls.values().filter(wants);
+            let slow = slow.filter(|call| !call.wanted.prompt).count() as u64;
+            let patience = 1_000 + CLAIM * (1 + slow);
+            let quiet = state.disturbed + state.longest_lease.max(CLAIM) + patience;
+            let forgotten = state.calls.iter().find(|(_, call)| {
+                wants(call)
+                    && call.wanted.prompt
+                    && call.wanted.queues
+                    && call.began.max(this.moved) + patience < now
+                    && quiet < now
+            });
+            if let Some((call, _)) = forgotten {
+                found.push(format!("call {} waits for {key}, which nobody holds", call.0));
+            }
+        }
+        drop(state);
+        for seen in found {
+            self.violated("no waiter is forgotten beside a free lock", seen);
+        }
+    }
+
+    /// The calls that have not ended.
+    #[must_use]
+    pub fn unended(&self) -> Vec<String> {
+        let state = self.state();
+        let calls = state.calls.iter().filter(|(_, call)| !call.is_forgotten);
+        calls
+            .map(|(id, call)| format!("call {} of host {}: {:?}", id.0, call.wanted.host, call.wanted))
+            .collect()
+    }
+
+    /// What was counted, and what was found.
+    #[must_use]
+    pub fn results(&self) -> (Counts, Vec<Violation>) {
+        let state = self.state();
+        (state.counts.clone(), state.violations.clone())
+    }
+
+    /// Whether a promise was broken.
+    #[must_use]
+    pub fn is_violated(&self) -> bool {
+        !self.state().violations.is_empty()
+    }
+}
+
+impl State {
+    /// A caller that waited has its answer.
+    fn check_wait(&self, call: CallId, now: u64) -> Option<(&'static str, String)> {
+        let this = self.calls.get(&call).filter(|call| call.waits)?;
+        let wait = u64::try_from(this.wanted.wait.as_millis()).unwrap_or(u64::MAX);
+        let took = now - this.began;
+        let late = this.wanted.prompt && took > wait.max(TRY) + WAIT_SLACK;
+        late.then(|| {
+            let seen = format!("call {} has waited {took} ms, of {wait}", call.0);
+            ("wait bounds the acquisition", seen)
+        })
+    }
+
+    /// Nobody who began well before still waits.
+    fn check_order(&self, call: CallId, key: &str) -> Option<(&'static str, String)> {
+        let this = self.calls.get(&call)?;
+        if !self.ordered || !this.waits {
+            return None;
+        }
+        let before = self.calls.iter().find(|(_, other)| {
+            other.waits
+                && other.wanted.queues
+                && other.wanted.prompt
+                && other.wanted.keys.len() == 1
+                && other.wanted.keys[0] == key
+                && other.began + 100 < this.began
+        });
+        before.map(|(other, _)| {
+            let seen = format!("call {} enters {key} before call {}", call.0, other.0);
+            ("waiters enter in order", seen)
+        })
+    }
+}
+
+fn name_of(error: &LockError) -> &'static str {
+    match error {
+        LockError::Busy { .. } => "busy",
+        LockError::Lost { .. } => "lost",
+        LockError::Unreachable { .. } => "unreachable",
+        LockError::Refused { .. } => "refused",
+        LockError::WrongLayout { .. } => "wrong layout",
+        LockError::ShutDown => "shut down",
+        _ => "other",
+    }
+}

@@ -1,0 +1,630 @@
+//! The network and its servers: messages that take time, links that hold them back, connections that break on one side or
+//! both, servers that stop, restart and lose their state.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, VecDeque},
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Waker,
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+use self::stream::Stream;
+use crate::{
+    chance::Chance,
+    history::History,
+    redis::{ConnectionId, Output, Persistence, Redis},
+};
+
+pub mod stream;
+
+/// The servers' time at the beginning, in microseconds.
+const EPOCH: u64 = 1_700_000_000_000_000;
+
+/// The number of a host that has clients.
+pub type HostId = usize;
+/// The number of a server.
+pub type ServerId = usize;
+
+/// Which way a message goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// From a host to a server.
+    Up,
+    /// From a server to a host.
+    Down,
+}
+
+/// How a connection breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Break {
+    /// Both sides see it at once. What is under way is lost.
+    Both,
+    /// The client sees it at once, the server when this time has passed. What the client has sent still arrives.
+    ClientSees(Duration),
+}
+
+/// What happens on the network at its moment.
+#[derive(Debug)]
+enum Event {
+    Up(u64, Vec<u8>),
+    Down(u64, Vec<u8>),
+    /// The server notices that the peer is gone.
+    ServerSees(u64),
+    /// The client notices that the peer is gone.
+    ClientSees(u64),
+}
+
+/// The way between a host and a server.
+#[derive(Debug, Clone, Default)]
+struct Link {
+    /// The longest delay of a message, in milliseconds.
+    delay: u64,
+    held_up: bool,
+    held_down: bool,
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Connection {
+    host: HostId,
+    server: ServerId,
+    /// As the server knows it; `None` once it does not.
+    id: Option<ConnectionId>,
+    /// When what was sent last arrives, each way: nothing overtakes.
+    last: [u64; 2],
+    /// What a held link keeps back, each way.
+    held: [VecDeque<Vec<u8>>; 2],
+    /// What the client can read.
+    inbox: VecDeque<u8>,
+    reader: Option<Waker>,
+    /// Whether the client has seen the end.
+    ended: bool,
+}
+
+/// A server, and the machine that it runs on.
+#[derive(Debug)]
+struct Server {
+    redis: Redis,
+    connections: BTreeMap<ConnectionId, u64>,
+    /// How far its clock was set ahead or back, in microseconds.
+    set: i64,
+    /// The newest time that it has told.
+    told: u64,
+    is_down: bool,
+    /// What has arrived while it is stopped; `None` while it runs.
+    backlog: Option<VecDeque<Event>>,
+    restarts: u64,
+}
+
+struct State {
+    chance: Chance,
+    history: History,
+    servers: Vec<Server>,
+    links: Vec<Vec<Link>>,
+    /// Hosts that have crashed.
+    dead: Vec<bool>,
+    connections: BTreeMap<u64, Connection>,
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    pending: BTreeMap<u64, Event>,
+    next: u64,
+}
+
+/// The network. A clone is the same one.
+#[derive(Clone)]
+pub struct Network {
+    state: Arc<Mutex<State>>,
+    /// There is an event that is earlier than those before.
+    earlier: Arc<Notify>,
+    /// A link or a server has changed.
+    changed: Arc<Notify>,
+    began: Instant,
+}
+
+impl Network {
+    /// Servers, and hosts whose messages take `delay` milliseconds at most.
+    #[must_use]
+    pub fn new(servers: usize, hosts: usize, delay: u64, chance: Chance, history: History) -> Self {
+        let server = |number| Server {
+            redis: Redis::new(run_id(number, 0)),
+            connections: BTreeMap::new(),
+            set: 0,
+            told: 0,
+            is_down: false,
+            backlog: None,
+            restarts: 0,
+        };
+        let link = Link {
+            delay,
+            ..Link::default()
+        };
+        Self {
+            state: Arc::new(Mutex::new(State {
+                chance,
+                history,
+                servers: (0..servers).map(server).collect(),
+                links: vec![vec![link; servers]; hosts],
+                dead: vec![false; hosts],
+                connections: BTreeMap::new(),
+                events: BinaryHeap::new(),
+                pending: BTreeMap::new(),
+                next: 0,
+            })),
+            earlier: Arc::new(Notify::new()),
+            changed: Arc::new(Notify::new()),
+            began: Instant::now(),
+        }
+    }
+
+    /// When the world began.
+    #[must_use]
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Delivers messages at their moments, for as long as it is polled.
+    pub async fn run(self) {
+        loop {
+            let next = self.deliver();
+            let earlier = self.earlier.notified();
+            match next {
+                Some(at) => tokio::select! {
+                    biased;
+                    () = earlier => {}
+                    () = sleep_until(self.began + Duration::from_millis(at)) => {}
+                },
+                None => earlier.await,
+            }
+        }
+    }
+
+    /// Delivers what is due, and returns when the next message is.
+    fn deliver(&self) -> Option<u64> {
+        loop {
+            let now = self.now();
+            let mut state = self.state();
+            let Reverse((at, number)) = *state.events.peek()?;
+            if at > now {
+                return Some(at);
+            }
+            state.events.pop();
+            if let Some(event) = state.pending.remove(&number) {
+                state.happen(event, now);
+            }
+        }
+    }
+
+    /// Connects a host to a server.
+    ///
+    /// # Errors
+    /// If the server is down.
+    pub async fn connect(&self, host: HostId, server: ServerId) -> io::Result<Stream> {
+        loop {
+            let changed = self.changed.notified();
+            let delay = {
+                let state = self.state();
+                let link = &state.links[host][server];
+                let reaches = !link.held_up && !link.held_down && !state.dead[host];
+                reaches.then(|| state.delay(host, server))
+            };
+            match delay {
+                None => changed.await,
+                Some(0) => break,
+                Some(delay) => {
+                    tokio::time::sleep(Duration::from_millis(delay)).await;
+                    break;
+                }
+            }
+        }
+        let mut state = self.state();
+        if state.servers[server].is_down {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let number = state.connect(host, server);
+        drop(state);
+        Ok(Stream::new(self.clone(), number))
+    }
+
+    /// Breaks every connection between a host and a server.
+    pub fn break_connections(&self, host: HostId, server: ServerId, how: Break) {
+        let now = self.now();
+        let mut state = self.state();
+        let broken: Vec<u64> = state
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.host == host && connection.server == server)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in broken {
+            state.break_connection(number, how, now);
+        }
+        drop(state);
+        self.earlier.notify_one();
+    }
+
+    /// Holds back what goes this way, or lets it go on.
+    pub fn hold(&self, host: HostId, server: ServerId, way: Way, held: bool) {
+        let now = self.now();
+        let mut state = self.state();
+        let link = &mut state.links[host][server];
+        match way {
+            Way::Up => link.held_up = held,
+            Way::Down => link.held_down = held,
+        }
+        if !held {
+            state.let_go(host, server, way, now);
+        }
+        drop(state);
+        self.earlier.notify_one();
+        self.changed.notify_waiters();
+    }
+
+    /// The host says and hears nothing any more. What it has sent may still arrive; the servers notice its end later.
+    pub fn crash(&self, host: HostId) {
+        let now = self.now();
+        let mut state = self.state();
+        state.dead[host] = true;
+        let numbers: Vec<u64> = state
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.host == host)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in numbers {
+            // Nobody there hears of it: no client sees its end.
+            let later = now + state.chance.among(0..2_000);
+            state.at(later, Event::ServerSees(number));
+            if let Some(connection) = state.connections.get_mut(&number) {
+                connection.inbox.clear();
+                connection.reader = None;
+            }
+        }
+        drop(state);
+        self.earlier.notify_one();
+    }
+
+    /// The server is stopped: what arrives is read when it goes on.
+    pub fn stop(&self, server: ServerId) {
+        self.state().servers[server]
+            .backlog
+            .get_or_insert_with(VecDeque::new);
+    }
+
+    /// A stopped server goes on.
+    pub fn go_on(&self, server: ServerId) {
+        let now = self.now();
+        let mut state = self.state();
+        let backlog = state.servers[server].backlog.take();
+        for event in backlog.into_iter().flatten() {
+            state.happen(event, now);
+        }
+        drop(state);
+        self.earlier.notify_one();
+    }
+
+    /// The server ends.
+    pub fn end(&self, server: ServerId, persistence: Persistence) {
+        let now = self.now();
+        let mut state = self.state();
+        let time = state.time(server);
+        let this = &mut state.servers[server];
+        this.restarts += 1;
+        this.is_down = true;
+        this.backlog = None;
+        let run_id = run_id(server, this.restarts);
+        let outputs = this.redis.restart(run_id, persistence, time);
+        state.put_out(server, outputs, now);
+        drop(state);
+        self.earlier.notify_one();
+    }
+
+    /// The server can be connected to again.
+    pub fn begin(&self, server: ServerId) {
+        self.state().servers[server].is_down = false;
+        self.changed.notify_waiters();
+    }
+
+    /// Sets a server's clock ahead or back.
+    pub fn set_clock(&self, server: ServerId, by_micros: i64) {
+        let mut state = self.state();
+        let this = &mut state.servers[server];
+        this.set += by_micros;
+        this.told = 0;
+    }
+
+    /// What somebody with access to a server does there.
+    pub fn at_server<T>(&self, server: ServerId, does: impl FnOnce(&mut Redis, u64) -> T) -> T {
+        let mut state = self.state();
+        let time = state.time(server);
+        does(&mut state.servers[server].redis, time)
+    }
+
+    /// A client sends.
+    fn send(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
+        let now = self.now();
+        let mut state = self.state();
+        let is_first = state.send(number, Way::Up, bytes.to_vec(), now)?;
+        drop(state);
+        if is_first {
+            self.earlier.notify_one();
+        }
+        Ok(())
+    }
+
+    /// A client is dropped.
+    fn close(&self, number: u64) {
+        let now = self.now();
+        let mut state = self.state();
+        if let Some(connection) = state.connections.get_mut(&number) {
+            connection.ended = true;
+            let host = connection.host;
+            if !state.dead[host] {
+                let after = state.connections[&number].last[0].max(now);
+                state.at(after, Event::ServerSees(number));
+            }
+        }
+        drop(state);
+        self.earlier.notify_one();
+    }
+}
+
+fn run_id(server: usize, restarts: u64) -> String {
+    format!("{server:020x}{restarts:020x}")
+}
+
+impl State {
+    /// The time of a server in microseconds. It never stands still, as no server does.
+    fn time(&mut self, server: ServerId) -> u64 {
+        let elapsed = self.history.now() * 1000;
+        let this = &mut self.servers[server];
+        let time = (EPOCH + elapsed).saturating_add_signed(this.set);
+        this.told = time.max(this.told + 1);
+        this.told
+    }
+
+    fn delay(&self, host: HostId, server: ServerId) -> u64 {
+        let longest = self.links[host][server].delay;
+        if longest == 0 || self.chance.percent(60) {
+            0
+        } else {
+            self.chance.among(0..longest + 1)
+        }
+    }
+
+    fn at(&mut self, at: u64, event: Event) -> bool {
+        let number = self.next;
+        self.next += 1;
+        let is_first = self
+            .events
+            .peek()
+            .is_none_or(|Reverse((first, _))| at < *first);
+        self.events.push(Reverse((at, number)));
+        self.pending.insert(number, event);
+        is_first
+    }
+
+    fn connect(&mut self, host: HostId, server: ServerId) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let this = &mut self.servers[server];
+        let id = this.redis.connect();
+        this.connections.insert(id, number);
+        self.history.add(
+            || format!("host {host}"),
+            || format!("connects to server {server}, connection {}", id.0),
+        );
+        let connection = Connection {
+            host,
+            server,
+            id: Some(id),
+            last: [0; 2],
+            held: [VecDeque::new(), VecDeque::new()],
+            inbox: VecDeque::new(),
+            reader: None,
+            ended: false,
+        };
+        self.connections.insert(number, connection);
+        number
+    }
+
+    /// Sends this way. Returns whether it is what happens next.
+    fn send(&mut self, number: u64, way: Way, bytes: Vec<u8>, now: u64) -> io::Result<bool> {
+        let Some(connection) = self.connections.get(&number) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let (host, server) = (connection.host, connection.server);
+        if self.dead[host] {
+            return Ok(false); // nobody is there
+        }
+        if way == Way::Up && connection.ended {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let link = &self.links[host][server];
+        let held = match way {
+            Way::Up => link.held_up,
+            Way::Down => link.held_down,
+        };
+        let delay = self.delay(host, server);
+        let connection = self.connections.get_mut(&number).expect("it is there");
+        let side = way as usize;
+        if held || !connection.held[side].is_empty() {
+            connection.held[side].push_back(bytes);
+            return Ok(false);
+        }
+        let at = connection.last[side].max(now + delay);
+        connection.last[side] = at;
+        let event = match way {
+            Way::Up => Event::Up(number, bytes),
+            Way::Down => Event::Down(number, bytes),
+        };
+        Ok(self.at(at, event))
+    }
+
+    /// What was held back goes on.
+    fn let_go(&mut self, host: HostId, server: ServerId, way: Way, now: u64) {
+        let side = way as usize;
+        let of_link: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.host == host && connection.server == server)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in of_link {
+            let Some(connection) = self.connections.get_mut(&number) else {
+                continue;
+            };
+            for bytes in std::mem::take(&mut connection.held[side]) {
+                let _ = self.send(number, way, bytes, now);
+            }
+        }
+    }
+
+    fn happen(&mut self, event: Event, now: u64) {
+        let number = match &event {
+            Event::Up(number, _) | Event::Down(number, _) => *number,
+            Event::ServerSees(number) | Event::ClientSees(number) => *number,
+        };
+        let Some(connection) = self.connections.get_mut(&number) else {
+            return;
+        };
+        let server = connection.server;
+        match event {
+            Event::Up(_, bytes) => {
+                let Some(id) = connection.id else {
+                    return;
+                };
+                let host = connection.host;
+                if let Some(backlog) = &mut self.servers[server].backlog {
+                    return backlog.push_back(Event::Up(number, bytes));
+                }
+                self.history.add(
+                    || format!("server {server}"),
+                    || format!("reads from host {host} on {}: {}", id.0, text(&bytes)),
+                );
+                let time = self.time(server);
+                let outputs = self.servers[server].redis.receive(id, &bytes, time);
+                self.put_out(server, outputs, now);
+            }
+            Event::Down(_, bytes) => {
+                if connection.ended {
+                    return;
+                }
+                let host = connection.host;
+                self.history.add(
+                    || format!("host {host}"),
+                    || format!("reads from server {server}: {}", text(&bytes)),
+                );
+                connection.inbox.extend(bytes);
+                if let Some(reader) = connection.reader.take() {
+                    reader.wake();
+                }
+            }
+            Event::ServerSees(_) => {
+                if let Some(backlog) = &mut self.servers[server].backlog {
+                    return backlog.push_back(event);
+                }
+                if let Some(id) = connection.id.take() {
+                    let this = &mut self.servers[server];
+                    this.connections.remove(&id);
+                    this.redis.disconnect(id);
+                }
+                self.forget_ended(number);
+            }
+            Event::ClientSees(_) => self.end_for_client(number),
+        }
+    }
+
+    fn end_for_client(&mut self, number: u64) {
+        let Some(connection) = self.connections.get_mut(&number) else {
+            return;
+        };
+        let (host, server) = (connection.host, connection.server);
+        if !std::mem::replace(&mut connection.ended, true) {
+            self.history.add(
+                || format!("host {host}"),
+                || format!("sees the end of its connection to server {server}"),
+            );
+        }
+        if let Some(reader) = connection.reader.take() {
+            reader.wake();
+        }
+        self.forget_ended(number);
+    }
+
+    fn forget_ended(&mut self, number: u64) {
+        let connection = self.connections.get(&number);
+        if connection.is_some_and(|connection| connection.ended && connection.id.is_none()) {
+            self.connections.remove(&number);
+        }
+    }
+
+    fn put_out(&mut self, server: ServerId, outputs: Vec<Output>, now: u64) {
+        for output in outputs {
+            match output {
+                Output::Bytes(id, bytes) => {
+                    if let Some(number) = self.servers[server].connections.get(&id).copied() {
+                        let _ = self.send(number, Way::Down, bytes, now);
+                    }
+                }
+                Output::Closed(id) => {
+                    let Some(number) = self.servers[server].connections.remove(&id) else {
+                        continue;
+                    };
+                    let Some(connection) = self.connections.get_mut(&number) else {
+                        continue;
+                    };
+                    connection.id = None;
+                    let after = connection.last[1].max(now);
+                    self.at(after, Event::ClientSees(number));
+                }
+            }
+        }
+    }
+
+    fn break_connection(&mut self, number: u64, how: Break, now: u64) {
+        match how {
+            Break::Both => {
+                let Some(connection) = self.connections.get_mut(&number) else {
+                    return;
+                };
+                let server = connection.server;
+                if let Some(id) = connection.id.take() {
+                    let this = &mut self.servers[server];
+                    this.connections.remove(&id);
+                    this.redis.disconnect(id);
+                }
+            }
+            Break::ClientSees(later) => {
+                let later = now + u64::try_from(later.as_millis()).unwrap_or(u64::MAX);
+                self.at(later, Event::ServerSees(number));
+            }
+        }
+        self.end_for_client(number);
+    }
+}
+
+/// What a message says, on one line.
+fn text(bytes: &[u8]) -> String {
+    let words = bytes.split(|byte| *byte < b' ');
+    let words = words.filter(|word| !word.is_empty());
+    let words: Vec<_> = words.map(String::from_utf8_lossy).collect();
+    let text = words.join(" ");
+    match text.char_indices().nth(400) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

@@ -1,0 +1,77 @@
+//! The client's end of a connection.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::Network;
+
+/// The client's end of a connection.
+pub struct Stream {
+    network: Network,
+    number: u64,
+}
+
+impl Stream {
+    pub(super) fn new(network: Network, number: u64) -> Self {
+        Self { network, number }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut state = self.network.state();
+        let Some(connection) = state.connections.get_mut(&self.number) else {
+            return Poll::Ready(Ok(())); // the end
+        };
+        if !connection.inbox.is_empty() {
+            let (first, _) = connection.inbox.as_slices();
+            let length = first.len().min(buffer.remaining());
+            buffer.put_slice(&first[..length]);
+            connection.inbox.drain(..length);
+            return Poll::Ready(Ok(()));
+        }
+        if connection.ended {
+            return Poll::Ready(Ok(()));
+        }
+        connection.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(
+            self.network
+                .send(self.number, bytes)
+                .map(|()| bytes.len()),
+        )
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.network.close(self.number);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.network.close(self.number);
+    }
+}

@@ -1,0 +1,25 @@
+//! Panics of tasks, which their runtime keeps to itself.
+
+use std::{cell::RefCell, panic, sync::Once};
+
+thread_local! {
+    static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Notes panics of this thread from now on.
+pub(crate) fn watch() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            LAST.set(Some(info.to_string()));
+            before(info);
+        }));
+    });
+    LAST.set(None);
+}
+
+/// The last panic of this thread.
+pub(crate) fn last() -> Option<String> {
+    LAST.take()
+}

@@ -1,0 +1,172 @@
+//! What one seed draws: how many take part, what they want, and what may go wrong.
+
+use std::time::Duration;
+
+use lock_runtime::Strategy;
+
+use crate::{callers::Way, chance::Chance, faults::Fault};
+
+/// Everything that a run depends on.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// All chance comes from it.
+    pub seed: u64,
+    /// For how long callers begin calls and faults happen.
+    pub seconds: u64,
+    /// Processes at the beginning.
+    pub processes: usize,
+    /// How many processes may be started in place of others.
+    pub spares: usize,
+    /// How many locks there are.
+    pub keys: usize,
+    /// Tasks of a process that call, one call after the other.
+    pub tasks: usize,
+    /// The longest delay of a message, in milliseconds.
+    pub delay: u64,
+    /// The leases that callers ask for.
+    pub leases: Vec<Duration>,
+    /// How long they wait.
+    pub waits: Vec<Duration>,
+    /// How they wait.
+    pub strategies: Vec<Strategy>,
+    /// How they call.
+    pub ways: Vec<Way>,
+    /// So many tasks of a hundred are polled late.
+    pub slow: u32,
+    /// The longest time of a body, in milliseconds.
+    pub body: u64,
+    /// What may go wrong.
+    pub faults: Vec<Fault>,
+    /// The longest pause between two faults, in milliseconds.
+    pub calm: u64,
+    /// By how many millionths the clock of a process may be wrong.
+    pub drift: u64,
+}
+
+impl Plan {
+    /// What this seed draws.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let chance = Chance::new(seed, 0);
+        let some = |all: &[Fault]| -> Vec<Fault> {
+            let often = chance.pick(&[0, 15, 40]);
+            let drawn = all.iter().filter(|_| chance.percent(often));
+            drawn.copied().collect()
+        };
+        let ways = {
+            let often = chance.pick(&[15, 40, 100]);
+            let drawn = Way::ALL.iter().filter(|_| chance.percent(often));
+            let drawn: Vec<Way> = drawn.copied().collect();
+            if drawn.is_empty() { vec![Way::Run] } else { drawn }
+        };
+        let strategies = match chance.among(0..4) {
+            0 => vec![Strategy::Handoff, Strategy::Notify, Strategy::Spin],
+            1 => vec![chance.pick(&[Strategy::Notify, Strategy::Spin])],
+            _ => vec![Strategy::Handoff],
+        };
+        let some_of = |all: &[u64]| -> Vec<Duration> {
+            let drawn = (0..2).map(|_| Duration::from_millis(chance.pick(all)));
+            drawn.collect()
+        };
+        Self {
+            seed,
+            seconds: chance.among(3..15),
+            processes: 1 + chance.index(4),
+            spares: 3,
+            keys: chance.pick(&[1, 1, 2, 4]),
+            tasks: chance.pick(&[2, 4, 8, 16]),
+            delay: chance.pick(&[0, 2, 10, 40]),
+            leases: some_of(&[400, 1_000, 2_000, 3_000, 5_000, 10_000]),
+            waits: some_of(&[50, 500, 2_000, 5_000, 10_000]),
+            strategies,
+            ways,
+            slow: chance.pick(&[0, 0, 20, 60]),
+            body: chance.pick(&[0, 5, 50, 400, 1_500]),
+            faults: some(&Fault::ALL),
+            calm: chance.pick(&[300, 1_000, 4_000]),
+            drift: chance.pick(&[0, 400]),
+        }
+    }
+
+    /// Smaller plans that may fail alike, the smallest first.
+    #[must_use]
+    pub fn smaller(&self) -> Vec<Self> {
+        let mut smaller = Vec::new();
+        let mut add = |change: &dyn Fn(&mut Self)| {
+            let mut plan = self.clone();
+            change(&mut plan);
+            smaller.push(plan);
+        };
+        if self.faults.len() > 1 {
+            add(&|plan| plan.faults.clear());
+        }
+        for left_out in 0..self.faults.len() {
+            add(&|plan| {
+                plan.faults.remove(left_out);
+            });
+        }
+        for left_out in 0..self.ways.len() {
+            if self.ways.len() > 1 {
+                add(&|plan| {
+                    plan.ways.remove(left_out);
+                });
+            }
+        }
+        for left_out in 0..self.strategies.len() {
+            if self.strategies.len() > 1 {
+                add(&|plan| {
+                    plan.strategies.remove(left_out);
+                });
+            }
+        }
+        if self.processes > 1 {
+            add(&|plan| plan.processes -= 1);
+        }
+        if self.tasks > 1 {
+            add(&|plan| plan.tasks /= 2);
+            add(&|plan| plan.tasks -= 1);
+        }
+        if self.keys > 1 {
+            add(&|plan| plan.keys -= 1);
+        }
+        if self.seconds > 1 {
+            add(&|plan| plan.seconds /= 2);
+            add(&|plan| plan.seconds -= 1);
+        }
+        if self.slow > 0 {
+            add(&|plan| plan.slow = 0);
+        }
+        if self.delay > 0 {
+            add(&|plan| plan.delay = 0);
+        }
+        if self.drift > 0 {
+            add(&|plan| plan.drift = 0);
+        }
+        if self.body > 0 {
+            add(&|plan| plan.body = 0);
+        }
+        smaller
+    }
+
+    /// The longest lease.
+    #[must_use]
+    pub fn longest_lease(&self) -> Duration {
+        self.leases.iter().copied().max().unwrap_or_default()
+    }
+
+    /// The longest wait.
+    #[must_use]
+    pub fn longest_wait(&self) -> Duration {
+        self.waits.iter().copied().max().unwrap_or_default()
+    }
+
+    /// Whether callers have to enter in the order in which they began.
+    #[must_use]
+    pub fn is_ordered(&self) -> bool {
+        self.faults.is_empty()
+            && self.slow == 0
+            && self.delay <= 10
+            && self.strategies == [Strategy::Handoff]
+            && self.ways.iter().all(|way| way.is_orderly())
+    }
+}

@@ -1,0 +1,123 @@
+//! A process: a client of its own, on a host with a clock of its own.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::{backend::BoxFuture, lease::Moment};
+use lock_runtime::{
+    ConnectError, LockClient,
+    redis::{
+        AsyncConnectionConfig, Client, ConnectionAddr, RedisError, RedisResult,
+        aio::MultiplexedConnection,
+    },
+    simulation::{World, in_world},
+};
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    chance::Chance,
+    network::{HostId, Network, ServerId},
+};
+
+/// What the clocks of hosts showed at the beginning.
+const BOOTED: Duration = Duration::from_secs(1_000);
+
+/// What an engine on this host sees of the world.
+struct Host {
+    number: HostId,
+    network: Network,
+    chance: Chance,
+    began: Instant,
+    /// By how many millionths its clock is fast.
+    drift: i64,
+}
+
+impl Host {
+    /// What has passed in the world, as long as its clock says.
+    fn local(&self, passed: Duration) -> Duration {
+        scaled(passed, 1_000_000 + self.drift, 1_000_000)
+    }
+
+    fn in_world(&self, passed: Duration) -> Duration {
+        scaled(passed, 1_000_000, 1_000_000 + self.drift)
+    }
+}
+
+fn scaled(time: Duration, by: i64, of: i64) -> Duration {
+    let nanos = time.as_nanos() * u128::from(by.unsigned_abs()) / u128::from(of.unsigned_abs());
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+impl World for Host {
+    fn now(&self) -> Moment {
+        Moment::new(BOOTED + self.local(self.began.elapsed()))
+    }
+
+    fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
+        let passed = deadline.since(Moment::new(BOOTED));
+        match self.began.checked_add(self.in_world(passed)) {
+            Some(at) => Box::pin(sleep_until(at)),
+            None => Box::pin(std::future::pending()),
+        }
+    }
+
+    fn random(&self) -> u128 {
+        self.chance.bits()
+    }
+
+    fn connect<'a>(
+        &'a self,
+        client: &'a Client,
+        config: &'a AsyncConnectionConfig,
+    ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>> {
+        Box::pin(async move {
+            let info = client.get_connection_info();
+            let server = server_of(info.addr())?;
+            let stream = self.network.connect(self.number, server).await?;
+            let (connection, driving) = MultiplexedConnection::new_with_config(
+                info.redis_settings(),
+                stream,
+                config.clone(),
+            )
+            .await?;
+            tokio::spawn(driving);
+            Ok(connection)
+        })
+    }
+}
+
+/// The address of a server.
+#[must_use]
+pub fn address_of(server: ServerId) -> String {
+    format!("server-{server}:6379")
+}
+
+fn server_of(address: &ConnectionAddr) -> Result<ServerId, RedisError> {
+    let ConnectionAddr::Tcp(host, _) = address else {
+        return Err(std::io::Error::from(std::io::ErrorKind::Unsupported).into());
+    };
+    let number = host.strip_prefix("server-").and_then(|n| n.parse().ok());
+    number.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound).into())
+}
+
+/// Starts a process: a client that is connected.
+///
+/// # Errors
+/// As connecting has.
+pub async fn start(
+    host: HostId,
+    network: &Network,
+    chance: Chance,
+    drift: i64,
+) -> Result<LockClient, ConnectError> {
+    let world = Host {
+        number: host,
+        network: network.clone(),
+        chance,
+        began: network.began(),
+        drift,
+    };
+    let builder = LockClient::builder()
+        .url(format!("redis://{}/", address_of(0)))
+        .wait(Duration::from_secs(5));
+    in_world(builder, Arc::new(world)).connect().await
+}

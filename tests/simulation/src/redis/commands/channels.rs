@@ -1,0 +1,111 @@
+//! Commands for publishing and subscribing.
+
+use super::{
+    super::{ConnectionId, resp::Reply, state::State},
+    Answer, Caller, Command, is_word, unknown_subcommand,
+};
+
+/// Whether a connection that speaks RESP2 may use a command while it is subscribed.
+pub(crate) fn is_allowed_to_subscribers(command: &Command) -> bool {
+    matches!(command.name, "subscribe" | "unsubscribe" | "ping" | "quit")
+}
+
+fn notice(kind: &str, channel: Option<&[u8]>, count: usize) -> Reply {
+    Reply::Push(vec![
+        Reply::bulk(kind.as_bytes()),
+        channel.map_or(Reply::Null, Reply::bulk),
+        Reply::count(count),
+    ])
+}
+
+pub(crate) fn subscribe(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
+    let mut notices = Vec::with_capacity(args.len() - 1);
+    for channel in &args[1..] {
+        let Some(client) = state.clients.get_mut(&caller.id) else {
+            break;
+        };
+        if client.channels.insert(channel.to_vec()) {
+            let subscribers = state.channels.entry(channel.to_vec()).or_default();
+            subscribers.push(caller.id);
+        }
+        notices.push(notice("subscribe", Some(channel), client.channels.len()));
+    }
+    Ok(Reply::Many(notices))
+}
+
+pub(crate) fn unsubscribe(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
+    let Some(client) = state.clients.get(&caller.id) else {
+        return Ok(Reply::Null);
+    };
+    let all: Vec<Vec<u8>> = match &args[1..] {
+        [] => client.channels.iter().cloned().collect(),
+        some => some.iter().map(|channel| channel.to_vec()).collect(),
+    };
+    if all.is_empty() {
+        return Ok(notice("unsubscribe", None, 0));
+    }
+    let notices = all.iter().map(|channel| {
+        let left = leave(state, caller.id, channel);
+        notice("unsubscribe", Some(channel), left)
+    });
+    Ok(Reply::Many(notices.collect()))
+}
+
+/// Takes a connection off a channel, and returns how many channels it has left.
+fn leave(state: &mut State, id: ConnectionId, channel: &[u8]) -> usize {
+    if let Some(subscribers) = state.channels.get_mut(channel) {
+        subscribers.retain(|subscriber| *subscriber != id);
+        if subscribers.is_empty() {
+            state.channels.remove(channel);
+        }
+    }
+    let Some(client) = state.clients.get_mut(&id) else {
+        return 0;
+    };
+    client.channels.remove(channel);
+    client.channels.len()
+}
+
+/// Takes a connection that goes off all channels.
+pub(crate) fn unsubscribe_all(state: &mut State, id: ConnectionId) {
+    let Some(client) = state.clients.get_mut(&id) else {
+        return;
+    };
+    for channel in std::mem::take(&mut client.channels) {
+        leave(state, id, &channel);
+    }
+}
+
+pub(crate) fn publish(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
+    let Some(subscribers) = state.channels.get(args[1]) else {
+        return Ok(Reply::Int(0));
+    };
+    let message = Reply::Push(vec![
+        Reply::bulk(b"message"),
+        Reply::bulk(args[1]),
+        Reply::bulk(args[2]),
+    ]);
+    for id in subscribers {
+        let resp3 = state.clients.get(id).is_some_and(|client| client.resp3);
+        message.write(state.outbox.buffer(*id), resp3);
+    }
+    Ok(Reply::count(subscribers.len()))
+}
+
+pub(crate) fn pubsub(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
+    if is_word(args[1], "NUMSUB") {
+        let counts = args[2..].iter().flat_map(|channel| {
+            let count = state.channels.get(*channel).map_or(0, Vec::len);
+            [Reply::bulk(channel), Reply::count(count)]
+        });
+        return Ok(Reply::Array(counts.collect()));
+    }
+    if is_word(args[1], "CHANNELS") && args.len() == 2 {
+        let channels = state.channels.keys().map(|channel| Reply::bulk(channel));
+        return Ok(Reply::Array(channels.collect()));
+    }
+    if is_word(args[1], "NUMPAT") {
+        return Ok(Reply::Int(0));
+    }
+    Err(unknown_subcommand(args))
+}

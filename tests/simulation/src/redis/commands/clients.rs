@@ -1,0 +1,144 @@
+//! Commands for connections.
+
+use super::{
+    super::{
+        ConnectionId,
+        data::Fault,
+        numbers::integer,
+        resp::Reply,
+        state::State,
+    },
+    Answer, Caller, SYNTAX, is_word, unknown_subcommand, wrong_number,
+};
+
+pub(crate) fn hello(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
+    let mut resp3 = state.clients.get(&caller.id).is_some_and(|client| client.resp3);
+    if let Some(version) = args.get(1) {
+        let version = integer(version);
+        let version = version.ok_or("ERR Protocol version is not an integer or out of range")?;
+        if !(2..=3).contains(&version) {
+            return Err("NOPROTO unsupported protocol version".into());
+        }
+        resp3 = version == 3;
+    }
+    let mut name = None;
+    let mut options = args.iter().skip(2);
+    while let Some(option) = options.next() {
+        if is_word(option, "AUTH") && options.len() >= 2 {
+            options.nth(1);
+        } else if is_word(option, "SETNAME") && options.len() >= 1 {
+            name = options.next();
+        } else {
+            let option = String::from_utf8_lossy(option);
+            return Err(format!("ERR Syntax error in HELLO option '{option}'").into());
+        }
+    }
+    if let Some(client) = state.clients.get_mut(&caller.id) {
+        client.resp3 = resp3;
+        if let Some(name) = name {
+            client.name = name.to_vec();
+        }
+    }
+    let id = i64::try_from(caller.id.0).unwrap_or(i64::MAX);
+    let texts = |key: &str, value: &str| (Reply::bulk(key.as_bytes()), Reply::bulk(value.as_bytes()));
+    Ok(Reply::Map(vec![
+        texts("server", "redis"),
+        texts("version", super::server::VERSION),
+        (Reply::bulk(b"proto"), Reply::Int(if resp3 { 3 } else { 2 })),
+        (Reply::bulk(b"id"), Reply::Int(id)),
+        texts("mode", "standalone"),
+        texts("role", "master"),
+        (Reply::bulk(b"modules"), Reply::Array(Vec::new())),
+    ]))
+}
+
+pub(crate) fn client(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
+    let sub = args[1].to_ascii_lowercase();
+    let count = |count: usize| {
+        if args.len() == count {
+            return Ok(());
+        }
+        Err(wrong_number(&format!("client|{}", String::from_utf8_lossy(&sub))))
+    };
+    match sub.as_slice() {
+        b"id" => {
+            count(2)?;
+            Ok(Reply::Int(i64::try_from(caller.id.0).unwrap_or(i64::MAX)))
+        }
+        b"getname" => {
+            count(2)?;
+            let name = state.clients.get(&caller.id).map(|client| &client.name);
+            let name = name.filter(|name| !name.is_empty());
+            Ok(name.map_or(Reply::Null, |name| Reply::bulk(name)))
+        }
+        b"setname" => {
+            count(3)?;
+            if !args[2].iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+                return Err("ERR Client names cannot contain spaces, newlines or special characters."
+                    .into());
+            }
+            if let Some(client) = state.clients.get_mut(&caller.id) {
+                client.name = args[2].to_vec();
+            }
+            Ok(Reply::OK)
+        }
+        // Newer than the version of the other texts; clients send it, whatever it answers.
+        b"setinfo" => {
+            count(4)?;
+            Ok(Reply::OK)
+        }
+        b"no-evict" | b"no-touch" => {
+            count(3)?;
+            if is_word(args[2], "ON") || is_word(args[2], "OFF") {
+                Ok(Reply::OK)
+            } else {
+                Err(SYNTAX)
+            }
+        }
+        b"list" => Ok(Reply::Bulk(list(state))),
+        b"kill" if args.len() == 2 => Err(wrong_number("client|kill")),
+        b"kill" => kill(state, caller, &args[2..]),
+        _ => Err(unknown_subcommand(args)),
+    }
+}
+
+fn list(state: &State) -> Vec<u8> {
+    let lines = state.clients.iter().map(|(id, client)| {
+        let name = String::from_utf8_lossy(&client.name);
+        let (subscribed, resp) = (client.channels.len(), if client.resp3 { 3 } else { 2 });
+        format!("id={} name={name} sub={subscribed} resp={resp}\n", id.0)
+    });
+    lines.collect::<String>().into_bytes()
+}
+
+fn kill(state: &mut State, caller: Caller, filters: &[&[u8]]) -> Answer {
+    let [filter, id] = filters else {
+        return Err(if filters.len() == 1 {
+            "ERR No such client".into()
+        } else {
+            SYNTAX
+        });
+    };
+    if !is_word(filter, "ID") {
+        return Err(SYNTAX);
+    }
+    let id = integer(id).and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
+    let id = id.ok_or(Fault::Borrowed("ERR client-id should be greater than 0"))?;
+    let id = ConnectionId(id);
+    let Some(client) = state.clients.get_mut(&id) else {
+        return Ok(Reply::Int(0));
+    };
+    if id == caller.id {
+        client.closes_after_reply = true;
+    } else {
+        state.close(id);
+    }
+    Ok(Reply::Int(1))
+}
+
+pub(crate) fn quit(state: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {
+    if let Some(client) = state.clients.get_mut(&caller.id) {
+        client.closes_after_reply = true;
+    }
+    Ok(Reply::OK)
+}

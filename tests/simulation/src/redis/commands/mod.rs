@@ -1,0 +1,266 @@
+//! The commands that the server knows, each with what Redis says of it: arity, and where it may be used.
+
+mod channels;
+mod clients;
+mod hashes;
+mod keys;
+mod lists;
+mod server;
+mod sorted_sets;
+mod strings;
+
+use super::{
+    ConnectionId,
+    data::{DataSet, Fault},
+    numbers::integer,
+    resp::Reply,
+    script,
+    state::State,
+};
+
+pub(crate) use channels::{is_allowed_to_subscribers, unsubscribe_all};
+
+/// The result of a command; an error's text begins with its code.
+pub(crate) type Answer = Result<Reply, Fault>;
+
+pub(crate) const SYNTAX: Fault = Fault::Borrowed("ERR syntax error");
+pub(crate) const NOT_AN_INTEGER: Fault =
+    Fault::Borrowed("ERR value is not an integer or out of range");
+
+/// Who sends a command, and when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller {
+    pub(crate) id: ConnectionId,
+    /// The server's clock, in µs.
+    pub(crate) now: u64,
+}
+
+impl Caller {
+    /// The server's clock, in ms.
+    pub(crate) fn ms(self) -> i64 {
+        millis(self.now)
+    }
+}
+
+pub(crate) fn millis(micros: u64) -> i64 {
+    i64::try_from(micros / 1000).unwrap_or(i64::MAX)
+}
+
+/// How a command is carried out. The first argument is its name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Run {
+    /// With the data alone, at this millisecond.
+    Data(fn(&mut DataSet, i64, &[&[u8]]) -> Answer),
+    Server(fn(&mut State, Caller, &[&[u8]]) -> Answer),
+}
+
+/// A command.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) name: &'static str,
+    /// The number of arguments with the name, or as a negative number the least one.
+    arity: i8,
+    flags: u8,
+    run: Run,
+}
+
+const WRITES: u8 = 1;
+const GROWS: u8 = 2;
+const NO_SCRIPT: u8 = 4;
+const LOADING: u8 = 8;
+
+impl Command {
+    /// Whether it may change data.
+    pub(crate) fn writes(&self) -> bool {
+        self.flags & WRITES != 0
+    }
+
+    /// Whether it may need more memory.
+    pub(crate) fn grows(&self) -> bool {
+        self.flags & GROWS != 0
+    }
+
+    pub(crate) fn is_allowed_in_scripts(&self) -> bool {
+        self.flags & NO_SCRIPT == 0
+    }
+
+    pub(crate) fn is_allowed_while_loading(&self, args: &[&[u8]]) -> bool {
+        // Those with subcommands differ by them.
+        self.flags & LOADING != 0
+            || self.name == "script" && args.len() > 1 && args[1].eq_ignore_ascii_case(b"help")
+    }
+
+    pub(crate) fn takes(&self, count: usize) -> bool {
+        let count = i8::try_from(count).unwrap_or(i8::MAX);
+        if self.arity < 0 {
+            count >= -self.arity
+        } else {
+            count == self.arity
+        }
+    }
+
+    pub(crate) fn run(&self, state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
+        match self.run {
+            Run::Data(run) => run(&mut state.data, caller.ms(), args),
+            Run::Server(run) => run(state, caller, args),
+        }
+    }
+}
+
+const fn data(
+    name: &'static str,
+    arity: i8,
+    flags: u8,
+    run: fn(&mut DataSet, i64, &[&[u8]]) -> Answer,
+) -> Command {
+    let run = Run::Data(run);
+    Command {
+        name,
+        arity,
+        flags,
+        run,
+    }
+}
+
+const fn server(
+    name: &'static str,
+    arity: i8,
+    flags: u8,
+    run: fn(&mut State, Caller, &[&[u8]]) -> Answer,
+) -> Command {
+    let run = Run::Server(run);
+    Command {
+        name,
+        arity,
+        flags,
+        run,
+    }
+}
+
+/// By name.
+static COMMANDS: &[Command] = &[
+    server("auth", -2, NO_SCRIPT | LOADING, server::auth),
+    server("client", -2, NO_SCRIPT | LOADING, clients::client),
+    server("config", -2, NO_SCRIPT | LOADING, server::config),
+    data("dbsize", 1, 0, keys::dbsize),
+    data("decr", 2, WRITES | GROWS, strings::decr),
+    data("decrby", 3, WRITES | GROWS, strings::decrby),
+    data("del", -2, WRITES, keys::del),
+    server("discard", 1, NO_SCRIPT | LOADING, server::discard),
+    server("echo", 2, LOADING, server::echo),
+    server("eval", -3, NO_SCRIPT, script::eval),
+    server("evalsha", -3, NO_SCRIPT, script::evalsha),
+    server("exec", 1, NO_SCRIPT | LOADING, server::exec),
+    data("exists", -2, 0, keys::exists),
+    data("expire", -3, WRITES, keys::expire),
+    data("expireat", -3, WRITES, keys::expireat),
+    data("flushall", -1, WRITES, keys::flushall),
+    data("flushdb", -1, WRITES, keys::flushall),
+    data("get", 2, 0, strings::get),
+    data("hdel", -3, WRITES, hashes::hdel),
+    server("hello", -1, NO_SCRIPT | LOADING, clients::hello),
+    data("hexists", 3, 0, hashes::hexists),
+    data("hget", 3, 0, hashes::hget),
+    data("hgetall", 2, 0, hashes::hgetall),
+    data("hincrby", 4, WRITES | GROWS, hashes::hincrby),
+    data("hkeys", 2, 0, hashes::hkeys),
+    data("hlen", 2, 0, hashes::hlen),
+    data("hset", -4, WRITES | GROWS, hashes::hset),
+    data("hvals", 2, 0, hashes::hvals),
+    data("incr", 2, WRITES | GROWS, strings::incr),
+    data("incrby", 3, WRITES | GROWS, strings::incrby),
+    server("info", -1, LOADING, server::info),
+    data("keys", 2, 0, keys::keys),
+    data("llen", 2, 0, lists::llen),
+    data("lpush", -3, WRITES | GROWS, lists::lpush),
+    data("lrange", 4, 0, lists::lrange),
+    data("mget", -2, 0, strings::mget),
+    data("mset", -3, WRITES | GROWS, strings::mset),
+    server("multi", 1, NO_SCRIPT | LOADING, server::multi),
+    data("persist", 2, WRITES, keys::persist),
+    data("pexpire", -3, WRITES, keys::pexpire),
+    data("pexpireat", -3, WRITES, keys::pexpireat),
+    data("pexpiretime", 2, 0, keys::pexpiretime),
+    server("ping", -1, 0, server::ping),
+    data("pttl", 2, 0, keys::pttl),
+    server("publish", 3, LOADING, channels::publish),
+    server("pubsub", -2, 0, channels::pubsub),
+    server("quit", -1, NO_SCRIPT | LOADING, clients::quit),
+    data("rpush", -3, WRITES | GROWS, lists::rpush),
+    data("scan", -2, 0, keys::scan),
+    server("script", -2, NO_SCRIPT, script::script),
+    server("select", 2, LOADING, server::select),
+    data("set", -3, WRITES | GROWS, strings::set),
+    data("setnx", 3, WRITES | GROWS, strings::setnx),
+    data("strlen", 2, 0, strings::strlen),
+    server("subscribe", -2, NO_SCRIPT | LOADING, channels::subscribe),
+    server("time", 1, LOADING, server::time),
+    data("ttl", 2, 0, keys::ttl),
+    data("type", 2, 0, keys::type_of),
+    data("unlink", -2, WRITES, keys::del),
+    server("unsubscribe", -1, NO_SCRIPT | LOADING, channels::unsubscribe),
+    data("zadd", -4, WRITES | GROWS, sorted_sets::zadd),
+    data("zcard", 2, 0, sorted_sets::zcard),
+    data("zcount", 4, 0, sorted_sets::zcount),
+    data("zpopmax", -2, WRITES, sorted_sets::zpopmax),
+    data("zpopmin", -2, WRITES, sorted_sets::zpopmin),
+    data("zrange", -4, 0, sorted_sets::zrange),
+    data("zrank", 3, 0, sorted_sets::zrank),
+    data("zrem", -3, WRITES, sorted_sets::zrem),
+    data("zremrangebyrank", 4, WRITES, sorted_sets::zremrangebyrank),
+    data("zremrangebyscore", 4, WRITES, sorted_sets::zremrangebyscore),
+    data("zscore", 3, 0, sorted_sets::zscore),
+];
+
+/// The command of this name, in any case.
+pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
+    let mut lower = [0; 16];
+    let lower = lower.get_mut(..name.len())?;
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    let found = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(lower));
+    found.ok().map(|place| &COMMANDS[place])
+}
+
+pub(crate) fn wrong_number(name: &str) -> Fault {
+    format!("ERR wrong number of arguments for '{name}' command").into()
+}
+
+pub(crate) fn unknown_subcommand(args: &[&[u8]]) -> Fault {
+    let name = String::from_utf8_lossy(args[0]).to_uppercase();
+    let sub = String::from_utf8_lossy(args[1]);
+    format!("ERR unknown subcommand '{sub}'. Try {name} HELP.").into()
+}
+
+/// An argument that has to be an integer.
+pub(crate) fn integer_arg(text: &[u8]) -> Result<i64, Fault> {
+    integer(text).ok_or(NOT_AN_INTEGER)
+}
+
+/// Whether an argument is this word, in any case.
+pub(crate) fn is_word(text: &[u8], word: &str) -> bool {
+    text.eq_ignore_ascii_case(word.as_bytes())
+}
+
+/// The elements from `start` to `end`, both counted from the end where they are negative.
+pub(crate) fn index_range(start: i64, end: i64, count: usize) -> std::ops::Range<usize> {
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    let absolute = |index: i64| if index < 0 { index.saturating_add(count) } else { index };
+    let start = absolute(start).clamp(0, count);
+    let end = absolute(end).saturating_add(1).clamp(start, count);
+    usize::try_from(start).unwrap_or_default()..usize::try_from(end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_found() {
+        for command in COMMANDS {
+            let found = find(command.name.to_uppercase().as_bytes());
+            assert_eq!(found.map(|found| found.name), Some(command.name));
+        }
+        assert!(find(b"a name that is longer than any").is_none());
+    }
+}

@@ -1,0 +1,152 @@
+//! What a server stores: keys, their values and their expiries.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, VecDeque},
+};
+
+use super::sorted_set::SortedSet;
+
+/// The text of an error, with its code.
+pub(crate) type Fault = Cow<'static, str>;
+
+pub(crate) const WRONG_TYPE: Fault =
+    Cow::Borrowed("WRONGTYPE Operation against a key holding the wrong kind of value");
+
+/// Fields in the order of their first writing, as Redis keeps those of a small hash.
+pub(crate) type Hash = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A value of any type.
+#[derive(Debug, Clone)]
+pub(crate) enum Value {
+    Text(Vec<u8>),
+    Hash(Hash),
+    SortedSet(SortedSet),
+    List(VecDeque<Vec<u8>>),
+}
+
+impl Value {
+    pub(crate) fn type_name(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "string",
+            Self::Hash(_) => "hash",
+            Self::SortedSet(_) => "zset",
+            Self::List(_) => "list",
+        }
+    }
+}
+
+/// A value, and when it expires.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) value: Value,
+    /// The last millisecond of its life.
+    pub(crate) expires: Option<i64>,
+}
+
+/// All that a server stores, as it was at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct DataSet {
+    entries: BTreeMap<Box<[u8]>, Entry>,
+}
+
+/// The value of one type at a key: `None` where there is no key, an error where it holds something else.
+macro_rules! typed {
+    ($($name:ident $(, $or_new:ident)?: $variant:ident($inner:ty);)*) => { $(
+        pub(crate) fn $name(&mut self, key: &[u8], ms: i64) -> Result<Option<&mut $inner>, Fault> {
+            match self.entry(key, ms) {
+                Some(Entry { value: Value::$variant(inner), .. }) => Ok(Some(inner)),
+                Some(_) => Err(WRONG_TYPE),
+                None => Ok(None),
+            }
+        }
+
+        $(pub(crate) fn $or_new(&mut self, key: &[u8], ms: i64) -> Result<&mut $inner, Fault> {
+            if self.entry(key, ms).is_none() {
+                self.put(key, Value::$variant(Default::default()), None);
+            }
+            Ok(self.$name(key, ms)?.expect("it was put there"))
+        })?
+    )* };
+}
+
+impl DataSet {
+    /// What lives at a key at this millisecond. What has expired is removed.
+    pub(crate) fn entry(&mut self, key: &[u8], ms: i64) -> Option<&mut Entry> {
+        let expires = self.entries.get(key)?.expires;
+        if expires.is_some_and(|expires| ms > expires) {
+            self.entries.remove(key);
+            return None;
+        }
+        self.entries.get_mut(key)
+    }
+
+    typed! {
+        text: Text(Vec<u8>);
+        hash, hash_or_new: Hash(Hash);
+        sorted_set, sorted_set_or_new: SortedSet(SortedSet);
+        list, list_or_new: List(VecDeque<Vec<u8>>);
+    }
+
+    pub(crate) fn put(&mut self, key: &[u8], value: Value, expires: Option<i64>) {
+        let entry = Entry { value, expires };
+        match self.entries.get_mut(key) {
+            Some(place) => *place = entry,
+            None => {
+                self.entries.insert(key.into(), entry);
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: &[u8], ms: i64) -> bool {
+        let lived = |entry: &Entry| entry.expires.is_none_or(|expires| ms <= expires);
+        self.entries.remove(key).is_some_and(|entry| lived(&entry))
+    }
+
+    /// Removes a key from which the last element was taken.
+    pub(crate) fn remove_empty(&mut self, key: &[u8]) {
+        let is_empty = match self.entries.get(key).map(|entry| &entry.value) {
+            Some(Value::Hash(hash)) => hash.is_empty(),
+            Some(Value::SortedSet(set)) => set.is_empty(),
+            Some(Value::List(list)) => list.is_empty(),
+            Some(Value::Text(_)) | None => false,
+        };
+        if is_empty {
+            self.entries.remove(key);
+        }
+    }
+
+    pub(crate) fn remove_expired(&mut self, ms: i64) {
+        let lives = |entry: &Entry| entry.expires.is_none_or(|expires| ms <= expires);
+        self.entries.retain(|_, entry| lives(entry));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// The keys that live at this millisecond, in order, with what they hold.
+    pub(crate) fn living(&self, ms: i64) -> impl Iterator<Item = (&[u8], &Entry)> {
+        self.entries
+            .iter()
+            .filter(move |(_, entry)| entry.expires.is_none_or(|expires| ms <= expires))
+            .map(|(key, entry)| (&**key, entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_lives_through_the_last_millisecond_of_its_expiry() {
+        let mut data = DataSet::default();
+        data.put(b"a", Value::Text(b"1".to_vec()), Some(10));
+        assert_eq!(data.living(10).count(), 1);
+        assert!(data.entry(b"a", 10).is_some());
+        assert_eq!(data.living(11).count(), 0);
+        assert!(data.entry(b"a", 11).is_none());
+        // It is gone for good, also where the clock steps back.
+        assert!(data.entry(b"a", 10).is_none());
+    }
+}

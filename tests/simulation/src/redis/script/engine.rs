@@ -1,0 +1,237 @@
+//! The Lua interpreter of a thread, which the servers of that thread share. The server whose script runs stands beside it
+//! meanwhile.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    mem,
+};
+
+use mlua::{Function, Lua, LuaOptions, StdLib, Table, Value, Variadic};
+
+use super::{
+    super::{
+        Mode,
+        commands::{Caller, Answer, find},
+        data::Fault,
+        resp::Reply,
+        state::{Hash, OUT_OF_MEMORY, READ_ONLY, State},
+    },
+    convert::{error_to_lua, to_lua, to_reply, write_argument},
+};
+
+/// The interpreter, and what was compiled with it.
+struct Engine {
+    lua: Lua,
+    environment: Table,
+    globals: Table,
+    run: Function,
+    /// Only looked up: its order shows nowhere.
+    compiled: RefCell<HashMap<Hash, Function>>,
+}
+
+/// A script that runs.
+struct Running {
+    state: State,
+    caller: Caller,
+    /// Whether it has carried out a command that writes.
+    wrote: bool,
+}
+
+thread_local! {
+    static ENGINE: Engine = Engine::new().expect("the interpreter starts");
+    static RUNNING: RefCell<Option<Running>> = const { RefCell::new(None) };
+    static ARGUMENTS: Cell<Arguments> = const { Cell::new(Arguments { bytes: Vec::new(), ends: Vec::new() }) };
+}
+
+/// The arguments of a command, one after the other. Kept from command to command for its room.
+#[derive(Default)]
+struct Arguments {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+/// The name of every script in errors.
+const CHUNK: &str = "@user_script";
+
+impl Engine {
+    fn new() -> mlua::Result<Self> {
+        let libraries = StdLib::STRING | StdLib::TABLE | StdLib::MATH;
+        // Errors stay the values that the script raised.
+        let options = LuaOptions::new().catch_rust_panics(false);
+        let lua = Lua::new_with(libraries, options)?;
+        let send = lua.create_function(send)?;
+        let sha1hex = lua.create_function(|lua, text: mlua::LuaString| {
+            let digest = sha1_smol::Sha1::from(&*text.as_bytes()).digest().to_string();
+            lua.create_string(digest)
+        })?;
+        let located = lua.create_function(|lua, ()| Ok(current_line(lua)))?;
+        let levels = ["LOG_DEBUG", "LOG_VERBOSE", "LOG_NOTICE", "LOG_WARNING"];
+        let levels = lua.create_table_from(levels.into_iter().zip(0..))?;
+        let prelude = lua.load(include_str!("prelude.lua")).set_name("@prelude");
+        let (environment, globals, run) = prelude.call((send, sha1hex, located, levels))?;
+        Ok(Self {
+            lua,
+            environment,
+            globals,
+            run,
+            compiled: RefCell::default(),
+        })
+    }
+
+    fn compile(&self, source: &[u8]) -> mlua::Result<Function> {
+        // Redis makes a function of it, too: what follows a `return` is a mistake.
+        let source = [b"return function() ", source, b"\nend"].concat();
+        let chunk = self.lua.load(source).set_name(CHUNK);
+        chunk.set_environment(self.environment.clone()).call(())
+    }
+
+    fn run(&self, script: &Function, keys: &[&[u8]], values: &[&[u8]]) -> mlua::Result<(bool, Value)> {
+        self.globals.raw_set("KEYS", self.texts(keys)?)?;
+        self.globals.raw_set("ARGV", self.texts(values)?)?;
+        self.run.call(script)
+    }
+
+    fn texts(&self, texts: &[&[u8]]) -> mlua::Result<Table> {
+        let table = self.lua.create_table_with_capacity(texts.len(), 0)?;
+        for text in texts {
+            table.raw_push(self.lua.create_string(text)?)?;
+        }
+        Ok(table)
+    }
+}
+
+/// The line of a script that raises an error, if one is on the stack.
+fn current_line(lua: &Lua) -> Option<usize> {
+    (1..).find_map(|level| {
+        let line = lua.inspect_stack(level, |frame| {
+            let is_script = frame.source().source.as_deref() == Some(CHUNK);
+            frame.current_line().filter(|_| is_script)
+        });
+        // No frame: the end of the search.
+        line.map_or(Some(None), |line| line.map(Some))
+    })?
+}
+
+pub(super) fn is_compiled(hash: &Hash) -> bool {
+    ENGINE.with(|engine| engine.compiled.borrow().contains_key(hash))
+}
+
+pub(super) fn compile(hash: &Hash, source: &[u8]) -> Result<(), Fault> {
+    ENGINE.with(|engine| match engine.compile(source) {
+        Ok(script) => {
+            engine.compiled.borrow_mut().insert(*hash, script);
+            Ok(())
+        }
+        Err(error) => {
+            let text = match error {
+                mlua::Error::SyntaxError { message, .. } => message,
+                error => error.to_string(),
+            };
+            Err(format!("ERR Error compiling script (new function): {text}").into())
+        }
+    })
+}
+
+/// Runs a script that is compiled.
+pub(super) fn run(
+    state: &mut State,
+    caller: Caller,
+    hash: &Hash,
+    keys: &[&[u8]],
+    values: &[&[u8]],
+) -> Answer {
+    ENGINE.with(|engine| {
+        let script = engine.compiled.borrow().get(hash).cloned();
+        let script = script.expect("it was compiled before");
+        RUNNING.set(Some(Running {
+            state: mem::take(state),
+            caller,
+            wrote: false,
+        }));
+        let result = engine.run(&script, keys, values);
+        *state = RUNNING.take().expect("it stays until the script ends").state;
+        match result {
+            Ok((true, value)) => Ok(to_reply(&value, 0)),
+            Ok((false, error)) => Err(failed(hash, &error)),
+            Err(error) => Err(format!("ERR {error}").into()),
+        }
+    })
+}
+
+/// The reply to a script that raised an error.
+fn failed(hash: &Hash, error: &Value) -> Fault {
+    let Value::Table(error) = error else {
+        return "ERR execution failure".into();
+    };
+    let text = error.raw_get::<mlua::LuaString>("err");
+    let text = text.map(|text| text.to_string_lossy()).unwrap_or_default();
+    match error.raw_get::<Option<usize>>("line") {
+        Ok(Some(line)) => {
+            let hash = String::from_utf8_lossy(hash);
+            format!("{text} script: {hash}, on {CHUNK}:{line}.").into()
+        }
+        _ => text.into(),
+    }
+}
+
+/// Carries out a command of a script. Returns its reply, or nothing and an error.
+fn send(lua: &Lua, values: Variadic<Value>) -> mlua::Result<(Value, Option<Table>)> {
+    let mut arguments = ARGUMENTS.take();
+    let answer = if read(&mut arguments, &values) {
+        let mut start = 0;
+        let args = arguments.ends.iter().map(|end| {
+            let arg = &arguments.bytes[start..*end];
+            start = *end;
+            arg
+        });
+        let args: Vec<&[u8]> = args.collect();
+        RUNNING.with_borrow_mut(|running| match running {
+            Some(running) => running.carry_out(&args),
+            None => Err("ERR no script runs".into()),
+        })
+    } else {
+        Err("ERR Lua redis lib command arguments must be strings or integers".into())
+    };
+    ARGUMENTS.set(arguments);
+    match answer {
+        Ok(Reply::Error(error)) | Err(error) => Ok((Value::Nil, Some(error_to_lua(lua, &error)?))),
+        Ok(reply) => Ok((to_lua(lua, &reply)?, None)),
+    }
+}
+
+fn read(arguments: &mut Arguments, values: &[Value]) -> bool {
+    let Arguments { bytes, ends } = arguments;
+    bytes.clear();
+    ends.clear();
+    values.iter().all(|value| {
+        let is_text = write_argument(bytes, value);
+        ends.push(bytes.len());
+        is_text
+    })
+}
+
+impl Running {
+    fn carry_out(&mut self, args: &[&[u8]]) -> Answer {
+        let [name, ..] = args else {
+            return Err("ERR Please specify at least one argument for this redis lib call".into());
+        };
+        let command = find(name);
+        let command = command.ok_or("ERR Unknown Redis command called from script")?;
+        if !command.takes(args.len()) {
+            return Err("ERR Wrong number of args calling Redis command from script".into());
+        }
+        if !command.is_allowed_in_scripts() {
+            return Err("ERR This Redis command is not allowed from script".into());
+        }
+        if command.writes() && self.state.mode == Mode::ReadOnly {
+            return Err(READ_ONLY);
+        }
+        // Once a script has written, it goes on to its end.
+        if command.grows() && self.state.mode == Mode::OutOfMemory && !self.wrote {
+            return Err(OUT_OF_MEMORY);
+        }
+        self.wrote |= command.writes();
+        command.run(&mut self.state, self.caller, args)
+    }
+}

@@ -1,0 +1,101 @@
+//! The commands for scripts: EVAL, EVALSHA and SCRIPT.
+
+mod convert;
+mod engine;
+
+use std::sync::Arc;
+
+use super::{
+    commands::{
+        Answer, Caller, NOT_AN_INTEGER, is_word, unknown_subcommand, wrong_number,
+    },
+    data::Fault,
+    numbers::integer,
+    resp::Reply,
+    state::{Hash, State},
+};
+
+const NO_SCRIPT: Fault = Fault::Borrowed("NOSCRIPT No matching script. Please use EVAL.");
+
+fn hash_of(source: &[u8]) -> Hash {
+    let mut hash = [0; 40];
+    let digits = sha1_smol::Sha1::from(source).digest().to_string();
+    hash.copy_from_slice(digits.as_bytes());
+    hash
+}
+
+fn parse_hash(text: &[u8]) -> Option<Hash> {
+    let mut hash: Hash = text.try_into().ok()?;
+    hash.make_ascii_lowercase();
+    Some(hash)
+}
+
+/// The keys and the other arguments after their number.
+fn arguments<'a, 'b>(args: &'b [&'a [u8]]) -> Result<(&'b [&'a [u8]], &'b [&'a [u8]]), Fault> {
+    let count = integer(args[2]).ok_or(NOT_AN_INTEGER)?;
+    let Ok(count) = usize::try_from(count) else {
+        return Err("ERR Number of keys can't be negative".into());
+    };
+    if count > args.len() - 3 {
+        return Err("ERR Number of keys can't be greater than number of args".into());
+    }
+    Ok(args[3..].split_at(count))
+}
+
+pub(crate) fn eval(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
+    let (keys, values) = arguments(args)?;
+    let hash = hash_of(args[1]);
+    learn(state, &hash, args[1])?;
+    engine::run(state, caller, &hash, keys, values)
+}
+
+pub(crate) fn evalsha(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
+    let hash = parse_hash(args[1]).ok_or(NO_SCRIPT)?;
+    let (keys, values) = arguments(args)?;
+    let source = state.scripts.get(&hash).ok_or(NO_SCRIPT)?;
+    if !engine::is_compiled(&hash) {
+        engine::compile(&hash, source)?;
+    }
+    engine::run(state, caller, &hash, keys, values)
+}
+
+/// Compiles a script, and keeps it.
+fn learn(state: &mut State, hash: &Hash, source: &[u8]) -> Result<(), Fault> {
+    if !engine::is_compiled(hash) {
+        engine::compile(hash, source)?;
+    }
+    if !state.scripts.contains_key(hash) {
+        state.scripts.insert(*hash, Arc::from(source));
+    }
+    Ok(())
+}
+
+pub(crate) fn script(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
+    if is_word(args[1], "LOAD") {
+        let [_, _, source] = args else {
+            return Err(wrong_number("script|load"));
+        };
+        let hash = hash_of(source);
+        learn(state, &hash, source)?;
+        return Ok(Reply::bulk(&hash));
+    }
+    if is_word(args[1], "EXISTS") {
+        if args.len() < 3 {
+            return Err(wrong_number("script|exists"));
+        }
+        let knows = |hash: &&[u8]| {
+            parse_hash(hash).is_some_and(|hash| state.scripts.contains_key(&hash))
+        };
+        let known = args[2..].iter().map(|hash| Reply::Int(knows(hash).into()));
+        return Ok(Reply::Array(known.collect()));
+    }
+    if is_word(args[1], "FLUSH") {
+        let is_known = args.len() < 3 || is_word(args[2], "SYNC") || is_word(args[2], "ASYNC");
+        if args.len() > 3 || !is_known {
+            return Err("ERR SCRIPT FLUSH only support SYNC|ASYNC option".into());
+        }
+        state.scripts.clear();
+        return Ok(Reply::OK);
+    }
+    Err(unknown_subcommand(args))
+}

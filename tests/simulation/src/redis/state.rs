@@ -1,0 +1,212 @@
+//! The server's state, and how the bytes of a connection become commands and replies.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    sync::Arc,
+};
+
+use super::{
+    ConnectionId, Mode, Output,
+    commands::{self, Answer, Caller, Command, find, wrong_number},
+    data::{DataSet, Fault},
+    resp::{Parsed, Reply, parse},
+};
+
+pub(crate) const OUT_OF_MEMORY: Fault =
+    Fault::Borrowed("OOM command not allowed when used memory > 'maxmemory'.");
+pub(crate) const READ_ONLY: Fault =
+    Fault::Borrowed("READONLY You can't write against a read only replica.");
+const LOADING: Fault = Fault::Borrowed("LOADING Redis is loading the dataset in memory");
+
+/// A script's hash in hexadecimal digits.
+pub(crate) type Hash = [u8; 40];
+
+/// One server.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) run_id: String,
+    pub(crate) mode: Mode,
+    pub(crate) data: DataSet,
+    pub(crate) clients: BTreeMap<ConnectionId, Client>,
+    /// Who is subscribed to each channel, in the order of their subscriptions.
+    pub(crate) channels: BTreeMap<Vec<u8>, Vec<ConnectionId>>,
+    /// The sources of the scripts it knows.
+    pub(crate) scripts: BTreeMap<Hash, Arc<[u8]>>,
+    pub(crate) outbox: Outbox,
+    pub(crate) last_id: u64,
+    pub(crate) commands: u64,
+}
+
+/// One connection.
+#[derive(Debug, Default)]
+pub(crate) struct Client {
+    /// What was received and is no whole command yet.
+    received: Vec<u8>,
+    pub(crate) resp3: bool,
+    pub(crate) name: Vec<u8>,
+    pub(crate) channels: BTreeSet<Vec<u8>>,
+    pub(crate) transaction: Option<Transaction>,
+    pub(crate) closes_after_reply: bool,
+}
+
+/// What was queued since MULTI.
+#[derive(Debug, Default)]
+pub(crate) struct Transaction {
+    pub(crate) queued: Vec<Vec<Vec<u8>>>,
+    /// Whether a command could not be queued.
+    pub(crate) broken: bool,
+}
+
+/// What is to be delivered.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox(Vec<Output>);
+
+impl Outbox {
+    /// Where to write bytes for a connection.
+    pub(crate) fn buffer(&mut self, id: ConnectionId) -> &mut Vec<u8> {
+        let is_last = matches!(self.0.last(), Some(Output::Bytes(last, _)) if *last == id);
+        if !is_last {
+            self.0.push(Output::Bytes(id, Vec::new()));
+        }
+        match self.0.last_mut() {
+            Some(Output::Bytes(_, bytes)) => bytes,
+            _ => unreachable!("it was put there"),
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<Output> {
+        mem::take(&mut self.0)
+    }
+}
+
+impl State {
+    /// Removes a connection whose peer has gone.
+    pub(crate) fn forget(&mut self, id: ConnectionId) {
+        commands::unsubscribe_all(self, id);
+        self.clients.remove(&id);
+    }
+
+    /// Closes a connection.
+    pub(crate) fn close(&mut self, id: ConnectionId) {
+        self.forget(id);
+        self.outbox.0.push(Output::Closed(id));
+    }
+
+    /// The transaction that a connection has begun.
+    pub(crate) fn transaction(&mut self, id: ConnectionId) -> &mut Option<Transaction> {
+        &mut self.clients.entry(id).or_default().transaction
+    }
+
+    /// Takes in bytes of a connection, and carries out the commands that are whole.
+    pub(crate) fn receive(&mut self, id: ConnectionId, bytes: &[u8], now: u64) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        let mut received = mem::take(&mut client.received);
+        received.extend_from_slice(bytes);
+        let mut rest = received.as_slice();
+        while !rest.is_empty() {
+            match parse(rest) {
+                Parsed::Incomplete => break,
+                Parsed::Broken(error) => {
+                    let reply = Reply::Error(error.into());
+                    reply.write(self.outbox.buffer(id), false);
+                    return self.close(id);
+                }
+                Parsed::Command(args, used) => {
+                    rest = &rest[used..];
+                    if !args.is_empty() {
+                        self.carry_out(Caller { id, now }, &args);
+                    }
+                }
+            }
+            match self.clients.get(&id) {
+                Some(client) if !client.closes_after_reply => {}
+                Some(_) => return self.close(id),
+                None => return,
+            }
+        }
+        let left = rest.len();
+        let used = received.len() - left;
+        received.drain(..used);
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.received = received;
+        }
+    }
+
+    fn carry_out(&mut self, caller: Caller, args: &[&[u8]]) {
+        self.commands += 1;
+        let reply = self.process(caller, args).unwrap_or_else(Reply::Error);
+        // HELLO's own reply is in the protocol that it asks for.
+        let resp3 = self.clients.get(&caller.id).is_some_and(|client| client.resp3);
+        reply.write(self.outbox.buffer(caller.id), resp3);
+    }
+
+    fn process(&mut self, caller: Caller, args: &[&[u8]]) -> Answer {
+        let checked = self.check(caller, args);
+        let client = self.clients.entry(caller.id).or_default();
+        let command = match (checked, &mut client.transaction) {
+            (Ok(command), None) => command,
+            (Ok(command), Some(_)) if ends_or_controls_transaction(command) => command,
+            (Ok(_), Some(transaction)) => {
+                let args = args.iter().map(|arg| arg.to_vec());
+                transaction.queued.push(args.collect());
+                return Ok(Reply::Status("QUEUED".into()));
+            }
+            (Err(error), transaction) => {
+                if let Some(transaction) = transaction {
+                    transaction.broken = true;
+                }
+                return Err(error);
+            }
+        };
+        command.run(self, caller, args)
+    }
+
+    /// Whether a command may be carried out now, or queued.
+    fn check(&self, caller: Caller, args: &[&[u8]]) -> Result<&'static Command, Fault> {
+        let command = find(args[0]).ok_or_else(|| unknown_command(args))?;
+        if !command.takes(args.len()) {
+            return Err(wrong_number(command.name));
+        }
+        let client = self.clients.get(&caller.id);
+        let queues = client.is_some_and(|client| client.transaction.is_some())
+            && !matches!(command.name, "exec" | "discard");
+        match self.mode {
+            Mode::OutOfMemory if command.grows() || queues => return Err(OUT_OF_MEMORY),
+            Mode::ReadOnly if command.writes() => return Err(READ_ONLY),
+            Mode::Loading if !command.is_allowed_while_loading(args) => return Err(LOADING),
+            Mode::Normal | Mode::OutOfMemory | Mode::ReadOnly | Mode::Loading => {}
+        }
+        let subscribed = client.is_some_and(|client| !client.resp3 && !client.channels.is_empty());
+        if subscribed && !commands::is_allowed_to_subscribers(command) {
+            let name = command.name;
+            return Err(format!(
+                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / \
+                 RESET are allowed in this context"
+            )
+            .into());
+        }
+        Ok(command)
+    }
+}
+
+fn ends_or_controls_transaction(command: &Command) -> bool {
+    matches!(command.name, "exec" | "discard" | "multi" | "quit")
+}
+
+fn unknown_command(args: &[&[u8]]) -> Fault {
+    let cut = |text: &[u8]| String::from_utf8_lossy(&text[..text.len().min(128)]).into_owned();
+    let name = cut(args[0]);
+    let mut shown = String::new();
+    for arg in &args[1..] {
+        if shown.len() >= 128 {
+            break;
+        }
+        let room = 128 - shown.len();
+        let arg = String::from_utf8_lossy(&arg[..arg.len().min(room)]);
+        shown = format!("{shown}'{arg}' ");
+    }
+    format!("ERR unknown command '{name}', with args beginning with: {shown}").into()
+}

@@ -1,0 +1,273 @@
+//! One run: a plan carried out in a world of its own, on one thread, as fast as it goes.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_runtime::LockClient;
+use tokio::{
+    runtime::{Builder, Handle},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    callers::{Caller, Process},
+    chance::Chance,
+    history::{History, Line},
+    ledger::{Counts, Ledger, Violation},
+    network::{HostId, Network},
+    panics,
+    plan::Plan,
+    process,
+    redis::Mode,
+};
+
+/// How long shutting down may take: 10 s for what is held, and what messages take.
+const SHUTDOWN: Duration = Duration::from_secs(12);
+
+/// What came of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// What was counted.
+    pub counts: Counts,
+    /// The promises that were broken.
+    pub violations: Vec<Violation>,
+    /// Commands that servers carried out.
+    pub commands: u64,
+    /// Milliseconds of the world that have passed.
+    pub passed: u64,
+    /// How many events there were.
+    pub events: u64,
+    /// The events, if they were kept.
+    pub lines: Vec<Line>,
+}
+
+/// A process and its tasks.
+struct Running {
+    client: LockClient,
+    tasks: JoinSet<()>,
+    forgotten: Process,
+}
+
+/// The world of one run.
+pub(crate) struct World {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) network: Network,
+    pub(crate) ledger: Ledger,
+    /// The chance of faults.
+    pub(crate) chance: Chance,
+    /// Set when nobody begins anything new.
+    pub(crate) is_over: Arc<AtomicBool>,
+    running: Mutex<BTreeMap<HostId, Running>>,
+    /// What killed processes had.
+    dead: Mutex<Vec<(LockClient, Process)>>,
+    /// How many hosts have been used.
+    used: Mutex<HostId>,
+}
+
+/// Carries out a plan. `kept` keeps what happened, for the timeline.
+///
+/// # Panics
+/// If the machine has no runtime to give.
+#[must_use]
+pub fn run(plan: &Plan, kept: bool) -> Outcome {
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without I/O can be made");
+    panics::watch();
+    let mut outcome = runtime.block_on(carry_out(plan, kept));
+    drop(runtime);
+    if let Some(panic) = panics::last() {
+        outcome.violations.push(Violation {
+            at: outcome.passed,
+            promise: "nothing panics",
+            seen: panic,
+        });
+    }
+    outcome
+}
+
+async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
+    let history = History::new(kept);
+    let hosts = plan.processes + plan.spares;
+    let chance = Chance::new(plan.seed, 1);
+    let network = Network::new(1, hosts, plan.delay, chance, history.clone());
+    let driving = tokio::spawn(network.clone().run());
+    let world = World {
+        plan: Arc::new(plan.clone()),
+        ledger: Ledger::new(history.clone(), plan.longest_lease(), plan.is_ordered()),
+        network,
+        chance: Chance::new(plan.seed, 2),
+        is_over: Arc::default(),
+        running: Mutex::default(),
+        dead: Mutex::default(),
+        used: Mutex::new(0),
+    };
+    for _ in 0..plan.processes {
+        world.start().await;
+    }
+    world.play().await;
+    world.end().await;
+    let commands = world.network.at_server(0, |redis, _| redis.commands());
+    let (counts, violations) = world.ledger.results();
+    drop(world);
+    driving.abort();
+    Outcome {
+        counts,
+        violations,
+        commands,
+        passed: history.now(),
+        events: history.len(),
+        lines: history.lines(),
+    }
+}
+
+impl World {
+    /// Starts one more process on a host that was not used before. It may fail, as the server may.
+    async fn start(&self) {
+        let host = {
+            let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+            if *used == self.plan.processes + self.plan.spares {
+                return;
+            }
+            *used += 1;
+            *used - 1
+        };
+        let stream = 1_000 * (1 + host as u64);
+        let drift = match self.plan.drift {
+            0 => 0,
+            most => self.chance.among(0..2 * most).cast_signed() - most.cast_signed(),
+        };
+        let random = Chance::new(self.plan.seed, stream);
+        let Ok(client) = process::start(host, &self.network, random, drift).await else {
+            return;
+        };
+        let process = Process {
+            host,
+            client: client.clone(),
+            ledger: self.ledger.clone(),
+            plan: self.plan.clone(),
+            is_over: self.is_over.clone(),
+            forgotten: Arc::default(),
+        };
+        let mut tasks = JoinSet::new();
+        for task in 0..self.plan.tasks {
+            let chance = Chance::new(self.plan.seed, stream + 1 + task as u64);
+            tasks.spawn(Caller::new(&process, chance).live());
+        }
+        let running = Running {
+            client,
+            tasks,
+            forgotten: process,
+        };
+        self.running().insert(host, running);
+    }
+
+    fn running(&self) -> std::sync::MutexGuard<'_, BTreeMap<HostId, Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One of the processes.
+    pub(crate) fn somebody(&self) -> HostId {
+        let hosts: Vec<HostId> = self.running().keys().copied().collect();
+        if hosts.is_empty() {
+            0
+        } else {
+            self.chance.pick(&hosts)
+        }
+    }
+
+    /// Kills a process, and starts another one.
+    pub(crate) async fn replace(&self, host: HostId) {
+        self.ledger.crash(host);
+        self.network.crash(host);
+        let killed = self.running().remove(&host);
+        if let Some(killed) = killed {
+            // Its engine goes on, and nobody hears of it.
+            drop(killed.tasks);
+            let mut dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
+            dead.push((killed.client, killed.forgotten));
+        }
+        self.start().await;
+    }
+
+    /// Lets callers call and faults happen.
+    async fn play(&self) {
+        let watching = async {
+            loop {
+                sleep(Duration::from_millis(500)).await;
+                self.ledger.look();
+                if self.ledger.is_violated() {
+                    return;
+                }
+            }
+        };
+        let playing = timeout(Duration::from_secs(self.plan.seconds), watching);
+        tokio::join!(self.go_wrong(), async {
+            let _ = playing.await;
+            self.is_over.store(true, Ordering::Release);
+        });
+    }
+
+    /// Waits until all calls have ended, and looks at what is left.
+    async fn end(&self) {
+        if self.ledger.is_violated() {
+            return;
+        }
+        let plan = &self.plan;
+        let body = Duration::from_millis(8 * plan.body);
+        let calls = plan.longest_wait().max(Duration::from_secs(5)) + body;
+        let patience = 4 * (calls + plan.longest_lease() + Duration::from_secs(10));
+        let mut running = std::mem::take(&mut *self.running());
+        let ending = async {
+            for process in running.values_mut() {
+                while let Some(ended) = process.tasks.join_next().await {
+                    if let Err(panic) = ended {
+                        self.ledger.violated("no panic", panic.to_string());
+                    }
+                }
+            }
+        };
+        if timeout(patience, ending).await.is_err() {
+            let calls = self.ledger.unended().join("; ");
+            self.ledger.violated("every call ends", calls);
+            return;
+        }
+        for (host, process) in &running {
+            if timeout(SHUTDOWN, process.client.shutdown()).await.is_err() {
+                let seen = format!("host {host} has not shut down");
+                self.ledger.violated("shutting down is bounded", seen);
+            }
+        }
+        let has_crashed = *self.used.lock().unwrap_or_else(PoisonError::into_inner) != running.len();
+        drop(running);
+        let beyond = plan.longest_lease().max(plan.longest_wait());
+        sleep(beyond * 2 + Duration::from_secs(10)).await;
+        self.look_at_the_rest(has_crashed);
+    }
+
+    /// Nothing is left on the server, and nothing runs.
+    fn look_at_the_rest(&self, has_crashed: bool) {
+        self.network
+            .at_server(0, |redis, _| redis.set_mode(Mode::Normal));
+        let left = self.network.at_server(0, |redis, now| redis.keys(now));
+        let left: Vec<String> = left.into_iter().filter(|key| !key.contains("fence")).collect();
+        if !left.is_empty() {
+            self.ledger
+                .violated("nothing is left on the server", left.join(", "));
+        }
+        let tasks = Handle::current().metrics().num_alive_tasks();
+        if !has_crashed && tasks > 1 {
+            let seen = format!("{} tasks", tasks - 1);
+            self.ledger.violated("no task is left in the engine", seen);
+        }
+    }
+}

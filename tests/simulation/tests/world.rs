@@ -1,0 +1,43 @@
+//! The engine in a world of its own: seeds drawn anew each time, and that one seed has one history.
+
+use std::time::{Duration, Instant};
+
+use lock_simulation::{plan::Plan, world::run};
+
+/// Byte for byte, with every message.
+#[test]
+fn one_seed_has_one_history() {
+    for seed in 0..20 {
+        let plan = Plan::of(seed);
+        let (first, second) = (run(&plan, true), run(&plan, true));
+        let differs = first.lines.iter().zip(&second.lines).position(|(a, b)| a != b);
+        if let Some(line) = differs {
+            panic!(
+                "seed {seed}, line {line}:\n{}\n{}",
+                first.lines[line], second.lines[line]
+            );
+        }
+        assert_eq!(first, second, "seed {seed}");
+    }
+}
+
+/// Seeds that once failed, each for a fault of the engine that is mended.
+#[test]
+fn seeds_that_once_failed_hold() {
+    for seed in CORPUS {
+        let outcome = run(&Plan::of(*seed), false);
+        assert_eq!(outcome.violations, [], "seed {seed}");
+    }
+}
+
+const CORPUS: &[u64] = &[];
+
+#[test]
+fn new_seeds_hold() {
+    let (began, mut seed) = (Instant::now(), 1_000);
+    while began.elapsed() < Duration::from_secs(20) {
+        let outcome = run(&Plan::of(seed), false);
+        assert_eq!(outcome.violations, [], "seed {seed}");
+        seed += 1;
+    }
+}
