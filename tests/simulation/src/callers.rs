@@ -64,6 +64,21 @@ pub enum Way {
     Buffered,
 }
 
+impl Process {
+    /// Drops the calls that were forgotten.
+    pub fn drop_forgotten(&self) {
+        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+        let forgotten = std::mem::take(&mut *forgotten);
+        drop(forgotten);
+    }
+
+    /// Whether it leaves something held for good.
+    #[must_use]
+    pub fn leaks(&self) -> bool {
+        self.leaks.load(Ordering::Acquire)
+    }
+}
+
 impl Way {
     /// All of them.
     pub const ALL: [Self; 18] = [
@@ -118,7 +133,11 @@ impl Way {
     /// Whether calls of this way enter in the order in which they began.
     #[must_use]
     pub fn is_orderly(self) -> bool {
-        self.is_prompt() && !matches!(self, Self::Several | Self::RunForAtLeast | Self::Try)
+        self.is_prompt()
+            && !matches!(
+                self,
+                Self::Several | Self::RunForAtLeast | Self::Try | Self::LeakedGuard
+            )
     }
 }
 
@@ -140,6 +159,8 @@ pub struct Process {
     pub is_over: Arc<AtomicBool>,
     /// Calls that are never polled again.
     pub forgotten: Arc<Mutex<Vec<Forgotten>>>,
+    /// Set when something is held that nobody will release.
+    pub leaks: Arc<AtomicBool>,
 }
 
 /// One task of a process.
@@ -315,6 +336,7 @@ impl Caller {
         };
         let inside = self.process.ledger.enter(call, Hold::clone(&guard));
         if way == Way::LeakedGuard {
+            self.process.leaks.store(true, Ordering::Release);
             std::mem::forget((guard, inside));
             return self.end(call, None);
         }
@@ -447,6 +469,7 @@ impl Caller {
             .is_err()
         {
             self.process.ledger.forget(call);
+            self.process.leaks.store(true, Ordering::Release);
             let forgotten = &self.process.forgotten;
             let mut forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
             forgotten.push(calling);

@@ -192,7 +192,11 @@ impl World {
                 self.ledger.lose_state(); // leases end early
                 network.set_clock(SERVER, micros(chance.millis(1..10_000)));
             }
-            Fault::ClockBack => network.set_clock(SERVER, -micros(chance.millis(1..10_000))),
+            Fault::ClockBack => {
+                let back = chance.millis(1..10_000);
+                self.ledger.set_back(back);
+                network.set_clock(SERVER, -micros(back));
+            }
             Fault::Crash => self.replace(host).await,
         }
         self.ledger.disturb("over");

@@ -123,9 +123,10 @@ struct State {
     keys: BTreeMap<String, Key>,
     /// When the server lost what it knew, or its clock ran ahead of leases.
     losses: Vec<u64>,
+    /// By how much the server's clock was set back.
+    set_back: u64,
     /// When the last fault ended.
     disturbed: u64,
-    dead: Vec<HostId>,
     counts: Counts,
     violations: Vec<Violation>,
     /// The longest lease in use, in milliseconds.
@@ -222,19 +223,25 @@ impl Ledger {
         let token = hold.token().get();
         let mut found = Vec::new();
         let mut state = self.state();
-        let host = state.calls[&call].wanted.host;
-        let is_dead = state.dead.contains(&host);
+        let number = state.next;
+        state.next += 1;
+        let Some(host) = state.calls.get(&call).map(|call| call.wanted.host) else {
+            // Of a process that was killed.
+            return Presence {
+                ledger: self.clone(),
+                key,
+                number,
+            };
+        };
         self.history.add(
             || format!("host {host}"),
             || format!("call {} enters {key} with token {token}", call.0),
         );
         state.counts.entered += 1;
-        let number = state.next;
-        state.next += 1;
         let losses = std::mem::take(&mut state.losses);
-        let longest_lease = state.longest_lease;
+        let (longest_lease, has_set_back) = (state.longest_lease, state.set_back > 0);
         let this = state.keys.entry(key.clone()).or_default();
-        for other in this.inside.values().filter(|_| !is_dead) {
+        for other in this.inside.values() {
             let lost = losses
                 .iter()
                 .any(|loss| *loss + GRANTED_BEFORE >= other.entered);
@@ -250,19 +257,18 @@ impl Ledger {
         }
         if let Some((highest, at)) = this.highest
             && token <= highest
-            && !is_dead
-            && !losses
-                .iter()
-                .any(|loss| *loss <= at && loss + GRANTED_BEFORE + longest_lease >= at)
+            // A grant from before a loss may enter after one from after it. Without its counter, a server whose clock was
+            // set back counts from less.
+            && !losses.iter().any(|loss| {
+                *loss <= at && loss + GRANTED_BEFORE + longest_lease >= at || has_set_back && *loss >= at
+            })
         {
             found.push((
                 "tokens rise",
                 format!("{key} with token {token} after {highest}"),
             ));
         }
-        if !is_dead {
-            this.highest = this.highest.max(Some((token, now)));
-        }
+        this.highest = this.highest.max(Some((token, now)));
         this.moved = now;
         let inside = Inside {
             call,
@@ -271,9 +277,7 @@ impl Ledger {
             entered: now,
             hold,
         };
-        if !is_dead {
-            this.inside.insert(number, inside);
-        }
+        this.inside.insert(number, inside);
         state.losses = losses;
         found.extend(state.check_wait(call, now));
         found.extend(state.check_order(call, &key));
@@ -309,7 +313,9 @@ impl Ledger {
     pub fn end(&self, call: CallId, error: Option<&LockError>) {
         let now = self.history.now();
         let mut state = self.state();
-        let host = state.calls[&call].wanted.host;
+        let Some(host) = state.calls.get(&call).map(|call| call.wanted.host) else {
+            return; // of a process that was killed
+        };
         self.history.add(
             || format!("host {host}"),
             || match error {
@@ -361,10 +367,20 @@ impl Ledger {
         self.state().losses.push(now);
     }
 
+    /// The server's clock is set back.
+    pub fn set_back(&self, by: Duration) {
+        self.state().set_back += u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+    }
+
+    /// By how much the server's clock was set back in all.
+    #[must_use]
+    pub fn was_set_back(&self) -> Duration {
+        Duration::from_millis(self.state().set_back)
+    }
+
     /// A process has crashed: its bodies are no more.
     pub fn crash(&self, host: HostId) {
         let mut state = self.state();
-        state.dead.push(host);
         state.calls.retain(|_, call| call.wanted.host != host);
         for key in state.keys.values_mut() {
             key.inside.retain(|_, inside| inside.host != host);
@@ -379,6 +395,13 @@ impl Ledger {
         for (key, this) in &state.keys {
             let held = |inside: &Inside| !inside.hold.remaining().is_zero();
             if this.inside.values().any(held) {
+                continue;
+            }
+            // One that waits for several keys keeps those that it has.
+            let keeps = |call: &Call| {
+                call.waits && call.wanted.keys.len() > 1 && call.wanted.keys.contains(key)
+            };
+            if state.calls.values().any(keeps) {
                 continue;
             }
             let wants =

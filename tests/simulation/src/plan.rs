@@ -160,12 +160,14 @@ impl Plan {
         self.waits.iter().copied().max().unwrap_or_default()
     }
 
-    /// Whether callers have to enter in the order in which they began.
+    /// Whether callers have to enter in the order in which they began. Where a holder overruns its lease, members of its
+    /// cohort come back to their places only after others were let in.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.faults.is_empty()
             && self.slow == 0
             && self.delay <= 10
+            && self.leases.iter().all(|lease| lease.as_millis() > 4 * u128::from(self.body))
             && self.strategies == [Strategy::Handoff]
             && self.ways.iter().all(|way| way.is_orderly())
     }

@@ -121,6 +121,10 @@ impl DataSet {
         self.entries.retain(|_, entry| lives(entry));
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }

@@ -43,8 +43,9 @@ impl SortedSet {
             .binary_search_by(|entry| order(entry, score, member))
     }
 
-    /// Sets a member's score.
+    /// Sets a member's score. A negative zero becomes a positive one, as in the encoding of small sets.
     pub(crate) fn insert(&mut self, member: &[u8], score: f64) {
+        let score = score + 0.0;
         self.remove(member);
         let member: Arc<[u8]> = member.into();
         let (Ok(place) | Err(place)) = self.place(score, &member);

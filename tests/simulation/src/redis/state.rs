@@ -56,6 +56,19 @@ pub(crate) struct Transaction {
     pub(crate) queued: Vec<Vec<Vec<u8>>>,
     /// Whether a command could not be queued.
     pub(crate) broken: bool,
+    writes: bool,
+    grows: bool,
+    needs_data: bool,
+}
+
+impl Transaction {
+    fn queue(&mut self, command: &Command, args: &[&[u8]]) {
+        self.writes |= command.writes();
+        self.grows |= command.grows();
+        self.needs_data |= !command.is_allowed_while_loading();
+        let args = args.iter().map(|arg| arg.to_vec());
+        self.queued.push(args.collect());
+    }
 }
 
 /// What is to be delivered.
@@ -148,11 +161,15 @@ impl State {
         let client = self.clients.entry(caller.id).or_default();
         let command = match (checked, &mut client.transaction) {
             (Ok(command), None) => command,
-            (Ok(command), Some(_)) if ends_or_controls_transaction(command) => command,
-            (Ok(_), Some(transaction)) => {
-                let args = args.iter().map(|arg| arg.to_vec());
-                transaction.queued.push(args.collect());
+            (Ok(command), Some(_)) if controls_transaction(command) => command,
+            (Ok(command), Some(transaction)) => {
+                transaction.queue(command, args);
                 return Ok(Reply::Status("QUEUED".into()));
+            }
+            (Err(error), transaction) if args[0].eq_ignore_ascii_case(b"EXEC") => {
+                *transaction = None;
+                let error = error.strip_prefix("ERR ").unwrap_or(&error);
+                return Err(format!("EXECABORT Transaction discarded because of: {error}").into());
             }
             (Err(error), transaction) => {
                 if let Some(transaction) = transaction {
@@ -166,17 +183,23 @@ impl State {
 
     /// Whether a command may be carried out now, or queued.
     fn check(&self, caller: Caller, args: &[&[u8]]) -> Result<&'static Command, Fault> {
-        let command = find(args[0]).ok_or_else(|| unknown_command(args))?;
+        let command = find(args)?;
         if !command.takes(args.len()) {
             return Err(wrong_number(command.name));
         }
         let client = self.clients.get(&caller.id);
-        let queues = client.is_some_and(|client| client.transaction.is_some())
-            && !matches!(command.name, "exec" | "discard");
+        let transaction = client.and_then(|client| client.transaction.as_ref());
+        let queues = transaction.is_some() && !matches!(command.name, "exec" | "discard");
+        // EXEC is all that was queued.
+        let queued = transaction.filter(|_| command.name == "exec");
+        let grows = command.grows() || queued.is_some_and(|queued| queued.grows);
+        let writes = command.writes() || queued.is_some_and(|queued| queued.writes);
+        let needs_data = !command.is_allowed_while_loading()
+            || queued.is_some_and(|queued| queued.needs_data);
         match self.mode {
-            Mode::OutOfMemory if command.grows() || queues => return Err(OUT_OF_MEMORY),
-            Mode::ReadOnly if command.writes() => return Err(READ_ONLY),
-            Mode::Loading if !command.is_allowed_while_loading(args) => return Err(LOADING),
+            Mode::OutOfMemory if grows || queues => return Err(OUT_OF_MEMORY),
+            Mode::ReadOnly if writes => return Err(READ_ONLY),
+            Mode::Loading if needs_data => return Err(LOADING),
             Mode::Normal | Mode::OutOfMemory | Mode::ReadOnly | Mode::Loading => {}
         }
         let subscribed = client.is_some_and(|client| !client.resp3 && !client.channels.is_empty());
@@ -192,21 +215,6 @@ impl State {
     }
 }
 
-fn ends_or_controls_transaction(command: &Command) -> bool {
+fn controls_transaction(command: &Command) -> bool {
     matches!(command.name, "exec" | "discard" | "multi" | "quit")
-}
-
-fn unknown_command(args: &[&[u8]]) -> Fault {
-    let cut = |text: &[u8]| String::from_utf8_lossy(&text[..text.len().min(128)]).into_owned();
-    let name = cut(args[0]);
-    let mut shown = String::new();
-    for arg in &args[1..] {
-        if shown.len() >= 128 {
-            break;
-        }
-        let room = 128 - shown.len();
-        let arg = String::from_utf8_lossy(&arg[..arg.len().min(room)]);
-        shown = format!("{shown}'{arg}' ");
-    }
-    format!("ERR unknown command '{name}', with args beginning with: {shown}").into()
 }

@@ -2,7 +2,8 @@
 
 use super::{
     super::{ConnectionId, resp::Reply, state::State},
-    Answer, Caller, Command, is_word, unknown_subcommand,
+    Answer, Caller, Command,
+    keys::matches,
 };
 
 /// Whether a connection that speaks RESP2 may use a command while it is subscribed.
@@ -92,20 +93,18 @@ pub(crate) fn publish(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     Ok(Reply::count(subscribers.len()))
 }
 
-pub(crate) fn pubsub(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
-    if is_word(args[1], "NUMSUB") {
-        let counts = args[2..].iter().flat_map(|channel| {
-            let count = state.channels.get(*channel).map_or(0, Vec::len);
-            [Reply::bulk(channel), Reply::count(count)]
-        });
-        return Ok(Reply::Array(counts.collect()));
-    }
-    if is_word(args[1], "CHANNELS") && args.len() == 2 {
-        let channels = state.channels.keys().map(|channel| Reply::bulk(channel));
-        return Ok(Reply::Array(channels.collect()));
-    }
-    if is_word(args[1], "NUMPAT") {
-        return Ok(Reply::Int(0));
-    }
-    Err(unknown_subcommand(args))
+pub(crate) fn numsub(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
+    let counts = args[2..].iter().flat_map(|channel| {
+        let count = state.channels.get(*channel).map_or(0, Vec::len);
+        [Reply::bulk(channel), Reply::count(count)]
+    });
+    Ok(Reply::Array(counts.collect()))
+}
+
+/// The channels that somebody is subscribed to.
+pub(crate) fn active(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
+    let pattern = args.get(2).copied().unwrap_or(b"*");
+    let channels = state.channels.keys();
+    let matching = channels.filter(|channel| matches(pattern, channel));
+    Ok(Reply::Array(matching.map(|channel| Reply::bulk(channel)).collect()))
 }

@@ -8,7 +8,7 @@ use super::{
         resp::Reply,
         state::State,
     },
-    Answer, Caller, SYNTAX, is_word, unknown_subcommand, wrong_number,
+    Answer, Caller, SYNTAX, is_word,
 };
 
 pub(crate) fn hello(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
@@ -52,68 +52,52 @@ pub(crate) fn hello(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer
     ]))
 }
 
-pub(crate) fn client(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
-    let sub = args[1].to_ascii_lowercase();
-    let count = |count: usize| {
-        if args.len() == count {
-            return Ok(());
-        }
-        Err(wrong_number(&format!("client|{}", String::from_utf8_lossy(&sub))))
-    };
-    match sub.as_slice() {
-        b"id" => {
-            count(2)?;
-            Ok(Reply::Int(i64::try_from(caller.id.0).unwrap_or(i64::MAX)))
-        }
-        b"getname" => {
-            count(2)?;
-            let name = state.clients.get(&caller.id).map(|client| &client.name);
-            let name = name.filter(|name| !name.is_empty());
-            Ok(name.map_or(Reply::Null, |name| Reply::bulk(name)))
-        }
-        b"setname" => {
-            count(3)?;
-            if !args[2].iter().all(|byte| (b'!'..=b'~').contains(byte)) {
-                return Err("ERR Client names cannot contain spaces, newlines or special characters."
-                    .into());
-            }
-            if let Some(client) = state.clients.get_mut(&caller.id) {
-                client.name = args[2].to_vec();
-            }
-            Ok(Reply::OK)
-        }
-        // Newer than the version of the other texts; clients send it, whatever it answers.
-        b"setinfo" => {
-            count(4)?;
-            Ok(Reply::OK)
-        }
-        b"no-evict" | b"no-touch" => {
-            count(3)?;
-            if is_word(args[2], "ON") || is_word(args[2], "OFF") {
-                Ok(Reply::OK)
-            } else {
-                Err(SYNTAX)
-            }
-        }
-        b"list" => Ok(Reply::Bulk(list(state))),
-        b"kill" if args.len() == 2 => Err(wrong_number("client|kill")),
-        b"kill" => kill(state, caller, &args[2..]),
-        _ => Err(unknown_subcommand(args)),
+pub(crate) fn id(_: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {
+    Ok(Reply::Int(i64::try_from(caller.id.0).unwrap_or(i64::MAX)))
+}
+
+pub(crate) fn getname(state: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {
+    let name = state.clients.get(&caller.id).map(|client| &client.name);
+    let name = name.filter(|name| !name.is_empty());
+    Ok(name.map_or(Reply::Null, |name| Reply::bulk(name)))
+}
+
+pub(crate) fn setname(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
+    if !args[2].iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        let error = "ERR Client names cannot contain spaces, newlines or special characters.";
+        return Err(error.into());
+    }
+    if let Some(client) = state.clients.get_mut(&caller.id) {
+        client.name = args[2].to_vec();
+    }
+    Ok(Reply::OK)
+}
+
+/// Newer than the version of the other texts; clients send it, whatever it answers.
+pub(crate) fn setinfo(_: &mut State, _: Caller, _: &[&[u8]]) -> Answer {
+    Ok(Reply::OK)
+}
+
+pub(crate) fn switch(_: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
+    if is_word(args[2], "ON") || is_word(args[2], "OFF") {
+        Ok(Reply::OK)
+    } else {
+        Err(SYNTAX)
     }
 }
 
-fn list(state: &State) -> Vec<u8> {
+pub(crate) fn list(state: &mut State, _: Caller, _: &[&[u8]]) -> Answer {
     let lines = state.clients.iter().map(|(id, client)| {
         let name = String::from_utf8_lossy(&client.name);
         let (subscribed, resp) = (client.channels.len(), if client.resp3 { 3 } else { 2 });
         format!("id={} name={name} sub={subscribed} resp={resp}\n", id.0)
     });
-    lines.collect::<String>().into_bytes()
+    Ok(Reply::Bulk(lines.collect::<String>().into_bytes()))
 }
 
-fn kill(state: &mut State, caller: Caller, filters: &[&[u8]]) -> Answer {
-    let [filter, id] = filters else {
-        return Err(if filters.len() == 1 {
+pub(crate) fn kill(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
+    let &[_, _, filter, id] = args else {
+        return Err(if args.len() == 3 {
             "ERR No such client".into()
         } else {
             SYNTAX

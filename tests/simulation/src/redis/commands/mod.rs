@@ -68,6 +68,7 @@ const WRITES: u8 = 1;
 const GROWS: u8 = 2;
 const NO_SCRIPT: u8 = 4;
 const LOADING: u8 = 8;
+const CONTAINER: u8 = 16;
 
 impl Command {
     /// Whether it may change data.
@@ -84,10 +85,8 @@ impl Command {
         self.flags & NO_SCRIPT == 0
     }
 
-    pub(crate) fn is_allowed_while_loading(&self, args: &[&[u8]]) -> bool {
-        // Those with subcommands differ by them.
+    pub(crate) fn is_allowed_while_loading(&self) -> bool {
         self.flags & LOADING != 0
-            || self.name == "script" && args.len() > 1 && args[1].eq_ignore_ascii_case(b"help")
     }
 
     pub(crate) fn takes(&self, count: usize) -> bool {
@@ -137,11 +136,27 @@ const fn server(
     }
 }
 
+/// A command whose subcommands are commands of their own.
+const fn container(name: &'static str) -> Command {
+    server(name, -2, CONTAINER, |_, _, args| Err(unknown_subcommand(args)))
+}
+
 /// By name.
 static COMMANDS: &[Command] = &[
     server("auth", -2, NO_SCRIPT | LOADING, server::auth),
-    server("client", -2, NO_SCRIPT | LOADING, clients::client),
-    server("config", -2, NO_SCRIPT | LOADING, server::config),
+    container("client"),
+    server("client|getname", 2, NO_SCRIPT | LOADING, clients::getname),
+    server("client|id", 2, NO_SCRIPT | LOADING, clients::id),
+    server("client|kill", -3, NO_SCRIPT | LOADING, clients::kill),
+    server("client|list", -2, NO_SCRIPT | LOADING, clients::list),
+    server("client|no-evict", 3, NO_SCRIPT | LOADING, clients::switch),
+    server("client|no-touch", 3, NO_SCRIPT | LOADING, clients::switch),
+    server("client|setinfo", 4, NO_SCRIPT | LOADING, clients::setinfo),
+    server("client|setname", 3, NO_SCRIPT | LOADING, clients::setname),
+    container("config"),
+    server("config|get", -3, NO_SCRIPT | LOADING, server::config_get),
+    server("config|resetstat", 2, NO_SCRIPT | LOADING, server::config_set),
+    server("config|set", -4, NO_SCRIPT | LOADING, server::config_set),
     data("dbsize", 1, 0, keys::dbsize),
     data("decr", 2, WRITES | GROWS, strings::decr),
     data("decrby", 3, WRITES | GROWS, strings::decrby),
@@ -184,11 +199,16 @@ static COMMANDS: &[Command] = &[
     server("ping", -1, 0, server::ping),
     data("pttl", 2, 0, keys::pttl),
     server("publish", 3, LOADING, channels::publish),
-    server("pubsub", -2, 0, channels::pubsub),
+    container("pubsub"),
+    server("pubsub|channels", -2, 0, channels::active),
+    server("pubsub|numsub", -2, 0, channels::numsub),
     server("quit", -1, NO_SCRIPT | LOADING, clients::quit),
     data("rpush", -3, WRITES | GROWS, lists::rpush),
     data("scan", -2, 0, keys::scan),
-    server("script", -2, NO_SCRIPT, script::script),
+    container("script"),
+    server("script|exists", -3, NO_SCRIPT, script::exists),
+    server("script|flush", -2, NO_SCRIPT, script::flush),
+    server("script|load", 3, NO_SCRIPT, script::load),
     server("select", 2, LOADING, server::select),
     data("set", -3, WRITES | GROWS, strings::set),
     data("setnx", 3, WRITES | GROWS, strings::setnx),
@@ -212,21 +232,49 @@ static COMMANDS: &[Command] = &[
     data("zscore", 3, 0, sorted_sets::zscore),
 ];
 
-/// The command of this name, in any case.
-pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
-    let mut lower = [0; 16];
-    let lower = lower.get_mut(..name.len())?;
-    lower.copy_from_slice(name);
+/// The command that these arguments call, in any case.
+pub(crate) fn find(args: &[&[u8]]) -> Result<&'static Command, Fault> {
+    let command = named(&[args[0]]).ok_or_else(|| unknown_command(args))?;
+    if command.flags & CONTAINER == 0 || args.len() == 1 {
+        return Ok(command);
+    }
+    named(&[args[0], b"|", args[1]]).ok_or_else(|| unknown_subcommand(args))
+}
+
+/// The command whose name has these parts.
+fn named(parts: &[&[u8]]) -> Option<&'static Command> {
+    let mut lower = [0; 20];
+    let mut length = 0;
+    for part in parts {
+        lower.get_mut(length..)?.get_mut(..part.len())?.copy_from_slice(part);
+        length += part.len();
+    }
+    let lower = &mut lower[..length];
     lower.make_ascii_lowercase();
     let found = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(lower));
     found.ok().map(|place| &COMMANDS[place])
+}
+
+fn unknown_command(args: &[&[u8]]) -> Fault {
+    let cut = |text: &[u8]| String::from_utf8_lossy(&text[..text.len().min(128)]).into_owned();
+    let name = cut(args[0]);
+    let mut shown = String::new();
+    for arg in &args[1..] {
+        if shown.len() >= 128 {
+            break;
+        }
+        let room = 128 - shown.len();
+        let arg = String::from_utf8_lossy(&arg[..arg.len().min(room)]);
+        shown = format!("{shown}'{arg}' ");
+    }
+    format!("ERR unknown command '{name}', with args beginning with: {shown}").into()
 }
 
 pub(crate) fn wrong_number(name: &str) -> Fault {
     format!("ERR wrong number of arguments for '{name}' command").into()
 }
 
-pub(crate) fn unknown_subcommand(args: &[&[u8]]) -> Fault {
+fn unknown_subcommand(args: &[&[u8]]) -> Fault {
     let name = String::from_utf8_lossy(args[0]).to_uppercase();
     let sub = String::from_utf8_lossy(args[1]);
     format!("ERR unknown subcommand '{sub}'. Try {name} HELP.").into()
@@ -258,9 +306,11 @@ mod tests {
     #[test]
     fn every_command_is_found() {
         for command in COMMANDS {
-            let found = find(command.name.to_uppercase().as_bytes());
-            assert_eq!(found.map(|found| found.name), Some(command.name));
+            let name = command.name.to_uppercase();
+            let args: Vec<&[u8]> = name.split('|').map(str::as_bytes).collect();
+            assert_eq!(find(&args).unwrap().name, command.name);
         }
-        assert!(find(b"a name that is longer than any").is_none());
+        assert!(find(&[b"a name that is longer than any"]).is_err());
+        assert!(find(&[b"CLIENT", b"NONE"]).is_err());
     }
 }

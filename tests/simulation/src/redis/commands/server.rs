@@ -2,12 +2,13 @@
 
 use super::{
     super::{
+        Mode,
         data::Fault,
         numbers::write_integer,
         resp::Reply,
         state::{State, Transaction},
     },
-    Answer, Caller, find, integer_arg, is_word, unknown_subcommand, wrong_number,
+    Answer, Caller, find, integer_arg, is_word, wrong_number,
 };
 
 /// The version whose behaviour and texts this server has.
@@ -36,9 +37,13 @@ pub(crate) fn ping(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer 
 }
 
 pub(crate) fn select(_: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
-    match integer_arg(args[1])? {
-        0 => Ok(Reply::OK),
-        _ => Err("ERR DB index is out of range".into()),
+    let index = integer_arg(args[1])?;
+    match i32::try_from(index) {
+        Ok(0) => Ok(Reply::OK),
+        Ok(_) => Err("ERR DB index is out of range".into()),
+        Err(_) => Err(
+            "ERR value is out of range, value must between -2147483648 and 2147483647".into(),
+        ),
     }
 }
 
@@ -55,8 +60,8 @@ pub(crate) fn time(_: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {
 pub(crate) fn info(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     let run_id = &state.run_id;
     let count = state.clients.len();
-    let role = if state.mode == super::super::Mode::ReadOnly { "slave" } else { "master" };
-    let loading = u8::from(state.mode == super::super::Mode::Loading);
+    let role = if state.mode == Mode::ReadOnly { "slave" } else { "master" };
+    let loading = u8::from(state.mode == Mode::Loading);
     let sections = [
         (
             "server",
@@ -79,20 +84,19 @@ pub(crate) fn info(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     Ok(Reply::Bulk(texts.join("\r\n").into_bytes()))
 }
 
-/// Accepts any setting, and has none but what evicts keys.
-pub(crate) fn config(_: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
-    if is_word(args[1], "GET") {
-        let policy = args[2..].iter().any(|name| is_word(name, "maxmemory-policy"));
-        let policy = policy.then(|| {
-            let (name, value) = (b"maxmemory-policy", b"noeviction");
-            (Reply::bulk(name), Reply::bulk(value))
-        });
-        return Ok(Reply::Map(policy.into_iter().collect()));
-    }
-    if is_word(args[1], "SET") || is_word(args[1], "RESETSTAT") {
-        return Ok(Reply::OK);
-    }
-    Err(unknown_subcommand(args))
+/// Has no setting but what evicts keys.
+pub(crate) fn config_get(_: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
+    let policy = args[2..].iter().any(|name| is_word(name, "maxmemory-policy"));
+    let policy = policy.then(|| {
+        let (name, value) = (b"maxmemory-policy", b"noeviction");
+        (Reply::bulk(name), Reply::bulk(value))
+    });
+    Ok(Reply::Map(policy.into_iter().collect()))
+}
+
+/// Accepts any setting, without an effect.
+pub(crate) fn config_set(_: &mut State, _: Caller, _: &[&[u8]]) -> Answer {
+    Ok(Reply::OK)
 }
 
 pub(crate) fn multi(state: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {
@@ -121,10 +125,7 @@ pub(crate) fn exec(state: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {
     let mut replies = Vec::with_capacity(transaction.queued.len());
     for command in &transaction.queued {
         let args: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
-        let answer = match find(args[0]) {
-            Some(command) => command.run(state, caller, &args),
-            None => Err("ERR unknown command".into()),
-        };
+        let answer = find(&args).and_then(|command| command.run(state, caller, &args));
         replies.push(answer.unwrap_or_else(Reply::Error));
     }
     Ok(Reply::Array(replies))

@@ -213,11 +213,11 @@ fn read(arguments: &mut Arguments, values: &[Value]) -> bool {
 
 impl Running {
     fn carry_out(&mut self, args: &[&[u8]]) -> Answer {
-        let [name, ..] = args else {
+        if args.is_empty() {
             return Err("ERR Please specify at least one argument for this redis lib call".into());
-        };
-        let command = find(name);
-        let command = command.ok_or("ERR Unknown Redis command called from script")?;
+        }
+        let command = find(args);
+        let command = command.map_err(|_| "ERR Unknown Redis command called from script")?;
         if !command.takes(args.len()) {
             return Err("ERR Wrong number of args calling Redis command from script".into());
         }

@@ -6,9 +6,7 @@ mod engine;
 use std::sync::Arc;
 
 use super::{
-    commands::{
-        Answer, Caller, NOT_AN_INTEGER, is_word, unknown_subcommand, wrong_number,
-    },
+    commands::{Answer, Caller, NOT_AN_INTEGER, is_word},
     data::Fault,
     numbers::integer,
     resp::Reply,
@@ -70,32 +68,26 @@ fn learn(state: &mut State, hash: &Hash, source: &[u8]) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(crate) fn script(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
-    if is_word(args[1], "LOAD") {
-        let [_, _, source] = args else {
-            return Err(wrong_number("script|load"));
-        };
-        let hash = hash_of(source);
-        learn(state, &hash, source)?;
-        return Ok(Reply::bulk(&hash));
+pub(crate) fn load(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
+    let hash = hash_of(args[2]);
+    learn(state, &hash, args[2])?;
+    Ok(Reply::bulk(&hash))
+}
+
+pub(crate) fn exists(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
+    let knows = |hash: &&[u8]| {
+        let hash = parse_hash(hash);
+        hash.is_some_and(|hash| state.scripts.contains_key(&hash))
+    };
+    let known = args[2..].iter().map(|hash| Reply::Int(knows(hash).into()));
+    Ok(Reply::Array(known.collect()))
+}
+
+pub(crate) fn flush(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
+    let is_known = args.len() < 3 || is_word(args[2], "SYNC") || is_word(args[2], "ASYNC");
+    if args.len() > 3 || !is_known {
+        return Err("ERR SCRIPT FLUSH only support SYNC|ASYNC option".into());
     }
-    if is_word(args[1], "EXISTS") {
-        if args.len() < 3 {
-            return Err(wrong_number("script|exists"));
-        }
-        let knows = |hash: &&[u8]| {
-            parse_hash(hash).is_some_and(|hash| state.scripts.contains_key(&hash))
-        };
-        let known = args[2..].iter().map(|hash| Reply::Int(knows(hash).into()));
-        return Ok(Reply::Array(known.collect()));
-    }
-    if is_word(args[1], "FLUSH") {
-        let is_known = args.len() < 3 || is_word(args[2], "SYNC") || is_word(args[2], "ASYNC");
-        if args.len() > 3 || !is_known {
-            return Err("ERR SCRIPT FLUSH only support SYNC|ASYNC option".into());
-        }
-        state.scripts.clear();
-        return Ok(Reply::OK);
-    }
-    Err(unknown_subcommand(args))
+    state.scripts.clear();
+    Ok(Reply::OK)
 }

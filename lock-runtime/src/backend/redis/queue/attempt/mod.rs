@@ -60,6 +60,8 @@ impl RedisAttempt {
     /// session gets a message when the lock is free and nobody queues.
     pub(crate) fn notified(server: Arc<Server>, request: Request) -> Self {
         let once = Request {
+            // An earlier try may have been given up, and its clean-up be under way: that is not to meet this one.
+            owner: server.context.new_owner(),
             wait: Duration::ZERO,
             ..request
         };
