@@ -141,6 +141,9 @@ impl Way {
     }
 }
 
+/// A renewed lease is not shorter.
+const SHORTEST_RENEWED: Duration = Duration::from_secs(1);
+
 /// A call that nobody polls.
 type Forgotten = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -212,14 +215,15 @@ impl Caller {
         } else {
             self.chance.pick(&plan.waits)
         };
-        let keeps = matches!(way, Way::LeakedGuard | Way::Forgotten);
+        let lease = self.chance.pick(&plan.leases);
+        let keeps = matches!(way, Way::LeakedGuard | Way::Forgotten) || lease < SHORTEST_RENEWED;
         let mut lock = self
             .process
             .client
             .lock(key)
             .wait(wait)
             .strategy(strategy)
-            .lease(self.chance.pick(&plan.leases))
+            .lease(lease)
             .renew(!keeps && self.chance.percent(70));
         match way {
             Way::RunInBackground => lock = lock.release(Release::Background),
@@ -364,13 +368,14 @@ impl Caller {
             return tokio::task::yield_now().await;
         }
         let wait = self.chance.pick(&plan.waits);
+        let lease = self.chance.pick(&plan.leases);
         let locks = self
             .process
             .client
             .locks(keys.clone())
             .wait(wait)
-            .lease(self.chance.pick(&plan.leases))
-            .renew(self.chance.percent(70));
+            .lease(lease)
+            .renew(lease >= SHORTEST_RENEWED && self.chance.percent(70));
         let call = self.wanted(Way::Several, keys, wait, Strategy::Handoff);
         let this = self.clone();
         let calling = locks.run(async move {

@@ -112,7 +112,7 @@ struct Key {
     inside: BTreeMap<u64, Inside>,
     /// The highest token, and when it entered.
     highest: Option<(u64, u64)>,
-    /// When somebody entered or left last.
+    /// When somebody was seen inside last.
     moved: u64,
 }
 
@@ -391,10 +391,12 @@ impl Ledger {
     pub fn look(&self) {
         let now = self.history.now();
         let mut found = Vec::new();
-        let state = self.state();
-        for (key, this) in &state.keys {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        for (key, this) in &mut state.keys {
             let held = |inside: &Inside| !inside.hold.remaining().is_zero();
             if this.inside.values().any(held) {
+                this.moved = now;
                 continue;
             }
             // One that waits for several keys keeps those that it has.
@@ -402,6 +404,7 @@ impl Ledger {
                 call.waits && call.wanted.keys.len() > 1 && call.wanted.keys.contains(key)
             };
             if state.calls.values().any(keeps) {
+                this.moved = now;
                 continue;
             }
             let wants =
@@ -421,7 +424,7 @@ impl Ledger {
                 found.push(format!("call {} waits for {key}, which nobody holds", call.0));
             }
         }
-        drop(state);
+        drop(guard);
         for seen in found {
             self.violated("no waiter is forgotten beside a free lock", seen);
         }

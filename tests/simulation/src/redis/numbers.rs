@@ -80,7 +80,11 @@ pub(crate) fn write_double(out: &mut Vec<u8>, value: f64) {
     }
     if value.is_nan() {
         // The sign that the processor gives to 0/0.
-        out.extend_from_slice(if value.is_sign_negative() { b"-nan" } else { b"nan" });
+        out.extend_from_slice(if value.is_sign_negative() {
+            b"-nan"
+        } else {
+            b"nan"
+        });
         return;
     }
     if value.is_infinite() {
@@ -88,7 +92,9 @@ pub(crate) fn write_double(out: &mut Vec<u8>, value: f64) {
         return;
     }
     let scientific = format!("{value:.16e}");
-    let (mantissa, exponent) = scientific.split_once('e').expect("it was formatted with one");
+    let (mantissa, exponent) = scientific
+        .split_once('e')
+        .expect("it was formatted with one");
     let exponent: i32 = exponent.parse().expect("it was formatted as a number");
     let text = if (-4..17).contains(&exponent) {
         let places = usize::try_from(16 - exponent).unwrap_or_default();
@@ -151,7 +157,17 @@ mod tests {
 
     #[test]
     fn only_canonical_integers_are_read() {
-        for text in ["", "-", "-0", "+1", "01", " 1", "1 ", "9223372036854775808", "1.0"] {
+        for text in [
+            "",
+            "-",
+            "-0",
+            "+1",
+            "01",
+            " 1",
+            "1 ",
+            "9223372036854775808",
+            "1.0",
+        ] {
             assert_eq!(integer(text.as_bytes()), None, "{text}");
         }
         assert_eq!(integer(b"-9223372036854775808"), Some(i64::MIN));
@@ -162,7 +178,13 @@ mod tests {
         for text in ["", " 1", "1 ", "nan", "1e400", "1e-400", "x"] {
             assert_eq!(double(text.as_bytes()), None, "{text}");
         }
-        for (text, value) in [("0x10", 16.0), ("+1", 1.0), (".5", 0.5), ("5.", 5.0), ("0e9", 0.0)] {
+        for (text, value) in [
+            ("0x10", 16.0),
+            ("+1", 1.0),
+            (".5", 0.5),
+            ("5.", 5.0),
+            ("0e9", 0.0),
+        ] {
             assert_eq!(double(text.as_bytes()), Some(value), "{text}");
         }
         assert_eq!(double(b"-Infinity"), Some(f64::NEG_INFINITY));

@@ -87,7 +87,10 @@ impl Reply {
 fn write_line(out: &mut Vec<u8>, kind: u8, text: &str) {
     out.push(kind);
     let breaks = |byte| matches!(byte, b'\r' | b'\n');
-    out.extend(text.bytes().map(|byte| if breaks(byte) { b' ' } else { byte }));
+    out.extend(
+        text.bytes()
+            .map(|byte| if breaks(byte) { b' ' } else { byte }),
+    );
     out.extend_from_slice(b"\r\n");
 }
 

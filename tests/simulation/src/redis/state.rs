@@ -152,7 +152,10 @@ impl State {
         self.commands += 1;
         let reply = self.process(caller, args).unwrap_or_else(Reply::Error);
         // HELLO's own reply is in the protocol that it asks for.
-        let resp3 = self.clients.get(&caller.id).is_some_and(|client| client.resp3);
+        let resp3 = self
+            .clients
+            .get(&caller.id)
+            .is_some_and(|client| client.resp3);
         reply.write(self.outbox.buffer(caller.id), resp3);
     }
 
@@ -194,8 +197,8 @@ impl State {
         let queued = transaction.filter(|_| command.name == "exec");
         let grows = command.grows() || queued.is_some_and(|queued| queued.grows);
         let writes = command.writes() || queued.is_some_and(|queued| queued.writes);
-        let needs_data = !command.is_allowed_while_loading()
-            || queued.is_some_and(|queued| queued.needs_data);
+        let needs_data =
+            !command.is_allowed_while_loading() || queued.is_some_and(|queued| queued.needs_data);
         match self.mode {
             Mode::OutOfMemory if grows || queues => return Err(OUT_OF_MEMORY),
             Mode::ReadOnly if writes => return Err(READ_ONLY),

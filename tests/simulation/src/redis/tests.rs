@@ -73,7 +73,10 @@ fn commands_may_be_cut_anywhere() {
 fn lua_values_become_replies() {
     let mut world = World::new();
     for (script, reply) in [
-        ("return {1, 2.9, -2.9, 'a', nil, 'b'}", "*4\r\n:1\r\n:2\r\n:-2\r\n$1\r\na\r\n"),
+        (
+            "return {1, 2.9, -2.9, 'a', nil, 'b'}",
+            "*4\r\n:1\r\n:2\r\n:-2\r\n$1\r\na\r\n",
+        ),
         ("return {false, true, {}}", "*3\r\n_\r\n:1\r\n*0\r\n"),
         ("return {err = 'A b'}", "-A b\r\n"),
         ("return {ok = 'a'}", "+a\r\n"),
@@ -82,7 +85,10 @@ fn lua_values_become_replies() {
         ("return redis.error_reply('a')", "-ERR a\r\n"),
         ("return redis.error_reply('A b')", "-A b\r\n"),
         ("return redis.status_reply('a')", "+a\r\n"),
-        ("return tostring(redis.call('GET', 'none'))", "$5\r\nfalse\r\n"),
+        (
+            "return tostring(redis.call('GET', 'none'))",
+            "$5\r\nfalse\r\n",
+        ),
         ("return redis.call('PING').ok", "$4\r\nPONG\r\n"),
     ] {
         assert_eq!(world.eval(script, &[]), reply, "{script}");
@@ -95,11 +101,23 @@ fn replies_become_lua_values_of_resp2() {
     world.ask(&["ZADD", "z", "1.5", "a", "inf", "b"]);
     world.ask(&["HSET", "h", "f", "v"]);
     for (script, reply) in [
-        ("return type(redis.call('ZSCORE', 'z', 'a'))", "$6\r\nstring\r\n"),
-        ("return table.concat(redis.call('ZRANGE', 'z', 0, -1, 'WITHSCORES'), ' ')", "$11\r\na 1.5 b inf\r\n"),
-        ("return table.concat(redis.call('HGETALL', 'h'), ' ')", "$3\r\nf v\r\n"),
+        (
+            "return type(redis.call('ZSCORE', 'z', 'a'))",
+            "$6\r\nstring\r\n",
+        ),
+        (
+            "return table.concat(redis.call('ZRANGE', 'z', 0, -1, 'WITHSCORES'), ' ')",
+            "$11\r\na 1.5 b inf\r\n",
+        ),
+        (
+            "return table.concat(redis.call('HGETALL', 'h'), ' ')",
+            "$3\r\nf v\r\n",
+        ),
         ("return #redis.call('ZPOPMIN', 'none')", ":0\r\n"),
-        ("return redis.pcall('GET', 'h').err", "$65\r\nWRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
+        (
+            "return redis.pcall('GET', 'h').err",
+            "$65\r\nWRONGTYPE Operation against a key holding the wrong kind of value\r\n",
+        ),
     ] {
         assert_eq!(world.eval(script, &[]), reply, "{script}");
     }
@@ -108,8 +126,16 @@ fn replies_become_lua_values_of_resp2() {
 #[test]
 fn numbers_become_arguments() {
     let mut world = World::new();
-    for (number, text) in [("1e16", "10000000000000000"), ("1e17", "1e+17"), ("0.1", "0.10000000000000001"), ("-0", "-0")] {
-        let reply = world.eval(&format!("redis.call('SET', 'n', {number}) return redis.call('GET', 'n')"), &[]);
+    for (number, text) in [
+        ("1e16", "10000000000000000"),
+        ("1e17", "1e+17"),
+        ("0.1", "0.10000000000000001"),
+        ("-0", "-0"),
+    ] {
+        let reply = world.eval(
+            &format!("redis.call('SET', 'n', {number}) return redis.call('GET', 'n')"),
+            &[],
+        );
         assert_eq!(reply, format!("${}\r\n{text}\r\n", text.len()), "{number}");
     }
 }
@@ -120,16 +146,43 @@ fn errors_reach_the_client_with_their_own_code() {
     world.ask(&["HSET", "h", "f", "v"]);
     for (script, start) in [
         ("return redis.call('GET', 'h')", "-WRONGTYPE "),
-        ("local fine, held = pcall(redis.call, 'GET', 'h') error(held, 0)", "-WRONGTYPE "),
+        (
+            "local fine, held = pcall(redis.call, 'GET', 'h') error(held, 0)",
+            "-WRONGTYPE ",
+        ),
         ("error('a')", "-ERR user_script:1: a "),
-        ("x = 1", "-ERR user_script:1: Attempt to modify a readonly table "),
-        ("string.x = 1", "-ERR user_script:1: Attempt to modify a readonly table "),
-        ("return x", "-ERR user_script:1: Script attempted to access nonexistent global variable 'x' "),
-        ("redis.call('NONE')", "-ERR Unknown Redis command called from script "),
-        ("redis.call('GET')", "-ERR Wrong number of args calling Redis command from script "),
-        ("redis.call('SUBSCRIBE', 'a')", "-ERR This Redis command is not allowed from script "),
-        ("redis.call('GET', {})", "-ERR Lua redis lib command arguments must be strings or integers "),
-        ("return 1 2", "-ERR Error compiling script (new function): user_script:1: "),
+        (
+            "x = 1",
+            "-ERR user_script:1: Attempt to modify a readonly table ",
+        ),
+        (
+            "string.x = 1",
+            "-ERR user_script:1: Attempt to modify a readonly table ",
+        ),
+        (
+            "return x",
+            "-ERR user_script:1: Script attempted to access nonexistent global variable 'x' ",
+        ),
+        (
+            "redis.call('NONE')",
+            "-ERR Unknown Redis command called from script ",
+        ),
+        (
+            "redis.call('GET')",
+            "-ERR Wrong number of args calling Redis command from script ",
+        ),
+        (
+            "redis.call('SUBSCRIBE', 'a')",
+            "-ERR This Redis command is not allowed from script ",
+        ),
+        (
+            "redis.call('GET', {})",
+            "-ERR Lua redis lib command arguments must be strings or integers ",
+        ),
+        (
+            "return 1 2",
+            "-ERR Error compiling script (new function): user_script:1: ",
+        ),
     ] {
         let reply = world.eval(script, &[]);
         assert!(reply.starts_with(start), "{script}: {reply}");
@@ -155,7 +208,10 @@ fn keys_expire_before_a_script_or_after_it() {
     world.now += 1;
     assert_eq!(world.eval(script, &[]), "*2\r\n:0\r\n:-2\r\n");
     assert_eq!(
-        world.eval("redis.call('SET', 'b', 1, 'PX', 5) return redis.call('PTTL', 'b')", &[]),
+        world.eval(
+            "redis.call('SET', 'b', 1, 'PX', 5) return redis.call('PTTL', 'b')",
+            &[]
+        ),
         ":5\r\n"
     );
 }
@@ -198,7 +254,11 @@ fn a_server_that_loads_answers_only_what_needs_no_data() {
 fn a_connection_that_kills_itself_gets_its_reply_first() {
     let mut world = World::new();
     let id = world.id;
-    let bytes = [encode(&["CLIENT", "KILL", "ID", "1"]), encode(&["SET", "a", "1"])].concat();
+    let bytes = [
+        encode(&["CLIENT", "KILL", "ID", "1"]),
+        encode(&["SET", "a", "1"]),
+    ]
+    .concat();
     assert_eq!(
         world.redis.receive(id, &bytes, NOW),
         [Output::Bytes(id, b":1\r\n".to_vec()), Output::Closed(id)]
@@ -226,7 +286,10 @@ fn a_publisher_hears_its_own_message_before_its_reply() {
     let mut world = World::new();
     world.ask(&["SUBSCRIBE", "a"]);
     let message = ">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\nx\r\n";
-    assert_eq!(world.ask(&["PUBLISH", "a", "x"]), format!("{message}:1\r\n"));
+    assert_eq!(
+        world.ask(&["PUBLISH", "a", "x"]),
+        format!("{message}:1\r\n")
+    );
     assert_eq!(
         world.eval("redis.call('PUBLISH', 'a', 'x') return 5", &[]),
         format!("{message}:5\r\n")
@@ -238,14 +301,18 @@ fn a_restart_closes_connections_and_forgets_scripts() {
     let mut world = World::new();
     world.ask(&["SET", "a", "1"]);
     world.ask(&["SCRIPT", "LOAD", "return 1"]);
-    let closed = world.redis.restart("next".to_owned(), Persistence::Everything, NOW);
+    let closed = world
+        .redis
+        .restart("next".to_owned(), Persistence::Everything, NOW);
     assert_eq!(closed, [Output::Closed(world.id)]);
     assert_eq!(world.redis.connect(), ConnectionId(1));
     assert_eq!(world.ask(&["GET", "a"]), "$1\r\n1\r\n");
     let reply = world.ask(&["EVALSHA", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db", "0"]);
     assert_eq!(reply, "-NOSCRIPT No matching script. Please use EVAL.\r\n");
     assert!(world.ask(&["INFO", "server"]).contains("run_id:next\r\n"));
-    world.redis.restart("last".to_owned(), Persistence::Nothing, NOW);
+    world
+        .redis
+        .restart("last".to_owned(), Persistence::Nothing, NOW);
     assert_eq!(world.redis.keys(NOW), [""; 0]);
 }
 

@@ -106,5 +106,7 @@ pub(crate) fn active(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     let pattern = args.get(2).copied().unwrap_or(b"*");
     let channels = state.channels.keys();
     let matching = channels.filter(|channel| matches(pattern, channel));
-    Ok(Reply::Array(matching.map(|channel| Reply::bulk(channel)).collect()))
+    Ok(Reply::Array(
+        matching.map(|channel| Reply::bulk(channel)).collect(),
+    ))
 }

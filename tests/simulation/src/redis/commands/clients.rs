@@ -1,18 +1,15 @@
 //! Commands for connections.
 
 use super::{
-    super::{
-        ConnectionId,
-        data::Fault,
-        numbers::integer,
-        resp::Reply,
-        state::State,
-    },
+    super::{ConnectionId, data::Fault, numbers::integer, resp::Reply, state::State},
     Answer, Caller, SYNTAX, is_word,
 };
 
 pub(crate) fn hello(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
-    let mut resp3 = state.clients.get(&caller.id).is_some_and(|client| client.resp3);
+    let mut resp3 = state
+        .clients
+        .get(&caller.id)
+        .is_some_and(|client| client.resp3);
     if let Some(version) = args.get(1) {
         let version = integer(version);
         let version = version.ok_or("ERR Protocol version is not an integer or out of range")?;
@@ -40,7 +37,8 @@ pub(crate) fn hello(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer
         }
     }
     let id = i64::try_from(caller.id.0).unwrap_or(i64::MAX);
-    let texts = |key: &str, value: &str| (Reply::bulk(key.as_bytes()), Reply::bulk(value.as_bytes()));
+    let texts =
+        |key: &str, value: &str| (Reply::bulk(key.as_bytes()), Reply::bulk(value.as_bytes()));
     Ok(Reply::Map(vec![
         texts("server", "redis"),
         texts("version", super::server::VERSION),
@@ -106,7 +104,9 @@ pub(crate) fn kill(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer 
     if !is_word(filter, "ID") {
         return Err(SYNTAX);
     }
-    let id = integer(id).and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
+    let id = integer(id)
+        .and_then(|id| u64::try_from(id).ok())
+        .filter(|id| *id > 0);
     let id = id.ok_or(Fault::Borrowed("ERR client-id should be greater than 0"))?;
     let id = ConnectionId(id);
     let Some(client) = state.clients.get_mut(&id) else {

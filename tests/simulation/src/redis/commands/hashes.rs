@@ -36,14 +36,12 @@ pub(crate) fn hincrby(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     let by = integer_arg(args[3])?;
     let hash = data.hash_or_new(args[1], ms)?;
     let old = match value_of(hash, args[2]) {
-        Some(value) => {
-            integer(value).ok_or(Fault::Borrowed("ERR hash value is not an integer"))?
-        }
+        Some(value) => integer(value).ok_or(Fault::Borrowed("ERR hash value is not an integer"))?,
         None => 0,
     };
-    let new = old.checked_add(by).ok_or(Fault::Borrowed(
-        "ERR increment or decrement would overflow",
-    ))?;
+    let new = old
+        .checked_add(by)
+        .ok_or(Fault::Borrowed("ERR increment or decrement would overflow"))?;
     let mut text = Vec::with_capacity(20);
     write_integer(&mut text, new);
     match value_of(hash, args[2]) {
@@ -84,13 +82,17 @@ pub(crate) fn hdel(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
 pub(crate) fn hkeys(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     let hash = data.hash(args[1], ms)?;
     let fields = hash.into_iter().flatten();
-    Ok(Reply::Array(fields.map(|(name, _)| Reply::bulk(name)).collect()))
+    Ok(Reply::Array(
+        fields.map(|(name, _)| Reply::bulk(name)).collect(),
+    ))
 }
 
 pub(crate) fn hvals(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     let hash = data.hash(args[1], ms)?;
     let fields = hash.into_iter().flatten();
-    Ok(Reply::Array(fields.map(|(_, value)| Reply::bulk(value)).collect()))
+    Ok(Reply::Array(
+        fields.map(|(_, value)| Reply::bulk(value)).collect(),
+    ))
 }
 
 pub(crate) fn hgetall(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {

@@ -10,7 +10,9 @@ use super::{
 
 pub(crate) fn del(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     let keys = args[1..].iter();
-    Ok(Reply::count(keys.filter(|key| data.remove(key, ms)).count()))
+    Ok(Reply::count(
+        keys.filter(|key| data.remove(key, ms)).count(),
+    ))
 }
 
 pub(crate) fn exists(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
@@ -80,7 +82,8 @@ impl Conditions {
             };
             *condition = true;
         }
-        if conditions.if_none && (conditions.if_some || conditions.if_later || conditions.if_earlier)
+        if conditions.if_none
+            && (conditions.if_some || conditions.if_later || conditions.if_earlier)
         {
             return Err(
                 "ERR NX and XX, GT or LT options at the same time are not compatible".into(),
@@ -142,7 +145,9 @@ pub(crate) fn pttl(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
 }
 
 pub(crate) fn ttl(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
-    remaining(data, ms, args[1], |expires| ((expires - ms).max(0) + 500) / 1000)
+    remaining(data, ms, args[1], |expires| {
+        ((expires - ms).max(0) + 500) / 1000
+    })
 }
 
 pub(crate) fn pexpiretime(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
@@ -245,7 +250,12 @@ mod tests {
 
     #[test]
     fn patterns_match() {
-        for (pattern, text) in [("*", ""), ("a*c", "abbc"), ("?[b-d][^x]", "acy"), ("\\*", "*")] {
+        for (pattern, text) in [
+            ("*", ""),
+            ("a*c", "abbc"),
+            ("?[b-d][^x]", "acy"),
+            ("\\*", "*"),
+        ] {
             assert!(matches(pattern.as_bytes(), text.as_bytes()), "{pattern}");
         }
         for (pattern, text) in [("", "a"), ("a*c", "abb"), ("[^b]", "b"), ("\\*", "a")] {

@@ -7,13 +7,17 @@ use super::{
 
 pub(crate) fn lpush(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     let list = data.list_or_new(args[1], ms)?;
-    args[2..].iter().for_each(|item| list.push_front(item.to_vec()));
+    args[2..]
+        .iter()
+        .for_each(|item| list.push_front(item.to_vec()));
     Ok(Reply::count(list.len()))
 }
 
 pub(crate) fn rpush(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     let list = data.list_or_new(args[1], ms)?;
-    args[2..].iter().for_each(|item| list.push_back(item.to_vec()));
+    args[2..]
+        .iter()
+        .for_each(|item| list.push_back(item.to_vec()));
     Ok(Reply::count(list.len()))
 }
 

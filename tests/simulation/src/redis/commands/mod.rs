@@ -138,7 +138,9 @@ const fn server(
 
 /// A command whose subcommands are commands of their own.
 const fn container(name: &'static str) -> Command {
-    server(name, -2, CONTAINER, |_, _, args| Err(unknown_subcommand(args)))
+    server(name, -2, CONTAINER, |_, _, args| {
+        Err(unknown_subcommand(args))
+    })
 }
 
 /// By name.
@@ -155,7 +157,12 @@ static COMMANDS: &[Command] = &[
     server("client|setname", 3, NO_SCRIPT | LOADING, clients::setname),
     container("config"),
     server("config|get", -3, NO_SCRIPT | LOADING, server::config_get),
-    server("config|resetstat", 2, NO_SCRIPT | LOADING, server::config_set),
+    server(
+        "config|resetstat",
+        2,
+        NO_SCRIPT | LOADING,
+        server::config_set,
+    ),
     server("config|set", -4, NO_SCRIPT | LOADING, server::config_set),
     data("dbsize", 1, 0, keys::dbsize),
     data("decr", 2, WRITES | GROWS, strings::decr),
@@ -218,7 +225,12 @@ static COMMANDS: &[Command] = &[
     data("ttl", 2, 0, keys::ttl),
     data("type", 2, 0, keys::type_of),
     data("unlink", -2, WRITES, keys::del),
-    server("unsubscribe", -1, NO_SCRIPT | LOADING, channels::unsubscribe),
+    server(
+        "unsubscribe",
+        -1,
+        NO_SCRIPT | LOADING,
+        channels::unsubscribe,
+    ),
     data("zadd", -4, WRITES | GROWS, sorted_sets::zadd),
     data("zcard", 2, 0, sorted_sets::zcard),
     data("zcount", 4, 0, sorted_sets::zcount),
@@ -246,7 +258,10 @@ fn named(parts: &[&[u8]]) -> Option<&'static Command> {
     let mut lower = [0; 20];
     let mut length = 0;
     for part in parts {
-        lower.get_mut(length..)?.get_mut(..part.len())?.copy_from_slice(part);
+        lower
+            .get_mut(length..)?
+            .get_mut(..part.len())?
+            .copy_from_slice(part);
         length += part.len();
     }
     let lower = &mut lower[..length];
@@ -293,7 +308,13 @@ pub(crate) fn is_word(text: &[u8], word: &str) -> bool {
 /// The elements from `start` to `end`, both counted from the end where they are negative.
 pub(crate) fn index_range(start: i64, end: i64, count: usize) -> std::ops::Range<usize> {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
-    let absolute = |index: i64| if index < 0 { index.saturating_add(count) } else { index };
+    let absolute = |index: i64| {
+        if index < 0 {
+            index.saturating_add(count)
+        } else {
+            index
+        }
+    };
     let start = absolute(start).clamp(0, count);
     let end = absolute(end).saturating_add(1).clamp(start, count);
     usize::try_from(start).unwrap_or_default()..usize::try_from(end).unwrap_or_default()

@@ -41,9 +41,9 @@ pub(crate) fn select(_: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     match i32::try_from(index) {
         Ok(0) => Ok(Reply::OK),
         Ok(_) => Err("ERR DB index is out of range".into()),
-        Err(_) => Err(
-            "ERR value is out of range, value must between -2147483648 and 2147483647".into(),
-        ),
+        Err(_) => {
+            Err("ERR value is out of range, value must between -2147483648 and 2147483647".into())
+        }
     }
 }
 
@@ -60,7 +60,11 @@ pub(crate) fn time(_: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {
 pub(crate) fn info(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     let run_id = &state.run_id;
     let count = state.clients.len();
-    let role = if state.mode == Mode::ReadOnly { "slave" } else { "master" };
+    let role = if state.mode == Mode::ReadOnly {
+        "slave"
+    } else {
+        "master"
+    };
     let loading = u8::from(state.mode == Mode::Loading);
     let sections = [
         (
@@ -69,15 +73,27 @@ pub(crate) fn info(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
                 "# Server\r\nredis_version:{VERSION}\r\nredis_mode:standalone\r\nrun_id:{run_id}\r\n"
             ),
         ),
-        ("clients", format!("# Clients\r\nconnected_clients:{count}\r\n")),
-        ("memory", "# Memory\r\nmaxmemory_policy:noeviction\r\n".to_owned()),
-        ("persistence", format!("# Persistence\r\nloading:{loading}\r\n")),
+        (
+            "clients",
+            format!("# Clients\r\nconnected_clients:{count}\r\n"),
+        ),
+        (
+            "memory",
+            "# Memory\r\nmaxmemory_policy:noeviction\r\n".to_owned(),
+        ),
+        (
+            "persistence",
+            format!("# Persistence\r\nloading:{loading}\r\n"),
+        ),
         ("replication", format!("# Replication\r\nrole:{role}\r\n")),
     ];
     let wanted = |name: &str| {
         let any = ["all", "default", "everything"];
         let is_any = |arg: &&[u8]| any.iter().any(|any| is_word(arg, any));
-        args.len() == 1 || args[1..].iter().any(|arg| is_word(arg, name) || is_any(arg))
+        args.len() == 1
+            || args[1..]
+                .iter()
+                .any(|arg| is_word(arg, name) || is_any(arg))
     };
     let texts = sections.into_iter().filter(|(name, _)| wanted(name));
     let texts: Vec<String> = texts.map(|(_, text)| text).collect();
@@ -86,7 +102,9 @@ pub(crate) fn info(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
 
 /// Has no setting but what evicts keys.
 pub(crate) fn config_get(_: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
-    let policy = args[2..].iter().any(|name| is_word(name, "maxmemory-policy"));
+    let policy = args[2..]
+        .iter()
+        .any(|name| is_word(name, "maxmemory-policy"));
     let policy = policy.then(|| {
         let (name, value) = (b"maxmemory-policy", b"noeviction");
         (Reply::bulk(name), Reply::bulk(value))

@@ -67,7 +67,11 @@ pub(crate) fn zadd(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     let scores = pairs.iter().step_by(2).map(|score| double(score));
     let scores: Vec<f64> = scores.collect::<Option<_>>().ok_or(NOT_A_FLOAT)?;
     if data.sorted_set(args[1], ms)?.is_none() && options.if_present {
-        return Ok(if options.increments { Reply::Null } else { Reply::Int(0) });
+        return Ok(if options.increments {
+            Reply::Null
+        } else {
+            Reply::Int(0)
+        });
     }
     let set = data.sorted_set_or_new(args[1], ms)?;
     let (mut added, mut changed, mut last) = (0, 0, None);
@@ -136,7 +140,9 @@ fn ends(min: &[u8], max: &[u8]) -> Result<Ends, Fault> {
 pub(crate) fn zcount(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     let (min, max) = ends(args[2], args[3])?;
     let set = data.sorted_set(args[1], ms)?;
-    Ok(Reply::count(set.map_or(0, |set| set.ranks_of(min, max).len())))
+    Ok(Reply::count(
+        set.map_or(0, |set| set.ranks_of(min, max).len()),
+    ))
 }
 
 pub(crate) fn zrem(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
@@ -184,12 +190,7 @@ pub(crate) fn zpopmax(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
 
 type Popped = Option<(f64, std::sync::Arc<[u8]>)>;
 
-fn pop(
-    data: &mut DataSet,
-    ms: i64,
-    args: &[&[u8]],
-    next: fn(&mut SortedSet) -> Popped,
-) -> Answer {
+fn pop(data: &mut DataSet, ms: i64, args: &[&[u8]], next: fn(&mut SortedSet) -> Popped) -> Answer {
     if args.len() > 3 {
         return Err(SYNTAX);
     }
@@ -244,9 +245,11 @@ impl RangeOptions {
             }
         }
         if options.limit.is_some_and(|(_, count)| count != -1) && !options.by_score {
-            return Err("ERR syntax error, LIMIT is only supported in combination with either \
+            return Err(
+                "ERR syntax error, LIMIT is only supported in combination with either \
                         BYSCORE or BYLEX"
-                .into());
+                    .into(),
+            );
         }
         Ok(options)
     }
@@ -293,7 +296,11 @@ pub(crate) fn zrange(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     };
     let entries = entries.skip(skipped).take(most);
     Ok(if options.with_scores {
-        Reply::Scored(entries.map(|(score, member)| (member.clone(), *score)).collect())
+        Reply::Scored(
+            entries
+                .map(|(score, member)| (member.clone(), *score))
+                .collect(),
+        )
     } else {
         Reply::Array(entries.map(|(_, member)| Reply::bulk(member)).collect())
     })

@@ -29,7 +29,7 @@ pub(crate) fn mget(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
 }
 
 pub(crate) fn mset(data: &mut DataSet, _: i64, args: &[&[u8]]) -> Answer {
-    if args.len() % 2 == 0 {
+    if args.len().is_multiple_of(2) {
         return Err(wrong_number("mset"));
     }
     for pair in args[1..].chunks_exact(2) {
@@ -109,7 +109,10 @@ pub(crate) fn set(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     let options = SetOptions::parse(&args[3..])?;
     let expires = options.expires(ms)?;
     let entry = data.entry(key, ms);
-    let (exists, old_expiry) = (entry.is_some(), entry.as_ref().and_then(|entry| entry.expires));
+    let (exists, old_expiry) = (
+        entry.is_some(),
+        entry.as_ref().and_then(|entry| entry.expires),
+    );
     let reply = match entry.map(|entry| &entry.value) {
         _ if !options.gets => Reply::OK,
         Some(Value::Text(text)) => Reply::bulk(text),
@@ -119,7 +122,11 @@ pub(crate) fn set(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     if options.if_absent && exists || options.if_present && !exists {
         return Ok(if options.gets { reply } else { Reply::Null });
     }
-    let expires = if options.keeps_expiry { old_expiry } else { expires };
+    let expires = if options.keeps_expiry {
+        old_expiry
+    } else {
+        expires
+    };
     data.put(key, Value::Text(value.to_vec()), expires);
     Ok(reply)
 }
@@ -157,9 +164,9 @@ fn add(data: &mut DataSet, ms: i64, key: &[u8], by: i64) -> Answer {
         }
         Some(_) => return Err(WRONG_TYPE),
     };
-    let new = old.checked_add(by).ok_or(Fault::Borrowed(
-        "ERR increment or decrement would overflow",
-    ))?;
+    let new = old
+        .checked_add(by)
+        .ok_or(Fault::Borrowed("ERR increment or decrement would overflow"))?;
     match entry {
         Some(text) => {
             text.clear();

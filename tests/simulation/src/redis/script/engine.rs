@@ -12,7 +12,7 @@ use mlua::{Function, Lua, LuaOptions, StdLib, Table, Value, Variadic};
 use super::{
     super::{
         Mode,
-        commands::{Caller, Answer, find},
+        commands::{Answer, Caller, find},
         data::Fault,
         resp::Reply,
         state::{Hash, OUT_OF_MEMORY, READ_ONLY, State},
@@ -62,7 +62,9 @@ impl Engine {
         let lua = Lua::new_with(libraries, options)?;
         let send = lua.create_function(send)?;
         let sha1hex = lua.create_function(|lua, text: mlua::LuaString| {
-            let digest = sha1_smol::Sha1::from(&*text.as_bytes()).digest().to_string();
+            let digest = sha1_smol::Sha1::from(&*text.as_bytes())
+                .digest()
+                .to_string();
             lua.create_string(digest)
         })?;
         let located = lua.create_function(|lua, ()| Ok(current_line(lua)))?;
@@ -86,7 +88,12 @@ impl Engine {
         chunk.set_environment(self.environment.clone()).call(())
     }
 
-    fn run(&self, script: &Function, keys: &[&[u8]], values: &[&[u8]]) -> mlua::Result<(bool, Value)> {
+    fn run(
+        &self,
+        script: &Function,
+        keys: &[&[u8]],
+        values: &[&[u8]],
+    ) -> mlua::Result<(bool, Value)> {
         self.globals.raw_set("KEYS", self.texts(keys)?)?;
         self.globals.raw_set("ARGV", self.texts(values)?)?;
         self.run.call(script)
@@ -150,7 +157,10 @@ pub(super) fn run(
             wrote: false,
         }));
         let result = engine.run(&script, keys, values);
-        *state = RUNNING.take().expect("it stays until the script ends").state;
+        *state = RUNNING
+            .take()
+            .expect("it stays until the script ends")
+            .state;
         match result {
             Ok((true, value)) => Ok(to_reply(&value, 0)),
             Ok((false, error)) => Err(failed(hash, &error)),

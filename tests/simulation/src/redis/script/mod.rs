@@ -28,8 +28,10 @@ fn parse_hash(text: &[u8]) -> Option<Hash> {
     Some(hash)
 }
 
+type Split<'a> = (&'a [&'a [u8]], &'a [&'a [u8]]);
+
 /// The keys and the other arguments after their number.
-fn arguments<'a, 'b>(args: &'b [&'a [u8]]) -> Result<(&'b [&'a [u8]], &'b [&'a [u8]]), Fault> {
+fn arguments<'a>(args: &'a [&'a [u8]]) -> Result<Split<'a>, Fault> {
     let count = integer(args[2]).ok_or(NOT_AN_INTEGER)?;
     let Ok(count) = usize::try_from(count) else {
         return Err("ERR Number of keys can't be negative".into());

@@ -1,0 +1,342 @@
+//! Random calls of the project's own scripts, and what others do to the state of locks meanwhile.
+
+use std::sync::LazyLock;
+
+use proptest::{
+    prelude::*,
+    sample::{Index, select},
+};
+
+use crate::{
+    JUNK, Step,
+    pair::{Pair, START, STEP, words},
+};
+
+const FIXED_TIME: &str = "local real, micros = redis, table.remove(ARGV)
+local redis = setmetatable({}, { __index = real })
+redis.call = function(name, ...)
+  if name == 'TIME' then
+    return { string.sub(micros, 1, -7), tostring(tonumber(string.sub(micros, -6))) }
+  end
+  local reply = real.call(name, ...)
+  if name == 'PTTL' and reply > 0 then
+    return math.ceil(reply / 250) * 250
+  end
+  return reply
+end
+";
+macro_rules! part {
+    ($path:literal) => {
+        include_str!(concat!(
+            "../../../../lock-runtime/src/backend/redis/protocol/",
+            $path,
+            ".lua"
+        ))
+    };
+}
+
+/// The scripts as the engine puts them together, by the names that it gives them.
+pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
+    let (next_token, grant_next) = (part!("native/next_token"), part!("native/grant_next"));
+    let (mark, owner) = (part!("quorum/mark"), part!("redisson/owner"));
+    let grant = part!("redisson/grant");
+    let scripts: &[(&str, &[&str])] = &[
+        (
+            "acquire",
+            &[
+                part!("native/acquire_free"),
+                next_token,
+                grant_next,
+                part!("native/acquire"),
+            ],
+        ),
+        (
+            "multi_acquire",
+            &[next_token, grant_next, part!("native/multi_acquire")],
+        ),
+        (
+            "release",
+            &[
+                part!("native/release_last"),
+                next_token,
+                grant_next,
+                part!("native/release"),
+            ],
+        ),
+        ("retain", &[next_token, grant_next, part!("native/retain")]),
+        ("queue", &[next_token, grant_next, part!("native/queue")]),
+        ("leave", &[next_token, grant_next, part!("native/leave")]),
+        ("unsubscribe", &[part!("native/unsubscribe")]),
+        ("probe", &[next_token, grant_next, part!("native/probe")]),
+        ("renew", &[part!("native/renew")]),
+        ("status", &[part!("native/status")]),
+        ("quorum_probe", &[mark, part!("quorum/probe")]),
+        ("quorum_admit", &[mark, part!("quorum/admit")]),
+        ("quorum_take", &[next_token, mark, part!("quorum/take")]),
+        ("quorum_raise_token", &[part!("quorum/raise_token")]),
+        ("quorum_rejoin", &[mark, part!("quorum/rejoin")]),
+        (
+            "redisson_acquire",
+            &[next_token, owner, grant, part!("redisson/acquire")],
+        ),
+        (
+            "redisson_multi_acquire",
+            &[next_token, owner, grant, part!("redisson/multi_acquire")],
+        ),
+        ("redisson_release", &[owner, part!("redisson/release")]),
+        ("redisson_retain", &[owner, part!("redisson/retain")]),
+        ("redisson_leave", &[owner, part!("redisson/leave")]),
+        ("redisson_renew", &[owner, part!("redisson/renew")]),
+        ("redisson_status", &[owner, part!("redisson/status")]),
+    ];
+    let whole = |parts: &[&str]| [&[FIXED_TIME], parts].concat().concat();
+    scripts
+        .iter()
+        .map(|(name, parts)| (*name, whole(parts)))
+        .collect()
+});
+
+const SESSIONS: [&str; 3] = [
+    "5e5510000000000000000000000000a1",
+    "5e5510000000000000000000000000b2",
+    "5e5510000000000000000000000000c3",
+];
+const OWNERS: [&str; 3] = [
+    "0a0000000000000000000000000000a1",
+    "0b0000000000000000000000000000b2",
+    "0c0000000000000000000000000000c3",
+];
+const LOCKS: [&str; 3] = ["{lock:a}", "{lock:b}", "{lock:c}"];
+/// A call of a script, made of choices.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    script: usize,
+    locks: (usize, usize),
+    owner: usize,
+    session: usize,
+    lease: &'static str,
+    wait: &'static str,
+    claim: &'static str,
+    /// Selects the floor, the end of the request, the token, and the words of the script, by its digits.
+    choices: usize,
+    /// What stands in the place of an argument, or removes it.
+    junk: Option<(Index, Option<&'static str>)>,
+}
+
+/// Two of the three sessions may listen.
+pub(crate) fn channels() -> Vec<String> {
+    let digest = |session: &str| sha1(session.as_bytes());
+    let sessions = SESSIONS[..2].iter();
+    sessions
+        .map(|session| format!("lock:session:{}", digest(session)))
+        .collect()
+}
+
+fn sha1(bytes: &[u8]) -> String {
+    // The server's own digest is what scripts are called by.
+    sha1_smol::Sha1::from(bytes).digest().to_string()
+}
+
+impl Call {
+    /// The digit of the choices at this place.
+    fn choice<T: Copy>(&self, place: u32, of: &[T]) -> T {
+        of[self.choices / 10_usize.pow(place) % of.len()]
+    }
+
+    /// The command, with what only the server knows: the token of a grant.
+    pub(crate) fn command(&self, pair: &mut Pair) -> Vec<String> {
+        let (name, source) = &SCRIPTS[self.script];
+        let is_redisson = name.starts_with("redisson");
+        let lock = |lock: usize| {
+            if is_redisson {
+                format!("r{}", LOCKS[lock])
+            } else {
+                LOCKS[lock].to_owned()
+            }
+        };
+        let companion = |at: usize| {
+            let lock = lock(at);
+            if is_redisson {
+                format!("redisson_lock_token:{lock}")
+            } else {
+                format!("{lock}:queue")
+            }
+        };
+        let (one, other) = self.locks;
+        let (grant, fence, mark) = (
+            lock(one),
+            "{lock}:fence".to_owned(),
+            "{lock}:mark".to_owned(),
+        );
+        let claim_key = |at: usize| format!("{}:claim", lock(at));
+        let (owner, session) = (OWNERS[self.owner], SESSIONS[self.session]);
+        let (lease, wait, claim) = (self.lease, self.wait, self.claim);
+        let (now, second) = (pair.time, 1_000_000);
+        let floor = self.choice(0, &[0, now - second, now + second]).to_string();
+        let end = self.choice(
+            1,
+            &[
+                String::new,
+                || (START - 1).to_string(),
+                || (START * 2).to_string(),
+            ],
+        )();
+        // A grant names its token first; a lock of Redisson's has the newest of all, if it is free to have one.
+        let held = pair
+            .simulated
+            .get(if is_redisson { &fence } else { &grant }, START);
+        let held = held.unwrap_or_default();
+        let tokens = held.split('|').next().map(str::to_owned);
+        let token = tokens
+            .filter(|token| !token.is_empty())
+            .unwrap_or_else(|| "1".to_owned());
+        let tail = format!("{lease}|{session}|{owner}");
+        let member = format!("{owner}|{session}|{lease}|{wait}");
+        let marker = format!("notify|{session}");
+        let until = (now + self.choice(2, &[0, 1, 40]) * STEP * 1000).to_string();
+        let leave = self.choice(2, &["enter", "abandon"]);
+        let restart = self.choice(
+            2,
+            &["", "restart|", "restart|1", "restart|9900000000000000"],
+        );
+        let native = vec![grant.clone(), companion(one), fence.clone(), claim_key(one)];
+        let text = |texts: &[&str]| {
+            texts
+                .iter()
+                .map(|text| (*text).to_owned())
+                .collect::<Vec<String>>()
+        };
+        let (keys, mut args) = match name.trim_start_matches("redisson_") {
+            "acquire" => {
+                let mut args = text(&[&tail, lease, &floor, wait, claim, &end, &marker]);
+                args.truncate(self.choice(2, &[6, 6, 7]));
+                (native[..3].to_vec(), args)
+            }
+            "multi_acquire" => {
+                let keys = [&[fence][..], &native[..2], &[lock(other), companion(other)]].concat();
+                (keys, text(&[lease, &floor, claim, &end, &tail, &tail]))
+            }
+            "release" => (native, text(&[&format!("{token}|"), &floor, claim])),
+            "retain" => (native, text(&[&token, &until, lease, &floor, claim])),
+            "queue" => {
+                let neighbour =
+                    format!("{}|{session}|{lease}|{wait}", OWNERS[(self.owner + 1) % 3]);
+                (
+                    native,
+                    text(&[
+                        session, &floor, claim, &end, &member, "", &neighbour, &until,
+                    ]),
+                )
+            }
+            "leave" => (
+                native,
+                text(&[owner, &member, &floor, claim, leave, &tail, session]),
+            ),
+            "unsubscribe" => (vec![companion(one)], vec![marker]),
+            "probe" => {
+                let others = [lock(other), companion(other), claim_key(other)];
+                let keys = [&[fence, grant, companion(one), claim_key(one)][..], &others].concat();
+                (
+                    keys,
+                    text(&[session, &floor, claim, wait, &member, &member]),
+                )
+            }
+            "renew" => (
+                vec![grant, lock(other)],
+                text(&[restart, &token, lease, "1", "0"]),
+            ),
+            "status" => (native[..2].to_vec(), Vec::new()),
+            "quorum_probe" => (vec![mark, fence], text(&[lease, &floor])),
+            "quorum_admit" => (vec![mark, fence], text(&[&START.to_string(), wait, lease])),
+            "quorum_take" => (
+                vec![grant, fence, mark],
+                text(&[&tail, lease, &floor, &until]),
+            ),
+            "quorum_raise_token" => (vec![grant, fence], text(&[owner, &floor])),
+            "quorum_rejoin" => (
+                vec![grant, fence, mark],
+                text(&[&floor, &tail, lease, &until]),
+            ),
+            name => unreachable!("{name} is no script"),
+        };
+        if let Some((place, junk)) = self.junk.filter(|_| !args.is_empty()) {
+            let place = place.index(args.len());
+            match junk {
+                Some(junk) => args[place] = junk.to_owned(),
+                None => args.truncate(place),
+            }
+        }
+        args.push(now.to_string());
+        let start = text(&["EVALSHA", &sha1(source.as_bytes()), &keys.len().to_string()]);
+        [start, keys, args].concat()
+    }
+}
+
+pub(crate) fn call() -> impl Strategy<Value = Step> {
+    // Most belong to the native layout, where the state is richest.
+    let script = prop_oneof![3 => 0..10_usize, 1 => 10..15_usize, 1 => 15..SCRIPTS.len()];
+    let leases = &[
+        "10000", "10000", "10000", "30000", "500", "250", "0", "-5", "1500.5",
+    ];
+    let times = (
+        select(&leases[..]),
+        select(&["0", "5000", "60000"][..]),
+        select(&["5000", "500"][..]),
+    );
+    let junk = (
+        any::<Index>(),
+        proptest::option::weighted(0.8, select(JUNK)),
+    );
+    let junk = proptest::option::weighted(0.1, junk);
+    let who = ((0..3_usize, 0..3_usize), 0..3_usize, 0..3_usize);
+    (script, who, times, 0..1000_usize, junk).prop_map(|(script, who, times, choices, junk)| {
+        let ((locks, owner, session), (lease, wait, claim)) = (who, times);
+        Step::Script(Call {
+            script,
+            locks,
+            owner,
+            session,
+            lease,
+            wait,
+            claim,
+            choices,
+            junk,
+        })
+    })
+}
+
+/// What somebody else does to the state of locks.
+pub(crate) fn meddling() -> impl Strategy<Value = Step> {
+    let commands = [
+        "DEL {lock:a}",
+        "SET {lock:a} x",
+        "HSET {lock:a} f v",
+        "PERSIST {lock:a}",
+        "DEL {lock:a}:queue",
+        "ZADD {lock:a}:queue 5 x",
+        "SET {lock:a}:queue x",
+        "DEL {lock}:fence",
+        "SET {lock}:fence x",
+        "SET {lock}:fence 3",
+        "PEXPIRE {lock:a} 900000",
+        "SET redisson_lock_token:r{lock:a} 7",
+        "HSET redisson_lock_token:r{lock:a} f v",
+        "DEL r{lock:a}",
+        "HSET r{lock:a} 11111111-2222-4333-8444-555555555555:1 1",
+        "PERSIST r{lock:a}",
+        "SET r{lock:a} x",
+        "SET {lock}:mark x",
+        "SET {lock}:mark whole|1|10000",
+        "SET {lock}:mark lost|1800000000000000",
+        "DEL {lock}:mark",
+        "SET {lock:a} 5|10000|5e5510000000000000000000000000a1|0a0000000000000000000000000000a1 PX 20000",
+        "SUBSCRIBE lock:session:CHANNEL",
+        "UNSUBSCRIBE lock:session:CHANNEL",
+    ];
+    (select(commands.to_vec()), 0..3_usize, 0..2_usize).prop_map(|(command, lock, session)| {
+        let command = command.replace("{lock:a}", LOCKS[lock]);
+        Step::Command(words(
+            &command.replace("lock:session:CHANNEL", &channels()[session]),
+        ))
+    })
+}
