@@ -29,6 +29,7 @@ pub(crate) mod clock;
 pub(crate) mod shutdown;
 pub(crate) mod sync;
 pub(crate) mod thread;
+pub(crate) mod watched;
 
 /// How long a release that nobody awaits may be left to its caller's connection before the engine drives it.
 const HANDOFF_DELAY: Duration = Duration::from_millis(5);

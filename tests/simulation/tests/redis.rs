@@ -1,8 +1,8 @@
 //! The simulated server against a real one: the same random sequences of commands, and of calls of the project's own
 //! scripts, have the same replies, pushes and keys at both, byte for byte.
 //!
-//! `SIMULATION_SEQUENCES` is the number of sequences of each test, 400 without it. 10,000 take about a minute with
-//! `--release`, and a million belong into a night.
+//! `SIMULATION_SEQUENCES` is the number of sequences of each test, 400 without it. 10,000 take about a minute in a debug
+//! build, and a million belong into a night. From 10,000 on, every outcome that is listed has to have occurred.
 //!
 //! Time stands still at the simulated server, and nearly so at the real one, because a sequence takes it a few
 //! milliseconds: what is left of a lease is rounded up to [`STEP`](pair::STEP). Scripts get
@@ -94,7 +94,7 @@ enum Step {
     Pass(u64),
 }
 
-/// Compares random sequences, which have all of these outcomes.
+/// Compares random sequences. Many of them have all of these outcomes.
 fn run(steps: impl Strategy<Value = Vec<Step>>, outcomes: &[&'static str]) {
     let sequences = env::var("SIMULATION_SEQUENCES").ok();
     let cases = sequences.map_or(400, |cases| cases.parse().expect("a number of sequences"));
@@ -138,14 +138,19 @@ fn run(steps: impl Strategy<Value = Vec<Step>>, outcomes: &[&'static str]) {
         panic!("{error}");
     }
     let outcomes = pair.into_inner().outcomes;
-    if cases >= 400 {
+    if cases >= 10_000 {
         assert!(outcomes.values().all(|count| *count > 0), "{outcomes:?}");
     }
-    println!("{outcomes:?}");
 }
 
 fn mode() -> impl Strategy<Value = Step> {
-    select(&[Mode::Normal, Mode::OutOfMemory, Mode::ReadOnly][..]).prop_map(Step::Mode)
+    let modes = [
+        Mode::Normal,
+        Mode::Normal,
+        Mode::OutOfMemory,
+        Mode::ReadOnly,
+    ];
+    select(modes.to_vec()).prop_map(Step::Mode)
 }
 
 #[test]
@@ -168,7 +173,8 @@ fn commands_have_the_replies_and_effects_of_a_real_server() {
 
 #[test]
 fn scripts_have_the_replies_and_effects_of_a_real_server() {
-    let step = prop_oneof![20 => call(), 3 => meddling(), 3 => (1..50_u64).prop_map(Step::Pass), 1 => mode()];
+    let pass = prop_oneof![3 => 1..4_u64, 1 => 1..50_u64].prop_map(Step::Pass);
+    let step = prop_oneof![40 => call(), 5 => meddling(), 4 => pass, 1 => mode()];
     let listening = Step::Command([words("SUBSCRIBE"), channels()].concat());
     run(
         proptest::collection::vec(step, 1..40).prop_map(move |mut steps| {

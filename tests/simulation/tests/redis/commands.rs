@@ -133,10 +133,14 @@ const RETURNS: &[&str] = &[
     "type(redis.log)",
 ];
 
-fn argument(kind: &'static str) -> BoxedStrategy<String> {
+/// An argument of one of these commands.
+fn argument(command: &str, kind: &'static str) -> BoxedStrategy<String> {
     let of = |texts: &'static [&'static str]| select(texts).prop_map(str::to_owned).boxed();
     match kind {
-        "k" => of(&["a", "b", "c", "d"]),
+        // Most keys hold what the command asks for.
+        "k" if command.starts_with('H') => of(&["h", "h", "h", "h", "a"]),
+        "k" if command.starts_with('Z') => of(&["z", "z", "z", "z", "a"]),
+        "k" => of(&["a", "b", "b", "h", "z"]),
         "m" => of(&["x", "y", "z", "1"]),
         "v" => of(&["", "v", "w", "10", "-3", "9223372036854775806", "two words"]),
         "i" => of(&["0", "1", "2", "-1", "-2", "5", "100"]),
@@ -169,8 +173,11 @@ fn argument(kind: &'static str) -> BoxedStrategy<String> {
 }
 
 fn command() -> impl Strategy<Value = Vec<String>> {
-    let form =
-        select(FORMS).prop_flat_map(|form| form.split(' ').map(argument).collect::<Vec<_>>());
+    let form = select(FORMS).prop_flat_map(|form| {
+        form.split(' ')
+            .map(|kind| argument(form, kind))
+            .collect::<Vec<_>>()
+    });
     let junk = (
         any::<Index>(),
         proptest::option::of(select(JUNK)),
@@ -223,7 +230,7 @@ pub(crate) fn any_command() -> impl Strategy<Value = Step> {
     });
     let returned =
         select(RETURNS).prop_map(move |value| eval(format!("return ({value})"), words("a b")));
-    let left = argument("k").prop_map(move |key| {
+    let left = argument("TTL", "k").prop_map(move |key| {
         eval(
             "local left = redis.call('TTL', ARGV[1]) return left > 1e6 and 'long' or left"
                 .to_owned(),

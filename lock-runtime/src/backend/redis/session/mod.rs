@@ -15,10 +15,7 @@ use std::{
 };
 
 use lock_core::{backend::BackendError, key::LockName, lease::Moment};
-use tokio::{
-    runtime::Handle,
-    sync::{Notify, watch},
-};
+use tokio::{runtime::Handle, sync::Notify};
 
 use self::{subscribers::Subscribers, unanswered::Unanswered, waiters::Waiters};
 use crate::{
@@ -30,7 +27,7 @@ use crate::{
             outage::SessionPresence,
         },
     },
-    background::Context,
+    background::{Context, watched::Watched},
     events::TARGET,
 };
 
@@ -78,7 +75,7 @@ pub(crate) struct Session {
     driver: OnceLock<Weak<dyn Driver>>,
     /// Whether somebody was warned of messages that are not signed.
     forged: AtomicBool,
-    state: watch::Sender<State>,
+    state: Watched<State>,
     runtime: OnceLock<Handle>,
     /// The callers that queue.
     pub(crate) waiters: Waiters,
@@ -111,7 +108,7 @@ impl Session {
             context: context.clone(),
             driver: OnceLock::new(),
             forged: AtomicBool::new(false),
-            state: watch::Sender::new(State::Connecting),
+            state: Watched::new(State::Connecting),
             runtime: OnceLock::new(),
             waiters: Waiters::default(),
             unanswered: Unanswered::default(),
@@ -170,7 +167,7 @@ impl Session {
 
     /// The connection, if there is one right now.
     pub(crate) fn connected(&self) -> Option<Arc<Connection>> {
-        match &*self.state.borrow() {
+        match &*self.state.get() {
             State::Up(connection) if !connection.health.is_broken() => Some(connection.clone()),
             _ => None,
         }
@@ -178,7 +175,7 @@ impl Session {
 
     /// The connection that was made last, if it was not given up: also one that is broken.
     pub(crate) fn latest(&self) -> Option<Arc<Connection>> {
-        match &*self.state.borrow() {
+        match &*self.state.get() {
             State::Up(connection) => Some(connection.clone()),
             State::Connecting | State::Ended => None,
         }
@@ -189,39 +186,30 @@ impl Session {
         if let Some(connection) = self.connected() {
             return Ok(connection);
         }
-        let mut state = self.state.subscribe();
-        loop {
-            match &*state.borrow_and_update() {
-                State::Up(connection) if !connection.health.is_broken() => {
-                    return Ok(connection.clone());
-                }
-                State::Ended => return Err(BackendError::ShutDown),
-                _ => {}
-            }
-            if state.changed().await.is_err() {
-                return Err(BackendError::ShutDown);
-            }
-        }
+        let settled = |state: &State| match state {
+            State::Up(connection) if !connection.health.is_broken() => Some(Ok(connection.clone())),
+            State::Ended => Some(Err(BackendError::ShutDown)),
+            State::Connecting | State::Up(_) => None,
+        };
+        self.state.until(settled).await
     }
 
     /// Ends when another connection has come after this one; never, if none does.
     pub(crate) async fn succeeds(&self, previous: &Identity) {
         let is_new = |state: &State| match state {
-            State::Up(connection) => connection.identity != *previous,
-            State::Connecting | State::Ended => false,
+            State::Up(connection) if connection.identity != *previous => Some(()),
+            State::Up(_) | State::Connecting | State::Ended => None,
         };
-        if self.state.subscribe().wait_for(is_new).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        self.state.until(is_new).await;
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        matches!(&*self.state.borrow(), State::Ended)
+        matches!(&*self.state.get(), State::Ended)
     }
 
     /// Ends the session: nobody can connect or wait any more.
     pub(crate) fn end(&self) {
-        let last = self.state.send_replace(State::Ended);
+        let last = self.state.replace(State::Ended);
         if let State::Up(connection) = last {
             connection.health.mark_broken();
         }
@@ -261,7 +249,7 @@ impl Session {
 
     /// Whether nobody waits here, and no command is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        let quiet = match &*self.state.borrow() {
+        let quiet = match &*self.state.get() {
             State::Up(connection) => connection.health.is_idle(),
             State::Connecting | State::Ended => false,
         };
@@ -298,7 +286,6 @@ impl Ending {
         let mut previous: Option<Identity> = None;
         let mut demoted = false;
         let mut backoff = BACKOFF.0;
-        let mut state = self.session.state.subscribe();
         loop {
             if self.driver.strong_count() == 0 {
                 return;
@@ -324,14 +311,9 @@ impl Ending {
                     tracing::debug!(target: TARGET, server = %self.connector.address(), channel = self.session.channel, "connected");
                     backoff = BACKOFF.0;
                     previous = Some(connection.identity.clone());
-                    let up = self.session.state.send_if_modified(|state| {
-                        let connecting = matches!(state, State::Connecting);
-                        if connecting {
-                            *state = State::Up(connection.clone());
-                        }
-                        connecting
-                    });
-                    if !up {
+                    let connecting = |state: &State| matches!(state, State::Connecting);
+                    let up = State::Up(connection.clone());
+                    if self.session.state.replace_if(connecting, up).is_none() {
                         return;
                     }
                     self.session.requeue(None);
@@ -352,13 +334,8 @@ impl Ending {
                     }
                     drop(connection);
                     tracing::debug!(target: TARGET, channel = self.session.channel, "connection lost");
-                    self.session.state.send_if_modified(|state| {
-                        let up = matches!(state, State::Up(_));
-                        if up {
-                            *state = State::Connecting;
-                        }
-                        up
-                    });
+                    let up = |state: &State| matches!(state, State::Up(_));
+                    self.session.state.replace_if(up, State::Connecting);
                     if demoted {
                         self.connector.context.sleep(BACKOFF.1).await;
                     }
@@ -370,10 +347,11 @@ impl Ending {
                     self.connector.outages.note(error);
                     let pause = self.connector.context.sleep(backoff);
                     backoff = (backoff * 2).min(BACKOFF.1);
+                    let ended = |state: &State| matches!(state, State::Ended).then_some(());
                     tokio::select! {
                         biased;
                         () = pause => {}
-                        _ = state.wait_for(|state| matches!(state, State::Ended)) => {}
+                        () = self.session.state.until(ended) => {}
                     }
                 }
             }

@@ -8,9 +8,8 @@ use std::{
 };
 
 use lock_core::lease::Moment;
-use tokio::sync::watch;
 
-use crate::background::{Context, sync::lock};
+use crate::background::{Context, sync::lock, watched::Watched};
 
 /// How long a server counts as not ready that could not carry out a command: those who wait ask it again much sooner.
 const NOT_READY_AGE: Duration = Duration::from_secs(1);
@@ -30,7 +29,7 @@ impl Readiness {
 }
 
 /// The answer to a question; `None` while it is under way.
-type Answer = watch::Receiver<Option<bool>>;
+type Answer = Arc<Watched<Option<bool>>>;
 
 /// The newest question, which all share who ask meanwhile, and how long it may take.
 #[derive(Debug, Default)]
@@ -45,9 +44,8 @@ impl Liveness {
         asking: impl Future<Output = bool> + Send + 'static,
         has_heard_since: impl Fn(Moment) -> bool + Send + 'static,
     ) -> bool {
-        let mut answer = self.join_or_ask(context, within, asking, has_heard_since);
-        let answered = answer.wait_for(Option::is_some).await;
-        answered.is_ok_and(|answered| *answered == Some(true))
+        let answer = self.join_or_ask(context, within, asking, has_heard_since);
+        answer.until(|answered| *answered).await
     }
 
     fn join_or_ask(
@@ -60,21 +58,21 @@ impl Liveness {
         let mut liveness = lock(&self.0);
         if let Some((patience, answer)) = &*liveness
             && *patience == within
-            && answer.borrow().is_none()
+            && answer.get().is_none()
         {
             return answer.clone();
         }
-        let (answer, receiver) = watch::channel(None);
-        *liveness = Some((within, receiver.clone()));
+        let answer = Answer::default();
+        *liveness = Some((within, answer.clone()));
+        let answers = answer.clone();
         let engine = context.clone();
         // On the engine, which reads what has come before it looks at the time.
         context.spawn(async move {
             let began = engine.now();
             let answered = engine.timeout_at(began + within, asking).await;
             // On a busy machine the answer may come late, while others hear theirs.
-            let answers = answered == Some(true) || has_heard_since(began);
-            answer.send_replace(Some(answers));
+            answers.replace(Some(answered == Some(true) || has_heard_since(began)));
         });
-        receiver
+        answer
     }
 }

@@ -1,0 +1,70 @@
+//! A value that others await: those who wait are woken in the order in which they began to.
+
+use std::{
+    fmt,
+    pin::pin,
+    sync::{Mutex, MutexGuard},
+};
+
+use tokio::sync::Notify;
+
+use crate::background::sync::lock;
+
+/// A value that others await.
+#[derive(Default)]
+pub(crate) struct Watched<T> {
+    value: Mutex<T>,
+    changed: Notify,
+}
+
+impl<T: fmt::Debug> fmt::Debug for Watched<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
+}
+
+impl<T> Watched<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self {
+            value: Mutex::new(value),
+            changed: Notify::new(),
+        }
+    }
+
+    /// The value as it is.
+    pub(crate) fn get(&self) -> MutexGuard<'_, T> {
+        lock(&self.value)
+    }
+
+    /// Replaces the value if `may` allows it, and returns the one before.
+    pub(crate) fn replace_if(&self, may: impl FnOnce(&T) -> bool, value: T) -> Option<T> {
+        let replaced = {
+            let mut now = lock(&self.value);
+            may(&now).then(|| std::mem::replace(&mut *now, value))
+        };
+        if replaced.is_some() {
+            self.changed.notify_waiters();
+        }
+        replaced
+    }
+
+    /// Replaces the value, and returns the one before.
+    pub(crate) fn replace(&self, value: T) -> T {
+        let before = std::mem::replace(&mut *lock(&self.value), value);
+        self.changed.notify_waiters();
+        before
+    }
+
+    /// Ends when `find` finds something in the value.
+    pub(crate) async fn until<R>(&self, mut find: impl FnMut(&T) -> Option<R>) -> R {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let found = find(&lock(&self.value));
+            match found {
+                Some(found) => return found,
+                None => changed.await,
+            }
+        }
+    }
+}
