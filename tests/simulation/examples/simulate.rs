@@ -4,6 +4,7 @@
 //! - `--seconds N`, `--minutes N`: for how long (10 s).
 //! - `--from N`: the first seed (drawn from the time of day).
 //! - `--threads N`: how many seeds run at once (one for each core).
+//! - `--first`: ends with the first seed that fails, as it is.
 //! - `--seed N [--steps 3,0,1]`: that seed alone, or the smaller plan at the end of these steps, with its timeline.
 //!
 //! The plan of a seed that fails is made smaller. Its timeline is in `target/simulation`.
@@ -47,8 +48,13 @@ fn main() -> ExitCode {
         .map_or(0, |since| since.as_secs() % 1_000_000 * 1_000);
     let mut threads = thread::available_parallelism().map_or(1, usize::from);
     let (mut seed, mut steps) = (None, Vec::new());
+    let mut first = false;
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
+        if arg == "--first" {
+            first = true;
+            continue;
+        }
         let value = args.next().unwrap_or_default();
         let number = || value.parse::<u64>().unwrap_or_else(|_| panic!("{arg} takes a number"));
         match arg.as_str() {
@@ -66,7 +72,7 @@ fn main() -> ExitCode {
     }
     match seed {
         Some(seed) => one(seed, &steps),
-        None => many(from, threads, time),
+        None => many(from, threads, time, first),
     }
 }
 
@@ -84,7 +90,7 @@ fn one(seed: u64, steps: &[usize]) -> ExitCode {
 }
 
 /// As many seeds as there is time for.
-fn many(from: u64, threads: usize, time: Duration) -> ExitCode {
+fn many(from: u64, threads: usize, time: Duration, first: bool) -> ExitCode {
     let began = Instant::now();
     let (next, over) = (AtomicU64::new(from), AtomicBool::new(false));
     let total = Mutex::new(Total::default());
@@ -92,8 +98,11 @@ fn many(from: u64, threads: usize, time: Duration) -> ExitCode {
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while began.elapsed() < time {
-                    carry_out(next.fetch_add(1, Ordering::Relaxed), &total);
+                while began.elapsed() < time && !over.load(Ordering::Acquire) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if !carry_out(seed, &total, !first) && first {
+                        break;
+                    }
                 }
                 over.store(true, Ordering::Release);
             });
@@ -118,7 +127,8 @@ fn many(from: u64, threads: usize, time: Duration) -> ExitCode {
     ExitCode::from(u8::from(!total.failed.is_empty()))
 }
 
-fn carry_out(seed: u64, total: &Mutex<Total>) {
+/// One seed. False if it fails; then a smaller plan is looked for.
+fn carry_out(seed: u64, total: &Mutex<Total>, smaller: bool) -> bool {
     let plan = Plan::of(seed);
     let outcome = run(&plan, false);
     let first = outcome.violations.first().cloned();
@@ -130,8 +140,12 @@ fn carry_out(seed: u64, total: &Mutex<Total>) {
         total.passed += outcome.passed;
         total.failed.extend(first.as_ref().map(|_| seed));
     }
+    let holds = first.is_none();
     if let Some(violation) = first {
         println!("seed {seed}: {violation}");
+        if !smaller {
+            return false;
+        }
         let shrunk = shrink(&plan, violation.promise);
         let outcome = run(&shrunk.plan, true);
         let steps: Vec<_> = shrunk.steps.iter().map(ToString::to_string).collect();
@@ -141,6 +155,7 @@ fn carry_out(seed: u64, total: &Mutex<Total>) {
             write_timeline(&shrunk.plan, &outcome.violations, &outcome.lines)
         );
     }
+    holds
 }
 
 fn tell(total: &Mutex<Total>, elapsed: Duration) {

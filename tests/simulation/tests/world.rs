@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lock_simulation::{plan::Plan, world::run};
+use lock_runtime::Strategy;
+use lock_simulation::{callers::Way, faults::Fault, plan::Plan, world::run};
 
 /// Byte for byte, with every message.
 #[test]
@@ -30,7 +31,31 @@ fn seeds_that_once_failed_hold() {
     }
 }
 
-const CORPUS: &[u64] = &[];
+/// A try of a notified call is given up, because its caller does not come back for its answer: what cleans up after it
+/// gives nothing back of the next try.
+#[test]
+fn notified_calls_are_polled_late_at_a_server_that_stops() {
+    for seed in 0..100 {
+        let plan = Plan {
+            processes: 2,
+            keys: 2,
+            tasks: 1,
+            delay: 10,
+            leases: vec![Duration::from_secs(2), Duration::from_secs(3)],
+            waits: vec![Duration::from_secs(10)],
+            strategies: vec![Strategy::Notify],
+            ways: vec![Way::Try, Way::Buffered],
+            slow: 0,
+            body: 50,
+            faults: vec![Fault::Stop],
+            calm: 300,
+            ..Plan::of(seed)
+        };
+        assert_eq!(run(&plan, false).violations, [], "seed {seed}");
+    }
+}
+
+const CORPUS: &[u64] = &[1229];
 
 #[test]
 fn new_seeds_hold() {

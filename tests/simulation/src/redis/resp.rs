@@ -100,7 +100,8 @@ fn write_header(out: &mut Vec<u8>, kind: u8, value: i64) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn write_length(out: &mut Vec<u8>, kind: u8, length: usize) {
+/// Writes how many items follow.
+pub(crate) fn write_length(out: &mut Vec<u8>, kind: u8, length: usize) {
     write_header(out, kind, i64::try_from(length).unwrap_or(i64::MAX));
 }
 

@@ -106,6 +106,10 @@ impl State {
         self.outbox.0.push(Output::Closed(id));
     }
 
+    pub(crate) fn speaks_resp3(&self, id: ConnectionId) -> bool {
+        self.clients.get(&id).is_some_and(|client| client.resp3)
+    }
+
     /// The transaction that a connection has begun.
     pub(crate) fn transaction(&mut self, id: ConnectionId) -> &mut Option<Transaction> {
         &mut self.clients.entry(id).or_default().transaction
@@ -152,10 +156,7 @@ impl State {
         self.commands += 1;
         let reply = self.process(caller, args).unwrap_or_else(Reply::Error);
         // HELLO's own reply is in the protocol that it asks for.
-        let resp3 = self
-            .clients
-            .get(&caller.id)
-            .is_some_and(|client| client.resp3);
+        let resp3 = self.speaks_resp3(caller.id);
         reply.write(self.outbox.buffer(caller.id), resp3);
     }
 

@@ -294,6 +294,9 @@ fn a_publisher_hears_its_own_message_before_its_reply() {
         world.eval("redis.call('PUBLISH', 'a', 'x') return 5", &[]),
         format!("{message}:5\r\n")
     );
+    world.ask(&["MULTI"]);
+    world.ask(&["PUBLISH", "a", "x"]);
+    assert_eq!(world.ask(&["EXEC"]), format!("*1\r\n{message}:1\r\n"));
 }
 
 #[test]

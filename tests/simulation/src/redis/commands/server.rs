@@ -5,7 +5,7 @@ use super::{
         Mode,
         data::Fault,
         numbers::write_integer,
-        resp::Reply,
+        resp::{Reply, write_length},
         state::{State, Transaction},
     },
     Answer, Caller, find, integer_arg, is_word, wrong_number,
@@ -140,11 +140,18 @@ pub(crate) fn exec(state: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {
             "EXECABORT Transaction discarded because of previous errors.",
         ));
     }
-    let mut replies = Vec::with_capacity(transaction.queued.len());
+    // Each reply is written at once: what its command publishes to this connection comes right before it.
+    write_length(
+        state.outbox.buffer(caller.id),
+        b'*',
+        transaction.queued.len(),
+    );
     for command in &transaction.queued {
         let args: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
         let answer = find(&args).and_then(|command| command.run(state, caller, &args));
-        replies.push(answer.unwrap_or_else(Reply::Error));
+        let resp3 = state.speaks_resp3(caller.id);
+        let reply = answer.unwrap_or_else(Reply::Error);
+        reply.write(state.outbox.buffer(caller.id), resp3);
     }
-    Ok(Reply::Array(replies))
+    Ok(Reply::Many(Vec::new()))
 }
