@@ -1,7 +1,8 @@
 //! Breaks the engine by one small change after the other, in a copy of the sources, and shows that the tests notice:
 //! for a promise its own tests and no others, for a row of the fault matrix each of its tests.
 //!
-//! `cargo run --bin mutants`, or `-- row_2` for the mutants that tests beginning so catch.
+//! `cargo run --bin mutants`, or `-- row_2` for the mutants that tests beginning so catch. With `-- --simulate`, and
+//! `-- --simulate row_2`, the simulation is asked instead: two minutes for each mutant of what it runs.
 
 use std::{
     collections::BTreeSet,
@@ -11,9 +12,18 @@ use std::{
 
 use patches::{Patch, Suite};
 
+mod simulated;
+
 fn main() -> ExitCode {
-    let only = std::env::args().nth(1).unwrap_or_default();
-    match run(&only) {
+    let mut args = std::env::args().skip(1).peekable();
+    let simulates = args.next_if(|arg| arg == "--simulate").is_some();
+    let only = args.next().unwrap_or_default();
+    let done = if simulates {
+        simulated::run(&only)
+    } else {
+        run(&only)
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -71,7 +81,7 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     patch.revert(copy)?;
     let own = |red: &str, test: &str| match patch.suite {
         // The module is the promise.
-        Suite::Promises | Suite::Options | Suite::Soak => red.starts_with(test),
+        Suite::Promises | Suite::Options | Suite::Simulation | Suite::Soak => red.starts_with(test),
         Suite::Faults => red.contains(test),
     };
     let asleep = |test: &&str| !outcome.failed.iter().any(|red| own(red, test));
@@ -93,7 +103,7 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
 }
 
 /// Copies what git tracks, so that the copy's own target directory stays.
-fn copy_sources(source: &Path, copy: &Path) {
+pub(crate) fn copy_sources(source: &Path, copy: &Path) {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
         .current_dir(source)
@@ -127,7 +137,7 @@ fn run_tests(tree: &Path, suite: Suite, tests: &[&str]) -> Outcome {
     let tests = match suite {
         Suite::Soak => return soak(tree, tests),
         Suite::Promises => &[],
-        Suite::Faults | Suite::Options => tests,
+        Suite::Faults | Suite::Options | Suite::Simulation => tests,
     };
     let run = ["test", "--test", suite.name(), "--", "--test-threads=2"];
     let run = [&run, tests].concat();
@@ -170,7 +180,7 @@ fn soak(tree: &Path, tests: &[&str]) -> Outcome {
 }
 
 /// What cargo prints in this tree.
-fn cargo(tree: &Path, args: &[&str]) -> String {
+pub(crate) fn cargo(tree: &Path, args: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
         .args(args)
         .current_dir(tree)

@@ -25,13 +25,21 @@ pub enum Suite {
     Faults,
     /// The named tests of options.
     Options,
+    /// The named tests of the simulation.
+    Simulation,
     /// A soak of a minute, `calm` or with `faults`.
     Soak,
 }
 
 impl Suite {
     /// In the order in which they are run.
-    pub const ALL: [Self; 4] = [Self::Promises, Self::Faults, Self::Options, Self::Soak];
+    pub const ALL: [Self; 5] = [
+        Self::Promises,
+        Self::Faults,
+        Self::Options,
+        Self::Simulation,
+        Self::Soak,
+    ];
 
     /// The name in a header, and that of the test target.
     #[must_use]
@@ -40,6 +48,7 @@ impl Suite {
             Self::Promises => "promises",
             Self::Faults => "faults",
             Self::Options => "options",
+            Self::Simulation => "simulation",
             Self::Soak => "soak",
         }
     }
@@ -88,6 +97,17 @@ impl Patch {
     #[must_use]
     pub fn is_for(&self, test: &str) -> bool {
         self.caught_by.iter().any(|name| name.starts_with(test))
+    }
+
+    /// The files that it changes.
+    ///
+    /// # Panics
+    /// If the file cannot be read any more.
+    #[must_use]
+    pub fn changes(&self) -> Vec<String> {
+        let text = fs::read_to_string(&self.file).expect("a patch can be read");
+        let files = text.lines().filter_map(|line| line.strip_prefix("+++ b/"));
+        files.map(str::to_owned).collect()
     }
 
     /// Tells whether the patch fits the sources of a folder.
@@ -174,7 +194,12 @@ mod tests {
 
     #[test]
     fn every_test_that_has_to_notice_exists() {
-        for suite in [Suite::Promises, Suite::Faults, Suite::Options] {
+        for suite in [
+            Suite::Promises,
+            Suite::Faults,
+            Suite::Options,
+            Suite::Simulation,
+        ] {
             let mut files = Vec::new();
             sources(
                 &support::root().join("tests").join(suite.name()),

@@ -56,7 +56,11 @@ fn main() -> ExitCode {
             continue;
         }
         let value = args.next().unwrap_or_default();
-        let number = || value.parse::<u64>().unwrap_or_else(|_| panic!("{arg} takes a number"));
+        let number = || {
+            value
+                .parse::<u64>()
+                .unwrap_or_else(|_| panic!("{arg} takes a number"))
+        };
         match arg.as_str() {
             "--seconds" => time = Duration::from_secs(number()),
             "--minutes" => time = Duration::from_secs(60 * number()),
@@ -81,7 +85,10 @@ fn one(seed: u64, steps: &[usize]) -> ExitCode {
     let plan = follow(seed, steps);
     println!("{plan:#?}");
     let outcome = run(&plan, true);
-    println!("{}", write_timeline(&plan, &outcome.violations, &outcome.lines));
+    println!(
+        "{}",
+        write_timeline(&plan, &outcome.violations, &outcome.lines)
+    );
     println!("{:#?}", outcome.counts);
     for violation in &outcome.violations {
         println!("{violation}");
@@ -169,7 +176,13 @@ fn tell(total: &Mutex<Total>, elapsed: Duration) {
         total.counts.entered,
         total.commands,
         total.passed / 1_000,
-        total.counts.faults.iter().filter(|(name, _)| **name != "over").map(|(_, count)| count).sum::<u64>(),
+        total
+            .counts
+            .faults
+            .iter()
+            .filter(|(name, _)| **name != "over")
+            .map(|(_, count)| count)
+            .sum::<u64>(),
         total.failed.len(),
     );
 }

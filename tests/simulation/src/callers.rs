@@ -67,7 +67,10 @@ pub enum Way {
 impl Process {
     /// Drops the calls that were forgotten.
     pub fn drop_forgotten(&self) {
-        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut forgotten = self
+            .forgotten
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let forgotten = std::mem::take(&mut *forgotten);
         drop(forgotten);
     }

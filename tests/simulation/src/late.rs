@@ -81,7 +81,11 @@ impl<F: Future> Future for Late<F> {
         if this.longest == 0 {
             return this.inner.as_mut().poll(cx);
         }
-        *this.woken.outer.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+        *this
+            .woken
+            .outer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
         loop {
             if let Some(pause) = &mut this.pause {
                 if pause.as_mut().poll(cx).is_pending() {
@@ -99,7 +103,8 @@ impl<F: Future> Future for Late<F> {
             }
             this.woken.is.store(false, Ordering::Release);
             let waker = Waker::from(this.woken.clone());
-            if let Poll::Ready(output) = this.inner.as_mut().poll(&mut Context::from_waker(&waker)) {
+            if let Poll::Ready(output) = this.inner.as_mut().poll(&mut Context::from_waker(&waker))
+            {
                 return Poll::Ready(output);
             }
         }

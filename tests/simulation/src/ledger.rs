@@ -186,7 +186,9 @@ impl Ledger {
         let at = self.history.now();
         self.history
             .add(|| "judge".into(), || format!("{promise}: {seen}"));
-        self.state().violations.push(Violation { at, promise, seen });
+        self.state()
+            .violations
+            .push(Violation { at, promise, seen });
     }
 
     /// A call begins.
@@ -407,8 +409,9 @@ impl Ledger {
                 this.moved = now;
                 continue;
             }
-            let wants =
-                |call: &&Call| call.waits && call.wanted.keys.len() == 1 && call.wanted.keys[0] == *key;
+            let wants = |call: &&Call| {
+                call.waits && call.wanted.keys.len() == 1 && call.wanted.keys[0] == *key
+            };
             let slow = state.calls.values().filter(wants);
             let slow = slow.filter(|call| !call.wanted.prompt).count() as u64;
             let patience = 1_000 + CLAIM * (1 + slow);
@@ -421,7 +424,10 @@ impl Ledger {
                     && quiet < now
             });
             if let Some((call, _)) = forgotten {
-                found.push(format!("call {} waits for {key}, which nobody holds", call.0));
+                found.push(format!(
+                    "call {} waits for {key}, which nobody holds",
+                    call.0
+                ));
             }
         }
         drop(guard);
@@ -436,7 +442,12 @@ impl Ledger {
         let state = self.state();
         let calls = state.calls.iter().filter(|(_, call)| !call.is_forgotten);
         calls
-            .map(|(id, call)| format!("call {} of host {}: {:?}", id.0, call.wanted.host, call.wanted))
+            .map(|(id, call)| {
+                format!(
+                    "call {} of host {}: {:?}",
+                    id.0, call.wanted.host, call.wanted
+                )
+            })
             .collect()
     }
 

@@ -57,7 +57,11 @@ impl Plan {
             let often = chance.pick(&[15, 40, 100]);
             let drawn = Way::ALL.iter().filter(|_| chance.percent(often));
             let drawn: Vec<Way> = drawn.copied().collect();
-            if drawn.is_empty() { vec![Way::Run] } else { drawn }
+            if drawn.is_empty() {
+                vec![Way::Run]
+            } else {
+                drawn
+            }
         };
         let strategies = match chance.among(0..4) {
             0 => vec![Strategy::Handoff, Strategy::Notify, Strategy::Spin],
@@ -167,7 +171,10 @@ impl Plan {
         self.faults.is_empty()
             && self.slow == 0
             && self.delay <= 10
-            && self.leases.iter().all(|lease| lease.as_millis() > 4 * u128::from(self.body))
+            && self
+                .leases
+                .iter()
+                .all(|lease| lease.as_millis() > 4 * u128::from(self.body))
             && self.strategies == [Strategy::Handoff]
             && self.ways.iter().all(|way| way.is_orderly())
     }

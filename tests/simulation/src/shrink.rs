@@ -31,7 +31,8 @@ pub fn shrink(plan: &Plan, promise: &str) -> Shrunk {
             tries += 1;
             tries <= TRIES
         });
-        let Some((step, plan)) = smaller.find(|(_, plan)| breaks(&run(plan, false), promise)) else {
+        let Some((step, plan)) = smaller.find(|(_, plan)| breaks(&run(plan, false), promise))
+        else {
             return shrunk;
         };
         shrunk.plan = plan;

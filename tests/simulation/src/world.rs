@@ -252,7 +252,8 @@ impl World {
                 self.ledger.violated("shutting down is bounded", seen);
             }
         }
-        let has_crashed = *self.used.lock().unwrap_or_else(PoisonError::into_inner) != running.len();
+        let has_crashed =
+            *self.used.lock().unwrap_or_else(PoisonError::into_inner) != running.len();
         let leaks = running.values().any(|process| process.process.leaks());
         for process in running.values() {
             process.process.drop_forgotten();
@@ -270,7 +271,10 @@ impl World {
         self.network
             .at_server(0, |redis, _| redis.set_mode(Mode::Normal));
         let left = self.network.at_server(0, |redis, now| redis.keys(now));
-        let left: Vec<String> = left.into_iter().filter(|key| !key.contains("fence")).collect();
+        let left: Vec<String> = left
+            .into_iter()
+            .filter(|key| !key.contains("fence"))
+            .collect();
         if !left.is_empty() {
             self.ledger
                 .violated("nothing is left on the server", left.join(", "));

@@ -53,11 +53,7 @@ impl AsyncWrite for Stream {
         _: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Poll::Ready(
-            self.network
-                .send(self.number, bytes)
-                .map(|()| bytes.len()),
-        )
+        Poll::Ready(self.network.send(self.number, bytes).map(|()| bytes.len()))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -11,7 +11,11 @@ fn one_seed_has_one_history() {
     for seed in 0..20 {
         let plan = Plan::of(seed);
         let (first, second) = (run(&plan, true), run(&plan, true));
-        let differs = first.lines.iter().zip(&second.lines).position(|(a, b)| a != b);
+        let differs = first
+            .lines
+            .iter()
+            .zip(&second.lines)
+            .position(|(a, b)| a != b);
         if let Some(line) = differs {
             panic!(
                 "seed {seed}, line {line}:\n{}\n{}",

@@ -1,0 +1,85 @@
+//! Which mutants the simulation finds by itself, without a scenario made for them, and how soon.
+
+use std::{path::Path, time::Instant};
+
+use patches::Patch;
+
+use crate::{cargo, copy_sources};
+
+/// How long seeds are tried for one mutant, in seconds.
+const PATIENCE: u64 = 120;
+
+/// What the simulation does not run: other backends and layouts, what the compiler decides, what is made before a first
+/// connection.
+const ELSEWHERE: [&str; 8] = [
+    "lock-macros/",
+    "lock-core/src/key",
+    "backend/memory.rs",
+    "backend/redlock/",
+    "protocol/redisson/",
+    "protocol/quorum/",
+    "transport/preflight.rs",
+    "/url.rs",
+];
+
+/// Tries the mutants that tests beginning with `only` catch.
+pub(crate) fn run(only: &str) -> Result<(), String> {
+    let source = support::root();
+    let copy = source.join("target/mutants/tree");
+    copy_sources(source, &copy);
+    let mut chosen = patches::all()?;
+    chosen.retain(|patch| patch.is_for(only) && is_simulated(patch));
+    if let Some(found) = simulate(&copy) {
+        return Err(format!("without a mutant: {found}"));
+    }
+    println!("| mutant | what was seen | after |\n|---|---|---|");
+    let mut found = 0;
+    for patch in &chosen {
+        patch.check(&copy)?;
+        patch.apply(&copy)?;
+        let began = Instant::now();
+        let seen = simulate(&copy);
+        patch.revert(&copy)?;
+        found += usize::from(seen.is_some());
+        let seen = seen.unwrap_or_else(|| "nothing".into());
+        println!(
+            "| {} | {seen} | {} s |",
+            patch.what,
+            began.elapsed().as_secs()
+        );
+    }
+    println!("{found} of {} found", chosen.len());
+    Ok(())
+}
+
+fn is_simulated(patch: &Patch) -> bool {
+    let elsewhere = |file: &String| ELSEWHERE.iter().any(|part| file.contains(part));
+    !patch.changes().iter().any(elsewhere)
+}
+
+/// The first promise that a seed breaks.
+fn simulate(tree: &Path) -> Option<String> {
+    let patience = PATIENCE.to_string();
+    let built = [
+        "build",
+        "--release",
+        "-p",
+        "lock-simulation",
+        "--example",
+        "simulate",
+    ];
+    cargo(tree, &built);
+    let run = [
+        "run",
+        "--release",
+        "-p",
+        "lock-simulation",
+        "--example",
+        "simulate",
+        "--",
+    ];
+    let how = ["--first", "--from", "1", "--seconds", &patience];
+    let output = cargo(tree, &[&run[..], &how].concat());
+    let seed = output.lines().find(|line| line.starts_with("seed "));
+    seed.map(str::to_owned)
+}
