@@ -64,7 +64,6 @@ cargo clippy --workspace --all-targets --all-features -- -D warnings
 step 'tests'
 cargo test --workspace --all-features
 step 'soak'
-cargo run --bin soak -- --seconds 20
 cargo run --bin soak -- --seconds 40 --faults
 step 'Redisson'
 sh tests/redisson/run.sh

@@ -31,7 +31,6 @@ pub trait World: Send + Sync {
 }
 
 /// Lets the client that is built live in this world, on the runtime that calls.
-#[must_use]
 pub fn in_world(mut builder: LockClientBuilder, world: Arc<dyn World>) -> LockClientBuilder {
     let context = Context::new(
         Box::new(InWorld(world.clone())),

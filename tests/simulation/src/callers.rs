@@ -1,6 +1,7 @@
 //! Callers as users write them.
 
 use std::{
+    fmt,
     pin::{Pin, pin},
     sync::{
         Arc, Mutex, PoisonError,
@@ -62,6 +63,12 @@ pub enum Way {
     Moved,
     /// Calls in a stream whose consumer takes its time.
     Buffered,
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Process").finish_non_exhaustive()
+    }
 }
 
 impl Process {
@@ -175,6 +182,12 @@ pub struct Caller {
     chance: Arc<Chance>,
     /// How late it is polled at most.
     late: Duration,
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Caller").finish_non_exhaustive()
+    }
 }
 
 impl Caller {

@@ -1,6 +1,7 @@
 //! A future that is polled late: between each time that it is woken and its next poll lies a pause.
 
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
     sync::{
@@ -52,6 +53,12 @@ pub fn late<F: Future>(future: F, longest: Duration, chance: &Arc<Chance>) -> La
         longest: u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
         woken: Arc::new(woken),
         pause: None,
+    }
+}
+
+impl<F> fmt::Debug for Late<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Late").finish_non_exhaustive()
     }
 }
 

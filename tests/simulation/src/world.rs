@@ -270,7 +270,7 @@ impl World {
     fn look_at_the_rest(&self, may_run_on: bool) {
         self.network
             .at_server(0, |redis, _| redis.set_mode(Mode::Normal));
-        let left = self.network.at_server(0, |redis, now| redis.keys(now));
+        let left = self.network.at_server(0, crate::redis::Redis::keys);
         let left: Vec<String> = left
             .into_iter()
             .filter(|key| !key.contains("fence"))

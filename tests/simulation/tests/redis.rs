@@ -1,8 +1,8 @@
 //! The simulated server against a real one: the same random sequences of commands, and of calls of the project's own
 //! scripts, have the same replies, pushes and keys at both, byte for byte.
 //!
-//! `SIMULATION_SEQUENCES` is the number of sequences of each test, 400 without it. 10,000 take about a minute in a debug
-//! build, and a million belong into a night. From 10,000 on, every outcome that is listed has to have occurred.
+//! `SIMULATION_SEQUENCES` is the number of sequences of each test, 10,000 without it, which take about a minute in a debug
+//! build; a million belong into a night. From 10,000 on, every outcome that is listed has to have occurred.
 //!
 //! Time stands still at the simulated server, and nearly so at the real one, because a sequence takes it a few
 //! milliseconds: what is left of a lease is rounded up to [`STEP`](pair::STEP). Scripts get
@@ -97,7 +97,9 @@ enum Step {
 /// Compares random sequences. Many of them have all of these outcomes.
 fn run(steps: impl Strategy<Value = Vec<Step>>, outcomes: &[&'static str]) {
     let sequences = env::var("SIMULATION_SEQUENCES").ok();
-    let cases = sequences.map_or(400, |cases| cases.parse().expect("a number of sequences"));
+    let cases = sequences.map_or(10_000, |cases| {
+        cases.parse().expect("a number of sequences")
+    });
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let server = RedisServer::builder().arg("--databases", "1");
     let server = runtime.block_on(server.start());

@@ -1,6 +1,10 @@
 //! The engine in a world of its own: seeds drawn anew each time, and that one seed has one history.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
 use lock_runtime::Strategy;
 use lock_simulation::{callers::Way, faults::Fault, plan::Plan, world::run};
@@ -61,12 +65,26 @@ fn notified_calls_are_polled_late_at_a_server_that_stops() {
 
 const CORPUS: &[u64] = &[1229];
 
+/// For a minute, from a seed that the time of day draws.
 #[test]
 fn new_seeds_hold() {
-    let (began, mut seed) = (Instant::now(), 1_000);
-    while began.elapsed() < Duration::from_secs(20) {
-        let outcome = run(&Plan::of(seed), false);
-        assert_eq!(outcome.violations, [], "seed {seed}");
-        seed += 1;
-    }
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let from = since.map_or(0, |since| since.as_secs() * 1_000);
+    let (began, next) = (Instant::now(), AtomicU64::new(from));
+    println!("from seed {from}");
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while began.elapsed() < Duration::from_secs(60) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let outcome = run(&Plan::of(seed), false);
+                    assert_eq!(
+                        outcome.violations,
+                        [],
+                        "cargo run --release --example simulate -- --seed {seed}"
+                    );
+                }
+            });
+        }
+    });
 }

@@ -4,7 +4,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
-    io,
+    fmt, io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
     time::Duration,
@@ -125,6 +125,12 @@ pub struct Network {
     /// A link or a server has changed.
     changed: Arc<Notify>,
     began: Instant,
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").finish_non_exhaustive()
+    }
 }
 
 impl Network {

@@ -1,7 +1,7 @@
 //! The client's end of a connection.
 
 use std::{
-    io,
+    fmt, io,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -14,6 +14,12 @@ use super::Network;
 pub struct Stream {
     network: Network,
     number: u64,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").finish_non_exhaustive()
+    }
 }
 
 impl Stream {
