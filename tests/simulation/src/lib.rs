@@ -12,4 +12,5 @@ pub mod plan;
 pub mod process;
 pub mod redis;
 pub mod shrink;
+mod watchdog;
 pub mod world;

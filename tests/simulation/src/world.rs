@@ -26,6 +26,7 @@ use crate::{
     plan::Plan,
     process,
     redis::Mode,
+    watchdog,
 };
 
 /// How long shutting down may take: 10 s for what is held, and what messages take.
@@ -83,6 +84,7 @@ pub fn run(plan: &Plan, kept: bool) -> Outcome {
         .build()
         .expect("a runtime without I/O can be made");
     panics::watch();
+    let _watched = watchdog::watch(plan.seed);
     let mut outcome = runtime.block_on(carry_out(plan, kept));
     drop(runtime);
     if let Some(panic) = panics::last() {

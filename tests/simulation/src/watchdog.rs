@@ -1,0 +1,54 @@
+//! Ends the program when a run does not end: one that goes round without any time passing cannot look at itself.
+
+use std::{
+    collections::BTreeMap,
+    process,
+    sync::{
+        Mutex, Once, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a run may take on a busy machine: most take some milliseconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+static NEXT: AtomicU64 = AtomicU64::new(0);
+static RUNNING: Mutex<BTreeMap<u64, (u64, Instant)>> = Mutex::new(BTreeMap::new());
+
+/// A run that is watched.
+pub(crate) struct Watched(u64);
+
+/// Watches the run of this seed, until the answer is dropped.
+pub(crate) fn watch(seed: u64) -> Watched {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        thread::spawn(look);
+    });
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    running.insert(number, (seed, Instant::now()));
+    Watched(number)
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        running.remove(&self.0);
+    }
+}
+
+fn look() {
+    loop {
+        thread::park_timeout(PATIENCE / 20);
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let late = running
+            .values()
+            .find(|(_, began)| began.elapsed() > PATIENCE);
+        if let Some((seed, _)) = late {
+            println!("seed {seed}: every run ends: this one has not, in {PATIENCE:?} of real time");
+            process::exit(1);
+        }
+    }
+}
