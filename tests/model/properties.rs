@@ -134,8 +134,8 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     // Who was granted the lock again after a loss of state may be inside by the older grant, or have left it. Where the push
     // is lost, too, nobody gives the newer one back: it stands for its claim, which is bounded, too: `CLAIM`.
     let (left, at_first) = (&state.faults, &protocol.scenario.faults);
-    let lost_push = left.lost_pushes + left.breaks < at_first.lost_pushes + at_first.breaks;
     let lost_state = left.state_losses < at_first.state_losses || left.restarts < at_first.restarts;
+    let lost_push = state.observed.lost_push == Some(grant.token);
     if lost_push && lost_state && grant.claimed_until.is_some() {
         return true;
     }

@@ -485,7 +485,9 @@ impl Model for Protocol {
             }
             Action::LosePush(process) => {
                 state.faults.lost_pushes -= 1;
-                state.processes[process].main.events.remove(0);
+                if let Event::Push(push) = state.processes[process].main.events.remove(0) {
+                    state.observed.lost_push = state.observed.lost_push.max(Some(push.token));
+                }
             }
             Action::LoseReply(process, index) => {
                 state.faults.lost_replies -= 1;

@@ -197,7 +197,11 @@ impl Protocol {
         this.main.up = false;
         this.main.sending_batch = false;
         this.probing = false;
-        this.main.events.clear();
+        let lost = this.main.events.drain(..).filter_map(|event| match event {
+            Event::Push(push) => Some(push.token),
+            Event::Reply { .. } => None,
+        });
+        state.observed.lost_push = lost.max().max(state.observed.lost_push);
         let unread = std::mem::take(&mut this.main.requests);
         this.old.get_or_insert_default().extend(unread);
         for id in self.callers_of(process) {

@@ -36,6 +36,8 @@ pub(crate) struct State {
 /// What an observer knows who sees everything, for the properties.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Observed {
+    /// The newest grant whose push was lost.
+    pub(crate) lost_push: Option<Token>,
     /// The newest token that was given.
     pub(crate) token: Token,
     pub(crate) token_fell: bool,
