@@ -120,9 +120,11 @@ impl Protocol {
                 continue;
             };
             let Process { main, .. } = &mut state.processes[self.scenario.terms.process_of(owner)];
-            // Else it goes to a connection that is no more.
             if main.up {
                 main.events.push(Event::Push(push));
+            } else {
+                // To a connection that is no more.
+                state.observed.lost_push = state.observed.lost_push.max(Some(push.token));
             }
         }
         // In the order of their places; some have come into the lock by the script that queued them.
