@@ -21,7 +21,7 @@ use crate::{
     late::late,
     ledger::{CallId, Ledger, Presence, Wanted},
     network::HostId,
-    plan::Plan,
+    plan::{Plan, Store},
 };
 
 /// How a caller calls.
@@ -257,7 +257,9 @@ impl Caller {
             keys,
             wait,
             prompt: way.is_prompt() && self.late.is_zero(),
-            queues: strategy == Strategy::Handoff && !wait.is_zero(),
+            queues: strategy == Strategy::Handoff
+                && !wait.is_zero()
+                && self.process.plan.store == Store::Redis,
         })
     }
 

@@ -6,12 +6,10 @@ use tokio::time::sleep;
 
 use crate::{
     network::{Break, Way},
+    plan::Store,
     redis::{Mode, Persistence},
     world::World,
 };
-
-/// The server of the clients.
-const SERVER: usize = 0;
 
 /// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,12 +119,13 @@ impl World {
         self.ledger.disturb(fault.name());
         let (network, chance) = (&self.network, &self.chance);
         let host = self.somebody();
+        let server = chance.index(self.plan.store.servers());
         let a_while = chance.millis(1..chance.pick(&[100, 1_000, 4_000]));
         match fault {
-            Fault::Break => network.break_connections(host, SERVER, Break::Both),
+            Fault::Break => network.break_connections(host, server, Break::Both),
             Fault::HalfOpen => {
                 let how = Break::ClientSees(chance.millis(0..5_000));
-                network.break_connections(host, SERVER, how);
+                network.break_connections(host, server, how);
             }
             Fault::HoldUp | Fault::HoldDown | Fault::Partition => {
                 let ways = match fault {
@@ -136,7 +135,7 @@ impl World {
                 };
                 for held in [true, false] {
                     for way in ways {
-                        network.hold(host, SERVER, *way, held);
+                        network.hold(host, server, *way, held);
                     }
                     if held {
                         sleep(a_while).await;
@@ -144,9 +143,9 @@ impl World {
                 }
             }
             Fault::Stop => {
-                network.stop(SERVER);
+                network.stop(server);
                 sleep(a_while).await;
-                network.go_on(SERVER);
+                network.go_on(server);
             }
             Fault::Restart | Fault::RestartEmpty => {
                 let persistence = if fault == Fault::Restart {
@@ -155,47 +154,51 @@ impl World {
                     self.ledger.lose_state();
                     Persistence::Nothing
                 };
-                network.end(SERVER, persistence);
+                network.end(server, persistence);
                 sleep(a_while / 4).await;
-                network.begin(SERVER);
+                network.begin(server);
             }
             Fault::Promote => {
-                let lagging = network.at_server(SERVER, |redis, _| redis.snapshot());
+                let lagging = network.at_server(server, |redis, _| redis.snapshot());
                 sleep(a_while / 4).await;
                 self.ledger.lose_state();
-                network.end(SERVER, Persistence::Nothing);
-                network.at_server(SERVER, |redis, _| redis.load(lagging));
+                network.end(server, Persistence::Nothing);
+                network.at_server(server, |redis, _| redis.load(lagging));
                 sleep(chance.millis(0..200)).await;
-                network.begin(SERVER);
+                network.begin(server);
             }
             Fault::Flush => {
                 self.ledger.lose_state();
-                network.at_server(SERVER, |redis, _| redis.flush());
+                network.at_server(server, |redis, _| redis.flush());
             }
             Fault::Delete => {
                 self.ledger.lose_state();
-                let key = format!("{{lock:k{}}}", chance.index(self.plan.keys));
-                network.at_server(SERVER, |redis, _| redis.delete(&key));
+                let key = chance.index(self.plan.keys);
+                let key = match self.plan.store {
+                    Store::Redisson => format!("k{key}"),
+                    Store::Redis | Store::Redlock => format!("{{lock:k{key}}}"),
+                };
+                network.at_server(server, |redis, _| redis.delete(&key));
             }
-            Fault::ForgetScripts => network.at_server(SERVER, |redis, _| redis.forget_scripts()),
+            Fault::ForgetScripts => network.at_server(server, |redis, _| redis.forget_scripts()),
             Fault::OutOfMemory | Fault::ReadOnly | Fault::Loading => {
                 let mode = match fault {
                     Fault::OutOfMemory => Mode::OutOfMemory,
                     Fault::ReadOnly => Mode::ReadOnly,
                     _ => Mode::Loading,
                 };
-                network.at_server(SERVER, |redis, _| redis.set_mode(mode));
+                network.at_server(server, |redis, _| redis.set_mode(mode));
                 sleep(a_while).await;
-                network.at_server(SERVER, |redis, _| redis.set_mode(Mode::Normal));
+                network.at_server(server, |redis, _| redis.set_mode(Mode::Normal));
             }
             Fault::ClockAhead => {
                 self.ledger.lose_state(); // leases end early
-                network.set_clock(SERVER, micros(chance.millis(1..10_000)));
+                network.set_clock(server, micros(chance.millis(1..10_000)));
             }
             Fault::ClockBack => {
                 let back = chance.millis(1..10_000);
                 self.ledger.set_back(back);
-                network.set_clock(SERVER, -micros(back));
+                network.set_clock(server, -micros(back));
             }
             Fault::Crash => self.replace(host).await,
         }

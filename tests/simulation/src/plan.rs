@@ -6,11 +6,35 @@ use lock_runtime::Strategy;
 
 use crate::{callers::Way, chance::Chance, faults::Fault};
 
+/// Where the locks are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Store {
+    /// On one server.
+    Redis,
+    /// On one server, in Redisson's layout.
+    Redisson,
+    /// On a majority of three servers.
+    Redlock,
+}
+
+impl Store {
+    /// How many servers it has.
+    #[must_use]
+    pub fn servers(self) -> usize {
+        match self {
+            Self::Redis | Self::Redisson => 1,
+            Self::Redlock => 3,
+        }
+    }
+}
+
 /// Everything that a run depends on.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// All chance comes from it.
     pub seed: u64,
+    /// Where the locks are.
+    pub store: Store,
     /// For how long callers begin calls and faults happen.
     pub seconds: u64,
     /// Processes at the beginning.
@@ -63,7 +87,15 @@ impl Plan {
                 drawn
             }
         };
+        let store = chance.pick(&[
+            Store::Redis,
+            Store::Redis,
+            Store::Redis,
+            Store::Redisson,
+            Store::Redlock,
+        ]);
         let strategies = match chance.among(0..4) {
+            _ if store == Store::Redisson => vec![Strategy::Notify, Strategy::Spin],
             0 => vec![Strategy::Handoff, Strategy::Notify, Strategy::Spin],
             1 => vec![chance.pick(&[Strategy::Notify, Strategy::Spin])],
             _ => vec![Strategy::Handoff],
@@ -74,6 +106,7 @@ impl Plan {
         };
         Self {
             seed,
+            store,
             seconds: chance.among(3..15),
             processes: 1 + chance.index(4),
             spares: 3,
@@ -169,6 +202,7 @@ impl Plan {
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.faults.is_empty()
+            && self.store == Store::Redis
             && self.slow == 0
             && self.delay <= 10
             && self

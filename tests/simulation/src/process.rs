@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::{backend::BoxFuture, lease::Moment};
 use lock_runtime::{
-    ConnectError, LockClient,
+    ConnectError, Layout, LockClient,
     redis::{
         AsyncConnectionConfig, Client, ConnectionAddr, RedisError, RedisResult,
         aio::MultiplexedConnection,
@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::{
     chance::Chance,
     network::{HostId, Network, ServerId},
+    plan::Store,
 };
 
 /// What the clocks of hosts showed at the beginning.
@@ -108,6 +109,7 @@ pub async fn start(
     network: &Network,
     chance: Chance,
     drift: i64,
+    store: Store,
 ) -> Result<LockClient, ConnectError> {
     let world = Host {
         number: host,
@@ -116,8 +118,16 @@ pub async fn start(
         began: network.began(),
         drift,
     };
-    let builder = LockClient::builder()
-        .url(format!("redis://{}/", address_of(0)))
+    let servers: Vec<String> = (0..store.servers()).map(address_of).collect();
+    let scheme = match store {
+        Store::Redis | Store::Redisson => "redis",
+        Store::Redlock => "redlock",
+    };
+    let mut builder = LockClient::builder()
+        .url(format!("{scheme}://{}/", servers.join(",")))
         .wait(Duration::from_secs(5));
+    if store == Store::Redisson {
+        builder = builder.layout(Layout::Redisson);
+    }
     in_world(builder, Arc::new(world)).connect().await
 }

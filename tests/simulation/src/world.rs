@@ -24,9 +24,7 @@ use crate::{
     network::{HostId, Network},
     panics,
     plan::Plan,
-    process,
-    redis::Mode,
-    watchdog,
+    process, watchdog,
 };
 
 /// How long shutting down may take: 10 s for what is held, and what messages take.
@@ -101,7 +99,13 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
     let history = History::new(kept);
     let hosts = plan.processes + plan.spares;
     let chance = Chance::new(plan.seed, 1);
-    let network = Network::new(1, hosts, plan.delay, chance, history.clone());
+    let network = Network::new(
+        plan.store.servers(),
+        hosts,
+        plan.delay,
+        chance,
+        history.clone(),
+    );
     let driving = tokio::spawn(network.clone().run());
     let world = World {
         plan: Arc::new(plan.clone()),
@@ -118,7 +122,8 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
     }
     world.play().await;
     world.end().await;
-    let commands = world.network.at_server(0, |redis, _| redis.commands());
+    let of_server = |server| world.network.at_server(server, |redis, _| redis.commands());
+    let commands = (0..plan.store.servers()).map(of_server).sum();
     let (counts, violations) = world.ledger.results();
     for (_, process) in &*world.dead.lock().unwrap_or_else(PoisonError::into_inner) {
         process.drop_forgotten();
@@ -152,7 +157,8 @@ impl World {
             most => self.chance.among(0..2 * most).cast_signed() - most.cast_signed(),
         };
         let random = Chance::new(self.plan.seed, stream);
-        let Ok(client) = process::start(host, &self.network, random, drift).await else {
+        let Ok(client) = process::start(host, &self.network, random, drift, self.plan.store).await
+        else {
             return;
         };
         let process = Process {
@@ -270,16 +276,15 @@ impl World {
 
     /// Nothing is left on the server, and nothing runs.
     fn look_at_the_rest(&self, may_run_on: bool) {
-        self.network
-            .at_server(0, |redis, _| redis.set_mode(Mode::Normal));
-        let left = self.network.at_server(0, crate::redis::Redis::keys);
-        let left: Vec<String> = left
-            .into_iter()
-            .filter(|key| !key.contains("fence"))
-            .collect();
-        if !left.is_empty() {
-            self.ledger
-                .violated("nothing is left on the server", left.join(", "));
+        for server in 0..self.plan.store.servers() {
+            let left = self.network.at_server(server, crate::redis::Redis::keys);
+            // Counters, and the mark of a quorum's node.
+            let counts = |key: &&String| !key.contains("fence") && !key.contains("lock_token");
+            let left: Vec<String> = left.iter().filter(counts).cloned().collect();
+            if !left.is_empty() {
+                let seen = format!("{} on server {server}", left.join(", "));
+                self.ledger.violated("nothing is left on the server", seen);
+            }
         }
         let tasks = Handle::current().metrics().num_alive_tasks();
         if !may_run_on && tasks > 1 {

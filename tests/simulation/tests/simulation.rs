@@ -7,7 +7,12 @@ use std::{
 };
 
 use lock_runtime::Strategy;
-use lock_simulation::{callers::Way, faults::Fault, plan::Plan, world::run};
+use lock_simulation::{
+    callers::Way,
+    faults::Fault,
+    plan::{Plan, Store},
+    world::run,
+};
 
 /// Byte for byte, with every message.
 #[test]
@@ -45,6 +50,7 @@ fn seeds_that_once_failed_hold() {
 fn notified_calls_are_polled_late_at_a_server_that_stops() {
     for seed in 0..100 {
         let plan = Plan {
+            store: Store::Redis,
             processes: 2,
             keys: 2,
             tasks: 1,

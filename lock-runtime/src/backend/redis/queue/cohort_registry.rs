@@ -292,15 +292,24 @@ impl Cohorts {
         self.with(name, confirm).unwrap_or(false)
     }
 
-    /// Forgets a cohort that is over, because its release is confirmed or its lease has ended. The token is the grant's, or the
-    /// last turn's: another member that has left says nothing of the release.
-    pub(crate) fn forget(&self, name: &LockName, token: FencingToken) {
-        let token = token.get();
+    /// The release of the grant of this token is confirmed: its cohort, which is over, is forgotten.
+    pub(crate) fn forget(&self, name: &LockName, first: FencingToken) {
+        self.forget_if(name, |cohort| cohort.first() == first.get());
+    }
+
+    /// The release by the member under this token is confirmed, or its lease has ended. The member that had the last turn has
+    /// released the grant: its cohort, which is over, is forgotten. Any other has only passed its turn on, also the first
+    /// one, whose token is the grant's.
+    pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
+        self.forget_if(name, |cohort| cohort.turn().token == token.get());
+    }
+
+    fn forget_if(&self, name: &LockName, is_meant: impl FnOnce(&Cohort) -> bool) {
         let mut cohorts = lock(&self.0);
-        let Some(entry) = cohorts.get_mut(name).filter(|entry| {
-            let cohort = &entry.cohort;
-            cohort.is_over() && (cohort.first() == token || cohort.turn().token == token)
-        }) else {
+        let Some(entry) = cohorts
+            .get_mut(name)
+            .filter(|entry| entry.cohort.is_over() && is_meant(&entry.cohort))
+        else {
             return;
         };
         if entry.session.waiters.are_at(name) {

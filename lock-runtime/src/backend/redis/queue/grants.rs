@@ -225,7 +225,7 @@ async fn release_grant(
 pub(crate) fn lose(server: &Arc<Server>, name: &LockName, token: FencingToken) {
     if let Known::Turn(first) = server.cohorts.known(name, token) {
         server.lose_cohort(name, first);
-        server.cohorts.forget(name, token);
+        server.cohorts.forget_turn(name, token);
     }
 }
 
@@ -241,7 +241,7 @@ pub(crate) fn give_back(
         let until = lease_ends.max(server.now() + CLAIM);
         let releasing = release(&server, &name, token, None);
         let _ = server.context.timeout_at(until, releasing).await;
-        server.cohorts.forget(&name, token);
+        server.cohorts.forget_turn(&name, token);
         drop(task);
     })
 }
@@ -326,7 +326,7 @@ async fn release_until(
     let until = lease_ends.map_or(claim_ends, |ends| ends.max(claim_ends));
     let releasing = release(&server, &name, token, retain_until);
     let released = server.context.timeout_at(until, releasing).await;
-    server.cohorts.forget(&name, token);
+    server.cohorts.forget_turn(&name, token);
     let Some(lease_ends) = lease_ends else {
         return; // lost before: that is counted
     };

@@ -327,3 +327,25 @@ fn a_waiting_member_of_which_the_server_knows_nothing_has_lost_its_grant() {
     assert!(fixture.cohorts.lose(&fixture.name, 7).is_some());
     assert!(fixture.cohorts.to_come(&fixture.name).is_none());
 }
+
+/// The first member's token is the grant's. That it has left says nothing of the grant's release, which the last one sends.
+#[test]
+fn the_first_member_that_has_left_does_not_confirm_the_release() {
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.member(1), fixture.member(2));
+    fixture.push(7, &[&a, &b], at(0));
+    let pass = |token| fixture.cohorts.pass(&fixture.name, token, at(3));
+    assert!(fixture.enter(7, at(1)));
+    fixture.settle(&a);
+    assert!(matches!(pass(7), Passed::On));
+    assert!(fixture.enter(8, at(2)));
+    fixture.settle(&b);
+    assert!(matches!(pass(8), Passed::Ended(7)));
+    // The first one's release in the background ends only now.
+    let token = FencingToken::new(7);
+    fixture.cohorts.forget_turn(&fixture.name, token);
+    // The second one's was dropped, and goes on in the background.
+    assert!(matches!(pass(8), Passed::Ended(7)));
+    fixture.cohorts.forget(&fixture.name, token);
+    assert!(matches!(pass(8), Passed::Unknown | Passed::Stale));
+}
