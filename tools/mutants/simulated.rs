@@ -9,15 +9,12 @@ use crate::{cargo, copy_sources};
 /// How long seeds are tried for one mutant, in seconds.
 const PATIENCE: u64 = 120;
 
-/// What the simulation does not run: other backends and layouts, what the compiler decides, what is made before a first
+/// What the simulation does not run: the in-process backend, what the compiler decides, what is made before a first
 /// connection.
-const ELSEWHERE: [&str; 8] = [
+const ELSEWHERE: [&str; 5] = [
     "lock-macros/",
     "lock-core/src/key",
     "backend/memory.rs",
-    "backend/redlock/",
-    "protocol/redisson/",
-    "protocol/quorum/",
     "transport/preflight.rs",
     "/url.rs",
 ];

@@ -35,15 +35,6 @@ fn one_seed_has_one_history() {
     }
 }
 
-/// Seeds that once failed, each for a fault of the engine that is mended.
-#[test]
-fn seeds_that_once_failed_hold() {
-    for seed in CORPUS {
-        let outcome = run(&Plan::of(*seed), false);
-        assert_eq!(outcome.violations, [], "seed {seed}");
-    }
-}
-
 /// A try of a notified call is given up, because its caller does not come back for its answer: what cleans up after it
 /// gives nothing back of the next try.
 #[test]
@@ -68,8 +59,6 @@ fn notified_calls_are_polled_late_at_a_server_that_stops() {
         assert_eq!(run(&plan, false).violations, [], "seed {seed}");
     }
 }
-
-const CORPUS: &[u64] = &[1229];
 
 /// For a minute, from a seed that the time of day draws.
 #[test]
