@@ -1,21 +1,27 @@
-//! The shortest sequences to the defects that the machine has found.
+//! The shortest sequences to the defects that the machine has found, in the engine and in its model.
 
 use lock_runtime::Strategy;
 use proptest::test_runner::Config;
 use proptest_state_machine::StateMachineTest;
 
 use crate::{
-    Memory,
-    model::{Lease, Model, Spec},
+    Memory, Redis,
+    model::{Form, Lease, Model, Spec},
     steps::{Place, Step},
     system::Machine,
 };
 
 const A: usize = 0;
+const B: usize = 1;
 
 fn run(steps: Vec<Step>) {
     let model = Model::new(Memory::RULES);
     Machine::<Memory>::test_sequential(Config::default(), model, steps, None);
+}
+
+fn run_on_a_server(steps: Vec<Step>) {
+    let model = Model::new(Redis::RULES);
+    Machine::<Redis>::test_sequential(Config::default(), model, steps, None);
 }
 
 fn notified(client: usize) -> Spec {
@@ -63,5 +69,24 @@ fn the_end_of_a_later_lease_wakes_who_is_notified() {
         Step::Begin(2, short),
         Step::Release(0),
         Step::Advance(60),
+    ]);
+}
+
+/// The model counted a loss of a lock that was held only while the next one was waited for.
+#[test]
+fn a_call_that_is_shut_down_on_its_way_in_has_lost_nothing() {
+    let body = Spec {
+        form: Form::Body,
+        ..Spec::patient(1, B)
+    };
+    let two = Spec {
+        keys: vec![B, A],
+        ..body.clone()
+    };
+    run_on_a_server(vec![
+        Step::Begin(0, body),
+        Step::Begin(1, two),
+        Step::DeleteAndTry(A, 2, 0),
+        Step::ShutDown(1),
     ]);
 }

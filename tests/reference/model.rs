@@ -80,6 +80,8 @@ pub(crate) struct Hold {
     pub(crate) stands: bool,
     /// Whether its holder knows of the loss.
     pub(crate) known_lost: bool,
+    /// Whether the call that acquired it has come in: nobody loses what nobody used.
+    used: bool,
 }
 
 /// Who has a lock.
@@ -231,7 +233,7 @@ impl Model {
                     for key in several {
                         self.give(id, key, false);
                     }
-                    self.call(id).stage = Stage::Inside;
+                    self.come_in(id);
                 }
                 (Some(key), 0) => self.fail(id, Outcome::Busy(self.who(client, *key))),
                 (Some(_), _) => self.enter(id),
@@ -317,7 +319,7 @@ impl Model {
         self.counts(spec.client).reentered += 1;
         let at = self.now;
         self.call(id).entries.push(Entry { hold, at });
-        self.call(id).stage = Stage::Inside;
+        self.come_in(id);
     }
 
     /// Whether one of those inside asks for renewal.
@@ -364,11 +366,18 @@ impl Model {
     /// Gives a lock to a call, which comes to its next one, or in.
     fn grant(&mut self, id: CallId, key: usize, waited: bool) {
         self.give(id, key, waited);
-        let call = self.call(id);
+        let call = &self.calls[&id];
         if call.entries.len() == call.spec.keys.len() {
-            call.stage = Stage::Inside;
+            self.come_in(id);
         } else {
             self.arriving.push(id);
+        }
+    }
+
+    fn come_in(&mut self, id: CallId) {
+        self.call(id).stage = Stage::Inside;
+        for entry in self.calls[&id].entries.clone() {
+            self.holds[entry.hold].used = true;
         }
     }
 
@@ -392,6 +401,7 @@ impl Model {
             keep_until: 0,
             stands: true,
             known_lost: false,
+            used: false,
         });
         self.keys[key].held = Some(Held {
             hold,

@@ -83,8 +83,7 @@ impl Model {
                 self.grant_next(hold.key);
             }
         } else if awaited && !hold.known_lost {
-            self.holds[id].known_lost = true;
-            self.counts(hold.client).lost += 1;
+            self.find_lost(id);
         } else {
             self.counts(hold.client).unsure += 1;
         }
@@ -107,9 +106,7 @@ impl Model {
 
     /// The holder finds out. A body ends; a guard stays until it is released.
     pub(super) fn lose(&mut self, id: HoldId) {
-        self.holds[id].known_lost = true;
-        let client = self.holds[id].client;
-        self.counts(client).lost += 1;
+        self.find_lost(id);
         let bodies = self.calls.iter().filter(|(_, call)| {
             call.is_inside()
                 && call.spec.form == Form::Body
@@ -118,6 +115,13 @@ impl Model {
         for body in bodies.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.end(body, Outcome::Lost, false, true);
         }
+    }
+
+    fn find_lost(&mut self, id: HoldId) {
+        let hold = &mut self.holds[id];
+        hold.known_lost = true;
+        let (client, used) = (hold.client, hold.used);
+        self.counts(client).lost += u64::from(used);
     }
 
     pub(crate) fn release(&mut self, id: CallId) {
