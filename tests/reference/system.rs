@@ -4,7 +4,7 @@ mod compare;
 
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -67,8 +67,6 @@ pub(crate) struct System {
     tokens: BTreeMap<HoldId, FencingToken>,
     /// The test's own time, in ms.
     now: u64,
-    /// The locks for which somebody has waited without a queue, in a way that a server sees.
-    noticed: BTreeSet<usize>,
     store: Store,
     runtime: Option<Runtime>,
 }
@@ -141,7 +139,6 @@ impl System {
             observer,
             tokens: BTreeMap::new(),
             now: 0,
-            noticed: BTreeSet::new(),
             store,
             runtime: Some(runtime),
         }
@@ -175,7 +172,6 @@ impl System {
                 let mut call = Call::new(&self.clients[*client], &spec, model.rules.own_clock);
                 call.poll();
                 drop(call);
-                self.noticed.insert(*key);
                 self.answered(*client).await;
             }
             Step::Release(id) => self.leave(*id).await,
@@ -217,14 +213,21 @@ impl System {
 
     /// What a client has sent before, has been carried out.
     async fn answered(&self, client: usize) {
-        let status = self.clients[client].lock("a").status().await;
+        let client = self.clients.get(client).unwrap_or(&self.observer);
+        let status = client.lock("a").status().await;
         status.expect("the server answers");
     }
 
-    fn begin(&mut self, id: CallId, spec: &Spec, model: &Model) {
-        if spec.strategy == Strategy::Notify {
-            self.noticed.extend(&spec.keys);
+    /// The same of all that are not shut down.
+    async fn all_answered(&self) {
+        for client in 0..=CLIENTS {
+            if !self.endings.contains_key(&client) {
+                self.answered(client).await;
+            }
         }
+    }
+
+    fn begin(&mut self, id: CallId, spec: &Spec, model: &Model) {
         let call = Call::new(&self.clients[spec.client], spec, model.rules.own_clock);
         let call = Rc::new(RefCell::new(call));
         self.calls.insert(id, call.clone());
@@ -278,6 +281,8 @@ impl System {
     /// The operator does something to a lock that is held, and not only claimed.
     async fn operate(&self, key: usize, before: &[&str], after: &[&str]) {
         self.confirmed(key).await;
+        // A later member of a cohort may be confirming its turn.
+        self.all_answered().await;
         let mut server = shared_server().await.connection().await;
         let changed: u8 = ask(
             &mut server,
@@ -305,11 +310,7 @@ impl System {
             )
             .await;
         }
-        for (number, client) in self.clients.iter().chain([&self.observer]).enumerate() {
-            if !self.endings.contains_key(&number) {
-                client.lock("a").status().await.expect("the server answers");
-            }
-        }
+        self.all_answered().await;
     }
 
     /// Polls what was woken until nothing is.

@@ -123,7 +123,7 @@ impl System {
         };
         if !model.rules.own_clock && state.held.as_ref().is_some_and(seen_as_a_block) {
             // Kept after a block, or of a client that is shut down: the server knows the block as a whole.
-            let queued = self.queued(key).await;
+            let (queued, _) = self.entries(key).await;
             return if token.is_some() && queued == state.queue.len() {
                 Ok(())
             } else {
@@ -144,13 +144,13 @@ impl System {
         } else {
             0
         };
-        // Processes that wait without a queue may be counted where a server knows of them.
-        let more = if self.noticed.contains(&key) && !model.rules.own_clock {
-            CLIENTS
-        } else {
+        // Processes that wait without a queue are counted where a server knows of them.
+        let notified = if model.rules.own_clock {
             0
+        } else {
+            self.entries(key).await.1
         };
-        if holder && (queued..=queued + more).contains(&status.waiters) {
+        if holder && status.waiters == queued + notified {
             return Ok(());
         }
         let mut what = format!(
@@ -162,8 +162,8 @@ impl System {
         Err(not_yet(what))
     }
 
-    /// How many the server has in the queue.
-    pub(super) async fn queued(&self, key: usize) -> usize {
+    /// How many callers the server has in the queue, and how many processes that wait without one.
+    pub(super) async fn entries(&self, key: usize) -> (usize, usize) {
         let mut server = shared_server().await.connection().await;
         let queue = format!("{}:queue", self.store.name(NAMES[key]));
         let mut range = redis::cmd("ZRANGE");
@@ -172,10 +172,10 @@ impl System {
             .query_async(&mut server)
             .await
             .expect("the server answers");
-        let queued = members
+        let (notified, queued): (Vec<_>, Vec<_>) = members
             .iter()
-            .filter(|member| !member.starts_with("notify|"));
-        queued.count()
+            .partition(|member| member.starts_with("notify|"));
+        (queued.len(), notified.len())
     }
 
     pub(super) fn compare_stats(&self, client: usize, model: &Model) -> Result<(), Unlike> {
