@@ -5,7 +5,7 @@
 # unit, documentation, compile-fail and integration tests on real Redis processes, the documentation itself, and two
 # examples: the first one, and the sale under every guard, which asserts how each ends. The tests beside a real Redisson
 # run where a JDK and Maven are, and this says so where they cannot. Stops at the first failure. The long soak and the
-# benchmark have commands of their own, see README.md.
+# benchmark have commands of their own, see CONTRIBUTING.md.
 set -eu
 cd "$(dirname "$0")/.."
 

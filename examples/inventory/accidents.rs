@@ -1,5 +1,5 @@
-//! A buyer that dies inside, and one that is slower than its lease. Each is a process of its own; others want to buy
-//! meanwhile.
+//! A buyer that dies inside, and a buyer that is slower than its lease. Each runs in a process of its own, and others
+//! want to buy meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -18,40 +18,40 @@ use crate::{
 
 const ITEMS: u64 = 10;
 
-/// What the others buy while one is slow.
+/// The number of purchases that the others want to make while a buyer is slow.
 const MEANWHILE: u64 = 3;
 
-/// The others share these, so that they are strangers to each other.
+/// The number of sessions that the others share, so that they are strangers to each other.
 const SESSIONS: usize = 2;
 
 const THINKING: Duration = Duration::from_millis(5);
 
-/// How long a lock is watched before it is asked whether it has an end, and how often that may be put off.
+/// How long the others wait before the lock is checked for an end, and how often this is repeated.
 const WATCHED: Duration = Duration::from_secs(2 * SHORT_LEASE.as_secs());
 const PATIENCE: u32 = 30;
 
-/// What a death leaves to the others.
+/// What happens to the others after a death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aftermath {
     /// There was no lock.
     NothingHeld,
-    /// The next one was inside so long after the kill.
+    /// The next buyer was inside this long after the kill.
     Free(Duration),
-    /// Nobody comes in until somebody deletes the lock.
+    /// Nobody enters until the lock is deleted by hand.
     StandsStill,
 }
 
-/// A buyer was killed inside.
+/// The result of a buyer that was killed inside.
 #[derive(Debug)]
 pub(crate) struct Death {
     pub(crate) aftermath: Aftermath,
     pub(crate) audit: Audit,
 }
 
-/// A buyer was slower than its lease.
+/// The result of a buyer that was slower than its lease.
 #[derive(Debug)]
 pub(crate) struct Late {
-    /// Whether others came in while it was inside.
+    /// Whether others entered while it was inside.
     pub(crate) others_came_in: bool,
     pub(crate) ended: Outcome,
     pub(crate) audit: Audit,
@@ -65,7 +65,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Opens the sale, and lets the first buyer in.
+    /// Opens the sale and lets the first buyer in.
     async fn open(servers: &Servers, guard: Guard, pace: Pace) -> Result<Self, Failure> {
         let (sale, urls) = (Uuid::new_v4().simple().to_string(), servers.urls(guard));
         let sessions = Session::open_many(guard, &urls, &sale, SESSIONS, SESSIONS).await?;
@@ -83,7 +83,7 @@ impl Fixture {
         })
     }
 
-    /// Others buy so much, or all that there is.
+    /// Lets others make this many purchases, or as many as there are items.
     fn others(&self, wishes: u64) -> JoinHandle<Result<Vec<Visit>, Failure>> {
         let sessions = self.sessions.clone();
         tokio::spawn(async move {
@@ -97,7 +97,7 @@ impl Fixture {
                 match visit.await? {
                     visit if visit.outcome == Outcome::Sold => bought.push(visit),
                     visit if visit.outcome == Outcome::SoldOut => break,
-                    // On a machine that is busy for a whole lease; they come again.
+                    // The machine was busy for a whole lease; the buyer comes again.
                     _ => {}
                 }
             }
@@ -105,7 +105,7 @@ impl Fixture {
         })
     }
 
-    /// Waits for the others; none if they stand before a lock that does not end.
+    /// Waits for the others. Returns `None` if they wait for a lock that has no end.
     async fn come_in(
         &self,
         others: &mut JoinHandle<Result<Vec<Visit>, Failure>>,
@@ -156,7 +156,7 @@ pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Fail
     })
 }
 
-/// Lets a buyer read the stock, and write only when others have bought, if they could; then they buy the rest.
+/// Lets a buyer read the stock, and write only after others have bought, if they could. Then the others buy the rest.
 pub(crate) async fn late(servers: &Servers, guard: Guard, pace: Pace) -> Result<Late, Failure> {
     let mut fixture = Fixture::open(servers, guard, pace).await?;
     let mut others = fixture.others(MEANWHILE);

@@ -1,13 +1,13 @@
-//! What the command line asks for.
+//! The command line.
 
 use crate::worker::{Order, WORKER};
 
 pub(crate) const USAGE: &str = "\
 usage: inventory [--quick | --write]
   --quick    a smaller sale and fewer callers, in a few seconds; what is asserted is the same
-  --write    writes the tables into docs/inventory.md and README.md, and draws docs/inventory.svg (four minutes)";
+  --write    writes the tables into docs/inventory.md and docs/guides/strategies.md, and draws docs/inventory.svg (four minutes)";
 
-/// What a process is here for.
+/// The role of this process.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Help,
@@ -15,14 +15,14 @@ pub(crate) enum Role {
     Worker(Order),
 }
 
-/// What the first process does.
+/// The options of the first process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) quick: bool,
     pub(crate) write: bool,
 }
 
-/// Reads a command line; the error says what is wrong with it.
+/// Parses a command line. The error describes the mistake.
 pub(crate) fn read(args: &[String]) -> Result<Role, String> {
     if let Some((WORKER, order)) = args
         .split_first()

@@ -1,4 +1,5 @@
-//! The locks by hand, as articles show them: who does not get in sleeps 50 ms and tries again, and nobody renews.
+//! Hand-written locks as in common articles: a caller that does not get in sleeps for 50 ms and tries again, and nobody
+//! renews the lease.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -12,7 +13,7 @@ use tokio::time::sleep;
 /// How long a caller sleeps between two tries.
 const SPIN: Duration = Duration::from_millis(50);
 
-/// What PTTL says of a key that has no end.
+/// The reply of PTTL for a key without expiry.
 const NO_END: i64 = -1;
 
 static COMPARE_AND_DELETE: LazyLock<Script> =
@@ -22,7 +23,7 @@ static REENTRANT_LOCK: LazyLock<Script> =
 static REENTRANT_UNLOCK: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("reentrant_unlock.lua")));
 
-/// Which of them.
+/// The kind of lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     SetNx,
@@ -30,7 +31,7 @@ pub(crate) enum Kind {
     Reentrant,
 }
 
-/// One client's locks.
+/// The locks of one client.
 #[derive(Debug, Clone)]
 pub(crate) struct ByHand {
     kind: Kind,
@@ -46,7 +47,7 @@ impl ByHand {
         Ok(Self { kind, connection })
     }
 
-    /// Tries until it is inside.
+    /// Tries until the caller is inside.
     pub(crate) async fn lock(&self, key: &str, owner: &str, lease: Duration) -> RedisResult<()> {
         while !self.try_lock(key, owner, lease).await? {
             sleep(SPIN).await;
@@ -58,7 +59,7 @@ impl ByHand {
         let mut connection = self.connection.clone();
         let lease = lease.as_millis() as u64;
         match self.kind {
-            // An article's next lines are `EXPIRE`, and a process that dies before it.
+            // The next line of an article is `EXPIRE`, and a process may die before it.
             Kind::SetNx => connection.set_nx(key, owner).await,
             Kind::SetPx => {
                 let options = SetOptions::default()
@@ -88,7 +89,7 @@ impl ByHand {
             .await
     }
 
-    /// Whether the lock is taken, and will be until somebody deletes it.
+    /// Whether the lock is taken until it is deleted by hand.
     pub(crate) async fn has_no_end(&self, key: &str) -> RedisResult<bool> {
         let left: i64 = self.connection.clone().pttl(key).await?;
         Ok(left == NO_END)

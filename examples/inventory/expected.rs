@@ -1,4 +1,5 @@
-//! What has to come of each guard. A program that only showed its figures would show a broken guard just as calmly.
+//! The expected result of each guard. Without these checks, the program would present the figures of a broken guard as
+//! readily.
 
 use std::fmt::{Debug, Display};
 
@@ -14,7 +15,7 @@ use crate::{
 
 const HANDOFF: Guard = Guard::Ours(Way::Handoff);
 
-/// What did not come as expected, a line each.
+/// The unexpected results, one on each line.
 #[derive(Debug, Default)]
 pub(crate) struct Surprises(Vec<String>);
 
@@ -30,7 +31,7 @@ impl Surprises {
         &self.0
     }
 
-    /// One row of the first table.
+    /// Checks a row of the first table.
     pub(crate) fn of_row(&mut self, row: &Row) {
         self.of_rush(row);
         self.of_death(row);
@@ -115,7 +116,7 @@ impl Surprises {
         }
     }
 
-    /// One that was slow, and did no harm.
+    /// Checks a slow buyer that did no harm.
     fn of_late(&mut self, guard: Guard, late: &Late, ended: Outcome, others_came_in: bool) {
         let expected = if others_came_in {
             "others inside while the slow buyer is"
@@ -132,13 +133,13 @@ impl Surprises {
         self.exact(guard, "the sale with a slow buyer", &late.audit);
     }
 
-    /// Each item was sold, and to one buyer.
+    /// Checks that each item was sold, and to one buyer.
     fn exact(&mut self, guard: Guard, sale: &str, audit: &Audit) {
         let is = audit.sold() == audit.items && audit.doubled() == 0;
         self.check(guard, &format!("each item sold once in {sale}"), audit, is);
     }
 
-    /// One row of the second table.
+    /// Checks a row of the second table.
     pub(crate) fn of_waiting(&mut self, waiting: &Waiting) {
         if waiting.guard == HANDOFF {
             let row = format!("{HANDOFF}, {:?} each", waiting.hold);
@@ -146,7 +147,8 @@ impl Surprises {
         }
     }
 
-    /// Two scripts for each acquisition at most, and little more; neighbours of one process share them.
+    /// Checks that a queue costs at most two scripts for each acquisition, and little more. Neighbours of one process
+    /// share scripts.
     fn of_queue(&mut self, row: &str, waiters: &Waiters) {
         let (most, seen) = (waiters.ceiling_of_a_queue(), waiters.commands());
         let expected = format!("2 to {most} commands");

@@ -7,19 +7,19 @@ use crate::ours::Way;
 /// One way to guard the stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guard {
-    /// Read, think, write.
+    /// No guard: read, think, write.
     Nothing,
-    /// Optimistic: the write is refused if the stock has changed since it was read, and all begins again.
+    /// Optimistic: the write is refused if the stock has changed since it was read, and the purchase starts again.
     Watch,
     /// `SETNX`, later `DEL`: no lease, no owner.
     SetNx,
     /// `SET NX PX`, later compare-and-delete.
     SetPx,
-    /// Two scripts: a hash that counts the entries of its owner.
+    /// Two scripts and a hash that counts the entries of its owner.
     Reentrant,
-    /// Ours, on one server.
+    /// This project's lock on one server.
     Ours(Way),
-    /// Ours, on a majority of five servers.
+    /// This project's lock on a majority of five servers.
     Redlock,
 }
 
@@ -59,7 +59,7 @@ impl Guard {
         self != Self::Watch
     }
 
-    /// The commands that it sends by itself, where others run them within scripts only.
+    /// The commands that this guard sends directly and others send only within scripts.
     pub(crate) fn plain(self) -> &'static [&'static str] {
         match self {
             Self::Watch => &["get", "set", "rpush"],

@@ -1,14 +1,15 @@
-//! Every way to guard a stock, side by side: the same sale without a guard, under `WATCH`, under the locks of the
-//! articles, and under ours; in the rush, when a buyer dies inside, and when one is slower than its lease.
+//! Compares the ways to guard a stock: the same sale without a guard, under `WATCH`, under the locks of common
+//! articles, and under the locks of this project; in the rush, when a buyer dies inside, and when a buyer is slower
+//! than its lease.
 //!
 //! ```text
 //! cargo run --release --example inventory
-//! cargo run --release --example inventory -- --write    # and writes docs/inventory.md, its picture, and the README's table
+//! cargo run --release --example inventory -- --write  # writes docs/inventory.md, its picture, the guide's table
 //! cargo run --example inventory -- --quick
 //! ```
 //!
-//! It needs `redis-server`, and starts its own. It exits with 0 only if each guard came out as expected, oversold where
-//! that is what it does; with 2 if it does not understand its arguments.
+//! It starts its own servers and needs `redis-server`. It exits with 0 only if each guard had its expected result,
+//! which for some guards is overselling, and with 2 if the arguments are wrong.
 
 mod accidents;
 mod args;
@@ -37,7 +38,7 @@ use crate::{
     tables::Report,
 };
 
-/// What ends the program early.
+/// An error that ends the program.
 type Failure = Box<dyn Error + Send + Sync>;
 
 #[tokio::main]
@@ -65,7 +66,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Runs all; says whether all came out as expected.
+/// Runs everything. Returns whether all results were as expected.
 async fn host(job: Job) -> Result<bool, Failure> {
     let size = if job.quick { Size::QUICK } else { Size::FULL };
     let servers = Servers::start().await;

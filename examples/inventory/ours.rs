@@ -1,4 +1,4 @@
-//! Ours, as the author of a service writes it. A strategy is one word, and so is a lease.
+//! The locks of this project, as the author of a service writes them. A strategy is a single word, and so is a lease.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     session::{Lease, SHORT_LEASE},
 };
 
-/// How a caller waits whose lock is not free. On a Redlock all spin.
+/// How a caller waits if its lock is not free. On a Redlock all callers spin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Handoff,
@@ -18,7 +18,7 @@ pub(crate) enum Way {
     Spin,
 }
 
-/// Nothing comes near it: here nobody gives up.
+/// Far longer than any wait: nobody gives up in this example.
 const WAIT: Duration = Duration::from_secs(300);
 
 #[distributed_lock(key = "stock:<sale>", wait = WAIT, guard = hold)]
@@ -51,7 +51,7 @@ async fn short_spin(sale: &str, purchase: &mut Purchase<'_>) -> Result<Outcome, 
     purchase.run(Some(hold.token())).await
 }
 
-/// Runs a purchase under the lock of its sale, with the client that is scoped to it.
+/// Runs a purchase under the lock of its sale, with the scoped client.
 pub(crate) async fn run(
     way: Way,
     lease: Lease,

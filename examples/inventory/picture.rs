@@ -1,4 +1,4 @@
-//! The picture: how long buyers wait, and what a guard sends, a row for each guard, on logarithmic axes.
+//! The picture: how long buyers wait, and how many commands a guard sends; a row for each guard, with logarithmic axes.
 
 use crate::{
     guard::Guard,
@@ -10,9 +10,9 @@ const WIDTH: f64 = 960.0;
 const TOP: f64 = 84.0;
 const ROW: f64 = 34.0;
 const BOTTOM: f64 = 52.0;
-/// Where the names of the guards end.
+/// The right end of the guards' names.
 const NAMES_END: f64 = 158.0;
-/// From the middle of a row to the foot of its letters.
+/// The distance from the middle of a row to the baseline of its text.
 const FOOT: f64 = 4.0;
 /// Half the height of a stroke.
 const STROKE: f64 = 8.0;
@@ -50,23 +50,23 @@ const FIGURES: Type = Type {
     colour: INK,
 };
 
-/// One of the two panels; what is to its right are its figures.
+/// One of the two panels, with its figures to the right.
 struct Panel {
     left: f64,
     right: f64,
     figures: f64,
     title: &'static str,
-    /// Of the full dot, and of the empty one.
+    /// The labels of the full and of the empty dot.
     legend: [String; 2],
-    /// Above the figures.
+    /// The heading above the figures.
     heading: &'static str,
     unit: &'static str,
-    /// The axis goes from 1 to this power of ten.
+    /// The axis runs from 1 to this power of ten.
     powers: i32,
 }
 
 impl Panel {
-    /// A value below the axis stands at its begin.
+    /// The position of a value. A value below the axis is drawn at its beginning.
     fn x(&self, value: f64) -> f64 {
         let share = value.max(1.0).log10() / f64::from(self.powers);
         self.left + share * (self.right - self.left)
@@ -88,7 +88,7 @@ impl Panel {
         svg.text((middle, end + 38.0), AXIS, self.unit);
     }
 
-    /// A full dot, an empty one, a line between them, and the figures.
+    /// Draws a full dot, an empty dot, a line between them, and the figures.
     fn row(&self, svg: &mut Svg, y: f64, colour: &str, dots: [Option<f64>; 2], figures: &str) {
         let [full, empty] = dots.map(|value| value.map(|value| (self.x(value), y)));
         if let (Some(from), Some(to)) = (full, empty) {
@@ -103,7 +103,7 @@ impl Panel {
     }
 }
 
-/// The power of ten that nothing here exceeds.
+/// The power of ten that no value exceeds.
 fn powers(values: impl Iterator<Item = f64>) -> i32 {
     values.fold(10.0, f64::max).log10().ceil() as i32
 }
@@ -112,7 +112,7 @@ fn waits_ms(row: &Row) -> [f64; 3] {
     [0.5, 0.99, 1.0].map(|share| row.rush.wait(share).as_secs_f64() * 1e3)
 }
 
-/// Draws a run.
+/// Draws the results of a run.
 pub(crate) fn draw(rows: &[Row], waits: &[Waiting]) -> String {
     let held = |guard: Guard| waits.iter().find(|waiting| waiting.guard == guard);
     let sent = |row: &Row| {

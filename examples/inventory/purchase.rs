@@ -1,4 +1,4 @@
-//! What a buyer does inside: reads the stock, thinks, and writes one less. Right only for one buyer at a time.
+//! The body of a purchase: reads the stock, thinks, and writes one less, which is only correct for one buyer at a time.
 
 use std::{
     fmt,
@@ -12,21 +12,21 @@ use tokio::time::sleep;
 
 use crate::{Failure, shop::Shop};
 
-/// What a buyer says once it has read the stock, if somebody waits for that.
+/// The line that a buyer writes once it has read the stock, if the starting process waits for it.
 pub(crate) const INSIDE: &str = "inside";
 
-/// How a buyer spends the time between reading and writing.
+/// What a buyer does between reading and writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// Thinks so long: checks a card, prints a label.
+    /// Thinks for this long: checks a card, prints a label.
     Thinks(Duration),
-    /// Has no business with the stock: is inside so long, and leaves.
+    /// Has no business with the stock: stays inside for this long and leaves.
     Stays(Duration),
     /// Dies.
     Dies,
     /// Awaits the shop's word, which comes late.
     Awaits,
-    /// The same with calls that block its thread.
+    /// The same with calls that block the thread.
     Blocks,
 }
 
@@ -63,11 +63,11 @@ impl FromStr for Pace {
 pub(crate) enum Outcome {
     Sold,
     SoldOut,
-    /// The shop refused the write: its token is lower than one that it has seen.
+    /// The shop refused the write, because the token is lower than one that it has seen.
     Refused,
-    /// The lease ended, and the body was dropped where it awaited something.
+    /// The lease ended, and the body was dropped at an await.
     Cancelled,
-    /// It was inside, and wanted nothing.
+    /// The buyer was inside and wanted nothing.
     Left,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Purchase<'a> {
     shop: &'a Shop,
     buyer: &'a str,
     pace: Pace,
-    /// When it came inside the last time: an optimistic one comes again.
+    /// When it last entered: an optimistic buyer enters repeatedly.
     pub(crate) entered: Option<Instant>,
     pub(crate) left: Option<Instant>,
     pub(crate) tries: u64,
@@ -122,7 +122,7 @@ impl<'a> Purchase<'a> {
         }
     }
 
-    /// Runs it, with the token of the hold if there is one.
+    /// Runs the purchase, with the token of the hold if there is one.
     pub(crate) async fn run(&mut self, token: Option<FencingToken>) -> Result<Outcome, Failure> {
         self.enter();
         let outcome = match self.pace {
@@ -153,7 +153,7 @@ impl<'a> Purchase<'a> {
         Ok(accepted(shop.sell(item, self.buyer, token)?))
     }
 
-    /// Runs it without a lock: from the beginning, until nobody has written in between.
+    /// Runs the purchase without a lock, and repeats it until nobody has written in between.
     pub(crate) async fn run_optimistic(&mut self) -> Result<Outcome, Failure> {
         let outcome = loop {
             self.enter();
@@ -183,7 +183,7 @@ impl<'a> Purchase<'a> {
                 println!("{INSIDE}");
                 pending::<()>().await;
             }
-            // Who tries again has had the word.
+            // A buyer that tries again has already had the word.
             Pace::Awaits | Pace::Blocks if self.tries > 1 => {}
             Pace::Awaits | Pace::Blocks => {
                 println!("{INSIDE}");

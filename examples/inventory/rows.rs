@@ -1,4 +1,4 @@
-//! The scenes, and the row that each guard makes in the tables.
+//! The scenarios, and the row of each guard in the tables.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use crate::{
     waiters::{Plan, Waiters},
 };
 
-/// Who waits for one key that is held for a known time: a bare lock, and ours.
+/// The guards whose callers wait for one key that is held for a known time: a hand-written lock and those of this
+/// project.
 pub(crate) const WAITING: [Guard; 5] = [
     Guard::SetPx,
     Guard::Ours(Way::Spin),
@@ -26,19 +27,19 @@ pub(crate) const WAITING: [Guard; 5] = [
     Guard::Redlock,
 ];
 
-/// How much is done.
+/// The size of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) items: u64,
     pub(crate) rush: Plan,
-    /// How long each is inside, and how many come.
+    /// How long each caller is inside, and how many callers there are.
     pub(crate) holds: &'static [Duration],
     pub(crate) callers: usize,
 }
 
 const THINKING: Duration = Duration::from_millis(5);
 
-/// How long a fixture may take. The longest ideal is 30 s.
+/// The longest time of a scenario. The longest ideal time is 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Size {
@@ -55,7 +56,7 @@ impl Size {
         callers: 100,
     };
 
-    /// The same in less time: what is asserted holds at any size.
+    /// The same in less time. The checks hold for any size.
     pub(crate) const QUICK: Self = Self {
         items: 20,
         rush: Plan {
@@ -68,27 +69,28 @@ impl Size {
     };
 }
 
-/// What was seen of one guard.
+/// The results of one guard.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) guard: Guard,
     pub(crate) rush: Waiters,
     pub(crate) audit: Audit,
     pub(crate) death: Death,
-    /// A buyer that awaited something over its lease.
+    /// A buyer that awaited something for longer than its lease.
     pub(crate) late: Late,
-    /// One that blocked its thread: asked of those who have a fencing token.
+    /// A buyer that blocked its thread, for guards with a fencing token.
     pub(crate) blocked: Option<Late>,
 }
 
 impl Row {
-    /// Sales that are lost or doubled: told to a buyer and not recorded, or of an item that another has bought too.
+    /// The number of lost or doubled sales: reported to a buyer but not recorded, or of an item that another buyer
+    /// bought too.
     pub(crate) fn amiss(&self) -> u64 {
         self.audit.lost(self.rush.told()) + self.audit.doubled()
     }
 }
 
-/// So many callers of one key, each inside for so long.
+/// The result of several callers of one key that is held for the same time by each.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) guard: Guard,
@@ -100,7 +102,8 @@ fn new_sale() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
-/// A fixture that ends: a lock that nobody gives back would keep all waiting. What goes wrong names its row.
+/// Ends a scenario after a time limit, because a lock that is never given back would keep all buyers waiting. An error
+/// names its row.
 async fn bounded<T>(
     guard: Guard,
     fixture: &str,
@@ -122,8 +125,8 @@ async fn rush(servers: &Servers, guard: Guard, size: Size) -> Result<(Waiters, A
     Ok((waiters, audit))
 }
 
-/// The sale under every guard. Where commands and times are measured they take turns; accidents happen side by side, for
-/// there all wait for time to pass.
+/// Runs the sale under every guard. Guards take turns while commands and times are measured. Accidents run
+/// concurrently, because all of them wait for time to pass.
 pub(crate) async fn sales(servers: &Servers, size: Size) -> Result<Vec<Row>, Failure> {
     let mut rushes = Vec::new();
     for guard in Guard::ALL {
@@ -158,7 +161,7 @@ pub(crate) async fn sales(servers: &Servers, size: Size) -> Result<Vec<Row>, Fai
     Ok(rows.collect())
 }
 
-/// Everybody waits for one key.
+/// Lets callers wait for one key.
 pub(crate) async fn waits(servers: &Servers, size: Size) -> Result<Vec<Waiting>, Failure> {
     let mut waits = Vec::new();
     for &hold in size.holds {

@@ -1,11 +1,11 @@
-//! The servers: one for the stock, one for the locks, so that the stock's commands are not counted as a lock's, and five
-//! for the Redlock.
+//! The servers: one for the stock, one for the locks, so that the commands of the stock do not count as those of a
+//! lock, and five for the Redlock.
 
 use support::{quorum::Quorum, sent::Sent, server::RedisServer};
 
 use crate::guard::Guard;
 
-/// Servers of a Redlock.
+/// The number of servers of a Redlock.
 const QUORUM: usize = 5;
 
 /// All servers. They end with the program.
@@ -16,7 +16,7 @@ pub(crate) struct Servers {
     quorum: Quorum,
 }
 
-/// Where one guard finds the stock and its locks.
+/// The URLs of the stock and of the locks of one guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Urls {
     pub(crate) stock: String,
@@ -43,7 +43,7 @@ impl Servers {
         }
     }
 
-    /// The servers whose commands are those of a guard; an optimistic one has no others than the stock's.
+    /// The servers whose commands count for a guard. An optimistic guard has only the stock's.
     fn of(&self, guard: Guard) -> &[RedisServer] {
         use std::slice::from_ref;
         match guard {
@@ -54,7 +54,7 @@ impl Servers {
         }
     }
 
-    /// How many commands a guard's clients have sent so far.
+    /// The number of commands that a guard's clients have sent so far.
     pub(crate) async fn sent(&self, guard: Guard) -> u64 {
         let mut commands = 0;
         for server in self.of(guard) {
@@ -73,7 +73,7 @@ impl Servers {
         version.unwrap_or_else(|| "of an unknown version".into())
     }
 
-    /// Whether somebody holds the lock of this key.
+    /// Whether the lock of this key is held.
     pub(crate) async fn is_held(&self, guard: Guard, key: &str) -> bool {
         let server = match guard {
             Guard::Redlock => &self.quorum.servers[0],

@@ -1,4 +1,4 @@
-//! A session: one client of the shop, with connections, and so locks, of its own, as another process has.
+//! A session: one client of the shop with its own connections, and so its own locks, like another process.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,14 @@ use crate::{
     shop::Shop,
 };
 
-/// The fixed lease where one dies or is slow.
+/// The fixed lease in scenarios with a buyer that dies or is slow.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(1);
 
-/// The lease by hand where nobody is to be slower; ours has its default there, 30 s too, and renewed.
+/// The lease of hand-written locks in other scenarios. The locks of this project use their default, which is 30 s, too,
+/// and renewed.
 const AMPLE_LEASE: Duration = Duration::from_secs(30);
 
-/// Which lease a lock has.
+/// The lease of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lease {
     Ample,
@@ -37,7 +38,7 @@ impl Lease {
     }
 }
 
-/// One client of the shop.
+/// A client of the shop.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
     pub(crate) shop: Shop,
@@ -59,15 +60,15 @@ pub(crate) struct Visit {
     pub(crate) buyer: String,
     pub(crate) outcome: Outcome,
     pub(crate) entered: Instant,
-    /// From the call until it was inside, for the last time if it came again.
+    /// The time from the call until it was last inside.
     pub(crate) waited: Duration,
-    /// None if its body was dropped.
+    /// `None` if its body was dropped.
     pub(crate) inside: Option<Duration>,
     pub(crate) tries: u64,
 }
 
 impl Session {
-    /// Connects, and takes a lock once: what is done on a first call only is not measured.
+    /// Connects and takes a lock once, so that work on a first call is not measured.
     pub(crate) async fn open(guard: Guard, urls: &Urls, sale: &str) -> Result<Self, Failure> {
         let by_hand =
             async |kind| Ok::<_, Failure>(Locks::ByHand(ByHand::connect(kind, &urls.locks).await?));
@@ -91,7 +92,7 @@ impl Session {
         })
     }
 
-    /// So many, for so many buyers: each has a session of its own where connections cannot be shared.
+    /// Opens sessions for these buyers. Each buyer has its own session if connections cannot be shared.
     pub(crate) async fn open_many(
         guard: Guard,
         urls: &Urls,
@@ -111,7 +112,7 @@ impl Session {
         Ok(opened)
     }
 
-    /// Goes in under the guard, runs the purchase, and leaves.
+    /// Enters under the guard, runs the purchase, and leaves.
     pub(crate) async fn visit(
         &self,
         buyer: String,
@@ -153,7 +154,7 @@ impl Session {
         })
     }
 
-    /// Whether the lock is taken, and will be until somebody deletes it.
+    /// Whether the lock is taken until it is deleted by hand.
     pub(crate) async fn has_no_end(&self) -> Result<bool, Failure> {
         match &self.locks {
             Locks::ByHand(locks) => Ok(locks.has_no_end(&lock_key(&self.sale)).await?),
@@ -169,7 +170,7 @@ impl Session {
     }
 }
 
-/// The lock of a sale. Its name is hexadecimal, so ours escapes nothing in it.
+/// The lock of a sale. Its name is hexadecimal, so this project's locks escape nothing in it.
 pub(crate) fn lock_key(sale: &str) -> String {
     format!("stock:{sale}")
 }

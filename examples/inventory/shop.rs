@@ -1,4 +1,4 @@
-//! The stock and the records of its sales, on a Redis server, under the sale's own prefix.
+//! The stock and the records of its sales on a Redis server, under the sale's own prefix.
 
 use std::{collections::BTreeSet, fmt, sync::LazyLock};
 
@@ -12,10 +12,10 @@ use crate::Failure;
 
 static SELL: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("sell.lua")));
 
-/// Commands between `MULTI` and `EXEC`.
+/// The number of commands between `MULTI` and `EXEC`.
 pub(crate) const IN_TRANSACTION: u64 = 2;
 
-/// One client's way to the stock of one sale.
+/// One client's access to the stock of a sale.
 #[derive(Debug, Clone)]
 pub(crate) struct Shop {
     client: Client,
@@ -23,16 +23,16 @@ pub(crate) struct Shop {
     sale: String,
 }
 
-/// A sale as the shop has recorded it.
+/// A recorded sale.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Record {
     item: u64,
     buyer: String,
 }
 
-/// What a sale has come to.
+/// The result of a sale.
 pub(crate) struct Audit {
-    /// Items that there were.
+    /// The number of items at the beginning.
     pub(crate) items: u64,
     sales: Vec<Record>,
 }
@@ -61,7 +61,7 @@ impl Shop {
         self.connection.clone().get(self.key("stock")).await
     }
 
-    /// Writes a sale; false if the writer was overtaken, by its token.
+    /// Writes a sale. Returns false if a writer with a higher token came first.
     pub(crate) async fn sell(
         &self,
         item: u64,
@@ -88,7 +88,7 @@ impl Shop {
             .arg(token.map(|token| token.to_string()).unwrap_or_default());
     }
 
-    /// Reads the stock; [`sell_unchanged`](Self::sell_unchanged) then writes only if nobody else has.
+    /// Reads the stock; [`sell_unchanged`](Self::sell_unchanged) then writes only if nobody else has written.
     pub(crate) async fn watch(&self) -> RedisResult<u64> {
         let watch = cmd("WATCH").arg(self.key("stock")).to_owned();
         watch.exec_async(&mut self.connection.clone()).await?;
@@ -101,7 +101,7 @@ impl Shop {
             .await
     }
 
-    /// Writes a sale, if the stock is what was read.
+    /// Writes a sale if the stock has not changed since it was read.
     pub(crate) async fn sell_unchanged(&self, item: u64, buyer: &str) -> RedisResult<bool> {
         let written: Option<()> = pipe()
             .atomic()
@@ -114,19 +114,19 @@ impl Shop {
         Ok(written.is_some())
     }
 
-    /// Lets one go on who waits for the [`word`](Self::word).
+    /// Lets a buyer go on that waits for the [`word`](Self::word).
     pub(crate) async fn give_word(&self) -> RedisResult<()> {
         self.connection.clone().rpush(self.key("word"), "go").await
     }
 
-    /// Waits until it may go on, on a connection of its own, which that occupies.
+    /// Waits for the word on a separate connection, which the wait occupies.
     pub(crate) async fn word(&self) -> RedisResult<()> {
         let mut connection = connect(&self.client).await?;
         let () = connection.blpop(self.key("word"), 0.0).await?;
         Ok(())
     }
 
-    /// The same shop by calls that block the thread.
+    /// The same shop with calls that block the thread.
     pub(crate) fn blocking(&self) -> RedisResult<BlockingShop<'_>> {
         Ok(BlockingShop {
             shop: self,
@@ -144,7 +144,7 @@ impl Shop {
     }
 }
 
-/// The shop for one who blocks its thread.
+/// The shop for a buyer that blocks its thread.
 pub(crate) struct BlockingShop<'a> {
     shop: &'a Shop,
     connection: redis::Connection,
@@ -194,7 +194,7 @@ impl fmt::Debug for Audit {
 }
 
 impl Audit {
-    /// What a sale of so many items has come to, read from its records.
+    /// Reads the result of a sale of `items` items from its records.
     pub(crate) fn of<'a>(
         items: u64,
         records: impl IntoIterator<Item = &'a str>,
@@ -213,12 +213,12 @@ impl Audit {
         self.sales.len() as u64
     }
 
-    /// Sales for which there is no item.
+    /// The number of sales without an item.
     pub(crate) fn oversold(&self) -> u64 {
         self.sold().saturating_sub(self.items)
     }
 
-    /// Sales of an item that another has bought too.
+    /// The number of sales of an item that another buyer bought too.
     pub(crate) fn doubled(&self) -> u64 {
         let mut items: Vec<u64> = self.sales.iter().map(|sale| sale.item).collect();
         items.sort_unstable();
@@ -226,7 +226,7 @@ impl Audit {
         self.sold() - items.len() as u64
     }
 
-    /// Buyers of this list who were told that they have bought, and of whose purchase there is no record.
+    /// The number of buyers in this list that were told that they had bought, but whose purchase is not recorded.
     pub(crate) fn lost<'a>(&self, told: impl Iterator<Item = &'a str>) -> u64 {
         let known: BTreeSet<&str> = self.sales.iter().map(|sale| sale.buyer.as_str()).collect();
         told.filter(|buyer| !known.contains(buyer)).count() as u64

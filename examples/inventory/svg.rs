@@ -1,15 +1,15 @@
-//! As much of SVG as the picture needs.
+//! The part of SVG that the picture needs.
 
 use std::fmt::Write as _;
 
-/// A place, from the left and from the top.
+/// A position, from the left and from the top.
 pub(crate) type At = (f64, f64);
 
-/// A drawing, in the order in which it is drawn.
+/// A drawing, whose elements are added in drawing order.
 #[derive(Debug)]
 pub(crate) struct Svg(String);
 
-/// How words stand to their place.
+/// The style of a text, and its alignment to its position.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Type {
     pub(crate) anchor: &'static str,
@@ -18,7 +18,7 @@ pub(crate) struct Type {
 }
 
 impl Svg {
-    /// A white sheet, for pages whose ground may be dark.
+    /// A white sheet, for pages with a dark background.
     pub(crate) fn sheet(width: f64, height: f64) -> Self {
         Self(format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \

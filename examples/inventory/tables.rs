@@ -1,4 +1,4 @@
-//! The tables, and the pages that show them.
+//! The tables, and the pages that contain them.
 
 use std::{fmt, fs, time::Duration};
 
@@ -19,12 +19,12 @@ const WAITS: &str = "waits";
 
 const FIRST_COLUMN: &str = "guard";
 
-/// What a run has seen, as Markdown.
+/// The results of a run as Markdown.
 #[derive(Debug)]
 pub(crate) struct Report {
     setting: String,
     guards: Grid,
-    /// The columns for a reader in a hurry.
+    /// The most important columns.
     short: Grid,
     waits_setting: String,
     waits: Grid,
@@ -101,7 +101,8 @@ impl Report {
         let page = root.join("docs/inventory.md");
         page::update(&page, GUARDS, &self.guards())?;
         page::update(&page, WAITS, &self.waits())?;
-        page::update(&root.join("README.md"), GUARDS, &self.short.markdown())?;
+        let guide = root.join("docs/guides/strategies.md");
+        page::update(&guide, GUARDS, &self.short.markdown())?;
         fs::write(root.join("docs/inventory.svg"), picture)?;
         Ok(())
     }
@@ -117,7 +118,7 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// What has to be known beside the figures.
+/// The setting of the figures.
 fn setting(size: Size, redis: &str) -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let Size { items, rush, .. } = size;
@@ -184,7 +185,7 @@ fn harm(late: &Late) -> String {
     }
 }
 
-/// The second table: some columns for each time that a key is held.
+/// The second table, with some columns for each time that a key is held.
 fn waiting(waits: &[Waiting]) -> Grid {
     let mut grid = Grid::new(FIRST_COLUMN, WAITING.map(Guard::name));
     let mut holds: Vec<Duration> = waits.iter().map(|waiting| waiting.hold).collect();

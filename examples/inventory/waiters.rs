@@ -1,4 +1,4 @@
-//! Many buyers at once, and what they did, waited and sent.
+//! Many buyers at once: what they did, how long they waited, and what they sent.
 
 use std::{
     sync::Arc,
@@ -16,22 +16,22 @@ use crate::{
     shop::IN_TRANSACTION,
 };
 
-/// Who comes, and for what.
+/// The buyers and their plan.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) buyers: usize,
-    /// Clients that the buyers share.
+    /// The number of clients that the buyers share.
     pub(crate) sessions: usize,
-    /// How often each comes, unless all is sold before, and what it takes to come again.
+    /// How often each buyer comes, unless everything is sold before, and the pause before it comes again.
     pub(crate) wishes: usize,
     pub(crate) walk: Duration,
     pub(crate) pace: Pace,
 }
 
-/// What came of it.
+/// The results of a plan.
 #[derive(Debug)]
 pub(crate) struct Waiters {
-    /// Of each buyer.
+    /// The visits of each buyer.
     visits: Vec<Vec<Visit>>,
     wall: Duration,
     commands: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Lets all in at once, and waits until the last has left.
+    /// Lets all buyers in at once, and waits until the last one has left.
     pub(crate) async fn gather(
         servers: &Servers,
         guard: Guard,
@@ -78,7 +78,8 @@ impl Waiters {
         Ok(Self::of(visits, wall, commands, sessions.len()))
     }
 
-    /// Buyers with their visits; how long it took in all, and what they sent, from so many sessions.
+    /// Builds the results from the visits of buyers, the total time, the number of commands, and the number of
+    /// sessions.
     pub(crate) fn of(
         visits: Vec<Vec<Visit>>,
         wall: Duration,
@@ -100,17 +101,17 @@ impl Waiters {
         self.visits.iter().flatten()
     }
 
-    /// How often somebody was inside.
+    /// The number of times that a buyer was inside.
     pub(crate) fn entries(&self) -> u64 {
         self.waits.len() as u64
     }
 
-    /// How often somebody read and thought. Each failed try adds to it.
+    /// The number of times that a buyer read and thought. Each failed try counts.
     pub(crate) fn tries(&self) -> u64 {
         self.all().map(|visit| visit.tries).sum()
     }
 
-    /// Those who were told that they have bought.
+    /// The buyers that were told that they had bought.
     pub(crate) fn told(&self) -> impl Iterator<Item = &str> {
         let bought = self.all().filter(|visit| visit.outcome == Outcome::Sold);
         bought.map(|visit| visit.buyer.as_str())
@@ -128,20 +129,20 @@ impl Waiters {
         self.commands as f64 / self.wall.as_secs_f64()
     }
 
-    /// The time of the whole, beside that of the bodies alone if they follow one another without a gap.
+    /// The total time divided by the time of the bodies alone, if they followed one another without a gap.
     pub(crate) fn over_ideal(&self) -> f64 {
         let bodies: Duration = self.all().filter_map(|visit| visit.inside).sum();
         self.wall.as_secs_f64() / bodies.as_secs_f64()
     }
 
-    /// The wait that a share of the visits does not exceed.
+    /// The wait that this share of the visits does not exceed.
     pub(crate) fn wait(&self, share: f64) -> Duration {
         let last = self.waits.len().saturating_sub(1);
         let wait = self.waits.get((last as f64 * share).round() as usize);
         wait.copied().unwrap_or_default()
     }
 
-    /// Purchases of the buyer with the fewest, and of the one with the most.
+    /// The smallest and the largest number of purchases of a buyer.
     pub(crate) fn least_and_most(&self) -> (usize, usize) {
         let bought = self.visits.iter().map(|visits| {
             let sold = |visit: &&Visit| visit.outcome == Outcome::Sold;
@@ -152,8 +153,8 @@ impl Waiters {
         })
     }
 
-    /// The most that a queue may send: two scripts for each acquisition, one more for a hold that lasts over 100 ms, the
-    /// first look of each client and five more a second; and one in twenty for what a busy machine adds.
+    /// The largest number of commands that a queue may send: two scripts for each acquisition, one more for a hold
+    /// longer than 100 ms, the first probe of each client and five more a second, and one in twenty for a busy machine.
     pub(crate) fn ceiling_of_a_queue(&self) -> u64 {
         const LONG: Duration = Duration::from_millis(90);
         const LOOKS_A_SECOND: f64 = 5.0;
@@ -165,8 +166,8 @@ impl Waiters {
     }
 }
 
-/// Tries that came to a refused write. The server does not count the commands of such a transaction: they were sent, and
-/// never called.
+/// The number of tries that ended in a refused write. The server does not count the commands of such a transaction,
+/// which were sent but never called.
 fn refused(visits: &[Vec<Visit>]) -> u64 {
     let visits = visits.iter().flatten();
     visits.map(|visit| visit.tries.saturating_sub(1)).sum()

@@ -1,4 +1,4 @@
-//! A buyer in a process of its own, which can be killed: this program, started by itself.
+//! A buyer in a separate process, which can be killed: this program, started by itself.
 
 use support::process::{Worker, dies_with_parent};
 
@@ -13,10 +13,10 @@ use crate::{
 /// The first argument of such a process.
 pub(crate) const WORKER: &str = "--worker";
 
-/// What it says before its outcome.
+/// The text that precedes the outcome.
 const ENDED: &str = "ended: ";
 
-/// What the process is told.
+/// The parameters of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) guard: Guard,
@@ -38,7 +38,7 @@ impl Order {
         ]
     }
 
-    /// Reads what follows the first argument.
+    /// Parses the arguments after the first one.
     pub(crate) fn read(args: &[String]) -> Result<Self, String> {
         let [guard, pace, sale, stock, locks] = args else {
             return Err(format!("`{WORKER}` is this program's own"));
@@ -55,12 +55,12 @@ impl Order {
     }
 }
 
-/// A buyer's process, seen from the one that started it.
+/// A buyer's process, as the starting process sees it.
 #[derive(Debug)]
 pub(crate) struct Buyer(Worker);
 
 impl Buyer {
-    /// Starts it, and waits until it is inside and has read the stock.
+    /// Starts the process, and waits until the buyer is inside and has read the stock.
     pub(crate) async fn send_in(order: &Order) -> Result<Self, Failure> {
         let mut command = dies_with_parent(std::env::current_exe()?);
         command.args(order.to_args());
@@ -69,19 +69,19 @@ impl Buyer {
         Ok(Self(worker))
     }
 
-    /// Kills it (SIGKILL), and waits until it is gone.
+    /// Kills the process (SIGKILL) and waits until it has ended.
     pub(crate) fn kill(&mut self) {
         self.0.kill();
     }
 
-    /// How its purchase ended.
+    /// Returns how its purchase ended.
     pub(crate) async fn outcome(&mut self) -> Result<Outcome, Failure> {
         let line = self.0.until(ENDED).await;
         Ok(line.trim_start_matches(ENDED).parse()?)
     }
 }
 
-/// The whole life of that process. What goes wrong names its row.
+/// The main function of the process. An error names its row.
 pub(crate) async fn work(order: &Order) -> Result<(), Failure> {
     let done = visit(order).await;
     done.map_err(|failure| format!("{}, alone: {failure}", order.guard).into())

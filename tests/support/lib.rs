@@ -21,7 +21,7 @@ pub mod stores;
 
 pub use outcome::{Room, assert_busy, assert_lost};
 
-/// What a loaded machine may add to a time that is promised: 250 ms, and 1 s where `CI` is set.
+/// The time that a loaded machine may add to a promised time: 250 ms, or 1 s if `CI` is set.
 #[must_use]
 pub fn epsilon() -> Duration {
     let ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
@@ -40,10 +40,10 @@ pub fn root() -> &'static Path {
         .expect("the tests lie in a folder of the root")
 }
 
-/// Asks until the answer is yes.
+/// Repeats the question until the answer is yes.
 ///
 /// # Panics
-/// If that does not happen within 20 s: what a test waits for has to happen.
+/// If the answer is not yes within 20 s.
 pub async fn until(mut question: impl AsyncFnMut() -> bool) {
     let asking = async {
         while !question().await {
@@ -55,7 +55,24 @@ pub async fn until(mut question: impl AsyncFnMut() -> bool) {
         .expect("what the test waits for happens within 20 s");
 }
 
-/// The README's code, compiled and run with the documentation tests.
+/// The code of the README and of the guides, compiled and run with the documentation tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;
+mod pages {
+    #[doc = include_str!("../../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../../docs/guides/several-keys.md")]
+    struct SeveralKeys;
+
+    #[doc = include_str!("../../docs/guides/tests.md")]
+    struct Tests;
+
+    #[doc = include_str!("../../docs/guides/redlock.md")]
+    struct Redlock;
+
+    #[doc = include_str!("../../docs/guides/redisson.md")]
+    struct Redisson;
+
+    #[doc = include_str!("../../docs/guides/fencing.md")]
+    struct Fencing;
+}

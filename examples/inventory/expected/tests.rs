@@ -1,4 +1,4 @@
-//! Each expectation is met by what it was made for, and by nothing else.
+//! Each expectation is met by the result that it is made for, and by no other.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use crate::{accidents::Death, session::Visit};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A sale of ten items to ten buyers, and the same with so many more to others.
+/// A sale of ten items to ten buyers, of which `oversold` were sold to others as well.
 fn audit(oversold: u64) -> Audit {
     let once = (1..=10).map(|item| format!("{item} a{item}"));
     let twice = (1..=oversold).map(|item| format!("{item} b{item}"));
@@ -15,7 +15,7 @@ fn audit(oversold: u64) -> Audit {
     Audit::of(10, records.iter().map(String::as_str)).expect("records of sales")
 }
 
-/// Ten who bought one by one, and sent so much.
+/// Ten buyers that bought one by one, with these numbers of tries and commands.
 fn waiters(tries: u64, commands: u64) -> Waiters {
     let visits = (1..=10).map(|item| {
         vec![Visit {
@@ -38,7 +38,7 @@ fn late(others_came_in: bool, ended: Outcome, oversold: u64) -> Late {
     }
 }
 
-/// A row as its guard is to make it.
+/// The row that a guard is expected to make.
 fn row(guard: Guard) -> Row {
     let aftermath = match guard {
         Guard::Nothing | Guard::Watch => Aftermath::NothingHeld,
@@ -70,7 +70,7 @@ fn surprises(row: &Row) -> Vec<String> {
     surprises.0
 }
 
-/// One surprise at least, and each names the row.
+/// Asserts that there is at least one surprise, and that each names the row.
 fn is_noticed(row: &Row) {
     let seen = surprises(row);
     assert!(!seen.is_empty(), "not noticed: {row:?}");

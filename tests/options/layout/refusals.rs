@@ -1,4 +1,4 @@
-//! What the layout refuses, and with which rights it works.
+//! What the layout refuses, and the rights with which it works.
 
 use lock_runtime::{ConnectError, Layout, LockClient, LockError, OptionsError, Strategy};
 use redis::Value;
@@ -14,7 +14,7 @@ use crate::stores::{MS, SECOND, Store, hold, until};
 async fn the_other_layout_is_refused_on_either_side() {
     let native = Store::redis().await;
     let client = native.client().await;
-    // A name that both can have.
+    // A name that is valid in both layouts.
     let redisson = native.builder().layout(Layout::Redisson);
     let redisson = redisson.connect().await.unwrap();
     let same = |client: &LockClient| {
@@ -41,7 +41,7 @@ async fn the_other_layout_is_refused_on_either_side() {
         guard.release().await;
         until(async || native.keys().await.is_empty()).await;
     }
-    // Neither is other data a lock.
+    // Data of other types is no lock, either.
     let name = native.name("other");
     let pushed: Value = ask(&mut redis, redis::cmd("RPUSH").arg(&name).arg(1)).await;
     assert_eq!(pushed, Value::Int(1));
@@ -85,14 +85,14 @@ async fn a_refusal_leaves_nothing_to_clean_up() {
     deleted.unwrap();
 }
 
-/// The rights that the README names beside the others.
+/// The rights that docs/guides/acl.md names for shared locks, beside the general ones.
 #[tokio::test]
 async fn a_user_with_few_rights_can_share_locks() {
     let server = RedisServer::start().await;
-    let readme = include_str!("../../../README.md");
+    let guide = include_str!("../../../docs/guides/acl.md");
     let of = |start: &str| {
-        let line = readme.lines().find(|line| line.starts_with(start));
-        line.expect("the README names the rights")
+        let line = guide.lines().find(|line| line.starts_with(start));
+        line.expect("docs/guides/acl.md names the rights")
             .split(' ')
             .skip(3)
     };
