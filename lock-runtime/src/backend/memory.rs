@@ -1,11 +1,11 @@
 //! The in-process backend: the locks of one process, for a first run and for users' unit tests.
 //!
-//! Every promise holds inside the process: exclusion, order, bounded waiting, loss at the end of a fixed lease,
+//! All guarantees hold inside the process: exclusion, order, bounded waiting, loss at the end of a fixed lease,
 //! clean-up on cancel. There is no network, and nothing outlives the process. Time is tokio's: under a paused clock
-//! waits and leases pass without waiting. A runtime without a timer is served by the engine's thread, in real time. A lease
-//! that is renewed lives as long as its hold, so nothing is renewed; one that only a nested call renews, as long as that.
-//! No thread watches callers that are not polled: the waiters pass on an offer that is not taken, and a lock whose body has
-//! not begun.
+//! waits and leases pass without real waiting. On a runtime without a timer the engine's thread measures real time. A
+//! renewable lease lasts as long as its hold, so nothing is renewed; a lease that only a nested call renews lasts as
+//! long as that call. No thread watches callers that are not polled: the waiters pass on an offer that is not taken,
+//! and a lock whose body has not begun.
 
 use std::{
     cmp::Reverse,
@@ -44,13 +44,13 @@ use crate::{
 const CLOCK: TokioClock = TokioClock;
 
 /// How much later than its local deadline a grant ends here: the body of a lost lease is dropped before the next one
-/// starts, unless its runtime has no moment for it.
+/// starts, unless its runtime is too busy to poll it.
 const MARGIN: Duration = Duration::from_millis(2);
 
-/// The worlds that clients share by name, as long as one of them lives.
+/// The registries that clients share by name, as long as one of the clients lives.
 static REGISTRIES: Lazy<Mutex<HashMap<String, Weak<Registry>>>> = Lazy::new(Mutex::default);
 
-/// The next place in a queue. Drawn under the mutex of a registry, so that its queues are in order.
+/// The next place in a queue. Taken under the mutex of a registry, so that its queues are in order.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 /// The in-process backend.
@@ -67,7 +67,7 @@ impl fmt::Debug for MemoryBackend {
 }
 
 impl MemoryBackend {
-    /// The locks of that name in this process; locks of its own for the empty name.
+    /// Creates a backend for the locks of that name in this process. With an empty name it has locks of its own.
     pub(crate) fn named(name: &str, counters: Arc<Counters>) -> Self {
         let registry = if name.is_empty() {
             Arc::new(Registry::new())
@@ -97,14 +97,14 @@ struct Registry(Mutex<State>);
 struct State {
     common: Common,
     locks: HashMap<LockName, Slot>,
-    /// The locks that stay taken beyond their holds, the first to end on top.
+    /// The locks that stay taken beyond their holds, ordered by their end, the first one on top.
     kept: BinaryHeap<Reverse<(Moment, LockName)>>,
 }
 
-/// Beside the locks.
+/// The state beside the locks.
 struct Common {
     fence: u64,
-    /// Those who are told to look again when the mutex is free: a waker may run its caller at once.
+    /// The callers to wake when the mutex is free, because a waker may run its caller at once.
     woken: Vec<Arc<Notify>>,
 }
 
@@ -112,23 +112,23 @@ struct Common {
 #[derive(Default)]
 struct Slot {
     held: Option<Held>,
-    /// In the order of the tickets.
+    /// Ordered by ticket.
     queue: VecDeque<Waiter>,
-    /// Those who try again when nobody holds or queues any more.
+    /// The callers that try again when nobody holds the lock or queues for it.
     notified: Vec<Arc<Notify>>,
 }
 
 struct Held {
     owner: OwnerId,
     token: FencingToken,
-    /// `None`: as long as its hold lives.
+    /// `None` if it lasts as long as its hold lives.
     until: Option<Moment>,
     stage: Stage,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The owner may enter at its next poll. It has not yet.
+    /// The owner may enter at its next poll, and has not entered yet.
     Offered,
     /// The owner has been told of its grant.
     Entered,
@@ -142,20 +142,20 @@ struct Waiter {
     deadline: Moment,
     /// How long an offer to it stands.
     claim: Duration,
-    /// Tells the waiter to look again: the lock is offered to it, or it has become the head.
+    /// Wakes the waiter to look again: the lock is offered to it, or it has become the head.
     look: Arc<Notify>,
 }
 
-/// What an owner finds when it looks.
+/// What an owner finds when it looks at the lock.
 enum View {
     Granted(FencingToken, Option<Moment>),
-    /// Not free; `None` where nobody has to look again by time.
+    /// Not free. Contains the moment to look again, if there is one.
     Waiting(Option<Moment>),
 }
 
 impl Registry {
     fn new() -> Self {
-        // Tokens rise over restarts of the process too, as long as its clock does not fall behind by the outage.
+        // Tokens rise across restarts of the process too, unless its clock falls behind by more than the outage.
         let micros = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_micros());
@@ -191,7 +191,7 @@ impl Registry {
         })
     }
 
-    /// Who is inside under this token is not any more, or will not be from `retain_until` on.
+    /// Ends the hold under this token. With `retain_until` the lock stays taken until then.
     fn release(
         &self,
         name: &LockName,
@@ -218,7 +218,8 @@ impl Registry {
         released
     }
 
-    /// Notes that a lock is kept beyond its hold, and forgets those whose time has ended: nobody comes back to them.
+    /// Notes that a lock is kept beyond its hold. Removes the kept locks whose time has ended, because nobody returns
+    /// to them.
     fn keep(&self, name: &LockName, until: Moment) {
         self.change(|state| {
             let State {
@@ -240,7 +241,7 @@ impl Registry {
         });
     }
 
-    /// All or none.
+    /// Takes all locks, or none.
     fn acquire_multi(&self, requests: &[Request]) -> MultiAnswer {
         self.change(|State { common, locks, .. }| {
             for (index, request) in requests.iter().enumerate() {
@@ -268,7 +269,7 @@ impl Registry {
 }
 
 impl Slot {
-    /// Lets an expired grant end.
+    /// Ends an expired grant.
     fn settle(&mut self, common: &mut Common) {
         let expired = |held: &Held| held.until.is_some_and(|until| CLOCK.now() >= until);
         if self.held.as_ref().is_some_and(expired) {
@@ -299,13 +300,13 @@ impl Slot {
         held.is_some_and(|held| held.stage == Stage::Offered)
     }
 
-    /// Where the waiter with this ticket stands, or would stand.
+    /// Returns the position of the waiter with this ticket, or the position at which to insert it.
     fn place(&self, ticket: u64) -> Result<usize, usize> {
         self.queue
             .binary_search_by_key(&ticket, |waiter| waiter.ticket)
     }
 
-    /// Offers the lock to the first waiter whose time is not over, for its claim, or gives it to nobody.
+    /// Offers the lock to the first waiter whose time is not over, for its claim, or frees it.
     fn grant_next(&mut self, common: &mut Common) {
         self.held = None;
         let now = CLOCK.now();
@@ -323,8 +324,8 @@ impl Slot {
         self.nudge(common);
     }
 
-    /// The head watches the holder's end for all who queue; those who do not queue watch it each by itself. The end of an
-    /// offer is watched by all.
+    /// Wakes the callers that watch the holder's end: the head on behalf of all who queue, and every caller that does
+    /// not queue. All of them watch the end of an offer.
     fn nudge(&self, common: &mut Common) {
         let head = self.queue.front().map(|head| head.look.clone());
         common.woken.extend(head);
@@ -333,7 +334,7 @@ impl Slot {
         }
     }
 
-    /// Removes an owner from wherever it is.
+    /// Removes an owner from the lock and from the queue.
     fn remove(
         &mut self,
         owner: OwnerId,
@@ -353,7 +354,7 @@ impl Slot {
     }
 }
 
-/// When a grant made now ends by itself.
+/// Returns when a grant made now ends by itself.
 fn end(lease: LeaseTerms) -> Option<Moment> {
     match lease.renewal {
         Renewal::Fixed => Some(CLOCK.now() + lease.time),
@@ -369,15 +370,15 @@ struct MemoryAttempt {
     request: Request,
     look: Arc<Notify>,
     deadline: Moment,
-    /// The place in the order of those who wait; none at the first try.
+    /// The place in the order of the waiters; `None` at the first try.
     ticket: Option<u64>,
-    /// How often it was queued: once, and again for each offer that it missed.
+    /// How often it was queued: once, and again after each offer that it missed.
     queued: u32,
     settled: bool,
 }
 
 impl MemoryAttempt {
-    /// Tries; queues at the first try.
+    /// Tries to enter, and queues at the first try.
     fn view(&mut self) -> View {
         let Self {
             registry,
@@ -392,7 +393,7 @@ impl MemoryAttempt {
             if let Some(held) = &mut slot.held
                 && held.owner == request.owner
             {
-                // The claim is taken up: the lease counts from the entry.
+                // The owner takes up its claim: the lease counts from the entry.
                 let until = end(request.lease);
                 held.until = until.map(|until| until + MARGIN);
                 held.stage = Stage::Entered;
@@ -412,7 +413,7 @@ impl MemoryAttempt {
             }
             let ticket = *ticket.get_or_insert_with(|| TICKETS.fetch_add(1, Ordering::Relaxed));
             if request.strategy == Strategy::Notify {
-                // Once is enough, however often it looks.
+                // One entry is enough, however often the caller looks.
                 if !slot.notified.iter().any(|other| Arc::ptr_eq(other, look)) {
                     slot.notified.push(look.clone());
                 }
@@ -431,7 +432,7 @@ impl MemoryAttempt {
                 slot.queue.insert(place, waiter);
                 place
             });
-            // The others may not be polled. So each waiter looks before an offer can end, and again at its end.
+            // The other waiters may not be polled, so each one looks before an offer can end, and again at its end.
             let soon = CLOCK.now() + CLAIM;
             let watches = place == 0 || slot.is_offered();
             let holder_ends = holder_ends.filter(|_| watches);
@@ -585,7 +586,7 @@ impl Backend for MemoryBackend {
                             Renewed::Until(held.until.map_or(until, |ends| ends - MARGIN))
                         }
                         Extend::Restart(lease) => {
-                            // Without an end, it lasts as long as its hold lives.
+                            // Without an end, the grant lasts as long as its hold lives.
                             held.until = (lease < Duration::MAX).then_some(until + MARGIN);
                             slot.nudge(common);
                             Renewed::Until(until)

@@ -1,5 +1,5 @@
-//! Where locks live: one module for each backend, which implements `lock_core::backend::Backend`. `client/builder.rs`
-//! chooses one by the URL.
+//! The backends: one module for each, which implements `lock_core::backend::Backend`. `client/builder.rs` chooses one
+//! by the URL.
 
 pub(crate) mod memory;
 pub(crate) mod redis;

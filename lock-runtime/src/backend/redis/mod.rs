@@ -1,8 +1,8 @@
-//! Locks on one Redis server, 6.2 or later, or on what speaks its protocol.
+//! Locks on one Redis server, 6.2 or later, or on a server that speaks its protocol.
 //!
-//! All promises hold on a server that keeps its state. A server that loses it (killed without persistence, evicting,
-//! a promoted replica that lacks the newest write) can admit a second holder until the first one is told, at its next
-//! renewal or check; fencing tokens rise all the same.
+//! All guarantees hold on a server that keeps its state. A server that loses its state (killed without persistence,
+//! evicting keys, a promoted replica that lacks the newest write) can admit a second holder until the first one finds
+//! out, at its next renewal or check. Fencing tokens rise nevertheless.
 
 pub(crate) mod protocol;
 pub(crate) mod queue;
@@ -50,7 +50,7 @@ pub(crate) struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// Connects once, to tell at the start what is wrong with the server.
+    /// Connects once, to report problems with the server at the start.
     pub(crate) async fn connect(
         config: RedisConfig,
         context: &Arc<Context>,
@@ -159,7 +159,7 @@ impl Backend for RedisBackend {
 
 impl Drop for RedisBackend {
     fn drop(&mut self) {
-        // What still runs in the background keeps the server, and with it the home session, until it is done.
+        // Background tasks keep the server, and with it the home session, until they are done.
         let server = self.server.clone();
         self.server
             .context

@@ -4,7 +4,7 @@ use redis::IntoConnectionInfo;
 
 use crate::connect_error::ConnectError;
 
-/// Reads the URL of a Redis server.
+/// Parses the URL of a Redis server.
 pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError> {
     let invalid = |detail: &str| ConnectError::InvalidUrl {
         detail: detail.to_owned(),
@@ -26,7 +26,7 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
         }
         _ => return Err(invalid("unknown scheme")),
     }
-    // The crate's message may quote the URL or the value of a parameter, and either may have a password.
+    // The crate's message may quote the URL or the value of a parameter, and both may contain a password.
     let values = || {
         url.split(['?', '&'])
             .skip(1)

@@ -1,4 +1,4 @@
-//! One acquisition from a quorum: rounds, each with an owner of its own, until one is granted.
+//! One acquisition from a quorum: rounds, each with its own owner, until one is granted.
 
 use std::{
     sync::{Arc, Mutex},
@@ -22,27 +22,27 @@ use crate::{
     background::{Context, sync::lock},
 };
 
-/// A node may take this part of the lease to answer, within these bounds.
+/// A node has to answer within this part of the lease, within these bounds.
 const NODE_SHARE: u32 = 10;
 const NODE_PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// A body starts only while at least this part of its lease is left: the quorum may have answered too late.
+/// A body starts only with at least this part of its lease left: the quorum may have answered too late.
 const START_SHARE: u32 = 2;
 
-/// How long a node may take to answer.
+/// Returns how long a node may take to answer.
 fn node_patience(lease: Duration) -> Duration {
     (lease / NODE_SHARE).clamp(NODE_PATIENCE.0, NODE_PATIENCE.1)
 }
 
-/// Whether what is left of a lease is enough to start on.
+/// Returns whether enough is left of a lease to start a body.
 fn is_enough(left: Duration, lease: Duration) -> bool {
     !left.is_zero() && left >= lease / START_SHARE
 }
 
-/// What one node has done for a round.
+/// The result of one step at one node in a round.
 enum Step {
-    /// It was asked.
+    /// The node was asked for the lock.
     Taken(NodeAttempt, Result<Option<FencingToken>, BackendError>),
-    /// It was told the token.
+    /// The node was told the token.
     Raised(NodeAttempt, Result<bool, BackendError>),
 }
 
@@ -65,17 +65,17 @@ fn raise_token(mut attempt: NodeAttempt, token: FencingToken) -> BoxFuture<'stat
     .boxed()
 }
 
-/// How long a round that may be lost waits for nodes which were silent before.
+/// How long a round that may be lost waits for nodes that were silent before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Haste {
-    /// As long as for the others: its answer is right.
+    /// As long as for the other nodes, so that its answer is right.
     Patient,
-    /// Not at all: it gives back what it got at once, for others. It is followed by a patient one.
+    /// Not at all: the round gives back its grants at once, for others to take. A patient round follows it.
     Hasty,
 }
 
 impl Haste {
-    /// One of four rounds is patient, the first of all among them.
+    /// Returns the haste of the next round. One of four rounds is patient, including the very first.
     fn of_round(before: u32) -> Self {
         if before.is_multiple_of(4) {
             Self::Patient
@@ -85,16 +85,16 @@ impl Haste {
     }
 }
 
-/// What a round came to.
+/// The outcome of a round.
 pub(crate) enum Round {
     Granted(Box<Taken>),
-    /// Others hold it, or have it in part.
+    /// Others hold the lock, or some of its nodes.
     Busy,
-    /// Too few nodes answered, or too late.
+    /// Too few nodes answered, or they answered too late.
     Unreachable(BackendError),
 }
 
-/// A lock that a majority has granted. Dropped before it was kept, it is given back in the background.
+/// A lock that a majority has granted. If dropped before it becomes a hold, it is given back in the background.
 pub(crate) struct Taken {
     quorum: Arc<Quorum>,
     request: Request,
@@ -102,13 +102,13 @@ pub(crate) struct Taken {
     valid_until: Moment,
     /// The nodes that know the token.
     ready: Vec<NodeAttempt>,
-    /// The others, and until when they may join.
+    /// The requests to the other nodes, which may join until `until`.
     steps: Steps,
     until: Moment,
 }
 
 impl Taken {
-    /// Whether enough of the lease is left to start on.
+    /// Returns whether enough of the lease is left to start.
     pub(crate) fn is_young(&self) -> bool {
         is_enough(
             self.valid_until.since(self.quorum.context.now()),
@@ -116,7 +116,7 @@ impl Taken {
         )
     }
 
-    /// Gives the lock back. What cannot be given back now is in the background.
+    /// Gives the lock back. Nodes that cannot be released now are released in the background.
     pub(crate) async fn release(self) {
         let (quorum, name) = (self.quorum.clone(), self.request.name.clone());
         let grant = self.become_hold();
@@ -129,7 +129,7 @@ impl Taken {
         }
     }
 
-    /// The nodes' grants become a hold's, all at once.
+    /// Turns the nodes' grants into a hold, all at once.
     pub(crate) fn become_hold(self) -> Grant {
         let name = &self.request.name;
         let is_over = self.quorum.begin_hold(name, self.token, self.request.owner);
@@ -152,8 +152,8 @@ impl Taken {
     }
 }
 
-/// Runs something for a caller on the engine, and offers what it came to until a claim has passed since the start. `None` if
-/// the caller comes later. What is not taken is dropped by the engine, as it is when the caller is dropped.
+/// Runs work for a caller on the engine, and offers the result until a claim has passed since the start. Returns `None`
+/// if the caller comes later. The engine drops a result that is not taken, and drops the work if the caller is dropped.
 pub(crate) async fn offered<T: Send + 'static>(
     context: &Arc<Context>,
     work: impl Future<Output = T> + Send + 'static,
@@ -184,7 +184,7 @@ pub(crate) async fn offered<T: Send + 'static>(
     value
 }
 
-/// A round on the engine, which offers what it came to.
+/// A round that runs on the engine and offers its outcome.
 type Asking = BoxFuture<'static, Option<Round>>;
 
 /// An acquisition under way.
@@ -192,9 +192,9 @@ pub(crate) struct RedlockAttempt {
     quorum: Arc<Quorum>,
     request: Request,
     rounds: u32,
-    /// The round that has not come to an end.
+    /// The round that has not ended.
     asking: Option<(Haste, Asking)>,
-    /// The answer of the round before.
+    /// The answer of the previous round.
     newest: Result<(), BackendError>,
 }
 
@@ -210,7 +210,7 @@ impl RedlockAttempt {
         }
     }
 
-    /// Ends the round that is under way, or one that begins now.
+    /// Completes the round that is under way, or else a new one.
     async fn ask(&mut self, haste: Haste) -> Result<Answer, BackendError> {
         loop {
             if self.quorum.is_shutting_down() {
@@ -229,18 +229,18 @@ impl RedlockAttempt {
             });
             let round = asking.await;
             self.asking = None;
-            // The next round has an owner of its own, for nodes may still be giving back the grants of this one.
+            // The next round has its own owner, because nodes may still be giving back the grants of this one.
             let owner = self.quorum.context.new_owner();
             let answer = match round {
                 Some(Round::Granted(taken)) if taken.is_young() => {
-                    // No await from here on.
+                    // No await may follow.
                     let queued = self.rounds > 1;
                     return Ok(Answer::Granted(Grant {
                         queued,
                         ..taken.become_hold()
                     }));
                 }
-                // The caller came too late. Its grants were given back, or are now.
+                // The caller came too late. Its grants have been given back, or are given back now.
                 None | Some(Round::Granted(_)) => {
                     self.request.owner = owner;
                     continue;
@@ -258,7 +258,7 @@ impl RedlockAttempt {
 /// The nodes that have not answered yet.
 struct Silence {
     nodes: Vec<Arc<Node>>,
-    /// The round is hasty, and a majority answered lately.
+    /// Whether the round is hasty, and a majority answered recently.
     is_majority_heard: bool,
 }
 
@@ -277,7 +277,7 @@ impl Silence {
         }
     }
 
-    /// How many were silent before, and are not waited for.
+    /// Returns how many nodes were silent before, and are not waited for.
     fn lasting(&self) -> usize {
         let silent = self.nodes.iter().filter(|node| node.is_silent());
         if self.is_majority_heard {
@@ -287,13 +287,13 @@ impl Silence {
         }
     }
 
-    /// They have had their time.
+    /// Notes that these nodes have not answered in time.
     fn note(self) {
         self.nodes.iter().for_each(|node| node.note_silence());
     }
 }
 
-/// Asks all nodes once. Dropped, or without a grant, it gives back what it got.
+/// Asks all nodes once. If dropped, or without a grant, it gives back the nodes' grants.
 pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste) -> Round {
     let lease = request.lease.time;
     let majority = quorum.majority();
@@ -302,14 +302,14 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
         return Round::Unreachable(error);
     }
 
-    // The grant's time runs from here, because no node can have granted before.
+    // The lease counts from here, because no node can have granted earlier.
     let started = quorum.context.now();
     let valid_until = started + less_node_drift(lease);
     let nodes = quorum.nodes.iter();
     let mut steps: Steps = nodes.map(|node| take(node, request)).collect();
     let mut until = started + patience;
     let mut token = None;
-    // Nodes that have granted: before there is a token, and those that know it.
+    // The nodes that have granted: first those without a common token, then those that know it.
     let mut taken: Vec<(NodeAttempt, FencingToken)> = Vec::new();
     let mut ready: Vec<NodeAttempt> = Vec::new();
     let (mut failed, mut refused) = (0, None);
@@ -318,7 +318,7 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
         let unlikely = silence.lasting();
         if taken.len() + ready.len() + steps.len() < majority + unlikely {
             failed += unlikely;
-            break; // the others cannot make it a majority any more
+            break; // the others cannot complete a majority
         }
         let Some(Some(step)) = quorum.context.timeout_at(until, steps.next()).await else {
             failed += steps.len();
@@ -342,8 +342,8 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
             }
         }
         if token.is_none() && taken.len() >= majority {
-            // The greatest that was offered: greater than any token that a majority knew before, for each node
-            // offers one above those it knows, and two majorities have a node in common.
+            // The greatest offer is greater than any token that a majority knew before, because each node offers a
+            // token above those it knows, and two majorities have a node in common.
             let greatest = taken.iter().map(|(_, offered)| *offered).max();
             token = greatest;
             until = quorum.context.now() + patience;
@@ -355,7 +355,7 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
             }
         }
     }
-    // One that was not waited for would have answered.
+    // Nodes that the round did not wait for count as answered.
     let answered = quorum.nodes.len() - failed;
     let Some(token) = token.filter(|_| ready.len() >= majority) else {
         return match refused {
@@ -382,8 +382,9 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
     Round::Granted(Box::new(taken))
 }
 
-/// Lets the slower nodes join the hold in the background, so that it survives the loss of some of the quicker ones.
-/// Released meanwhile, they give back what they have: a release names the token, which they may not know yet.
+/// Lets the slower nodes join the hold in the background, so that it survives the loss of some of the quicker ones. If
+/// the hold is released meanwhile, they give back their grants, because the release names a token that they may not
+/// know yet.
 async fn join(
     context: Arc<Context>,
     token: FencingToken,
@@ -429,7 +430,8 @@ impl Attempt for RedlockAttempt {
         })
     }
 
-    /// Ends the round that is under way, or asks once more: a lease may have ended since the round before. Nobody queues.
+    /// Completes the round that is under way, or starts another one, because a lease may have ended since the last
+    /// round. There is no queue to leave.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             let under_way = self.asking.as_ref().map(|(haste, _)| *haste);

@@ -1,4 +1,4 @@
-//! Which nodes are counted: at connect, and after one has lost its state.
+//! Which nodes are counted, when a client connects and after a node has lost its state.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -19,12 +19,12 @@ use crate::{
     events::TARGET,
 };
 
-/// How long the other nodes may take at connect once a majority is there.
+/// How long connecting waits for the other nodes once a majority is connected.
 const STRAGGLER_PATIENCE: Duration = Duration::from_secs(1);
-/// The pause between two probes at nodes of which some are new and some are in use, and how many there are.
+/// The pause between two probes while some nodes are new and some are in use, and the number of these probes.
 const MIXED_PAUSE: Duration = Duration::from_millis(50);
 const MIXED_PROBES: usize = 3;
-/// The pause between two probes at nodes that have lost their state.
+/// The pause between two probes of nodes that have lost their state: the shortest, and the longest.
 const LOST_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 pub(crate) async fn connect(quorum: &Quorum, patience: Duration) -> Result<(), ConnectError> {
@@ -41,7 +41,7 @@ pub(crate) async fn connect(quorum: &Quorum, patience: Duration) -> Result<(), C
         match connected {
             Ok(()) => reached.push(node),
             Err(error) => {
-                // A session of its own tells that nothing answers.
+                // The session of an unreachable node reports it already.
                 if !matches!(error, ConnectError::Unreachable { .. }) {
                     tracing::warn!(target: TARGET, server = %node.server().address(), %error, "a server of the quorum cannot be used");
                 }
@@ -71,12 +71,12 @@ pub(crate) async fn connect(quorum: &Quorum, patience: Duration) -> Result<(), C
         });
     }
     begin(quorum).await;
-    // What keeps a majority from being marked is told to those who ask for locks.
+    // Callers that request locks are told what keeps a majority from being marked.
     let _ = quorum.mark(quorum.longest_lease()).await;
     Ok(())
 }
 
-/// Reads the marks of all nodes; `None` for those that do not answer.
+/// Reads the marks of all nodes; `None` for nodes that do not answer.
 async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
     let until = quorum.context.now() + PROBE_PATIENCE;
     let lease = quorum.longest_lease();
@@ -88,7 +88,7 @@ async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
     .await
 }
 
-/// Where all nodes are there and none has a mark, nothing can have been forgotten.
+/// Admits all nodes if every node answers and none has a mark: no state can have been lost then.
 async fn begin(quorum: &Quorum) {
     for _ in 0..MIXED_PROBES {
         let seen = probe(quorum).await;
@@ -118,8 +118,8 @@ async fn begin(quorum: &Quorum) {
     }
 }
 
-/// Lets nodes grant again that have been without their state for longer than any lease in use. Returns how long the next
-/// one has to wait; `None` if all have their state.
+/// Readmits nodes that have been without their state for longer than any lease in use. Returns how long the next node
+/// has to wait, or `None` if all nodes have their state.
 async fn admit(quorum: &Quorum, told: &mut Told) -> Option<Duration> {
     let seen = probe(quorum).await;
     let mut next = None;
@@ -152,7 +152,8 @@ async fn admit(quorum: &Quorum, told: &mut Told) -> Option<Duration> {
     next
 }
 
-/// The longest lease in use, and how long a node that lost its state is not counted; `None` at the first sight of the loss.
+/// Returns the longest lease in use, and how long a node that lost its state is not counted. Returns `None` when the
+/// loss is seen for the first time.
 fn quarantine(
     quorum: &Quorum,
     seen: &[(&Arc<Node>, Option<Standing>)],
@@ -166,7 +167,7 @@ fn quarantine(
             Some(Standing::Whole { longest, .. }) => Some((number, *longest)),
             _ => None,
         });
-    // What was read along with the first sight of the loss may be older than the loss.
+    // Marks that were read together with the first sight of the loss may be older than the loss.
     match told.entry(lost) {
         Entry::Vacant(entry) => {
             entry.insert(HashMap::new());
@@ -179,17 +180,17 @@ fn quarantine(
         .values()
         .copied()
         .fold(quorum.longest_lease(), Duration::max);
-    // A lease is in the marks of a majority. So many other nodes have one of these among them.
+    // A lease is in the marks of a majority, so at least one of `enough` other nodes has it in its mark.
     let enough = quorum.nodes.len() - quorum.majority() + 1;
     let all_answer = seen.iter().all(|(_, standing)| standing.is_some());
     let known = told.len() >= enough || all_answer;
     Some((longest, if known { longest } else { MAX_LEASE }))
 }
 
-/// The leases that the marks of whole nodes told after another one had lost its state, by that node and its loss.
+/// The leases in the marks of whole nodes, read after another node had lost its state, by that node and its loss.
 type Told = HashMap<(usize, u64), HashMap<usize, Duration>>;
 
-/// Sees to nodes that have lost their state. It ends with its client.
+/// Readmits nodes that have lost their state. Ends with the client.
 pub(crate) async fn admit_lost(quorum: Weak<Quorum>, lost: Arc<Notify>) {
     let mut told = Told::new();
     loop {

@@ -1,34 +1,35 @@
 //! Locks on a majority of several independent Redis servers: Redlock.
 //!
-//! Not promised: any order, for nobody queues here, and a late caller may be served before an early one; exclusion when
-//! the clock of a node jumps or runs faster than the drift allowed for (1 % of the lease and 2 ms), or when a
-//! majority of the nodes loses its state within one lease; and a body that stops at the end of its lease although its own process is paused.
-//! What must not be written twice is guarded by the fencing token, as on one server.
+//! **Not guaranteed.** There is no order, because nobody queues: a late caller may be served before an early one.
+//! Exclusion can fail when the clock of a node jumps or runs faster than the allowed drift (1 % of the lease and 2 ms),
+//! or when a majority of the nodes loses its state within one lease. A body is not stopped at the end of its lease
+//! while its own process is paused. The fencing token guards data that must not be written twice, as on one server.
 //!
-//! What it does promise is that locks survive the loss of any minority of the nodes, without a failover. A lock is held
-//! while a majority says so: it is asked of all nodes at once, has the time before the first request as its
-//! beginning, and is given up everywhere when no majority grants it soon enough. Whoever waits tries again after a
-//! random pause that grows to 128 ms.
+//! **Guaranteed.** Locks survive the loss of any minority of the nodes, without a failover. A lock is held while a
+//! majority says so. A round asks all nodes at once, counts the lease from before the first request, and gives up the
+//! lock everywhere if no majority grants it soon enough. A waiting caller tries again after a random pause that grows
+//! to 128 ms.
 //!
-//! **Tokens** rise strictly in grant order. Each node's own counter offers one; the lock's is the greatest that was
-//! offered, and before the body starts a majority knows it: the nodes that offered it, and others into whose counter it
-//! is written. The majority of the next grant has a node in common with these, and that node, which grants only after
-//! the earlier hold is over there, offers a greater one. A node that lost its counter begins again at its own clock, which
-//! may be behind the one that an earlier token came from.
+//! **Tokens** rise strictly in grant order. Each node's own counter offers a token, and the lock's token is the
+//! greatest offer. Before the body starts, a majority knows it: the nodes that offered it, and others into whose
+//! counter it is written. The majority of the next grant has a node in common with these. That node grants only after
+//! the earlier hold is over there, and offers a greater token. A node that lost its counter begins again at its own
+//! clock, which may be behind the clock that an earlier token came from.
 //!
-//! **Restarts.** A node that comes back without its state would help to grant a lock that it has granted before. Each
-//! node stores a mark with its locks, loses both together, and grants only while it has one. The mark holds the longest
-//! lease in use: a client writes a longer lease into the marks of a majority before it asks for one. A node that is seen
-//! without a mark is counted again after the longest lease in use, which the marks of the other nodes tell: of two in a
-//! quorum of three, of `n / 2 + 1` (rounded down) in one of `n`. With fewer marks, and not all nodes answering, it is
-//! counted after the longest lease that there can be, a day. Only where every node is reached when a client connects,
-//! and none has a mark, this is a new installation, and all count at once. A `FLUSHALL` takes the mark along, and is
-//! noticed at the next request. Not noticed is what a node with a lagging persistence (`appendfsync everysec`) forgot of
-//! the keys that this client never saw: use `always`, or none at all. Exclusion is not promised when a majority of the
-//! nodes loses its state within one lease.
+//! **Restarts.** A node that comes back without its state could help to grant a lock that it has granted before. Each
+//! node stores a mark with its locks, loses both together, and grants only while it has a mark. The mark holds the
+//! longest lease in use: a client writes a longer lease into the marks of a majority before it asks for one. A node
+//! that is seen without a mark is counted again after the longest lease in use, according to the marks of other nodes.
+//! Half of all nodes, rounded up, have to report theirs (two in a quorum of three). With fewer marks, and not all nodes
+//! answering, the node is counted after the longest possible lease, a day. If every node is reached when a client
+//! connects, and none has a mark, this is a new installation, and all nodes count at once. No other case is treated as
+//! one. A `FLUSHALL` removes the mark too, and is noticed at the next request. The client does not notice if a node
+//! with lagging persistence (`appendfsync everysec`) forgets keys that this client never saw: use `always`, or no
+//! persistence at all.
 //!
-//! **A minority that missed a hold** gets it at the next renewal or check: a node that was down, silent or without its
-//! state when the lock was granted, where the lock is free. So another node may go after that.
+//! **A minority that missed a hold**, because a node was down, silent or without its state when the lock was granted,
+//! receives the hold at the next renewal or check, on each node where the lock is free. After that another node may
+//! fail.
 
 mod attempt;
 mod membership;
@@ -75,7 +76,7 @@ pub(crate) struct RedlockBackend {
 }
 
 impl RedlockBackend {
-    /// Connects to the nodes, of which a majority has to be there and fit for locks.
+    /// Connects to the nodes. A majority has to be reachable and fit for locks.
     pub(crate) async fn connect(
         config: RedlockConfig,
         context: &Arc<Context>,
@@ -89,7 +90,7 @@ impl RedlockBackend {
         let nodes = nodes.collect::<Result<_, _>>()?;
         let quorum = Quorum::new(context.clone(), nodes, counters.clone(), lost.clone());
         quorum.note_lease(config.lease);
-        // Whatever becomes of it, its sessions are closed.
+        // Created before connecting, so that its sessions are closed even if connecting fails.
         let backend = Self {
             quorum: Arc::new(quorum),
         };
@@ -99,7 +100,8 @@ impl RedlockBackend {
     }
 }
 
-/// Takes several locks, or none: `Err` with the index of the first that is not free. Dropped, they are given back.
+/// Takes several locks, or none. Returns `Err` with the index of the first that is not free. If dropped, the locks are
+/// given back.
 async fn take_together(
     quorum: Arc<Quorum>,
     requests: Vec<Request>,
@@ -120,7 +122,7 @@ async fn take_together(
     let Some(busy) = busy else {
         return Ok(Ok(taken));
     };
-    // Given back before the caller is told, who shall find none of them taken.
+    // Released before the caller is told, so that it finds none of them taken.
     join_all(taken.into_iter().map(Taken::release)).await;
     Ok(Err(busy))
 }
@@ -158,7 +160,7 @@ impl Backend for RedlockBackend {
                     Err(busy) => return Ok(MultiAnswer::Busy(busy)),
                 };
                 if taken.iter().all(Taken::is_young) {
-                    // No await from here on: all of them become holds at once.
+                    // No await may follow, so that all of them become holds at once.
                     let grants = taken.into_iter().map(Taken::become_hold);
                     return Ok(MultiAnswer::Granted(grants.collect()));
                 }
@@ -219,7 +221,7 @@ impl Backend for RedlockBackend {
 
     fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
         Box::pin(async move {
-            // The answer of a node that is not counted does not count.
+            // A node that is not counted for locks does not count here either.
             let counted = self.quorum.nodes.iter().filter(|node| !node.was_lost());
             let asked = counted.map(|node| node.server().is_answering(within));
             let answered = join_all(asked).await;
@@ -244,7 +246,7 @@ impl Backend for RedlockBackend {
 
 impl Drop for RedlockBackend {
     fn drop(&mut self) {
-        // What still runs in the background keeps the nodes, and with them their home sessions, until it is done.
+        // Background tasks keep the nodes, and with them their home sessions, until they are done.
         let quorum = self.quorum.clone();
         self.quorum.context.spawn(async move {
             join_all(quorum.nodes.iter().map(|node| node.server().close_behind())).await;

@@ -1,4 +1,4 @@
-//! One server as a node of a quorum: a try that never queues, and the mark by which the node is known to have its state.
+//! One server as a node of a quorum: tries that never queue, and the mark that shows whether the node has its state.
 
 use std::{
     collections::HashSet,
@@ -38,12 +38,12 @@ use crate::{
 
 /// The key of a node's mark.
 const MARK: &str = "lock:fence:whole";
-/// Why a node is not counted that has no mark.
+/// The reason why a node without a mark is not counted.
 pub(crate) const LOST: &str = "it has started without its state, and is not counted yet";
-/// A request that a node reads later than this after its sending changes nothing there.
+/// How long after its sending a request is valid. A node that reads it later changes nothing.
 const REQUEST_LIFE: Duration = Duration::from_secs(1);
 
-/// Notes why a command has no answer that counts. A quorum asks other nodes instead of trying again.
+/// Notes why a command was not answered, or not carried out. A quorum asks other nodes instead of trying again.
 fn failed(server: &Server, error: CallError) -> BackendError {
     let detail = error.to_string();
     match server.note_failure(error) {
@@ -52,8 +52,8 @@ fn failed(server: &Server, error: CallError) -> BackendError {
     }
 }
 
-/// A connection that is up already, if there is one: a quorum does not wait for a handshake. Else the next one of the
-/// runtime that calls.
+/// Returns a connection that is up already, if there is one, because a quorum does not wait for a handshake. Otherwise
+/// waits for the next connection of the calling runtime.
 async fn ready(server: &Server) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
     let session = server.sessions.nearest();
     for session in [&session, server.sessions.home()] {
@@ -67,28 +67,28 @@ async fn ready(server: &Server) -> Result<(Arc<Session>, Arc<Connection>), Backe
 /// Whether a node still has its state, according to its mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It has all state since its mark was written, which names the loss before. No lease in use is longer than this, as far
-    /// as the node was told.
+    /// The node has all state since its mark was written, after the loss at `since`. No lease in use is longer than
+    /// `longest`, as far as the node was told.
     Whole { since: u64, longest: Duration },
-    /// It was seen without a mark: it is new, or has lost its state.
+    /// The node was seen without a mark: it is new, or has lost its state.
     Lost { since: u64, age: Duration },
 }
 
-/// What is known of a node's memory.
+/// The known condition of a node's memory.
 #[derive(Debug, Default)]
 struct Memory {
     /// The connections over which the node was asked.
     asked: Vec<Weak<Connection>>,
     run_id: String,
-    /// The newest token that it is known to have had.
+    /// The newest token that the node is known to have had.
     newest: u64,
-    /// By its newest answer it has lost its state.
+    /// Whether the node had lost its state, by its newest answer.
     is_lost: bool,
-    /// Its policy drops keys that are held.
+    /// The eviction policy, if it drops keys of held locks.
     evicts: Option<String>,
 }
 
-/// One of several servers that answer for a lock together.
+/// One of several servers that decide about a lock together.
 pub(crate) struct Node {
     server: Arc<Server>,
     allow_eviction: bool,
@@ -96,15 +96,15 @@ pub(crate) struct Node {
     asking: tokio::sync::Mutex<()>,
     /// The owners whose requests are being given back.
     leaving: Mutex<HashSet<OwnerId>>,
-    /// Where it is told that a node has lost its state.
+    /// Notified when a node has lost its state.
     lost: Arc<Notify>,
     warned: AtomicBool,
-    /// It did not answer the newest request for a lock, as far as that is known.
+    /// Whether the node did not answer the newest request for a lock, as far as is known.
     silent: AtomicBool,
 }
 
 impl Node {
-    /// A node that nothing has been sent to.
+    /// Creates a node to which nothing has been sent.
     pub(crate) fn open(
         info: redis::ConnectionInfo,
         allow_eviction: bool,
@@ -128,7 +128,7 @@ impl Node {
         &self.server
     }
 
-    /// Connects, and tells what is wrong with the node. It goes on connecting when this has failed.
+    /// Connects, and reports problems with the node. The node keeps connecting after a failure.
     pub(crate) async fn connect(self: &Arc<Self>, patience: Duration) -> Result<(), ConnectError> {
         let started = self.server.now();
         let home = self.server.sessions.home().clone();
@@ -161,12 +161,13 @@ impl Node {
         lock(&self.memory).asked.iter().any(is_this)
     }
 
-    /// Asks, once a connection, which server this is and what it evicts: it cannot have restarted in between.
+    /// Asks once per connection which server this is and what it evicts: it cannot restart while the connection lasts.
     async fn ask(self: &Arc<Self>, connection: &Arc<Connection>) -> Result<(), BackendError> {
         if self.has_asked(connection) {
             return Ok(());
         }
-        // To its end, however long the caller waits: else a node that is slower than that would be asked forever.
+        // Runs to its end however long the caller waits. Otherwise a node slower than the caller would be asked
+        // forever.
         let (node, connection) = (self.clone(), connection.clone());
         let asking = self.server.context.spawn(async move {
             let _asking = node.asking.lock().await;
@@ -178,7 +179,7 @@ impl Node {
                 let seen = seen.map_err(|error| failed(&node.server, error))?;
                 let evicts = node.evicting(seen.eviction);
                 if evicts.is_none() {
-                    // One that has come back with an older state is found here.
+                    // A node that has come back with an older state is detected here.
                     node.read_mark(&connection, Duration::ZERO).await?;
                 }
                 let mut memory = lock(&node.memory);
@@ -204,18 +205,18 @@ impl Node {
         asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
     }
 
-    /// The policy by which a server drops keys that are held, if that is not allowed.
+    /// Returns the policy by which a server drops keys of held locks, if that is not allowed.
     fn evicting(&self, policy: Option<String>) -> Option<String> {
         policy.filter(|policy| policy != "noeviction" && !self.allow_eviction)
     }
 
-    /// Reads the node's mark, and lets a whole node know of a lease that is in use.
+    /// Reads the node's mark, and tells a whole node of a lease that is in use.
     pub(crate) async fn probe(self: &Arc<Self>, lease: Duration) -> Result<Standing, BackendError> {
         let (_, connection) = self.fit().await?;
         self.read_mark(&connection, lease).await
     }
 
-    /// A connection to a node that keeps what it is told.
+    /// Returns a connection to a node that does not evict keys.
     async fn fit(self: &Arc<Self>) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
         let ready = ready(&self.server).await?;
         self.ask(&ready.1).await?;
@@ -249,7 +250,7 @@ impl Node {
         };
         {
             let mut memory = lock(&self.memory);
-            // Unless a grant has been heard of meanwhile.
+            // A grant may have raised it meanwhile.
             if memory.newest == newest {
                 memory.newest = fence;
             }
@@ -258,7 +259,7 @@ impl Node {
         Ok(standing)
     }
 
-    /// Lets a node grant again that has been without its state for `age`. Returns `false` if another client was faster.
+    /// Lets a node that has been without its state for `age` grant again. Returns `false` if another client was faster.
     pub(crate) async fn admit(
         &self,
         since: u64,
@@ -278,7 +279,8 @@ impl Node {
         Ok(answer == Value::Int(1))
     }
 
-    /// Gives the node a grant that a majority has, until the majority's lease ends. `false` if the lock is not free there.
+    /// Gives the node a grant that a majority has, until the majority's lease ends. Returns `false` if the lock is not
+    /// free there.
     pub(crate) async fn rejoin(
         &self,
         name: &LockName,
@@ -290,7 +292,8 @@ impl Node {
         if lease.is_zero() || self.evicts().is_some() {
             return Ok(false);
         }
-        // An earlier request of this owner is given back by the owner's name: what it joins now would go along.
+        // An earlier request of this owner is being given back by the owner's name, which would give back this grant as
+        // well.
         if lock(&self.leaving).contains(&owner) {
             return Ok(false);
         }
@@ -341,12 +344,12 @@ impl Node {
         }
     }
 
-    /// Whether the node had lost its state by its newest answer.
+    /// Returns whether the node had lost its state, by its newest answer.
     pub(crate) fn was_lost(&self) -> bool {
         lock(&self.memory).is_lost
     }
 
-    /// The node's grants do not count at the moment.
+    /// Notes that the node's grants do not count at the moment, and returns the error that says so.
     pub(crate) fn not_counted(&self, reason: &str) -> BackendError {
         let server = &self.server;
         if !self.warned.swap(true, Ordering::AcqRel) {
@@ -356,7 +359,7 @@ impl Node {
         BackendError::Unreachable(reason.to_owned())
     }
 
-    /// Asks for a lock, once. The attempt has to be kept or dropped, whatever the answer.
+    /// Asks for a lock, once. The attempt has to be settled or dropped, whatever the answer.
     pub(crate) async fn take(
         self: &Arc<Self>,
         request: &Request,
@@ -374,23 +377,23 @@ impl Node {
         self.silent.load(Ordering::Acquire)
     }
 
-    /// It has not answered in time.
+    /// Notes that the node has not answered in time.
     pub(crate) fn note_silence(&self) {
         self.silent.store(true, Ordering::Release);
     }
 }
 
-/// What a node was sent for one acquisition.
+/// The request that a node was sent for one acquisition.
 struct Carried {
     sent: Sent,
     connection: Arc<Connection>,
     task: TrackedTask,
 }
 
-/// One acquisition on one node. Dropped before it was kept it gives back, in the background, what it may have got.
+/// One acquisition on one node. If dropped before it is settled, it gives back what it may have got, in the background.
 pub(crate) struct NodeAttempt {
     node: Arc<Node>,
-    /// `None` while nothing is there to give back.
+    /// `None` while there is nothing to give back.
     sent: Option<Carried>,
 }
 
@@ -457,10 +460,10 @@ impl NodeAttempt {
             return Ok(Some(token));
         }
         if answer == -1 && server.now() < life_ends {
-            // The server's clock was set forward: a new connection knows it.
+            // The server's clock was set forward. A new connection learns its time.
             connection.health.mark_demoted();
         }
-        // Asked once only: nothing was changed, and nothing is under way.
+        // The request was sent only once, so nothing was changed, and nothing is under way.
         self.sent = None;
         match answer {
             0 => Ok(None),
@@ -474,7 +477,7 @@ impl NodeAttempt {
         }
     }
 
-    /// Lets the node know the token that the quorum agreed on; false if the grant has ended there.
+    /// Tells the node the token that the quorum agreed on. Returns false if the grant has ended there.
     pub(crate) async fn raise_token(&mut self, token: FencingToken) -> Result<bool, BackendError> {
         let Some(Carried {
             sent, connection, ..
@@ -484,7 +487,7 @@ impl NodeAttempt {
         };
         let (owner, number) = (sent.request.owner.to_string(), token.to_string());
         let keys = [sent.request.names.grant(), FENCE];
-        // Over the connection of the request, so that a giving back comes after both.
+        // Sent over the connection of the request, so that giving the grant back comes after both.
         let args = [owner.as_str(), &number];
         match connection
             .run(&scripts::QUORUM_RAISE_TOKEN, &keys, &args)
@@ -499,7 +502,7 @@ impl NodeAttempt {
         }
     }
 
-    /// What was taken belongs to a hold from now on, which releases it by its token.
+    /// Leaves the grant to a hold, which releases it by its token.
     pub(crate) fn settle(mut self) {
         self.sent = None;
     }

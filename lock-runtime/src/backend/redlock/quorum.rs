@@ -1,4 +1,4 @@
-//! The nodes of a client, and what a majority of them answers.
+//! The nodes of a client, and the decisions of a majority of them.
 
 use std::{
     collections::HashMap,
@@ -31,45 +31,45 @@ use crate::{
     events::{Counters, TARGET, count},
 };
 
-/// How long a node may take to tell its mark.
+/// How long a node may take to report its mark.
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_millis(500);
-/// How long the status of a lock may go unanswered by a node.
+/// How long a node may take to report the status of a lock.
 const STATUS_PATIENCE: Duration = Duration::from_millis(500);
-/// How long shutting down waits for the nodes that have not confirmed what a majority has.
+/// How long shutdown waits for the nodes that have not confirmed a request that a majority has confirmed.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Milliseconds, rounded up.
+/// Returns milliseconds, rounded up.
 fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// What is left of a lease when the clocks of node and client differ as much as is allowed for.
+/// Returns what is left of a lease if the clocks of node and client drift apart as far as is allowed.
 pub(crate) fn less_node_drift(lease: Duration) -> Duration {
     lease.saturating_sub(lease / 100 + Duration::from_millis(2))
 }
 
-/// What nodes answer to a renewal.
+/// The nodes' answers to a renewal.
 type Renewals = FuturesUnordered<BoxFuture<'static, Result<(Arc<Node>, Renewed), BackendError>>>;
 
-/// The nodes, as all that runs for the client sees them.
+/// The nodes, shared by everything that runs for the client.
 pub(crate) struct Quorum {
     pub(crate) context: Arc<Context>,
     pub(crate) nodes: Vec<Arc<Node>>,
     counters: Arc<Counters>,
-    /// The longest lease that was asked for, in ms.
+    /// The longest lease that was requested, in ms.
     longest_lease: AtomicU64,
-    /// The longest lease that the marks of a majority have, in ms.
+    /// The longest lease in the marks of a majority, in ms.
     marked_lease: AtomicU64,
     /// The holds that nodes may still join.
     holds: Mutex<HashMap<(LockName, FencingToken), Held>>,
-    /// Where nodes tell that they have lost their state.
+    /// Notified when nodes have lost their state.
     pub(crate) lost: Arc<Notify>,
 }
 
 /// A hold of this client.
 struct Held {
     owner: OwnerId,
-    /// Tells nodes that are still joining that it is over.
+    /// Tells nodes that are still joining that the hold is over.
     over: watch::Sender<bool>,
 }
 
@@ -86,13 +86,13 @@ impl fmt::Debug for Quorum {
     }
 }
 
-/// What the nodes' answers to one question come to.
+/// The majority's decision about one request.
 enum Verdict<T> {
-    /// As many as a majority gave this answer, the others are not needed.
+    /// A majority gave these answers. The others are not needed.
     Yes(Vec<T>),
     /// A majority answered in the negative.
     No,
-    /// Neither, and this is what kept some of them from answering.
+    /// Neither. The error is what kept some nodes from answering.
     Open(BackendError),
 }
 
@@ -118,7 +118,7 @@ impl Quorum {
         }
     }
 
-    /// How many nodes are a majority.
+    /// Returns how many nodes make a majority.
     pub(crate) fn majority(&self) -> usize {
         self.nodes.len() / 2 + 1
     }
@@ -137,14 +137,14 @@ impl Quorum {
         self.longest_lease.fetch_max(ms(lease), Ordering::AcqRel);
     }
 
-    /// Writes a lease into the marks of a majority, before the lease is asked for.
+    /// Writes a lease into the marks of a majority, before the lease is requested.
     pub(crate) async fn mark(&self, lease: Duration) -> Result<(), BackendError> {
         self.note_lease(lease);
         if ms(lease) <= self.marked_lease.load(Ordering::Acquire) {
             return Ok(());
         }
-        // A mark that was written before the node lost its state is none. Found twice, the marks of a majority stand between
-        // the two probes, all at once.
+        // A mark that was written before the node lost its state does not count. If the marks of a majority are found
+        // twice, all of them exist at once between the two probes.
         let before = self.marks(lease, |_| true).await;
         let after = self.marks(lease, |mark| before.contains(mark)).await;
         if after.len() < self.majority() {
@@ -154,8 +154,8 @@ impl Quorum {
         Ok(())
     }
 
-    /// Writes a lease into the marks of whole nodes. Returns those that count, each with its node and the node's last loss, of
-    /// a majority at most.
+    /// Writes a lease into the marks of whole nodes. Returns the marks that count, each as its node and the node's last
+    /// loss, up to a majority.
     pub(crate) async fn marks(
         &self,
         lease: Duration,
@@ -187,12 +187,12 @@ impl Quorum {
         marks
     }
 
-    /// Whether this hold has not been released.
+    /// Returns whether this hold has not been released.
     pub(crate) fn holds(&self, name: &LockName, token: FencingToken) -> bool {
         lock(&self.holds).contains_key(&(name.clone(), token))
     }
 
-    /// Notes a hold. The receiver is told when it is over.
+    /// Notes a hold. The receiver is told when the hold is over.
     pub(crate) fn begin_hold(
         &self,
         name: &LockName,
@@ -204,14 +204,14 @@ impl Quorum {
         is_over
     }
 
-    /// Nodes that are still joining this hold give back what they have.
+    /// Ends a hold. Nodes that are still joining it give back their grants.
     pub(crate) fn end_hold(&self, name: &LockName, token: FencingToken) {
         if let Some(held) = lock(&self.holds).remove(&(name.clone(), token)) {
             held.over.send_replace(true);
         }
     }
 
-    /// Why some nodes do not answer.
+    /// Returns why some nodes do not answer.
     pub(crate) fn last_error(&self) -> Option<String> {
         let mut errors = self.nodes.iter().filter_map(|node| {
             let last_error = node.server().last_error()?;
@@ -221,7 +221,7 @@ impl Quorum {
         Some(errors.fold(first, |all, one| format!("{all}; {one}")))
     }
 
-    /// Too few nodes answered, or granted, and why.
+    /// Returns the error for too few answers or grants, with the reason.
     pub(crate) fn unreachable(&self, answered: usize) -> BackendError {
         let (nodes, majority) = (self.nodes.len(), self.majority());
         let last_error = self.last_error().unwrap_or_else(|| "no answer".into());
@@ -245,7 +245,7 @@ impl Quorum {
                 Err(error @ BackendError::Unreachable(_)) => {
                     failure.get_or_insert(error);
                 }
-                // Says more than that another node cannot be reached.
+                // More telling than that another node cannot be reached.
                 Err(error) => failure = Some(error),
             }
             if agreed.len() >= self.majority() {
@@ -262,7 +262,8 @@ impl Quorum {
         })
     }
 
-    /// Asks all nodes to extend a grant, to restart it, or whether it stands. Nodes that miss it get it in the background.
+    /// Asks all nodes to extend or restart a grant, or whether it stands. Nodes that lack the grant receive it in the
+    /// background.
     pub(crate) async fn renew(
         self: &Arc<Self>,
         name: &LockName,
@@ -272,7 +273,7 @@ impl Quorum {
         self.mark(extend.lease()).await?;
         let before = self.context.now();
         let asked = self.nodes.iter().cloned();
-        // Each is asked at the first poll: those that answer after the decision have extended it, too.
+        // Each node is asked at the first poll, so nodes that answer after the decision have extended the grant, too.
         let mut answers: FuturesUnordered<_> = asked
             .map(|node| {
                 let name = name.clone();
@@ -293,7 +294,7 @@ impl Quorum {
         };
         match self.decide(&mut answers, until).await {
             Verdict::Yes(untils) => {
-                // From its end on less than a majority stands.
+                // After the shortest lease fewer nodes than a majority hold the lock.
                 let until = untils.into_iter().min().unwrap_or(before);
                 let until = before + less_node_drift(until.since(before));
                 let missing = missing.into_inner().unwrap_or_default();
@@ -310,7 +311,7 @@ impl Quorum {
         }
     }
 
-    /// Gives the hold that a majority has until then to nodes that miss it, where the lock is free.
+    /// Gives a hold that a majority has until `until` to nodes that lack it, if the lock is free there.
     pub(crate) async fn rejoin(
         self: Arc<Self>,
         name: LockName,
@@ -341,7 +342,7 @@ impl Quorum {
                 Some(_) => return,
                 None => {}
             }
-            // Released meanwhile, it is given back.
+            // Given back if the hold was released meanwhile.
             if !self.holds(&name, token) {
                 let releasing = grants::release(node.server(), &name, token, None);
                 let _ = self.context.timeout_at(until, releasing).await;
@@ -351,7 +352,7 @@ impl Quorum {
         join_all(rejoining).await;
     }
 
-    /// Releases on all nodes; those that have not answered when a majority has are seen to in the background.
+    /// Releases on all nodes. Nodes that have not answered when a majority has are handled in the background.
     pub(crate) async fn release(
         self: &Arc<Self>,
         name: &LockName,
@@ -363,7 +364,7 @@ impl Quorum {
         let mut answers: FuturesUnordered<_> = asked
             .map(|node| {
                 let (server, name) = (node.server().clone(), name.clone());
-                // On the engine, as the rounds: the next round of this process comes after the release.
+                // Runs on the engine like the rounds, so that the next round of this process comes after the release.
                 self.context
                     .spawn(
                         async move { grants::release(&server, &name, token, retain_until).await },
@@ -373,7 +374,8 @@ impl Quorum {
             .collect();
         let released = |released| (released == Released::Released).then_some(());
         let verdict = self.decide(&mut answers, released).await;
-        // Also when a majority does not hold it any more: an earlier request may have been carried out there only.
+        // Needed even if a majority does not hold the lock any more: an earlier request may have been carried out only
+        // there.
         if !answers.is_empty() {
             let ends = self.context.now() + self.longest_lease();
             let unneeded = self.context.now() + REST_PATIENCE;
@@ -394,7 +396,7 @@ impl Quorum {
         }
     }
 
-    /// A release in the background, of a lease that ends by itself then.
+    /// Tracks a release in the background, of a lease that ends by itself at `lease_ends`.
     pub(crate) fn track_releases(&self, lease_ends: Moment) -> Vec<TrackedTask> {
         let nodes = self.nodes.iter();
         nodes
@@ -402,7 +404,7 @@ impl Quorum {
             .collect()
     }
 
-    /// Releases in the background, tried again until the lease has ended by itself.
+    /// Releases in the background, and tries again until the lease has ended by itself.
     pub(crate) async fn release_until(
         self: Arc<Self>,
         name: LockName,
@@ -417,14 +419,14 @@ impl Quorum {
             .timeout_at(until, self.release(&name, token, retain_until))
             .await;
         let Some(lease_ends) = lease_ends else {
-            return; // lost before: that is counted
+            return; // lost before, and counted then
         };
         match released {
             Some(Ok(Released::Released)) => {
                 count(&self.counters.released);
                 tracing::debug!(target: TARGET, key = %Layout::Native.key(&name), %token, "released in the background");
             }
-            // A first request was carried out and its answer not read.
+            // An earlier request was carried out, and its answer was not read.
             Some(Ok(Released::NotHeld)) if self.context.now() < lease_ends => {
                 count(&self.counters.released);
             }
@@ -440,7 +442,7 @@ impl Quorum {
         }
     }
 
-    /// Whoever a majority names.
+    /// Returns the holder that a majority names.
     pub(crate) async fn status(&self, name: &LockName) -> Result<Status, BackendError> {
         let until = self.context.now() + STATUS_PATIENCE;
         let asked = self.nodes.iter();
@@ -464,7 +466,7 @@ impl Quorum {
                     };
                     let named = seen.entry(holder.owner).or_default();
                     named.push(holder);
-                    // A node that granted late names a token of its own until it knows the one that the quorum agreed on.
+                    // A node that granted late names its own token until it knows the one that the quorum agreed on.
                     if named_most(named).1 >= self.majority() {
                         break;
                     }
@@ -476,7 +478,7 @@ impl Quorum {
             .into_values()
             .find(|named| named.len() >= self.majority());
         if let Some(named) = named {
-            // The shortest lease: from its end on the majority is gone.
+            // The majority is gone after the shortest lease.
             let remaining = named.iter().map(|holder| holder.remaining).min().flatten();
             return Ok(Status {
                 holder: Some(Holder {
@@ -498,7 +500,7 @@ impl Quorum {
     }
 }
 
-/// The token that most of these name, the newest of those that are named as often; and how many name it.
+/// Returns the token that most of these name, the newest one if several are named equally often, and how many name it.
 fn named_most(holders: &[Holder]) -> (Option<FencingToken>, usize) {
     let count = |token| {
         holders

@@ -2,17 +2,17 @@
 
 use crate::{backend::redis::url::parse_url, connect_error::ConnectError};
 
-/// How many servers are a quorum that survives the loss of one.
+/// The number of servers from which on a quorum survives the loss of one.
 const FEWEST: usize = 3;
-/// The schemes, and what each server's own URL begins with.
+/// The schemes, and the scheme of each server's own URL.
 const SCHEMES: [(&str, &str); 2] = [("redlock://", "redis://"), ("redlocks://", "rediss://")];
 
-/// Whether a URL names a quorum.
+/// Returns whether a URL names a quorum.
 pub(crate) fn is_redlock(url: &str) -> bool {
     SCHEMES.iter().any(|(scheme, _)| url.starts_with(scheme))
 }
 
-/// Reads the URL of a quorum.
+/// Parses the URL of a quorum.
 pub(crate) fn parse(url: &str) -> Result<Vec<redis::ConnectionInfo>, ConnectError> {
     let scheme = SCHEMES
         .iter()
@@ -22,7 +22,7 @@ pub(crate) fn parse(url: &str) -> Result<Vec<redis::ConnectionInfo>, ConnectErro
             detail: "unknown scheme".into(),
         });
     };
-    // A password may contain what separates hosts.
+    // A password may contain the characters that separate hosts.
     let (user, rest) = match rest.rsplit_once('@') {
         Some((user, rest)) => (format!("{user}@"), rest),
         None => (String::new(), rest),

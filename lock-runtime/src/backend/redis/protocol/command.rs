@@ -13,25 +13,25 @@ use crate::backend::redis::{
 /// An argument of a script.
 pub(crate) enum Arg<'a> {
     Text(&'a str),
-    /// The floor of the connection that carries the command.
+    /// The token floor of the connection that carries the command.
     Floor,
-    /// A local moment, by the server's clock.
+    /// A local moment, converted to the server's clock.
     At(Moment),
-    /// The time until a local moment, in ms.
+    /// The time left until a local moment, in ms.
     Until(Moment),
-    /// Leases begin again with this command, which may not come late: it would shorten those of others.
+    /// Marks a command that restarts leases. If run late, it would shorten the leases of others.
     Restart,
 }
 
 impl Arg<'_> {
-    /// The argument as `connection` carries it at `now`.
+    /// Returns the argument in the form that `connection` sends at `now`.
     pub(crate) fn over(&self, connection: &Connection, now: Moment) -> Cow<'_, str> {
         match self {
             Self::Text(text) => (*text).into(),
             Self::Floor => connection.floor.clone().into(),
             Self::At(moment) => connection.server_micros(*moment).to_string().into(),
             Self::Until(moment) => millis(moment.since(now)).into(),
-            // A connection that is broken is closed on the server before the next one is used, where that is permitted.
+            // A broken connection is closed on the server before its successor is used, where the server permits it.
             Self::Restart if connection.may_kill => "restart|".into(),
             Self::Restart => {
                 let end = now + LATE_SLACK;
@@ -41,11 +41,11 @@ impl Arg<'_> {
     }
 }
 
-/// A script's answer.
+/// The answer of a script.
 pub(crate) struct Answered {
     pub(crate) value: Value,
-    /// When the request that it answers was sent.
+    /// The moment at which the answered request was sent.
     pub(crate) sent: Moment,
-    /// Whether an earlier request got no answer, and may have been carried out.
+    /// Whether an earlier request was not answered, and may have been carried out.
     pub(crate) again: bool,
 }

@@ -1,9 +1,9 @@
-//! Reads a grant as the server tells of it. `native/grant_next.lua` has the format.
+//! Parses grants as the server describes them. `native/grant_next.lua` documents the format.
 //!
-//! A session has an id, a random number that the entries of its callers in a queue name and nothing else shows. What a
-//! script tells it goes to the channel that is named by the SHA-1 of the id, and is signed with the id: whoever may list
-//! channels, listen and publish, but read no keys, can neither forge a grant nor change one. A message that is repeated
-//! tells its owners nothing new: each keeps the newest grant that it was told of.
+//! A session has an id, a random number that appears only in the queue entries of its callers. Scripts send messages to
+//! the channel named by the SHA-1 of the id, and sign them with the id. A party that can list channels, listen and
+//! publish, but cannot read keys, can neither forge nor change a grant. A repeated message has no effect: each owner
+//! keeps the newest grant that it was told of.
 
 use std::time::Duration;
 
@@ -14,24 +14,25 @@ use lock_core::{
     owner::OwnerId,
 };
 
-/// What the server says of a grant.
+/// A grant as the server describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct GrantSnapshot {
-    /// The grant's own token, and its first member's.
+    /// The grant's token, which is the first member's.
     pub(crate) first: u64,
     pub(crate) owners: Vec<OwnerId>,
     pub(crate) lease: Duration,
-    /// The session that was told.
+    /// The session that the grant was sent to.
     pub(crate) session_id: String,
-    /// Whether it was pushed, and not the answer to a question.
+    /// Whether the grant was pushed, and is not the answer to a request.
     pub(crate) is_pushed: bool,
-    /// How long the grant is valid, from a moment known to lie before that.
+    /// How long the grant is valid, counted from `after`, a moment known to lie before the grant was made or read.
     validity: Duration,
     after: Moment,
 }
 
 impl GrantSnapshot {
-    /// Reads `token|lease|session_id|owner owner …`. `left` is what was left of it, in ms, when that was asked for.
+    /// Parses `token|lease|session_id|owner owner …`. `left` is the time left of the grant, in ms, when it was
+    /// requested.
     pub(crate) fn parse(grant: &str, left: u64, asked: Moment) -> Option<Self> {
         let mut fields = grant.split('|');
         let mut next = || fields.next();
@@ -43,7 +44,7 @@ impl GrantSnapshot {
         })
     }
 
-    /// A grant that was pushed: it stands as a claim.
+    /// Builds a snapshot of a pushed grant, which is valid for a claim.
     pub(crate) fn pushed(
         first: &str,
         lease: &str,
@@ -64,17 +65,17 @@ impl GrantSnapshot {
         })
     }
 
-    /// The local deadline of the grant.
+    /// Returns the local deadline of the grant.
     pub(crate) fn until(&self) -> Moment {
         self.after + less_drift(self.validity)
     }
 
-    /// The time of which a member needs two thirds to enter: that of a claim, where less is left of the grant.
+    /// Returns the validity of which a member needs two thirds to enter: at least that of a claim.
     pub(crate) fn confirmed(&self) -> Duration {
         self.validity.max(self.lease.min(CLAIM))
     }
 
-    /// The grant as its only owner has it.
+    /// Returns the grant as its only owner receives it.
     pub(crate) fn sole(&self) -> Grant {
         Grant {
             token: FencingToken::new(self.first),
@@ -85,7 +86,7 @@ impl GrantSnapshot {
     }
 }
 
-/// The notification channel of a session.
+/// Returns the notification channel of a session.
 pub(crate) fn channel(session_id: &str) -> String {
     format!("lock:session:{}", sha1(&[session_id]))
 }
@@ -96,7 +97,7 @@ fn sha1(parts: &[&str]) -> String {
     sha1.digest().to_string()
 }
 
-/// What a script told a session.
+/// A message from a script to a session.
 #[derive(Debug)]
 pub(crate) enum Message<'a> {
     /// The lock of this name is free, and nobody queues.
@@ -106,7 +107,8 @@ pub(crate) enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads `free|name`, or a signed grant, `signature|token|lease|owner owner …|name`. `None` for what no script has written.
+    /// Parses `free|name`, or a signed grant: `signature|token|lease|owner owner …|name`. Returns `None` if no script
+    /// has written the payload.
     pub(crate) fn read(payload: &'a str, session_id: &str, after: Moment) -> Option<Self> {
         let (signature, told) = payload.split_once('|')?;
         if signature == "free" {

@@ -1,5 +1,5 @@
-//! The layouts: the names under which a lock is stored, and the scripts that know what is stored there. Those of both
-//! layouts are called alike, and answer alike.
+//! The layouts: the names under which a lock is stored, and the scripts that know the stored format. The scripts of
+//! both layouts take the same arguments and give the same answers.
 
 use lock_core::{
     key::{FENCE, LockName},
@@ -9,24 +9,24 @@ use once_cell::sync::Lazy;
 
 use crate::backend::redis::{protocol::scripts, transport::script::Script};
 
-/// Redisson's names for what belongs to a lock begin so. Its message that a lock is free is `0`.
+/// The prefix of the channel on which Redisson announces that a lock is free, with the message `0`.
 const REDISSON_CHANNEL: &str = "redisson_lock__channel";
 const REDISSON_TOKEN: &str = "redisson_lock_token";
-/// The channel of no lock.
+/// A channel that belongs to no lock.
 pub(crate) const REDISSON_PROBE: &str = "redisson_lock__channel:{lock:check}";
 
-/// The names of one lock's states on the server.
+/// The names of one lock's keys on the server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Names {
     pub(crate) lock: LockName,
     companion: Box<str>,
-    /// In the native layout, beside a queue.
+    /// Only in the native layout, which has a queue.
     claim: Option<Box<str>>,
 }
 
 impl Names {
     pub(crate) fn new(layout: Layout, lock: LockName) -> Self {
-        // Joined in one allocation of the right size: this is made for every acquisition and every release.
+        // Joined in one allocation of the right size, because every acquisition and every release builds these names.
         let beside = |what: &str| -> Box<str> { [lock.as_str(), what].concat().into() };
         let companion = match layout {
             Layout::Redisson => redisson_name(REDISSON_TOKEN, &lock).into(),
@@ -40,12 +40,12 @@ impl Names {
         }
     }
 
-    /// What is held, and by whom.
+    /// Returns the key that says who holds the lock.
     pub(crate) fn grant(&self) -> &str {
         self.lock.as_str()
     }
 
-    /// The keys of the scripts that may hand the lock on.
+    /// Returns the keys of the scripts that may hand the lock on.
     pub(crate) fn keys(&self) -> Vec<&str> {
         let mut keys = Vec::with_capacity(4);
         keys.extend([self.grant(), self.companion(), FENCE]);
@@ -53,23 +53,23 @@ impl Names {
         keys
     }
 
-    /// Which session was granted the lock last, where a queue grants it.
+    /// Returns the key that names the session to which the queue granted the lock last.
     pub(crate) fn claim(&self) -> Option<&str> {
         self.claim.as_deref()
     }
 
-    /// What is stored beside it: the queue, or the counter of Redisson's fenced lock of that name.
+    /// Returns the key beside the lock: its queue, or the counter of Redisson's fenced lock of the same name.
     pub(crate) fn companion(&self) -> &str {
         &self.companion
     }
 }
 
-/// Where Redisson says that a lock is free.
+/// Returns the channel on which Redisson announces that a lock is free.
 pub(crate) fn redisson_channel(lock: &LockName) -> String {
     redisson_name(REDISSON_CHANNEL, lock)
 }
 
-/// As Redisson puts a name into the slot of its lock.
+/// Builds a name in the slot of its lock, as Redisson does.
 fn redisson_name(prefix: &str, lock: &LockName) -> String {
     if lock.as_str().contains('{') {
         format!("{prefix}:{lock}")
@@ -88,7 +88,7 @@ pub(crate) struct Scripts {
     pub(crate) leave: &'static Lazy<Script>,
     pub(crate) renew: &'static Lazy<Script>,
     pub(crate) status: &'static Lazy<Script>,
-    /// Those that only this layout has.
+    /// The scripts that only this layout has.
     others: &'static [&'static Lazy<Script>],
 }
 
@@ -122,8 +122,8 @@ impl Scripts {
         }
     }
 
-    /// Lets the server know all of them, in one round trip. Each is sent whole where that is not permitted, or where the
-    /// server has forgotten it.
+    /// Returns a pipeline that loads all scripts in one round trip. A script that may not be loaded, or that the server
+    /// has forgotten, is sent as source when it runs.
     pub(crate) fn load(&self) -> redis::Pipeline {
         let Self {
             acquire,

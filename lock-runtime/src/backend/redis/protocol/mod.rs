@@ -1,4 +1,4 @@
-//! What is said between a client and a server: keys, scripts, requests, replies and grants.
+//! The protocol between a client and a server: keys, scripts, requests, replies and grants.
 
 pub(crate) mod command;
 pub(crate) mod grant;

@@ -1,4 +1,4 @@
-//! The words of one acquisition's requests, the text of its grant after the token, and the server's answers.
+//! The requests of one acquisition, the part of its grant after the token, and the server's answers.
 
 use std::{
     fmt::Write,
@@ -35,21 +35,21 @@ use crate::{
     },
 };
 
-/// The room for what a request says of its owner beside the session: an owner of 32 digits, and two times.
+/// The space for the parts of a request beside the session id: an owner of 32 digits, and two times.
 const ROOM: usize = 64;
 
-/// A request that was sent by the caller itself, whose answer may grant the lock.
+/// The state of a request that the caller itself sends, and whose answer may grant the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direct {
-    /// None is under way.
+    /// No request is under way.
     Idle,
-    /// Sent then; the caller has not read the answer.
+    /// A request was sent at this moment, and the caller has not read the answer.
     Asked(Moment),
-    /// The caller did not come back for the answer within a claim. The engine gives back what it may have granted.
+    /// The caller did not read the answer within a claim. The engine gives back a lock that it may have granted.
     Revoked,
 }
 
-/// What every request of one acquisition says, the same bytes for life: a retry with other bytes would queue twice.
+/// The content of every request of one acquisition. It never changes: a retry with other bytes would queue twice.
 #[derive(Debug)]
 pub(crate) struct AcquireRequest {
     context: Arc<Context>,
@@ -58,17 +58,17 @@ pub(crate) struct AcquireRequest {
     pub(crate) owner: OwnerId,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
-    /// How many offers its caller has missed, as other owners.
+    /// How many offers the caller has missed under earlier owners.
     pub(crate) missed: u32,
-    /// The newest grant that it was told to be of, by that one's token; zero before.
+    /// The token of the newest grant that the owner was told to be part of. Zero before the first.
     granted: AtomicU64,
     session_id: Arc<str>,
-    /// Its place in the queue, once the server has given one: what it comes back to. Zero before.
+    /// Its place in the queue, which a retry asks for again. Zero until the server has given one.
     place: AtomicU64,
     /// Asks to be woken when a lock that is not free becomes free.
     pub(crate) notified: bool,
     direct: sync::Mutex<Direct>,
-    /// The requests that the session sends for it. None is under way once the acquisition is over.
+    /// The requests that the session sends for this acquisition. None is under way once the acquisition is over.
     sending: TaskTracker,
     /// The connection that carried the newest request.
     carried: sync::Mutex<Option<Arc<Connection>>>,
@@ -78,25 +78,25 @@ pub(crate) struct AcquireRequest {
 #[derive(Debug)]
 pub(crate) enum Reply {
     Granted(Grant),
-    /// Granted already: an earlier request was carried out.
+    /// The owner was granted the lock already: an earlier request was carried out.
     Held(GrantSnapshot),
     Busy,
-    /// The place in the queue, and when the grant of the holder ends by itself.
+    /// The place in the queue, and when the holder's grant ends by itself.
     Queued {
         place: u64,
         holder_ends: Moment,
     },
-    /// The request came after its own end: nothing was changed.
+    /// The request arrived after its time limit: nothing was changed.
     Late,
 }
 
-/// What leaving found on the server.
+/// The state that leaving found on the server.
 pub(crate) enum Left {
     /// The owner is neither queued nor inside.
     Out,
-    /// The lock was free: the owner is inside.
+    /// The lock was free, so the owner is inside.
     Granted(Grant),
-    /// It is an owner of this grant, which was left as it is.
+    /// The owner is part of this grant, which was left unchanged.
     Held(GrantSnapshot),
 }
 
@@ -137,7 +137,7 @@ impl AcquireRequest {
         Some(self.place.load(Ordering::Acquire)).filter(|place| *place > 0)
     }
 
-    /// The newest request goes over this connection.
+    /// Notes the connection that carries the newest request.
     pub(crate) fn carry(&self, connection: &Arc<Connection>) {
         *lock(&self.carried) = Some(connection.clone());
     }
@@ -146,7 +146,7 @@ impl AcquireRequest {
         lock(&self.carried).clone()
     }
 
-    /// The caller sends a request by itself now. False if the engine has given up what an earlier one was granted.
+    /// Notes that the caller itself sends a request now. Returns false if the engine has given back an earlier grant.
     pub(crate) fn ask(&self) -> bool {
         let mut direct = lock(&self.direct);
         let asks = *direct != Direct::Revoked;
@@ -156,7 +156,7 @@ impl AcquireRequest {
         asks
     }
 
-    /// The caller has read the answer, and may take what it grants. False if the engine has given that up.
+    /// Notes that the caller has read the answer, and may take its grant. Returns false if that was given back.
     pub(crate) fn answered(&self) -> bool {
         let mut direct = lock(&self.direct);
         let takes = *direct != Direct::Revoked;
@@ -166,7 +166,7 @@ impl AcquireRequest {
         takes
     }
 
-    /// Gives up what an answer may have granted that its caller has not read within a claim.
+    /// Revokes a request whose answer the caller has not read within a claim. Returns whether it did.
     pub(crate) fn revoke(&self, now: Moment) -> bool {
         let mut direct = lock(&self.direct);
         let overdue = matches!(*direct, Direct::Asked(since) if since + CLAIM <= now);
@@ -176,7 +176,7 @@ impl AcquireRequest {
         overdue
     }
 
-    /// Whether a caller has not come back for an answer within a claim.
+    /// Returns whether the caller has left an answer unread for a claim.
     pub(crate) fn is_overdue(&self, now: Moment) -> bool {
         matches!(*lock(&self.direct), Direct::Asked(since) if since + CLAIM <= now)
     }
@@ -185,25 +185,25 @@ impl AcquireRequest {
         *lock(&self.direct) == Direct::Revoked
     }
 
-    /// Whether every request of the caller itself has been answered.
+    /// Returns whether every request of the caller itself has been answered.
     pub(crate) fn is_answered(&self) -> bool {
         *lock(&self.direct) == Direct::Idle
     }
 
-    /// The session sends a request for it, until this is dropped. `None` if the acquisition is over: it has been answered for
-    /// good, or leaves. Whoever waits for the end of that owns nothing: a caller that is not polled delays no request of
-    /// others.
+    /// Begins a request that the session sends for this acquisition. The request lasts until the returned task is
+    /// dropped. Returns `None` if the acquisition is over: it is settled or leaves. The callers that wait for the end
+    /// of such requests own nothing, so a caller that is not polled delays no request of others.
     pub(crate) fn send(&self) -> Option<TrackedTask> {
         let sending = self.sending.token();
         (!self.sending.is_closed()).then_some(sending)
     }
 
-    /// From its end on no request is under way, and none will be sent.
+    /// Waits until no request is under way. None is sent afterwards.
     pub(crate) async fn end(&self) {
         drained(&self.sending).await;
     }
 
-    /// Notes a grant that it was told to be of. False if it was told of that one before, or of a later one.
+    /// Notes a grant that the owner was told to be part of. Returns false if that one or a later one was known.
     pub(crate) fn note_grant(&self, first: u64) -> bool {
         self.granted.fetch_max(first, Ordering::AcqRel) < first
     }
@@ -212,7 +212,7 @@ impl AcquireRequest {
         self.place.store(place, Ordering::Release);
     }
 
-    /// The first place that an answer names is the owner's.
+    /// Stores the place, unless an earlier answer has named one.
     fn learn_place(&self, place: u64) {
         let learnt = Ordering::AcqRel;
         let _ = self
@@ -220,7 +220,7 @@ impl AcquireRequest {
             .compare_exchange(0, place, learnt, Ordering::Relaxed);
     }
 
-    /// The owner's member of the queue.
+    /// Returns the owner's member of the queue.
     pub(crate) fn member(&self) -> String {
         let (lease, wait) = (whole_millis(self.lease), whole_millis(self.wait));
         let mut member = String::with_capacity(self.session_id.len() + ROOM);
@@ -229,7 +229,7 @@ impl AcquireRequest {
         member
     }
 
-    /// What the grant says after its token.
+    /// Returns the part of the grant after its token.
     pub(crate) fn tail(&self) -> String {
         let lease = whole_millis(self.lease);
         let mut tail = String::with_capacity(self.session_id.len() + ROOM);
@@ -237,13 +237,13 @@ impl AcquireRequest {
         tail
     }
 
-    /// Until when what has been sent has an effect, at the longest.
+    /// Returns the latest moment at which the requests sent so far can still have an effect.
     pub(crate) fn run_out(&self) -> Moment {
         self.context.now() + self.wait + self.lease.max(CLAIM) + LATE_SLACK
     }
 
-    /// Where late requests cannot be stopped by closing the connection they were sent on, they stop themselves: the
-    /// server's time from which on this one does nothing, empty if there is none.
+    /// Returns the server time from which on a request does nothing, or an empty string without such a limit. Requests
+    /// need the limit if late ones cannot be stopped by closing the connection they were sent on.
     pub(crate) fn not_after(&self, connection: &Connection) -> String {
         if connection.may_kill {
             String::new()
@@ -253,7 +253,7 @@ impl AcquireRequest {
         }
     }
 
-    /// A grant in the reply to a request that was sent then.
+    /// Builds the grant in the reply to a request that was sent at `sent`.
     fn taken(&self, token: i64, sent: Moment) -> Grant {
         Grant {
             token: FencingToken::new(u64::try_from(token).unwrap_or_default()),
@@ -306,7 +306,7 @@ impl AcquireRequest {
             }
             "queued" => {
                 let place = decode(next())?;
-                // Also if the caller reads this too late to keep the place: it comes back to it.
+                // Stored even if the caller reads this too late to keep the place, so that a retry asks for it again.
                 self.learn_place(place);
                 Reply::Queued {
                     place,
@@ -318,7 +318,8 @@ impl AcquireRequest {
         })
     }
 
-    /// Takes the owner out of the queue; out of the lock, too, if it is to be given up and nobody shares it.
+    /// Takes the owner out of the queue. With `give_up` also takes it out of the lock, unless other owners share the
+    /// grant.
     pub(crate) async fn leave(
         &self,
         connection: &Connection,
@@ -354,11 +355,11 @@ impl AcquireRequest {
     }
 }
 
-/// A grant in a reply to what was sent then.
+/// Parses the grant in a reply to a request that was sent at `sent`.
 fn snapshot(grant: Value, left: Value, sent: Moment) -> Result<GrantSnapshot, CallError> {
     let (grant, left): (String, u64) = (decode(grant)?, decode(left)?);
     GrantSnapshot::parse(&grant, left, sent)
-        // It names a session, which is a secret.
+        // The error must not quote the grant, because it names a session id, which is a secret.
         .ok_or_else(|| {
             CallError::Refused(not_understood(&format_args!(
                 "a grant of {} bytes",
@@ -367,12 +368,12 @@ fn snapshot(grant: Value, left: Value, sent: Moment) -> Result<GrantSnapshot, Ca
         })
 }
 
-/// When something ends of which so much was left, in ms, when that was asked for.
+/// Returns the moment at which something ends of which `left` ms were left at `asked`.
 pub(crate) fn ends(left: i64, asked: Moment) -> Moment {
     asked + Duration::from_millis(u64::try_from(left).unwrap_or_default())
 }
 
-/// How the server knows a session that is to be woken when a lock becomes free.
+/// Returns the queue entry of a session that is to be woken when a lock becomes free.
 pub(crate) fn marker(session_id: &str) -> String {
     format!("notify|{session_id}")
 }

@@ -6,7 +6,7 @@ use crate::backend::redis::transport::script::Script;
 
 /// How tokens rise.
 const NEXT_TOKEN: &str = include_str!("native/next_token.lua");
-/// The state of a lock, and how it is given away.
+/// The state of a lock, and how it is granted.
 const GRANT_NEXT: &str = include_str!("native/grant_next.lua");
 /// Whether a node of a quorum has all of its state.
 const MARK: &str = include_str!("quorum/mark.lua");

@@ -1,4 +1,4 @@
-//! The end of an acquisition that its caller has left: nothing of it stays on the server.
+//! Cleans up acquisitions that their callers have abandoned, so that nothing of them stays on the server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,27 +15,27 @@ use crate::backend::redis::{
 };
 use crate::events::TARGET;
 
-/// The newest request of an acquisition, and the session that it is sent in.
+/// The newest request of an acquisition, and the session that sends it.
 #[derive(Clone)]
 pub(crate) struct Sent {
     pub(crate) session: Arc<Session>,
     pub(crate) request: Arc<AcquireRequest>,
 }
 
-/// How long a clean-up trusts the connection that carried the request.
+/// How long a clean-up waits for the connection that carried the request.
 const SAME_CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
 /// How long one try of a clean-up over the home session may take.
 const HOME_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a caller's leaving waits for the caller's own connection, before the engine's takes part: nobody may drive the
-/// runtime of the former.
+/// How long an abandoned acquisition waits for its own connection to leave, before the home session leaves as well: the
+/// runtime that drives its own connection may not be polled.
 const HEDGE: Duration = Duration::from_millis(20);
 
-/// Gives back what an acquisition has got: its turn, or its place. A request of the caller itself that has no answer may be
-/// carried out after the turn was given back, and be granted the lock: so the owner leaves as well.
+/// Gives back the turn or the place of an acquisition. An unanswered request of the caller itself may be carried out
+/// after the turn was given back, and be granted the lock, so the owner leaves the queue as well.
 pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>) {
     if let Some(token) = offer {
         sent.session.waiters.remove(&sent.request);
-        // Nothing of it is sent again after the release.
+        // No request may be sent again after the release.
         end(&server, &sent).await;
         let name = sent.request.names.lock.clone();
         let ends = server.now() + sent.request.lease;
@@ -47,7 +47,7 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>)
     clean_up(server, sent).await;
 }
 
-/// Gives up what the answers may have granted whose callers have not come back for them.
+/// Gives back locks that may have been granted by answers that their callers did not read in time.
 pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
     for request in session.unanswered.overdue(now) {
         if request.revoke(now) {
@@ -65,7 +65,7 @@ pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) 
     }
 }
 
-/// Ends when no request is under way any more, and returns the connection that carried the newest one, if one did.
+/// Waits until no request is under way. Returns the connection that carried the newest one, if there was one.
 async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
     let Sent { session, request } = sent;
     let patience = server.now() + SAME_CONNECTION_PATIENCE;
@@ -81,8 +81,8 @@ async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
     carried
 }
 
-/// Ends when nothing that was sent over a connection which is broken can be carried out any more: the server may not have
-/// read all of it yet.
+/// Waits until nothing that was sent over a broken connection can still be carried out. The server may not have read
+/// all of it yet.
 pub(crate) async fn until_closed(
     server: &Arc<Server>,
     session: &Session,
@@ -102,7 +102,7 @@ pub(crate) async fn until_closed(
     let closed = async {
         tokio::select! {
             biased;
-            // The first thing that a new connection of the session does is to close the one before.
+            // A new connection of the session closes the previous one first.
             () = session.succeeds(&connection.identity) => {}
             () = closing => {}
         }
@@ -110,9 +110,9 @@ pub(crate) async fn until_closed(
     server.context.timeout_at(request.run_out(), closed).await;
 }
 
-/// Makes sure that nothing of an acquisition stays behind. Where all its requests are answered, the home session leaves for
-/// it, because nobody may drive its own. Else its own connection keeps the order of request and leaving; where that does
-/// not answer, it is closed on the server before the home session leaves.
+/// Makes sure that nothing of an acquisition stays on the server. If all its requests are answered, the home session
+/// leaves on its behalf, because nobody may be driving its own session. Otherwise its own connection keeps the order of
+/// request and leaving. If that connection does not answer, it is closed on the server before the home session leaves.
 pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
     sent.session.waiters.remove(&sent.request);
     let Some(connection) = end(&server, &sent).await else {
@@ -129,7 +129,7 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
         left(request.leave(&home, true).await.ok()?);
         Some(home)
     };
-    // A request that is not answered may be carried out later, unless its connection is closed before.
+    // An unanswered request may be carried out later, unless its connection is closed first.
     let answered = request.is_answered();
     if answered {
         let patience = server.now() + HOME_PATIENCE;
@@ -159,7 +159,7 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
             }
             _ => {}
         }
-        // It is closed on the server below, and of no use to anybody else either.
+        // The loop below closes it on the server, so nobody else can use it either.
         connection.health.mark_broken();
     }
     let until = request.run_out();
@@ -171,7 +171,7 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
                 home.kill(&connection.identity).await.ok()?;
             }
             leave_by_home().await?;
-            // A late request that cannot be stopped may still come, until it refuses itself.
+            // A late request that cannot be stopped may still arrive, until it is past its own time limit.
             (answered || home.may_kill).then_some(())
         };
         let patience = server.now() + HOME_PATIENCE;

@@ -1,5 +1,5 @@
-//! All cohorts of a process, lock by lock: passes turns to members that still wait, takes back offers that nobody takes
-//! up, and says when a grant goes back to the server. It decides; [`grants`](super::grants) sends.
+//! All cohorts of a process, by lock. Passes turns to members that still wait, takes back offers that nobody takes up,
+//! and determines when a grant goes back to the server. It decides; [`grants`](super::grants) sends.
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +29,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Offers the turn to the next member that still waits; false if there is none, or no time is left.
+    /// Offers the turn to the next member that still waits. Returns false if there is none, or no time is left.
     fn pass(&mut self, name: &LockName, now: Moment) -> bool {
         while let Some(turn) = self.cohort.next(now) {
             if let Some(missed) = self
@@ -44,7 +44,7 @@ impl Entry {
         false
     }
 
-    /// How many members to come still wait.
+    /// Returns how many of the remaining members still wait.
     fn waiting(&self, name: &LockName) -> usize {
         let waits = |owner: &&OwnerId| self.session.waiters.waits(name, **owner);
         self.cohort.to_come().iter().filter(waits).count()
@@ -56,56 +56,56 @@ impl Entry {
     }
 }
 
-/// What becomes of a grant whose turn is free.
+/// The outcome of passing a turn on.
 #[derive(Debug)]
 pub(crate) enum Passed {
-    /// The grant is no cohort's.
+    /// No cohort has this grant.
     Unknown,
     /// The turn is offered to the next member.
     On,
     /// The member had lost its turn.
     Stale,
-    /// Nobody is to come: the grant of this token is released.
+    /// No member is left: the grant with this token has to be released.
     Ended(u64),
-    /// The local deadline has passed, and members are still to come.
+    /// The local deadline has passed, and members are still waiting.
     Late(Arc<Session>),
 }
 
 /// How the server knows the grant of a token.
 #[derive(Debug)]
 pub(crate) enum Known {
-    /// By this token, as far as is known here.
+    /// By this token, as far as this process knows.
     Itself,
-    /// By this one: the token is of the member that has the turn.
+    /// By this first token: the member that has the turn asks.
     Turn(u64),
     /// Not at all: the member has lost its turn.
     Over,
 }
 
-/// What the heartbeat has to do for a session's cohorts.
+/// The tasks of a heartbeat for a session's cohorts.
 #[derive(Debug, Default)]
 pub(crate) struct Chores {
     /// These members did not take their turns.
     pub(crate) missed: Vec<(LockName, u64)>,
     /// Members of these locks queue again, because their local deadline has passed.
     pub(crate) requeue: Vec<LockName>,
-    /// Nobody takes up these grants: their last members' tokens, and their local deadlines.
+    /// Nobody takes these grants: their last members' tokens, and their local deadlines.
     pub(crate) release: Vec<(LockName, FencingToken, Moment)>,
-    /// These offers are renewed to these leases.
+    /// These offers have to be renewed to these leases.
     pub(crate) renew: Vec<(LockName, FencingToken, Duration)>,
 }
 
-/// What there is to do for a grant that the server told of.
+/// The tasks that follow from a grant that the server described.
 #[derive(Debug, Default)]
 pub(crate) struct TakenUp {
-    /// In these sessions the waiters of the lock queue again.
+    /// The sessions whose waiters for the lock queue again.
     pub(crate) requeue: Vec<Arc<Session>>,
-    /// Nobody takes the turn of this token, whose local deadline is this.
+    /// The token and the local deadline of a turn that nobody takes.
     pub(crate) give_back: Option<(FencingToken, Moment)>,
 }
 
-/// The cohorts of a process, by lock. In order, as all maps that are gone through here: whatever is decided depends on what
-/// has happened alone.
+/// The cohorts of a process, by lock. Ordered, like all maps that are iterated here, so that every decision depends on
+/// past events alone.
 #[derive(Debug, Default)]
 pub(crate) struct Cohorts(Mutex<BTreeMap<LockName, Entry>>);
 
@@ -114,13 +114,13 @@ impl Cohorts {
         lock(&self.0).get_mut(name).map(change)
     }
 
-    /// The caller that was offered this turn is being polled, and enters if it may.
+    /// Lets in the caller that was offered this turn, if it may enter. Called while the caller is polled.
     pub(crate) fn enter(&self, name: &LockName, token: u64, now: Moment) -> Seat {
         let enter = |entry: &mut Entry| entry.cohort.enter(token, now);
         self.with(name, enter).unwrap_or(Seat::Missed)
     }
 
-    /// Begins the cohort of a grant that the server tells of, unless it is known already.
+    /// Begins the cohort of a grant that the server described, unless the cohort is known already.
     pub(crate) fn take_up(
         &self,
         session: &Arc<Session>,
@@ -134,7 +134,7 @@ impl Cohorts {
         }
         let is_new = session.waiters.note_grant(name, &grant.owners, grant.first);
         if grant.is_pushed && !is_new {
-            return chores; // each grant is pushed once: this is an old message, which somebody repeats
+            return chores; // each grant is pushed once: this is an old message that was repeated
         }
         let Some(cohort) = Cohort::new(grant, now) else {
             return chores;
@@ -153,8 +153,8 @@ impl Cohorts {
         }
         let passed = entry.pass(name, now);
         if let ([owner], false) = (&grant.owners[..], passed) {
-            // An owner that has left gives the grant back by itself, and one that was granted the lock in a reply is
-            // inside. An owner that is inside under an older token was granted the lock twice.
+            // An owner that has left gives the grant back by itself, and an owner that was granted the lock in a reply
+            // is inside. An owner that is inside under an older token was granted the lock twice.
             let twice = |other: &Entry| {
                 other.cohort.is_inside(*owner) && other.cohort.first() < grant.first
             };
@@ -167,12 +167,12 @@ impl Cohorts {
             }
         }
         let replaced = if !passed && entry.has_waiting(name) {
-            // Its local deadline has passed.
+            // The local deadline of the grant has passed.
             chores.requeue.push(session.clone());
             cohorts.remove(name)
         } else {
             if !passed {
-                // All of them have left: the grant goes back.
+                // All members have left, so the grant goes back.
                 let token = FencingToken::new(entry.cohort.turn().token);
                 chores.give_back = Some((token, entry.cohort.until()));
                 entry.cohort.end();
@@ -180,13 +180,13 @@ impl Cohorts {
             cohorts.insert(name.clone(), entry)
         };
         if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
-            // The server has lost it.
+            // The server has lost the replaced grant.
             chores.requeue.insert(0, replaced.session);
         }
         chores
     }
 
-    /// Passes the turn on, because the member under this token leaves.
+    /// Passes the turn on when the member under this token leaves.
     pub(crate) fn pass(&self, name: &LockName, token: u64, now: Moment) -> Passed {
         let mut cohorts = lock(&self.0);
         let Some(entry) = cohorts.get_mut(name) else {
@@ -218,7 +218,8 @@ impl Cohorts {
         Passed::Ended(first)
     }
 
-    /// The lease of a cohort whose grant stands for longer than that, if members are to come after the one under this token.
+    /// Returns the lease of a cohort whose grant stands for longer than its lease, if members wait after the one under
+    /// this token.
     pub(crate) fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {
         self.with(name, |entry| {
             let cohort = &entry.cohort;
@@ -227,8 +228,8 @@ impl Cohorts {
         })?
     }
 
-    /// Looks after the cohorts of a session: offers that nobody takes are passed on, or kept fresh until then; members of a
-    /// grant whose local deadline has passed queue again; what nobody asks about is forgotten.
+    /// Tends the cohorts of a session. Passes on offers that nobody takes, and requests their renewal until then.
+    /// Members of a grant whose local deadline has passed queue again. Forgets released cohorts that nobody waits for.
     pub(crate) fn tend(&self, session: &Arc<Session>, now: Moment, next_beat: Moment) -> Chores {
         let mut chores = Chores::default();
         let mut cohorts = lock(&self.0);
@@ -264,7 +265,7 @@ impl Cohorts {
         chores
     }
 
-    /// How the server knows the grant of this token.
+    /// Returns how the server knows the grant of this token.
     pub(crate) fn known(&self, name: &LockName, token: FencingToken) -> Known {
         let token = token.get();
         match lock(&self.0).get(name) {
@@ -279,8 +280,8 @@ impl Cohorts {
         }
     }
 
-    /// Takes in what the server answered to a request of the member under this token. False if that member has the turn
-    /// no longer: the answer lets it do nothing.
+    /// Applies the server's answer to a request of the member under this token. Returns false if that member no longer
+    /// has the turn: the answer then permits it nothing.
     pub(crate) fn confirm(
         &self,
         name: &LockName,
@@ -292,14 +293,14 @@ impl Cohorts {
         self.with(name, confirm).unwrap_or(false)
     }
 
-    /// The release of the grant of this token is confirmed: its cohort, which is over, is forgotten.
+    /// Forgets the cohort of the grant with this token, because its release is confirmed.
     pub(crate) fn forget(&self, name: &LockName, first: FencingToken) {
         self.forget_if(name, |cohort| cohort.first() == first.get());
     }
 
-    /// The release by the member under this token is confirmed, or its lease has ended. The member that had the last turn has
-    /// released the grant: its cohort, which is over, is forgotten. Any other has only passed its turn on, also the first
-    /// one, whose token is the grant's.
+    /// Notes that the release by the member under this token is confirmed, or that its lease has ended. If that member
+    /// had the last turn, it has released the grant, and the cohort is forgotten. Any other member has only passed its
+    /// turn on, including the first one, whose token is the grant's.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
         self.forget_if(name, |cohort| cohort.turn().token == token.get());
     }
@@ -319,7 +320,7 @@ impl Cohorts {
         }
     }
 
-    /// The server does not hold the grant any more. Returns the session of the members to come.
+    /// Ends a cohort whose grant the server no longer has. Returns the session of its remaining members.
     pub(crate) fn lose(&self, name: &LockName, first: u64) -> Option<Arc<Session>> {
         self.with(name, |entry| {
             if entry.cohort.first() != first {
@@ -330,8 +331,8 @@ impl Cohorts {
         })?
     }
 
-    /// The server was asked then, and knows this waiting owner neither as queued nor as a member of the grant: the grant that
-    /// it is to come in is lost. Returns the token of that grant.
+    /// Returns the token of a lost grant. A server that was asked at `asked` knows this waiting owner neither as queued
+    /// nor as a member of a grant, so the grant in which it was to have its turn is lost.
     pub(crate) fn lost_member(
         &self,
         name: &LockName,
@@ -345,7 +346,7 @@ impl Cohorts {
         })?
     }
 
-    /// The lease of a cohort whose member under this token leaves, if other members are to come.
+    /// Returns the lease of a cohort whose member under this token leaves, if other members are still waiting.
     pub(crate) fn lease_of_others(&self, name: &LockName, token: FencingToken) -> Option<Duration> {
         self.with(name, |entry| {
             let others = entry.cohort.has_turn(token.get()) && entry.has_waiting(name);
@@ -353,13 +354,13 @@ impl Cohorts {
         })?
     }
 
-    /// Lets nobody in; false if nobody was let in already.
+    /// Keeps everybody out of the lock. Returns false if the member has no turn, or the lock is retained already.
     pub(crate) fn retain(&self, name: &LockName, token: FencingToken) -> bool {
         self.with(name, |entry| entry.cohort.retain(token.get()))
             .unwrap_or(false)
     }
 
-    /// Ends a cohort that is retained. Returns the token that its grant has.
+    /// Ends a retained cohort. Returns the token of its grant.
     pub(crate) fn end(&self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
         self.with(name, |entry| {
             if !entry.cohort.has_turn(token.get()) {
@@ -370,14 +371,14 @@ impl Cohorts {
         })?
     }
 
-    /// How many members are to come while one has the turn.
+    /// Returns how many members have their turn still to come, while one has the turn.
     pub(crate) fn to_come(&self, name: &LockName) -> Option<usize> {
         self.with(name, |entry| {
             (!entry.cohort.is_over()).then(|| entry.cohort.to_come().len())
         })?
     }
 
-    /// The member of this token's grant that has or had the turn, and how many are still to come.
+    /// Returns the newest turn of this token's grant, and how many members still wait.
     pub(crate) fn seen(&self, name: &LockName, first: u64) -> Option<(Turn, usize)> {
         self.with(name, |entry| {
             (entry.cohort.first() == first).then(|| (entry.cohort.turn(), entry.waiting(name)))

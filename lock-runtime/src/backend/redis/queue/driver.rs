@@ -1,4 +1,4 @@
-//! What happens to a session, and what follows from it.
+//! Reacts to the events of a session.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::backend::redis::{
 };
 use crate::events::TARGET;
 
-/// So many characters of a message that is not understood are logged.
+/// How many characters of a message that is not understood are logged.
 const LOGGED_AT_MOST: usize = 100;
 
 impl Driver for Server {
@@ -21,8 +21,8 @@ impl Driver for Server {
         self.context.spawn(beat(session, server));
     }
 
-    /// A push to the session's channel tells of a grant or of a lock that is free; to another channel, that the lock of that
-    /// channel is free.
+    /// Handles a push. A push to the session's own channel announces a grant or a free lock. A push to another channel
+    /// announces that the lock of that channel is free.
     fn pushed(self: Arc<Self>, session: &Arc<Session>, push: &Pushed) {
         if push.channel != session.channel() {
             return session.subscribers.wake(&push.channel);
@@ -32,7 +32,7 @@ impl Driver for Server {
             Some(Message::Granted(name, grant)) => take_up(&self, session, &name, &grant),
             None => {
                 let payload: String = push.payload.chars().take(LOGGED_AT_MOST).collect();
-                // Whoever sends such messages may send many.
+                // A sender of such messages may send many.
                 if session.is_first_forgery() {
                     tracing::warn!(target: TARGET, server = %self.address(), ?payload, "ignored a message that no lock script has sent, and others like it");
                 } else {

@@ -21,13 +21,13 @@ use crate::backend::redis::{
     transport::connection::{CallError, Connection},
 };
 
-/// A cohort with so few members to come ends before an answer comes, if their bodies are short.
+/// The number of remaining members up to which a cohort may end before an answer comes, if their bodies are short.
 const ENDING_COHORT: usize = 16;
 
 /// How long a request waits for more callers, while others of its process are queued before it.
 const BATCH_WINDOW: Duration = Duration::from_millis(1);
 
-/// Sends the requests of all who wait for this lock and were not sent for yet, unless that is under way.
+/// Sends the requests of all waiters for this lock that are not sent yet, unless a task is sending them already.
 pub(crate) fn enqueue(server: &Arc<Server>, session: &Arc<Session>, name: &LockName) {
     if session.waiters.begin_sending(name) {
         session.spawn(send_all(server.clone(), session.clone(), name.clone()));
@@ -43,7 +43,7 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
             return;
         }
         let Some(connection) = session.connected() else {
-            // The next connection sends for them: if it is not there already.
+            // The next connection sends for them, unless it is there already.
             waiters.put_back(&name, &batch);
             waiters.end_sending(&name);
             if session.connected().is_some() && waiters.begin_sending(&name) {
@@ -70,18 +70,18 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
     }
 }
 
-/// Waits up to [`BATCH_WINDOW`] for more callers to share the request, where that costs its callers nothing but their place
-/// before a caller of another process that comes within this time.
+/// Waits up to [`BATCH_WINDOW`] for more callers to share the request, if that costs its callers nothing but their
+/// place before a caller of another process that arrives within this time.
 async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) {
     let mut before = None;
     loop {
-        // Those who are about to ask come first.
+        // Lets callers that are about to ask run first.
         tokio::task::yield_now().await;
         let to_come = server.cohorts.to_come(name);
         match to_come {
-            // Others of this process come first anyway.
+            // Queued callers of this process come first anyway.
             None => break,
-            // A cohort that is about to end, as far as that can be seen, has ended before an answer comes.
+            // A cohort that is visibly about to end has ended before an answer comes.
             Some(few) if few <= ENDING_COHORT && to_come != before => before = to_come,
             Some(_) => return,
         }
@@ -92,7 +92,7 @@ async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) 
     }
 }
 
-/// One request for several callers of one lock.
+/// Sends one request for several callers of one lock.
 async fn send_batch(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -103,7 +103,7 @@ async fn send_batch(
     let mut sending = Vec::with_capacity(batch.len());
     let mut asked = Vec::with_capacity(batch.len());
     for request in batch {
-        // Until the answer is taken in, the caller neither settles nor leaves.
+        // The caller neither settles nor leaves until the answer has been applied.
         if let Some(under_way) = request.send()
             && session.waiters.waits(name, request.owner)
         {
@@ -141,7 +141,7 @@ async fn send_batch(
         Ok(answer) => answer,
         Err(error) => {
             if let CallError::Broken(_) = error {
-                // They may leave over another connection, but not before this request has no effect any more.
+                // The callers may leave over another connection, but not before this request can have no effect.
                 until_closed(server, session, connection, first).await;
             }
             return Err(error);
@@ -151,7 +151,7 @@ async fn send_batch(
     let mut next = || fields.next().unwrap_or(Value::Nil);
     let (held, left): (Option<String>, Option<i64>) = (decode(next())?, decode(next())?);
     if held.as_deref() == Some("late") {
-        // The server's clock was set forward, or the request lay about: a new connection knows its clock.
+        // The server's clock was set forward, or the request was delayed. A new connection learns the time.
         connection.health.mark_demoted();
         return Err(CallError::Demoted("the request came too late".into()));
     }

@@ -1,5 +1,5 @@
-//! What a server's grants go through: taken up, renewed, passed on, retained, released. The [cohorts](super::cohort_registry)
-//! decide, this file sends.
+//! The life of a grant: taken up, renewed, passed on, retained, released. The [cohorts](super::cohort_registry) decide;
+//! this file sends.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     events::{TARGET, count},
 };
 
-/// Begins the cohort of a grant that the server tells of, unless it is known already.
+/// Begins the cohort of a grant that the server described, unless the cohort is known already.
 pub(crate) fn take_up(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -45,8 +45,8 @@ pub(crate) fn take_up(
     }
 }
 
-/// A reply to somebody else's request describes a grant of this session. Where its only owner has not read the answer to its
-/// own request, that answer may be the grant itself: it is not offered a second time.
+/// Takes up a grant of this session that a reply to another caller's request describes. If the grant's only owner has
+/// not read the answer to its own request, that answer may be the grant itself, so it is not offered a second time.
 pub(crate) fn take_up_described(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -58,7 +58,7 @@ pub(crate) fn take_up_described(
     }
 }
 
-/// Renews the grant of an offer on the engine: its member could not enter on the rest of it.
+/// Renews the grant of an offer on the engine, because too little of it was left for the member to enter.
 pub(crate) fn confirm_offer(
     server: &Arc<Server>,
     name: LockName,
@@ -72,7 +72,7 @@ pub(crate) fn confirm_offer(
     });
     Box::pin(async move {
         match confirming.await {
-            // Whether it may enter now is decided where it enters.
+            // The cohort decides whether the member may enter when it tries again.
             Ok(Ok(Renewed::Until(_) | Renewed::NotHeld)) => Ok(()),
             Ok(Err(error)) => Err(error),
             Err(panic) => Err(BackendError::Unreachable(panic.to_string())),
@@ -80,7 +80,7 @@ pub(crate) fn confirm_offer(
     })
 }
 
-/// Does what the heartbeat found for the cohorts of a session.
+/// Carries out the heartbeat's tasks for the cohorts of a session.
 pub(crate) fn tend_cohorts(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -111,9 +111,9 @@ pub(crate) fn tend_cohorts(
     }
 }
 
-/// Releases what the holder under this token has: in memory, where another member of its cohort is to come. What takes
-/// more than one step is the engine's, however the caller is polled, and goes over the connection of all renewals: what
-/// shortens a lease cannot come after the next member has extended it.
+/// Releases the turn of the holder under this token: in memory, if another member of its cohort is waiting. A release
+/// in several steps runs on the engine, however the caller is polled, and uses the connection of all renewals, so that
+/// a command that shortens a lease cannot arrive after the next member has extended it.
 pub(crate) async fn release(
     server: &Arc<Server>,
     name: &LockName,
@@ -147,7 +147,7 @@ async fn release_in_steps(
         return retain(server, name, token, until, lease).await;
     }
     while let Some(lease) = server.cohorts.stretched(name, token.get(), server.now()) {
-        // The next member has asked for less. Its lease begins before it enters, and it may extend it again.
+        // The next member has asked for a shorter lease, which restarts before it enters. It may extend it again.
         if renew(server, name, token, Extend::Restart(lease)).await? == Renewed::NotHeld {
             break;
         }
@@ -168,7 +168,7 @@ async fn release_turn(
         Passed::On => return Ok(Released::Released),
         Passed::Ended(first) => first,
         Passed::Late(session) => {
-            // They take their places again: in this grant, where the server still has it. Released, it would go to others.
+            // The members queue again, in this grant if the server still has it. A release would give it to others.
             session.requeue(Some(name));
             return Ok(Released::NotHeld);
         }
@@ -181,7 +181,7 @@ async fn release_turn(
     released
 }
 
-/// Gives the grant of this token to the next in the queue, or to nobody.
+/// Hands the grant of this token on to the next in the queue, or frees the lock.
 async fn release_grant(
     server: &Arc<Server>,
     name: &LockName,
@@ -209,19 +209,19 @@ async fn release_grant(
         }
     };
     let answered = match released {
-        // Something else is there by now.
+        // The key has other data now.
         Err(BackendError::WrongLayout) => return Ok(Released::NotHeld),
         released => released?,
     };
     Ok(match answered.value {
         Value::Int(1) => Released::Released,
-        // The first request was carried out, and its answer lost.
+        // The first request was carried out, and its answer was lost.
         _ if answered.again => Released::Released,
         _ => Released::NotHeld,
     })
 }
 
-/// What the member under this token has is gone.
+/// Drops the cohort of the member under this token, because the server no longer has its grant.
 pub(crate) fn lose(server: &Arc<Server>, name: &LockName, token: FencingToken) {
     if let Known::Turn(first) = server.cohorts.known(name, token) {
         server.lose_cohort(name, first);
@@ -246,7 +246,8 @@ pub(crate) fn give_back(
     })
 }
 
-/// Lets nobody in until then, and then the next member. The server retains the lock for as long, should this process end.
+/// Keeps everybody out until `until`, and then lets the next member in. The server retains the lock for that time even
+/// if this process ends.
 async fn retain(
     server: &Arc<Server>,
     name: &LockName,
@@ -280,7 +281,7 @@ fn release_at(
         tokio::select! {
             biased;
             () = server.context.sleep_until(moment) => give_back(server.clone(), name, token, ends).await,
-            // Nobody is to come any more: the server retains it alone.
+            // The client shuts down and no member gets a turn, so the server alone retains the lock.
             () = server.shutdown.cancelled() => {
                 if let Some(first) = server.cohorts.end(&name, token) {
                     let retaining = release_grant(&server, &name, first, Some(moment));
@@ -328,7 +329,7 @@ async fn release_until(
     let released = server.context.timeout_at(until, releasing).await;
     server.cohorts.forget_turn(&name, token);
     let Some(lease_ends) = lease_ends else {
-        return; // lost before: that is counted
+        return; // lost before, and counted then
     };
     let (address, key) = (server.address(), server.key(&name));
     match released {
@@ -336,7 +337,7 @@ async fn release_until(
             count(&server.counters.released);
             tracing::debug!(target: TARGET, server = %address, %key, %token, "released in the background");
         }
-        // A first request was carried out and its answer not read.
+        // An earlier request was carried out, and its answer was not read.
         Some(Ok(Released::NotHeld)) if server.now() < lease_ends => {
             count(&server.counters.released);
         }
@@ -352,7 +353,7 @@ async fn release_until(
     }
 }
 
-/// Reads who holds a lock.
+/// Reads the holder of a lock.
 pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Status, BackendError> {
     let names = server.names(name);
     let keys = [names.grant(), names.companion()];
@@ -361,7 +362,7 @@ pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Stat
     let (queued, token, owner, left, others): Seen =
         redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
     let owner = owner.and_then(|owner| owner.parse().ok());
-    // How far a cohort has come is known to its process alone.
+    // Only the process of a cohort knows whose turn it is.
     let inside = token.and_then(|token| server.cohorts.seen(name, token));
     let (token, owner, others) = match inside {
         Some((turn, others)) => (Some(turn.token), Some(turn.owner), others),

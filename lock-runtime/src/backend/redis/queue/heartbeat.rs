@@ -1,6 +1,6 @@
-//! The heartbeat of a session, on the engine's thread: it probes the locks that are waited for, passes on turns that nobody
-//! takes, and gives up a connection that is silent for 2 s. `session/mod.rs` says when each lock is probed (`HEARTBEAT`,
-//! `probe_after`).
+//! The heartbeat of a session, on the engine's thread. It probes the locks that callers wait for, passes on turns that
+//! nobody takes, and gives up a connection that is silent for 2 s. `session/mod.rs` determines when each lock is probed
+//! (`HEARTBEAT`, `probe_after`).
 
 use std::{
     sync::{Arc, Weak},
@@ -27,7 +27,7 @@ use crate::backend::redis::{
 };
 use crate::events::TARGET;
 
-/// A connection that leaves commands unanswered for so long is given up.
+/// How long a connection may leave commands unanswered before it is given up.
 const SILENCE: Duration = Duration::from_secs(2);
 /// How many locks one probe covers.
 const PROBE_BATCH: usize = 100;
@@ -75,14 +75,14 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
     }
 }
 
-/// Probes the locks that are due, and says when the next ones are.
+/// Probes the locks that are due, and returns when the next ones are due.
 fn probe_due(
     server: &Arc<Server>,
     session: &Arc<Session>,
     connection: Arc<Connection>,
     now: Moment,
 ) -> Option<Moment> {
-    // Probes of many locks are spread over a longer time.
+    // Probes of many locks are spread over a longer period.
     let locks = u32::try_from(session.waiters.locks()).unwrap_or(u32::MAX);
     let period = HEARTBEAT.max(PROBE_SHARE.saturating_mul(locks));
     let due = session.waiters.due(now, now + period, PROBE_BATCH);
@@ -99,8 +99,8 @@ fn probe_due(
     }
 }
 
-/// Gives up a connection that does not answer. A caller that is not polled reads no answers: the engine asks by itself before
-/// that says anything of the server.
+/// Gives up a connection that does not answer. A caller that is not polled reads no answers, so the engine sends a
+/// request of its own before the silence counts against the server.
 fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
     let silence = connection.health.silent_for(now);
     if silence > SILENCE {
@@ -113,7 +113,7 @@ fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
     }
 }
 
-/// Frees what expired, finds grants whose push was lost, and queues again where the server has lost a queue.
+/// Frees expired locks, finds grants whose push was lost, and queues callers again if the server has lost a queue.
 async fn probe(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -150,7 +150,7 @@ async fn probe(
     }
 }
 
-/// Takes in what a probe of that moment found of one lock.
+/// Applies the result of a probe for one lock. The probe was sent at `asked`.
 fn take_in(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -181,7 +181,7 @@ fn take_in(
             }
         }
         "ends" => session.probe_after(name, ends(redis::from_redis_value(next())?, asked)),
-        // The server knows this caller no longer.
+        // The server no longer knows this caller.
         _ => match server.cohorts.lost_member(name, request.owner, asked) {
             Some(first) => {
                 tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost a grant");

@@ -1,4 +1,4 @@
-//! Several locks in one request: all of them, or none.
+//! Acquires several locks with one request: all of them, or none.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,12 +24,12 @@ use crate::backend::redis::{
     transport::connection::{CallError, Connection},
 };
 
-/// Asks for several locks in one request, again and again until it is answered.
+/// Requests several locks at once, and repeats the request until it is answered.
 pub(crate) async fn acquire_multi(
     server: Arc<Server>,
     mut requests: Vec<Request>,
 ) -> Result<MultiAnswer, BackendError> {
-    // One attempt a lock: dropped without an answer, each of them cleans up.
+    // One attempt per lock: each cleans up if it is dropped without an answer.
     let mut attempts: Vec<RedisAttempt> = Vec::new();
     let mut unsure = false;
     loop {
@@ -43,7 +43,7 @@ pub(crate) async fn acquire_multi(
                 Ok(connection) => (session, connection),
                 Err(error) if server.is_shutting_down() => return Err(error),
                 Err(_) => {
-                    // The runtime of the session has ended: another one, another session, other attempts.
+                    // The runtime of the session has ended. The next try uses another session, and new attempts.
                     attempts.clear();
                     continue;
                 }
@@ -85,8 +85,8 @@ pub(crate) async fn acquire_multi(
             }
         }
         if !lasting {
-            // The engine has given up what some of them were granted, because the caller did not come back for it. Dropped,
-            // the others give back theirs.
+            // The engine has given back what some of them were granted, because the caller did not read the answer in
+            // time. Dropping the other attempts gives back theirs.
             attempts.clear();
             unsure = false;
             for request in &mut requests {
@@ -96,7 +96,7 @@ pub(crate) async fn acquire_multi(
         }
         match answer {
             Ok(together) => {
-                // No await from here on: nobody drops some of them settled, and some not.
+                // No await follows, so the caller cannot be dropped while only some of the attempts are settled.
                 for attempt in &mut attempts {
                     attempt.settle(Event::Left);
                 }
@@ -118,7 +118,7 @@ pub(crate) async fn acquire_multi(
     }
 }
 
-/// Sends one request for all of them over `connection`.
+/// Sends one request for all locks over `connection`.
 async fn ask(
     all: &[Arc<AcquireRequest>],
     connection: &Connection,
@@ -139,7 +139,7 @@ async fn ask(
         .await?;
     match reply {
         Value::Int(0) => {
-            // A new connection will know the server's clock.
+            // A new connection learns the server's clock.
             connection.health.mark_demoted();
             Err(CallError::NotReady("the request came too late".into()))
         }

@@ -1,5 +1,5 @@
-//! Waiting without a queue: a release wakes the processes that wait so, and these try again. In the native layout that
-//! is a release for which nobody queues.
+//! Waiting without a place in the queue: a release wakes the processes that wait this way, and they try again. In the
+//! native layout only a release with an empty queue does so.
 
 use std::{
     sync::{Arc, Weak},
@@ -23,10 +23,10 @@ use crate::{
     background::{shutdown::TrackedTask, sync::lock},
 };
 
-/// How long it may take to tell the server that nobody waits any more.
+/// How long it may take to tell the server that nobody waits here any longer.
 const FORGET_PATIENCE: Duration = Duration::from_secs(2);
 
-/// One caller among those of its session.
+/// One of a session's callers that wait without a place in the queue.
 struct Caller {
     server: Arc<Server>,
     session: Arc<Session>,
@@ -52,8 +52,8 @@ impl Caller {
         }
     }
 
-    /// Ends when nobody changes any more what the server was told: the last caller of those before may be taking the marker
-    /// along that this one will leave.
+    /// Waits until no task changes what the server knows of these callers: the last one of the previous callers may
+    /// still be removing the marker that this one is about to leave.
     async fn settled(&self) {
         let listening = &self.joined.listening;
         if listening.try_lock().is_err() {
@@ -66,7 +66,7 @@ impl Caller {
         }
     }
 
-    /// Ends when it is this caller's turn to try.
+    /// Waits until it is this caller's turn to try.
     async fn turn(&self) -> Result<(), BackendError> {
         let Joined {
             callers,
@@ -86,7 +86,7 @@ impl Caller {
         }
     }
 
-    /// Ends a try in which the lock was busy.
+    /// Ends a try that found the lock busy.
     fn end_try(&self) {
         let Joined {
             callers, number, ..
@@ -94,10 +94,10 @@ impl Caller {
         lock(&callers.queue).end_try(*number, self.server.context.now());
     }
 
-    /// Hears of releases from now on. True if it did not before: of one in between it has not heard.
+    /// Subscribes to releases. Returns true if the session did not listen before, so that it may have missed a release.
     async fn listen(&self) -> Result<bool, BackendError> {
         if self.server.layout() == Layout::Native {
-            return Ok(false); // the try that failed has left a marker
+            return Ok(false); // the failed try has left a marker
         }
         let Ok(connection) = self.session.connection().await else {
             return Ok(false); // it tries now and then, over another session
@@ -120,18 +120,18 @@ impl Caller {
         listens.await.unwrap_or(Ok(false))
     }
 
-    /// Takes along what the callers left on the server, for this was the last of them.
+    /// Removes the traces of the callers on the server, after the last of them has left.
     async fn fall_silent(self) {
         let until = self.server.context.now() + FORGET_PATIENCE;
         let silent = async {
-            // Whoever joins meanwhile begins after that.
+            // A caller that joins meanwhile waits until this is done.
             let mut listening = self.joined.listening.lock().await;
             if !self.session.subscribers.is_deserted(&self.topic) {
                 return;
             }
             if self.server.layout() == Layout::Redisson {
                 *listening = Weak::new();
-                // Also where a caller was dropped before it knew that it listens.
+                // Unsubscribes even if a caller was dropped before it knew that it listens.
                 if let Some(Ok(connection)) = self.session.connection().now_or_never() {
                     let _ = connection.listen(&self.topic, false).await;
                 }
@@ -151,7 +151,7 @@ impl Caller {
             }
             self.session.subscribers.forget(&self.topic);
         };
-        // Unanswered, the marker ends with the queue, in two seconds; and a word that nobody needs does no harm.
+        // Without an answer, the marker expires with the queue in two seconds, and an unneeded message does no harm.
         if self
             .server
             .context
@@ -165,7 +165,7 @@ impl Caller {
     }
 }
 
-/// An acquisition that waits without a queue.
+/// An acquisition that waits without a place in the queue.
 pub(crate) struct NotifiedAttempt {
     server: Arc<Server>,
     request: Request,
@@ -227,7 +227,7 @@ impl Attempt for NotifiedAttempt {
         })
     }
 
-    /// Tries once more: the lock may have become free without a word.
+    /// Tries once more, because the lock may have become free without a message.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         self.end_waiting();
         Box::pin(async move {
@@ -237,7 +237,7 @@ impl Attempt for NotifiedAttempt {
                 return Ok(Leaving::Granted(grant));
             }
             let last = Request {
-                // Nothing that an earlier try has left behind is this one's.
+                // A new owner, so that nothing left behind by an earlier try counts for this one.
                 owner: self.server.context.new_owner(),
                 wait: Duration::ZERO,
                 ..self.request.clone()

@@ -1,4 +1,4 @@
-//! Renewals and checks, of one grant or of many by one command.
+//! Renewals and checks of one grant, or of many by one command.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,10 +15,10 @@ use crate::backend::redis::{
     queue::{cohort::Confirmation, cohort_registry::Known, server::Server},
 };
 
-/// How many grants one command renews: a loaded server is busy with them for less than a millisecond.
+/// How many grants one command renews. A loaded server needs less than a millisecond for this many.
 pub(crate) const BATCH_LIMIT: usize = 100;
 
-/// Extends what the holder under this token has.
+/// Extends the lease of the holder under this token.
 pub(crate) async fn renew(
     server: &Arc<Server>,
     name: &LockName,
@@ -34,8 +34,8 @@ pub(crate) async fn renew(
     Ok(answers.pop().unwrap_or(Renewed::NotHeld))
 }
 
-/// Extends what the holders have, by one command; where that is refused, for whatever one of them has, each by a
-/// command of its own.
+/// Extends the leases of the holders by one command. If the server refuses the command because of one of the grants,
+/// extends each lease by a command of its own.
 pub(crate) async fn renew_all(
     server: &Arc<Server>,
     holders: &[ToRenew<'_>],
@@ -81,7 +81,7 @@ async fn renew_batch(
         let until = confirmed.next().flatten();
         match (first, until) {
             (None, Some(until)) => Renewed::Until(until),
-            // An answer that comes when the turn has passed on is nobody's.
+            // An answer that arrives after the turn was passed on counts for nobody.
             (Some(_), Some(until)) => {
                 let answer = Confirmation {
                     asked,
@@ -107,8 +107,8 @@ async fn renew_batch(
     Ok(answers.collect())
 }
 
-/// Extends grants, each named by its own token, by one command. Returns the local deadline of each that stands, and
-/// when they were asked for.
+/// Extends grants, each named by its own token, by one command. Returns the local deadline of each grant that stands,
+/// and the moment at which the command was sent.
 async fn renew_grants(
     server: &Arc<Server>,
     grants: &[ToRenew<'_>],

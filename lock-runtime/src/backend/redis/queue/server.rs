@@ -1,4 +1,4 @@
-//! One Redis server, as the engine sees it: its sessions, its cohorts, and what runs in the background.
+//! One Redis server, as the engine sees it: its sessions, its cohorts, and the background tasks.
 
 use std::{
     fmt,
@@ -43,7 +43,7 @@ use crate::{
 /// The pause before a command is sent again that the server cannot carry out for the moment.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// When a command is sent again that has no answer which counts.
+/// When to send a command again that was not carried out, or may not have been.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// At once, over another connection: it may have been carried out.
@@ -63,13 +63,13 @@ pub(crate) struct Server {
     outages: Arc<Outages>,
     liveness: Liveness,
     readiness: Arc<Readiness>,
-    /// Cancelled when nobody waits here any more, and nobody begins to.
+    /// Cancelled when the shutdown begins: nobody waits here after that, and nobody starts to wait.
     pub(crate) shutdown: CancellationToken,
-    /// The acquisitions that are not settled, and what cleans up after those that were given up.
+    /// The acquisitions that are not settled, and the clean-ups of those that were given up.
     unsettled: TaskTracker,
     /// The releases in the background.
     releases: TaskTracker,
-    /// When the last of the leases ends that are released there.
+    /// The latest end of a lease that is released in the background.
     released_by: Mutex<Option<Moment>>,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// A server that nothing has been sent to.
+    /// Creates a server to which nothing has been sent.
     pub(crate) fn open(
         info: redis::ConnectionInfo,
         layout: Layout,
@@ -109,7 +109,7 @@ impl Server {
         }))
     }
 
-    /// Connects once, to tell what is wrong with the server.
+    /// Connects once, to report problems with the server.
     pub(crate) async fn check(
         self: &Arc<Self>,
         allow_eviction: bool,
@@ -143,7 +143,7 @@ impl Server {
         Names::new(self.layout, name.clone())
     }
 
-    /// The key of a lock, as its callers write it and as logs show it.
+    /// Returns the key of a lock, as callers write it and as logs show it.
     pub(crate) fn key<'a>(&self, name: &'a LockName) -> &'a str {
         self.layout.key(name)
     }
@@ -152,13 +152,13 @@ impl Server {
         self.outages.address()
     }
 
-    /// A request of an acquisition, as its session sends it.
+    /// Builds the request of an acquisition, as its session sends it.
     pub(crate) fn acquire_request(&self, request: &Request, session: &Session) -> AcquireRequest {
         let session_id = session.session_id.clone();
         AcquireRequest::new(self.context.clone(), self.layout, request, session_id)
     }
 
-    /// Notes an error, which explains what fails soon after.
+    /// Notes an error, as the explanation of later failures.
     pub(crate) fn note(&self, error: String) {
         self.outages.note(error);
     }
@@ -167,7 +167,8 @@ impl Server {
         self.outages.last_error()
     }
 
-    /// Notes why a command has no answer that counts, and says when to send it again; an error, if the server refuses it.
+    /// Notes why a command was not answered, or not carried out. Returns when to send it again, or an error if the
+    /// server refused it.
     pub(crate) fn note_failure(&self, error: CallError) -> Result<Retry, BackendError> {
         let (detail, retry) = match error {
             CallError::Refused(error) => return Err(error),
@@ -185,7 +186,7 @@ impl Server {
         }
     }
 
-    /// Runs a script in the session of a lock, over as many connections as it takes; the caller bounds it.
+    /// Runs a script in the session of a lock, over as many connections as it takes. The caller limits the time.
     pub(crate) async fn run(
         &self,
         name: &LockName,
@@ -209,7 +210,7 @@ impl Server {
         }
     }
 
-    /// Whether the server answers within this time, and can carry out what it is asked for.
+    /// Returns whether the server answers within this time, and can carry out requests.
     pub(crate) async fn is_answering(self: &Arc<Self>, within: Duration) -> bool {
         let (asked, heard) = (self.clone(), self.clone());
         let asking = async move {
@@ -225,7 +226,7 @@ impl Server {
         liveness.await && self.readiness.is_ready(self.now())
     }
 
-    /// From now on nobody waits here, and nobody begins to.
+    /// Begins the shutdown: nobody waits here after this, and nobody starts to wait.
     pub(crate) fn begin_shutdown(&self) {
         self.shutdown.cancel();
         self.sessions.dismiss_waiters();
@@ -235,7 +236,8 @@ impl Server {
         self.shutdown.is_cancelled()
     }
 
-    /// An acquisition, or what cleans up after it. What begins during the shutdown belongs to what was held.
+    /// Tracks an acquisition, or its clean-up. If it begins during the shutdown, it belongs to a lock that was held,
+    /// and counts as a release.
     pub(crate) fn track_acquisition(&self) -> TrackedTask {
         if self.is_shutting_down() {
             self.track_release(self.now() + CLAIM)
@@ -244,19 +246,19 @@ impl Server {
         }
     }
 
-    /// What cleans up after a caller that does not come back. Shutting down waits for it as for what waits.
+    /// Tracks the clean-up after a caller that does not come back. The shutdown waits for it as for an acquisition.
     pub(crate) fn track_cleanup(&self) -> TrackedTask {
         self.unsettled.token()
     }
 
-    /// A release in the background, of a lease that ends by itself then.
+    /// Tracks a release in the background, of a lease that ends by itself at `lease_ends`.
     pub(crate) fn track_release(&self, lease_ends: Moment) -> TrackedTask {
         let mut released_by = lock(&self.released_by);
         *released_by = (*released_by).max(Some(lease_ends));
         self.releases.token()
     }
 
-    /// Ends when nothing is left of the acquisitions that were given up.
+    /// Waits until nothing is left of the acquisitions that were given up.
     pub(crate) async fn cleaned_up(&self) {
         drained(&self.unsettled).await;
     }
@@ -272,7 +274,7 @@ impl Server {
         self.sessions.close();
     }
 
-    /// Closes all connections when nothing runs in the background any more.
+    /// Closes all connections after the last background task has ended.
     pub(crate) async fn close_behind(&self) {
         self.cleaned_up().await;
         drained(&self.releases).await;

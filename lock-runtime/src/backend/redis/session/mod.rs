@@ -1,8 +1,8 @@
-//! A session: one notification channel and the connection behind it, made again whenever it breaks, and the callers that
-//! wait on it, with the moment at which each of their locks is probed: at the end of a lease, after 200 ms at most.
+//! A session: one notification channel and its connection, which is replaced whenever it breaks, and the callers that
+//! wait on it. Also determines when each of their locks is probed: at the end of a lease, after 200 ms at most.
 //!
-//! A session lives on the runtime of those who call, so that a command costs no hop between threads. The engine has one
-//! of its own, the home session, for everything that has to outlive a runtime.
+//! A session lives on the runtime of its callers, so that a command costs no hop between threads. The engine has a
+//! session of its own, the home session, for everything that has to outlive a runtime.
 
 use std::{
     fmt,
@@ -35,24 +35,24 @@ pub(crate) mod subscribers;
 pub(crate) mod unanswered;
 pub(crate) mod waiters;
 
-/// The period of the heartbeat: while somebody waits, the locks that are waited for are probed this often.
+/// The period of the heartbeat: the locks that callers wait for are probed this often.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
-/// The pause between two tries to connect: at first, and at most.
+/// The pause between two tries to connect: the first one, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
-/// After a server that is no master any longer, a connection counts when it has lasted for so long.
+/// How long a connection has to last before it counts, if the server before it was no longer a master.
 const TRIAL: Duration = Duration::from_secs(1);
-/// A lock is probed so much later than its lease ends, when the server has seen the end, too.
+/// How long after the end of a lease its lock is probed, so that the lease has ended on the server, too.
 const LEASE_ENDED: Duration = Duration::from_millis(1);
 
-/// What drives a session: it is told what happens, and decides what is sent.
+/// Drives a session: receives its events, and decides what is sent.
 pub(crate) trait Driver: Send + Sync {
-    /// A session begins to run.
+    /// A session has started to run.
     fn started(self: Arc<Self>, session: &Arc<Session>);
 
     /// The server has pushed a message.
     fn pushed(self: Arc<Self>, session: &Arc<Session>, push: &Pushed);
 
-    /// There are requests to send for waiters of this lock.
+    /// Requests have to be sent for waiters of this lock.
     fn enqueue(self: Arc<Self>, session: &Arc<Session>, name: &LockName);
 
     /// A session has ended.
@@ -73,19 +73,19 @@ pub(crate) struct Session {
     channel: String,
     context: Arc<Context>,
     driver: OnceLock<Weak<dyn Driver>>,
-    /// Whether somebody was warned of messages that are not signed.
+    /// Whether a message without a valid signature has arrived, which is logged as a warning once.
     forged: AtomicBool,
     state: Watched<State>,
     runtime: OnceLock<Handle>,
-    /// The callers that queue.
+    /// The callers with a place in the queue.
     pub(crate) waiters: Waiters,
-    /// The requests that callers have sent by themselves.
+    /// The requests that callers have sent themselves.
     pub(crate) unanswered: Unanswered,
-    /// The callers that wait without a queue.
+    /// The callers that wait without a place in the queue.
     pub(crate) subscribers: Subscribers,
     /// Where the heartbeat sleeps.
     parking: Arc<Parking>,
-    /// A lock is to be probed earlier than the heartbeat would.
+    /// Notified when a lock has to be probed before the next heartbeat.
     earlier: Notify,
 }
 
@@ -99,7 +99,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session that does not run yet.
+    /// Creates a session that does not run yet.
     pub(crate) fn new(context: &Arc<Context>) -> Arc<Self> {
         let session_id = format!("{:032x}", context.unique());
         Arc::new(Self {
@@ -118,7 +118,7 @@ impl Session {
         })
     }
 
-    /// Lets the session run on `runtime`. On one that has ended it ends at once.
+    /// Starts the session on `runtime`. On a runtime that has ended it ends at once.
     pub(crate) fn run(
         self: &Arc<Self>,
         driver: &Weak<dyn Driver>,
@@ -139,7 +139,7 @@ impl Session {
         }
     }
 
-    /// Lets something run where the session does; it ends with that runtime.
+    /// Spawns a future on the session's runtime. The future ends with that runtime.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let runtime = self.runtime.get();
         runtime
@@ -155,17 +155,17 @@ impl Session {
         &self.parking
     }
 
-    /// Whether this is the first message here that is not signed.
+    /// Returns whether this is the first message without a valid signature.
     pub(crate) fn is_first_forgery(&self) -> bool {
         !self.forged.swap(true, Ordering::AcqRel)
     }
 
-    /// Ends when a lock is to be probed earlier than the heartbeat would.
+    /// Waits until a lock has to be probed before the next heartbeat.
     pub(crate) async fn earlier(&self) {
         self.earlier.notified().await;
     }
 
-    /// The connection, if there is one right now.
+    /// Returns the connection, if there is one right now.
     pub(crate) fn connected(&self) -> Option<Arc<Connection>> {
         match &*self.state.get() {
             State::Up(connection) if !connection.health.is_broken() => Some(connection.clone()),
@@ -173,7 +173,7 @@ impl Session {
         }
     }
 
-    /// The connection that was made last, if it was not given up: also one that is broken.
+    /// Returns the newest connection even if it is broken, unless it was given up.
     pub(crate) fn latest(&self) -> Option<Arc<Connection>> {
         match &*self.state.get() {
             State::Up(connection) => Some(connection.clone()),
@@ -181,7 +181,7 @@ impl Session {
         }
     }
 
-    /// The connection, as soon as there is one.
+    /// Waits for a connection.
     pub(crate) async fn connection(&self) -> Result<Arc<Connection>, BackendError> {
         if let Some(connection) = self.connected() {
             return Ok(connection);
@@ -194,7 +194,7 @@ impl Session {
         self.state.until(settled).await
     }
 
-    /// Ends when another connection has come after this one; never, if none does.
+    /// Waits until another connection has followed `previous`; forever, if none does.
     pub(crate) async fn succeeds(&self, previous: &Identity) {
         let is_new = |state: &State| match state {
             State::Up(connection) if connection.identity != *previous => Some(()),
@@ -207,7 +207,7 @@ impl Session {
         matches!(&*self.state.get(), State::Ended)
     }
 
-    /// Ends the session: nobody can connect or wait any more.
+    /// Ends the session: nobody can connect or wait here after this.
     pub(crate) fn end(&self) {
         let last = self.state.replace(State::Ended);
         if let State::Up(connection) = last {
@@ -217,18 +217,18 @@ impl Session {
         self.parking.leave();
     }
 
-    /// Ends the waiting of all who wait here.
+    /// Stops all callers that wait here from waiting.
     pub(crate) fn dismiss_waiters(&self) {
         self.subscribers.wake_all();
         self.waiters.clear();
     }
 
-    /// There is something to watch.
+    /// Wakes the heartbeat, because there is something to watch.
     pub(crate) fn watch(&self) {
         self.parking.watch();
     }
 
-    /// Notes the places of callers, and when their lock is probed: at the end of the holder's lease, if that is near.
+    /// Notes the places of callers, and when to probe their lock: at the end of the holder's lease, if that is near.
     pub(crate) fn queued(
         &self,
         name: &LockName,
@@ -239,7 +239,7 @@ impl Session {
         self.probe_after(name, holder_ends);
     }
 
-    /// The lock is probed when the lease of its holder has ended, or before.
+    /// Schedules a probe of the lock when the lease of its holder has ended, or earlier.
     pub(crate) fn probe_after(&self, name: &LockName, holder_ends: Moment) {
         let at = (holder_ends + LEASE_ENDED).min(self.context.now() + HEARTBEAT);
         if self.waiters.probe_at(name, at) {
@@ -247,7 +247,7 @@ impl Session {
         }
     }
 
-    /// Whether nobody waits here, and no command is under way.
+    /// Returns whether nobody waits here, and no command is under way.
     pub(crate) fn is_idle(&self) -> bool {
         let quiet = match &*self.state.get() {
             State::Up(connection) => connection.health.is_idle(),
@@ -256,15 +256,15 @@ impl Session {
         quiet && self.waiters.is_empty() && self.unanswered.is_empty()
     }
 
-    /// Sends the requests of all who were queued again, with their old places: over a new connection, or where the
-    /// server has lost the queue of this lock.
+    /// Sends the requests of all queued callers again, with their old places, after a reconnect or because the server
+    /// has lost the queue of this lock.
     pub(crate) fn requeue(self: &Arc<Self>, only: Option<&LockName>) {
         for name in self.waiters.requeue(only) {
             self.enqueue(&name);
         }
     }
 
-    /// Sends the requests of all who wait for this lock and were not sent for yet.
+    /// Sends the requests of all waiters for this lock that are not sent yet.
     pub(crate) fn enqueue(self: &Arc<Self>, name: &LockName) {
         if let Some(driver) = self.driver.get().and_then(Weak::upgrade) {
             driver.enqueue(self, name);
@@ -272,7 +272,7 @@ impl Session {
     }
 }
 
-/// Ends a session when its supervisor ends, be it by the end of the runtime that it runs on.
+/// Ends a session when its supervisor ends, even if that happens because its runtime ends.
 struct Ending {
     session: Arc<Session>,
     driver: Weak<dyn Driver>,
@@ -281,7 +281,7 @@ struct Ending {
 }
 
 impl Ending {
-    /// Connects, again and again, until the session has ended.
+    /// Connects, and reconnects, until the session has ended.
     async fn supervise(mut self) {
         let mut previous: Option<Identity> = None;
         let mut demoted = false;
@@ -317,7 +317,7 @@ impl Ending {
                         return;
                     }
                     self.session.requeue(None);
-                    // A replica can be connected to: that ends no outage that a replica has begun.
+                    // A replica accepts connections too, so connecting to one must not end an outage that it caused.
                     let trial = if demoted { TRIAL } else { Duration::ZERO };
                     let is_trial_over = self.connector.context.sleep(trial);
                     tokio::select! {

@@ -1,7 +1,8 @@
-//! The callers that wait without a queue, and whose turn it is to try.
+//! The callers that wait without a place in the queue, and whose turn it is to try.
 //!
-//! In one process those who wait for one lock take turns at trying, so that a release costs a process one try, however
-//! many wait in it. A turn that its caller does not take is open to all: a caller that is not polled keeps nobody out.
+//! The callers of one process that wait for one lock take turns at trying, so that a release costs a process one try,
+//! however many callers wait in it. A turn that its caller does not take is open to all: a caller that is not polled
+//! keeps nobody out.
 
 use std::{
     collections::BTreeMap,
@@ -20,32 +21,32 @@ use crate::{
     background::{Context, sync::lock},
 };
 
-/// Between two tries where nobody releases: the holder is gone, or the word of its release was lost.
+/// The time between two tries without a release: the holder may be gone, or the message of its release lost.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
-/// How long a caller may take to begin the try that it was offered.
+/// How long a caller may take to begin a try that was offered to it.
 const OFFER_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A caller's number among those that wait for one lock on one session, in the order in which they came.
 pub(crate) type Number = u64;
 
-/// One of those callers.
+/// One of these callers.
 #[derive(Debug)]
 pub(crate) struct Seat {
     woken: Arc<Notify>,
-    /// It was offered a turn, and has not been polled since.
+    /// Whether it was offered a turn, and has not been polled since.
     is_late: bool,
 }
 
-/// Who may try.
+/// The caller that may try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Nobody, before a release or the next look.
+    /// Nobody, until a release or the next periodic try.
     Resting,
-    /// This caller, since then.
+    /// This caller, which was offered the turn at this moment.
     Offered(Number, Moment),
-    /// Whoever is polled first.
+    /// The caller that is polled first.
     Open,
-    /// This caller is trying, since then.
+    /// This caller, which began its try at this moment.
     Trying(Number, Moment),
 }
 
@@ -55,15 +56,15 @@ impl Turn {
     }
 }
 
-/// Those who wait for one lock on one session, and whose turn it is.
+/// The callers that wait for one lock on one session, and whose turn it is.
 #[derive(Debug)]
 pub(crate) struct TryQueue {
     seats: BTreeMap<Number, Seat>,
     newest: Number,
     turn: Turn,
-    /// A release came while somebody was trying: the answer may be older.
+    /// Whether a release came during a try, whose answer may be older than the release.
     is_stale: bool,
-    /// Whether the engine looks after the turn.
+    /// Whether the engine watches the turn.
     is_watched: bool,
 }
 
@@ -78,7 +79,7 @@ impl TryQueue {
         }
     }
 
-    /// One caller more. The first one may try at once, others when it is their turn.
+    /// Adds a caller. The first one may try at once, the others when it is their turn.
     pub(crate) fn join(&mut self, now: Moment) -> (Number, Arc<Notify>) {
         self.newest += 1;
         let woken = Arc::new(Notify::new());
@@ -93,7 +94,7 @@ impl TryQueue {
         (self.newest, woken)
     }
 
-    /// Lets the first caller try that takes its turns, or all if there is none.
+    /// Offers the turn to the first caller that is not late, or opens it to all if there is none.
     pub(crate) fn offer(&mut self, now: Moment) {
         match self.seats.iter().find(|(_, seat)| !seat.is_late) {
             Some((caller, seat)) => {
@@ -104,7 +105,7 @@ impl TryQueue {
         }
     }
 
-    /// Lets the caller try that is polled first. Each counts as late until it is polled.
+    /// Opens the turn to the caller that is polled first. Each caller counts as late until it is polled.
     pub(crate) fn open(&mut self) {
         self.turn = Turn::Open;
         for seat in self.seats.values_mut() {
@@ -113,7 +114,7 @@ impl TryQueue {
         }
     }
 
-    /// The lock may be free.
+    /// Notes that the lock may be free.
     pub(crate) fn wake(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),
@@ -122,7 +123,7 @@ impl TryQueue {
         }
     }
 
-    /// Passes a turn on that is not taken, and lets somebody try where nobody does.
+    /// Passes on a turn that is not taken, and offers one if nobody tries.
     pub(crate) fn tend(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),
@@ -149,7 +150,7 @@ impl TryQueue {
         takes
     }
 
-    /// Ends a try in which the lock was busy.
+    /// Ends a try that found the lock busy.
     pub(crate) fn end_try(&mut self, caller: Number, now: Moment) {
         if self.turn.is_of(caller) {
             self.turn = Turn::Resting;
@@ -159,7 +160,7 @@ impl TryQueue {
         }
     }
 
-    /// A caller goes; its turn is the next one's.
+    /// Removes a caller. If it had the turn, the next one gets it.
     pub(crate) fn leave(&mut self, caller: Number, now: Moment) {
         self.seats.remove(&caller);
         if self.turn.is_of(caller) {
@@ -167,13 +168,13 @@ impl TryQueue {
         }
     }
 
-    /// Whether the engine has to begin to look after the turn.
+    /// Returns whether the engine has to start watching the turn.
     pub(crate) fn begin_watch(&mut self) -> bool {
         !std::mem::replace(&mut self.is_watched, true)
     }
 }
 
-/// Those who wait for one lock on one session.
+/// The callers that wait for one lock on one session.
 #[derive(Debug)]
 pub(crate) struct Callers {
     context: Arc<Context>,
@@ -186,7 +187,7 @@ impl Callers {
         lock(&self.queue).wake(self.context.now());
     }
 
-    /// Lets all of them look what has become of the client.
+    /// Wakes all callers, so that they check whether the client is shutting down.
     pub(crate) fn wake_all(&self) {
         for seat in lock(&self.queue).seats.values() {
             seat.woken.notify_one();
@@ -197,7 +198,7 @@ impl Callers {
         lock(&self.queue).seats.is_empty()
     }
 
-    /// From now on the engine passes turns on that are not taken, as long as anybody waits.
+    /// Makes the engine pass on turns that are not taken, as long as anybody waits.
     pub(crate) fn watch(self: &Arc<Self>) {
         if !lock(&self.queue).begin_watch() {
             return;
@@ -216,26 +217,27 @@ impl Callers {
     }
 }
 
-/// All who wait for what is said under one name: the lock's own, or its channel.
+/// All callers that wait for messages under one name: the lock's own, or its channel.
 #[derive(Debug, Default)]
 pub(crate) struct Topic {
-    /// By lock; there may be two with one channel.
+    /// By lock. Two locks may share a channel.
     callers: Vec<Arc<Callers>>,
     /// The connection that listens to the channel, if there is one.
     listening: Listening,
 }
 
-/// All who wait without a queue on one session, by what a release says.
+/// The callers on one session that wait without a place in the queue, by the name that a release announces.
 #[derive(Debug)]
 pub(crate) struct Subscribers {
     context: Arc<Context>,
     topics: Mutex<BTreeMap<String, Topic>>,
 }
 
-/// Held while that changes, and by tasks of ours alone: a caller that is not polled would keep it.
+/// The listening connection. The mutex is held while it changes, and only by tasks of the engine: a caller that is not
+/// polled would keep it locked.
 pub(crate) type Listening = Arc<tokio::sync::Mutex<Weak<Connection>>>;
 
-/// A caller's place among those of its session.
+/// A caller's place among the callers of its session.
 pub(crate) struct Joined {
     pub(crate) callers: Arc<Callers>,
     pub(crate) number: Number,
@@ -251,7 +253,7 @@ impl Subscribers {
         }
     }
 
-    /// One caller more.
+    /// Adds a caller.
     pub(crate) fn join(&self, topic: &str, name: &LockName) -> Joined {
         let mut topics = lock(&self.topics);
         let topic = topics.entry(topic.to_owned()).or_default();
@@ -274,7 +276,7 @@ impl Subscribers {
         }
     }
 
-    /// One caller less; true if it was the last one of the topic.
+    /// Removes a caller. Returns true if it was the last one of the topic.
     pub(crate) fn leave(&self, topic: &str, callers: &Callers, number: Number) -> bool {
         let mut topics = lock(&self.topics);
         lock(&callers.queue).leave(number, self.context.now());
@@ -302,14 +304,14 @@ impl Subscribers {
         }
     }
 
-    /// Lets one caller try, for the lock is free.
+    /// Lets one caller of each lock try, because the lock is free.
     pub(crate) fn wake(&self, topic: &str) {
         if let Some(topic) = lock(&self.topics).get(topic) {
             topic.callers.iter().for_each(|callers| callers.wake());
         }
     }
 
-    /// Lets all of them look what has become of the client.
+    /// Wakes all callers, so that they check whether the client is shutting down.
     pub(crate) fn wake_all(&self) {
         for topic in lock(&self.topics).values() {
             topic.callers.iter().for_each(|callers| callers.wake_all());
@@ -327,7 +329,7 @@ mod tests {
         Moment::new(ms * MS)
     }
 
-    /// A queue of this many callers, the first of which is trying.
+    /// Returns a queue of this many callers, the first of which is trying.
     fn trying(callers: u64) -> TryQueue {
         let mut queue = TryQueue::new();
         for caller in 1..=callers {
@@ -337,7 +339,7 @@ mod tests {
         queue
     }
 
-    /// Who would begin to try, were all of these polled in this order.
+    /// Returns which of these callers would begin to try if they were polled in this order.
     fn takers(queue: &mut TryQueue, polled: impl IntoIterator<Item = Number>) -> Vec<Number> {
         let polled = polled.into_iter();
         polled.filter(|caller| queue.take(*caller, at(0))).collect()
@@ -379,7 +381,7 @@ mod tests {
         assert_eq!(takers(&mut queue, [2, 3]), []);
         queue.tend(at(100));
         assert_eq!(takers(&mut queue, [3, 2]), [3]);
-        // From now on those come first that take their turns.
+        // Callers that take their turns now come first.
         queue.end_try(3, at(100));
         queue.wake(at(100));
         assert_eq!(takers(&mut queue, [2]), [2]);
@@ -396,7 +398,7 @@ mod tests {
         assert_eq!(takers(&mut queue, [2]), []);
         queue.tend(at(2000));
         assert_eq!(takers(&mut queue, [2, 1]), [2]);
-        // Its end, at last, ends nobody else's.
+        // The late end of the old try does not end the new one.
         queue.end_try(1, at(2000));
         queue.leave(1, at(2000));
         assert_eq!(queue.turn, Turn::Trying(2, at(0)));

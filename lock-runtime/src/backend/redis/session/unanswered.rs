@@ -1,4 +1,4 @@
-//! Requests that callers have sent by themselves, and whose answers they have not read.
+//! Requests that callers have sent themselves, and whose answers they have not read.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use lock_core::{lease::Moment, owner::OwnerId};
 
 use crate::{backend::redis::protocol::request::AcquireRequest, background::sync::lock};
 
-/// Requests that callers have sent by themselves, and whose answers they have not read.
+/// Requests that callers have sent themselves, and whose answers they have not read.
 #[derive(Default)]
 pub(crate) struct Unanswered(Mutex<HashMap<OwnerId, Arc<AcquireRequest>>>);
 
@@ -22,7 +22,7 @@ impl Unanswered {
         lock(&self.0).remove(&owner);
     }
 
-    /// Those that were sent a claim ago. They are not kept here any longer.
+    /// Removes and returns the requests that were sent a claim ago or earlier.
     pub(crate) fn overdue(&self, now: Moment) -> Vec<Arc<AcquireRequest>> {
         let mut unanswered = lock(&self.0);
         let overdue = unanswered.extract_if(|_, request| request.is_overdue(now));
@@ -31,7 +31,8 @@ impl Unanswered {
         overdue
     }
 
-    /// Whether this is the grant of one owner, which has not read the answer to its own request: that one tells it.
+    /// Returns whether a grant has a single owner that has not read the answer to its own request, which describes the
+    /// grant.
     pub(crate) fn has(&self, owners: &[OwnerId]) -> bool {
         matches!(owners, [owner] if lock(&self.0).contains_key(owner))
     }

@@ -1,5 +1,6 @@
-//! Who waits on one session, lock by lock, and how they queue. A caller that is alone asks for itself. Those who come while
-//! others of their session are at the same lock go together, one request at a time: the places of many cost one command.
+//! The callers that wait on one session, by lock, and how they queue. A caller that is alone sends its own request.
+//! Callers that arrive while others of their session wait for the same lock share requests, sent one at a time: many
+//! places cost one command.
 
 use std::{
     cmp::Reverse,
@@ -12,19 +13,19 @@ use tokio::sync::oneshot;
 
 use crate::{backend::redis::protocol::request::AcquireRequest, background::sync::lock};
 
-/// How many callers one request queues.
+/// How many callers one request queues at most.
 const BATCH_LIMIT: usize = 64;
 
-/// What a waiting caller is told: the token of the turn that it is offered. It enters by that at its next poll, if the offer
-/// still stands then.
+/// The message to a waiting caller: the token of the turn that it is offered. The caller enters with the token at its
+/// next poll, if the offer still stands then.
 pub(crate) type OfferResult = Result<u64, BackendError>;
 
-/// A caller that the server knows, or is being told of.
+/// A caller that has a place in the queue, or whose request is being sent.
 struct Waiting {
     request: Arc<AcquireRequest>,
-    /// Whether it is one of those with a place.
+    /// Whether it counts as one of the callers with a place.
     queued: bool,
-    /// `None` once it is told.
+    /// `None` once the caller was told.
     sender: Option<oneshot::Sender<OfferResult>>,
 }
 
@@ -35,19 +36,19 @@ impl Waiting {
     }
 }
 
-/// All who wait for one lock.
+/// The callers that wait for one lock.
 #[derive(Default)]
 struct WaitList {
     waiting: HashMap<OwnerId, Waiting>,
     /// How many of them have a place.
     queued: usize,
-    /// To be told when a request does not wait for more any longer.
+    /// Dropped to signal that a request does not have to wait for more callers.
     batch_ready: Option<oneshot::Sender<()>>,
-    /// Whose request is to be sent together with others', in this order.
+    /// The owners whose requests are to be sent in batches, in this order.
     unsent: VecDeque<OwnerId>,
-    /// Whether somebody is sending these.
+    /// Whether a task is sending these requests.
     sending: bool,
-    /// When the lock is probed next, once somebody is queued for it.
+    /// When the lock is probed next, once somebody is queued.
     probe: Option<Moment>,
 }
 
@@ -64,16 +65,17 @@ impl WaitList {
     }
 }
 
-/// All who wait on one session.
+/// All callers that wait on one session.
 #[derive(Default)]
 pub(crate) struct Waiters(Mutex<BTreeMap<LockName, WaitList>>, Probes);
 
-/// When which lock is probed. An entry counts if its list says the same.
+/// When each lock is probed. An entry counts only if the lock's list has the same moment.
 #[derive(Default)]
 struct Probes(Mutex<BinaryHeap<Reverse<(Moment, LockName)>>>);
 
 impl Waiters {
-    /// The lock is probed then, or before. True if no lock is probed earlier.
+    /// Schedules a probe of the lock at `at`, unless an earlier one is scheduled. Returns whether the lock is now the
+    /// first to be probed.
     pub(crate) fn probe_at(&self, name: &LockName, at: Moment) -> bool {
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
@@ -88,18 +90,18 @@ impl Waiters {
         probes.peek().is_some_and(|Reverse((next, _))| *next == at)
     }
 
-    /// When the next lock is to be probed.
+    /// Returns when the next lock has to be probed.
     pub(crate) fn next_probe(&self) -> Option<Moment> {
         lock(&self.1.0).peek().map(|Reverse((at, _))| *at)
     }
 
-    /// How many locks are waited for.
+    /// Returns how many locks callers wait for.
     pub(crate) fn locks(&self) -> usize {
         lock(&self.0).len()
     }
 
-    /// The locks that are to be probed by now, `at_most` of them, each with the first of those that are queued for it. Each is
-    /// probed again at `next`.
+    /// Returns the locks that are due to be probed, `at_most` of them, each as the request of its first queued caller.
+    /// Each lock is probed again at `next`.
     pub(crate) fn due(
         &self,
         now: Moment,
@@ -123,7 +125,7 @@ impl Waiters {
             let Some((_, first)) = queued.min_by_key(|(place, _)| *place) else {
                 continue;
             };
-            // Where requests are being sent, they come first.
+            // Requests that are being sent come first.
             if !list.sending {
                 due.push(first.clone());
             }
@@ -133,8 +135,8 @@ impl Waiters {
         due
     }
 
-    /// Expects the caller's turn, which may be as quick as the reply to its request. True if it is alone at its lock and has
-    /// no place yet: it asks for itself.
+    /// Adds a caller and expects its turn, which may arrive as early as the reply to its request. Returns true if the
+    /// caller is alone at its lock and has no place yet, so that it sends its own request.
     pub(crate) fn join(
         &self,
         request: &Arc<AcquireRequest>,
@@ -159,7 +161,7 @@ impl Waiters {
         (receiver, alone)
     }
 
-    /// Notes the places of callers of one lock, for the sending again after a reconnect.
+    /// Notes the places of callers of one lock, which are sent again after a reconnect.
     pub(crate) fn queued(&self, name: &LockName, places: &[(&AcquireRequest, u64)]) {
         let mut waiters = lock(&self.0);
         let mut list = waiters.get_mut(name);
@@ -175,7 +177,7 @@ impl Waiters {
         }
     }
 
-    /// Expects nothing for this caller any longer.
+    /// Stops waiting for this caller's turn.
     pub(crate) fn withdraw(&self, name: &LockName, owner: OwnerId) {
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
@@ -189,24 +191,24 @@ impl Waiters {
         }
     }
 
-    /// The same, by what the caller asks for.
+    /// Stops waiting for the turn of this request's caller.
     pub(crate) fn remove(&self, request: &AcquireRequest) {
         self.withdraw(&request.names.lock, request.owner);
     }
 
-    /// Whether anybody waits for this lock, or has been offered it.
+    /// Returns whether anybody waits for this lock, or has been offered it.
     pub(crate) fn are_at(&self, name: &LockName) -> bool {
         lock(&self.0).contains_key(name)
     }
 
-    /// Whether this caller still waits, and has not been told.
+    /// Returns whether this caller still waits, and has not been told.
     pub(crate) fn waits(&self, name: &LockName, owner: OwnerId) -> bool {
         let waiters = lock(&self.0);
         let waiting = waiters.get(name).and_then(|list| list.waiting.get(&owner));
         waiting.is_some_and(|waiting| waiting.sender.is_some())
     }
 
-    /// Notes a grant of those who wait. False if one of them was told of it before, or of a later one.
+    /// Notes a grant of waiting owners. Returns false if one of them was told of it before, or of a later one.
     pub(crate) fn note_grant(&self, name: &LockName, owners: &[OwnerId], first: u64) -> bool {
         let waiters = lock(&self.0);
         let Some(list) = waiters.get(name) else {
@@ -219,8 +221,8 @@ impl Waiters {
         is_new
     }
 
-    /// Tells a caller, if it still waits, and returns how many offers it has missed before. It is known here until it has
-    /// entered, or missed its turn.
+    /// Tells a caller, if it still waits, and returns how many offers it has missed before. The caller stays in the
+    /// list until it has entered, or missed its turn.
     pub(crate) fn resolve(
         &self,
         name: &LockName,
@@ -248,14 +250,14 @@ impl Waiters {
         lock(&self.0).is_empty()
     }
 
-    /// Nobody waits here any more; who does is told nothing.
+    /// Removes all waiters without telling them anything.
     pub(crate) fn clear(&self) {
         let waiters = std::mem::take(&mut *lock(&self.0));
         drop(waiters);
     }
 
-    /// The requests of all who were queued are to be sent again, with their old places; of one lock, or of all. Returns the
-    /// locks for which there is something to send.
+    /// Schedules the requests of all queued callers to be sent again, with their old places: those of one lock, or of
+    /// all. Returns the locks with requests to send.
     pub(crate) fn requeue(&self, only: Option<&LockName>) -> Vec<LockName> {
         let mut waiters = lock(&self.0);
         let waiters = waiters
@@ -279,8 +281,8 @@ impl Waiters {
         with_some.collect()
     }
 
-    /// Ends when nobody has a place in the queue of this lock any more, or there are enough for one request; nothing, if
-    /// that is so already.
+    /// Returns a receiver that ends when nobody has a place in the queue of this lock, or enough callers for one
+    /// request have joined. Returns `None` if that is so already.
     pub(crate) fn batch_ready(&self, name: &LockName) -> Option<oneshot::Receiver<()>> {
         let mut waiters = lock(&self.0);
         let list = waiters.get_mut(name)?;
@@ -292,7 +294,7 @@ impl Waiters {
         Some(receiver)
     }
 
-    /// Whether somebody has to begin sending for this lock.
+    /// Returns whether a task has to start sending for this lock, and notes that it does.
     pub(crate) fn begin_sending(&self, name: &LockName) -> bool {
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
@@ -303,7 +305,7 @@ impl Waiters {
         begins
     }
 
-    /// Ends the sending for this lock for now.
+    /// Notes that nobody sends for this lock now.
     pub(crate) fn end_sending(&self, name: &LockName) {
         let mut waiters = lock(&self.0);
         if let Some(list) = waiters.get_mut(name) {
@@ -314,7 +316,7 @@ impl Waiters {
         }
     }
 
-    /// The next ones to be sent for; none: the sending has ended.
+    /// Takes the next requests to send. If there are none, the sending has ended.
     pub(crate) fn next_batch(&self, name: &LockName) -> Vec<Arc<AcquireRequest>> {
         let mut batch = Vec::new();
         let mut waiters = lock(&self.0);
@@ -331,7 +333,7 @@ impl Waiters {
             }
         }
         if batch.is_empty() {
-            // Under the same lock: a caller that joins from now on begins again.
+            // Under the same mutex, so that a caller that joins later starts a new sending task.
             list.sending = false;
             if list.is_deserted() {
                 waiters.remove(name);
@@ -340,7 +342,7 @@ impl Waiters {
         batch
     }
 
-    /// These have not been sent, and are the first to be.
+    /// Puts back requests that were not sent, before all others.
     pub(crate) fn put_back(&self, name: &LockName, batch: &[Arc<AcquireRequest>]) {
         if let Some(list) = lock(&self.0).get_mut(name) {
             for request in batch.iter().rev() {

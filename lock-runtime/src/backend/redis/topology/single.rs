@@ -1,7 +1,7 @@
-//! One server: every lock is served by the session of the runtime that calls, or by the engine's own.
+//! One server: every lock is served by the session of the calling runtime, or by the engine's own.
 //!
-//! A caller asks again for the session of its lock when the one that it waits in has ended, and takes its place along.
-//! That is how callers learn that locks have moved, too: the sessions that served them end.
+//! When the session in which a caller waits has ended, the caller asks for the session of its lock again, and keeps its
+//! place. In this way callers would also learn that locks have moved: the sessions that served them end.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -29,7 +29,7 @@ pub(crate) struct Sessions {
     connector: Arc<Connector>,
     driver: Weak<dyn Driver>,
     home: OnceCell<Arc<Session>>,
-    /// By the runtime they run on; `None` where a session has ended, because the runtime is ending or cannot carry one.
+    /// By runtime. `None` if the session has ended, because its runtime is ending or cannot carry one.
     by_runtime: Mutex<HashMap<runtime::Id, Option<Arc<Session>>>>,
     closed: AtomicBool,
 }
@@ -57,17 +57,18 @@ impl Sessions {
         &self.connector
     }
 
-    /// The session that serves a lock.
+    /// Returns the session that serves a lock.
     pub(crate) fn session(&self, _: &LockName) -> Arc<Session> {
         self.nearest()
     }
 
-    /// The session of the runtime that calls, for what concerns no lock, or any; the home session outside any, and where the runtime
-    /// could not carry one because it has ended, or drives no sockets.
+    /// Returns the session of the calling runtime, for commands that concern no particular lock. Returns the home
+    /// session outside of a runtime, and if the runtime could not carry a session because it has ended, or drives no
+    /// sockets.
     pub(crate) fn nearest(&self) -> Arc<Session> {
         let engine = self.connector.context.handle();
         let runtime = Handle::try_current().ok().filter(|runtime| {
-            // The engine's own runtime is where the home session lives; and none is made after the end.
+            // The home session lives on the engine's own runtime. No session is created after the end.
             runtime.id() != engine.id() && !self.is_closed()
         });
         let session = runtime.and_then(|runtime| {
@@ -79,7 +80,7 @@ impl Sessions {
                     (session, true)
                 }
             };
-            // Outside the mutex: on a runtime that has ended the session ends here and now, and retires.
+            // Outside the mutex, because on a runtime that has ended the session ends immediately, and retires.
             if new {
                 session.run(&self.driver, &self.connector, &runtime);
             }
@@ -88,7 +89,7 @@ impl Sessions {
         session.unwrap_or_else(|| self.home().clone())
     }
 
-    /// A connection of the session that serves a lock, as soon as there is one.
+    /// Waits for a connection of the session that serves a lock.
     pub(crate) async fn connected(
         &self,
         name: &LockName,
@@ -96,7 +97,7 @@ impl Sessions {
         self.connection_of(self.session(name)).await
     }
 
-    /// A connection of this session, as soon as there is one; of the home session, if this one has ended.
+    /// Waits for a connection of this session, or of the home session if this one has ended.
     pub(crate) async fn connection_of(
         &self,
         session: Arc<Session>,
@@ -109,7 +110,7 @@ impl Sessions {
         Ok((home, connection))
     }
 
-    /// The engine's own session.
+    /// Returns the engine's own session.
     pub(crate) fn home(&self) -> &Arc<Session> {
         self.home.get_or_init(|| {
             let home = Session::new(&self.connector.context);
@@ -131,7 +132,7 @@ impl Sessions {
         }
     }
 
-    /// Whether any session has had a reply since then.
+    /// Returns whether any session has received a reply since `moment`.
     pub(crate) fn has_heard_since(&self, moment: Moment) -> bool {
         let sessions = lock(&self.by_runtime);
         let mut sessions = sessions.values().flatten().chain(self.home.get());
@@ -141,7 +142,7 @@ impl Sessions {
         })
     }
 
-    /// Ends the waiting of all callers.
+    /// Stops all callers from waiting.
     pub(crate) fn dismiss_waiters(&self) {
         let sessions = lock(&self.by_runtime);
         for session in sessions.values().flatten().chain(self.home.get()) {
@@ -149,7 +150,7 @@ impl Sessions {
         }
     }
 
-    /// Whether all connections were given up.
+    /// Returns whether all connections were given up.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }

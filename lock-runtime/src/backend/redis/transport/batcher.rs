@@ -1,6 +1,6 @@
-//! Commands on their way to the server. While few are under way, each goes at once. Those that come while many are go
-//! together, one write for as many as ask within one turn of their runtime: where many tasks share a connection, writing
-//! costs more than all else.
+//! Sends commands to the server. While few commands are under way, each is sent at once. While many are, new commands
+//! are sent together, with one write for all commands of one turn of their runtime: if many tasks share a connection,
+//! writing costs more than everything else.
 
 use std::{
     pin::pin,
@@ -14,16 +14,16 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::background::sync::lock;
 
-/// So many commands under way are many.
+/// How many commands have to be under way before new ones are batched.
 const BATCH_THRESHOLD: usize = 8;
 
 type Answer = oneshot::Sender<RedisResult<Value>>;
 
-/// What is to be sent next, in order.
+/// The commands to send next, in order.
 #[derive(Default)]
 struct Pending {
     commands: Vec<(Cmd, Answer)>,
-    /// Whether somebody is about to send these.
+    /// Whether a task is about to send these.
     leaving: bool,
 }
 
@@ -32,12 +32,12 @@ struct Pending {
 pub(crate) struct Batcher {
     redis: MultiplexedConnection,
     pending: Arc<Mutex<Pending>>,
-    /// Where the connection lives.
+    /// The runtime on which the connection lives.
     runtime: Handle,
 }
 
 impl Batcher {
-    /// Of a connection that lives on the runtime that calls.
+    /// Creates the batcher of a connection that lives on the calling runtime.
     pub(crate) fn new(redis: MultiplexedConnection) -> Self {
         Self {
             redis,
@@ -46,8 +46,8 @@ impl Batcher {
         }
     }
 
-    /// Sends a command, after all that were sent before, while so many others are under way. Dropped before its answer,
-    /// the command is sent or not: the connection skips a command whose caller has gone.
+    /// Sends a command, after all that were sent before, while `others` are under way. If dropped before its answer,
+    /// the command may or may not be sent: the connection skips a command whose caller has gone.
     pub(crate) async fn send(&self, command: &Cmd, others: usize) -> RedisResult<Value> {
         let answer = {
             let mut pending = lock(&self.pending);
@@ -74,7 +74,7 @@ impl Batcher {
     }
 
     async fn leave(self) {
-        // Whoever is about to ask comes along.
+        // Lets callers that are about to send join.
         tokio::task::yield_now().await;
         let commands = std::mem::take(&mut lock(&self.pending).commands);
         let mut pipeline = Pipeline::with_capacity(commands.len());
@@ -87,7 +87,7 @@ impl Batcher {
             .collect();
         let mut redis = self.redis.clone();
         let mut sending = pin!(redis.send_packed_commands(&pipeline, 0, answers.len()));
-        // Polled once, they are before all that is sent from now on.
+        // After the first poll, these commands are ahead of all that are sent later.
         let first = std::future::poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
         {
             let mut pending = lock(&self.pending);
@@ -115,7 +115,7 @@ impl Batcher {
     }
 }
 
-/// The connection's runtime has ended.
+/// Returns the error for a connection whose runtime has ended.
 fn gone() -> RedisError {
     std::io::Error::new(
         std::io::ErrorKind::ConnectionReset,

@@ -1,4 +1,4 @@
-//! One connection to the server: its identity there, its floor for tokens, and what is known of its health.
+//! One connection to the server: its identity there, its floor for tokens, and its health.
 
 use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
@@ -25,42 +25,42 @@ use crate::{
     events::{Counters, TARGET, count},
 };
 
-/// How long making a connection may take, before the next try.
+/// The time limit for making a connection, before the next try.
 pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What names one connection, and no other: a server never repeats an ID, but counts from one again after a restart.
+/// Identifies one connection. A server never reuses an ID, but counts from one again after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// The server's run; `None` if it does not say.
+    /// The server's run id; `None` if the server does not reveal it.
     run: Option<String>,
     id: i64,
 }
 
 impl Identity {
-    /// Whether the connection was made to the server that `other` was made to, and that has not restarted in between. Of
-    /// what was sent to another run nothing is carried out any more.
+    /// Returns whether both connections were made to the same server, and it has not restarted in between. Another run
+    /// carries out nothing of what was sent to this one.
     fn is_of_the_run_of(&self, other: &Self) -> bool {
         self.run.is_some() && self.run == other.run
     }
 }
 
-/// Why a command has no answer that counts.
+/// The reason why a command was not answered, or not carried out.
 #[derive(Debug, Clone)]
 pub(crate) enum CallError {
-    /// The connection is gone, or has to go; it is not known whether the command was carried out.
+    /// The connection is lost, or has to be closed. The command may have been carried out.
     Broken(String),
     /// The server cannot carry out the command for the moment.
     NotReady(String),
-    /// The server is no master any longer: a new connection, and with it a new floor, after a moment.
+    /// The server is no longer a master. A new connection, and with it a new floor, is made after a pause.
     Demoted(String),
-    /// The server refuses.
+    /// The server refuses the command.
     Refused(BackendError),
 }
 
 impl CallError {
     fn of(error: &RedisError) -> Self {
         let text = error.to_string();
-        // Redis 6.2 wraps what a script met into an error of the script.
+        // Redis 6.2 wraps an error inside a script into an error of the script.
         if text.contains("WRONGTYPE") {
             return Self::Refused(BackendError::WrongLayout);
         }
@@ -102,7 +102,7 @@ impl fmt::Display for CallError {
     }
 }
 
-/// How to connect to one server, and what all connections to it share.
+/// How to connect to one server, and the state that all connections to it share.
 pub(crate) struct Connector {
     pub(crate) context: Arc<Context>,
     pub(crate) client: redis::Client,
@@ -154,15 +154,15 @@ impl Connector {
     }
 }
 
-/// One connection, ready for use: subscribed to its channel, its floor read.
+/// One connection, ready for use: it is subscribed to its channel, and its floor was read.
 pub(crate) struct Connection {
     pub(crate) identity: Identity,
     /// The server's time when the connection was made, in µs.
     pub(crate) floor: String,
-    /// Whether the server lets us close earlier connections of ours.
+    /// Whether the server lets this client close its earlier connections.
     pub(crate) may_kill: bool,
     pub(crate) health: Arc<Health>,
-    /// Server time less local time, in µs, to a round trip.
+    /// Server time minus local time, in µs, accurate to a round trip.
     clock_offset: i128,
     batcher: Batcher,
     context: Arc<Context>,
@@ -179,7 +179,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// What the server pushed.
+/// A message that the server pushed.
 pub(crate) struct Pushed {
     pub(crate) channel: String,
     pub(crate) payload: String,
@@ -188,7 +188,7 @@ pub(crate) struct Pushed {
 }
 
 impl Connection {
-    /// Connects, closes what is left of `previous` on the server, and only then subscribes and reads the floor.
+    /// Connects, closes the rest of `previous` on the server, and only then subscribes and reads the floor.
     pub(crate) async fn open(
         connector: &Connector,
         channel: &str,
@@ -234,7 +234,8 @@ impl Connection {
             }
             Ok::<(), ()>(())
         };
-        // Timeouts are ours: those of the crate run on the caller's clock, which may be paused or blocked.
+        // The engine applies its own timeouts: those of the crate run on the caller's clock, which may be paused or
+        // blocked.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -254,8 +255,8 @@ impl Connection {
             let mut id = redis::cmd("CLIENT");
             id.arg("ID").query_async(&mut redis.clone()).await
         };
-        // Whom to close is known only when the server has said which run it is: one round trip more, and for a connection
-        // that follows another one alone.
+        // The previous connection can be closed only after the server has named its run. This takes one more round
+        // trip, but only for a connection that replaces another one.
         let previous = match &previous {
             Some(previous) if previous.run.is_some() => {
                 let run = asking_run().await?;
@@ -267,7 +268,7 @@ impl Connection {
             Some(id) => kill_command(id).exec_async(&mut redis.clone()).await,
             None => Ok(()),
         };
-        // Everything in one round trip, carried out in this order.
+        // Everything else takes one round trip, and is carried out in this order.
         let sent = connector.context.now();
         let (closed, probed, run, id, subscribed, loaded, time) = tokio::join!(
             biased;
@@ -317,12 +318,12 @@ impl Connection {
         })
     }
 
-    /// The server's time at a local moment, in µs, to a round trip.
+    /// Returns the server's time at a local moment, in µs, accurate to a round trip.
     pub(crate) fn server_micros(&self, at: Moment) -> i128 {
         i128::try_from(at.since_origin().as_micros()).unwrap_or(i128::MAX) + self.clock_offset
     }
 
-    /// Runs a script, and returns its answer and the moment of its sending.
+    /// Runs a script. Returns its answer and the moment at which it was sent.
     pub(crate) fn run<'a>(
         &'a self,
         script: &'a Script,
@@ -330,7 +331,7 @@ impl Connection {
         args: &[&str],
     ) -> BoxFuture<'a, Result<(Value, Moment), CallError>> {
         let by_hash = script.by_hash(keys, args);
-        // Boxed: what a command under way needs, a caller that waits for its turn does not need.
+        // Boxed, because a caller that waits for its turn does not need the state of a command under way.
         Box::pin(async move {
             let answer = self.send(&by_hash).await;
             let answer = match answer {
@@ -357,7 +358,7 @@ impl Connection {
         listened.map(drop).map_err(|error| self.failed(&error))
     }
 
-    /// Says something on a channel.
+    /// Publishes a message on a channel.
     pub(crate) async fn say(&self, channel: &str, text: &str) -> Result<(), CallError> {
         let mut command = redis::cmd("PUBLISH");
         command.arg(channel).arg(text);
@@ -365,7 +366,7 @@ impl Connection {
         said.map(drop).map_err(|error| self.failed(&error))
     }
 
-    /// Asks whether the server answers, by what every user may ask.
+    /// Asks whether the server answers, by a command that every user may send.
     pub(crate) async fn ask_time(&self) -> Result<(), CallError> {
         let time = self.send(&redis::cmd("TIME")).await;
         time.map(drop).map_err(|error| self.failed(&error))
@@ -413,8 +414,8 @@ impl Connection {
         reply.map(|reply| (reply, sent))
     }
 
-    /// Closes another connection of ours on the server, so that nothing sent on it is carried out any more. One to an
-    /// earlier run of the server is closed already, and its ID may be a stranger's.
+    /// Closes another connection of this client on the server, so that nothing sent on it is carried out any more. Does
+    /// nothing for a connection to an earlier run: it is closed already, and its ID may belong to a stranger.
     pub(crate) async fn kill(&self, other: &Identity) -> Result<(), CallError> {
         if !self.identity.is_of_the_run_of(other) {
             return Ok(());
@@ -423,7 +424,7 @@ impl Connection {
         killed.map(drop).map_err(|error| CallError::of(&error))
     }
 
-    /// Which server answers, and what it evicts.
+    /// Returns which run of which server answers, and its eviction policy.
     pub(crate) async fn incarnation(&self) -> Result<Incarnation, CallError> {
         let (server, memory) = future::try_join(self.info("server"), self.info("memory"))
             .await
@@ -434,7 +435,7 @@ impl Connection {
         })
     }
 
-    /// What the server says of itself. A user who may not ask is told nothing, if that is allowed.
+    /// Returns the server's description of itself. It is empty if the user may not read it and `may_be_silent` is set.
     pub(crate) async fn server_info(&self, may_be_silent: bool) -> Result<ServerInfo, CallError> {
         match future::try_join(self.info("server"), self.info("memory")).await {
             Ok((server, memory)) => Ok(ServerInfo {
@@ -452,45 +453,45 @@ impl Connection {
     }
 }
 
-/// What a server says of itself at the first connection, as far as it does.
+/// A server's description of itself at the first connection, as far as it is known.
 #[derive(Debug, Default)]
 pub(crate) struct ServerInfo {
     /// `standalone`, `cluster` or `sentinel`.
     pub(crate) mode: Option<String>,
-    /// What it evicts when its memory is full.
+    /// The eviction policy for a full memory.
     pub(crate) eviction: Option<String>,
 }
 
-/// What a node of a quorum says of itself.
+/// A quorum node's description of itself.
 pub(crate) struct Incarnation {
-    /// Differs from that of every other server, and from its own before a restart.
+    /// Differs from the run id of every other server, and from its own before a restart.
     pub(crate) run_id: String,
-    /// What it evicts when its memory is full, if it says so.
+    /// The eviction policy for a full memory, if the node reveals it.
     pub(crate) eviction: Option<String>,
 }
 
-/// One field of what INFO answers.
+/// Returns one field of the answer to INFO.
 pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let value = |line: &'a str| line.strip_prefix(name)?.strip_prefix(':');
     info.lines().find_map(value).map(str::trim)
 }
 
-/// An ID that no connection has: closing it shows whether that is permitted.
+/// An ID that no connection has. Closing it shows whether closing is permitted.
 const NOBODY: i64 = i64::MAX;
 
-/// Closes the connection with this ID, if there is one.
+/// Returns the command that closes the connection with this ID, if there is one.
 fn kill_command(id: i64) -> Cmd {
     let mut command = redis::cmd("CLIENT");
     command.arg("KILL").arg("ID").arg(id);
     command
 }
 
-/// Whether the server's ACL does not let this user do it.
+/// Returns whether the server's ACL forbids the command to this user.
 fn is_forbidden(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
 }
 
-/// Lets the operating system notice a peer that has gone without a word.
+/// Makes the operating system notice a peer that disappears silently.
 fn with_tcp_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
     let settings = info.tcp_settings().clone().set_nodelay(true).set_keepalive(
         redis::io::tcp::socket2::TcpKeepalive::new()
@@ -502,7 +503,7 @@ fn with_tcp_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
     info.set_tcp_settings(settings)
 }
 
-/// rustls wants to be told which implementation of TLS to use, once a process; one that is set already stands.
+/// Installs a TLS implementation, as rustls requires once per process. Keeps one that is installed already.
 #[cfg(feature = "tls")]
 fn install_tls() {
     let _ = rustls::crypto::ring::default_provider().install_default();

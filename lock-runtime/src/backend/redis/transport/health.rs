@@ -1,5 +1,5 @@
-//! The health of one connection: what was heard, what is unanswered, whether it is given up. It only notes:
-//! `queue/heartbeat.rs` decides after how much silence a connection is given up.
+//! The health of one connection: when it was last heard, what is unanswered, whether it was given up. This file only
+//! records; `queue/heartbeat.rs` decides after how much silence a connection is given up.
 
 use std::{
     pin::pin,
@@ -13,7 +13,7 @@ use std::{
 use lock_core::lease::Moment;
 use tokio::sync::Notify;
 
-/// Where a heartbeat sleeps as long as there is nothing to watch.
+/// The place where a heartbeat sleeps while there is nothing to watch.
 #[derive(Debug, Default)]
 pub(crate) struct Parking {
     parked: AtomicBool,
@@ -21,7 +21,7 @@ pub(crate) struct Parking {
 }
 
 impl Parking {
-    /// There is something to watch, and it can be seen already.
+    /// Wakes the heartbeat. The work to watch has to be visible before this call.
     pub(crate) fn watch(&self) {
         if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
             self.active.notify_one();
@@ -34,24 +34,24 @@ impl Parking {
             return;
         }
         self.parked.store(true, Ordering::SeqCst);
-        // Once more: what came in between has not seen anybody parked.
+        // Checked again, because work that began in between has not seen anybody parked.
         if is_idle() {
             self.active.notified().await;
         }
         self.parked.store(false, Ordering::SeqCst);
     }
 
-    /// Wakes it, for it shall end.
+    /// Wakes the heartbeat so that it can end.
     pub(crate) fn leave(&self) {
         self.active.notify_one();
     }
 }
 
-/// What both ends of a connection's life share: what it has seen, and whether it has ended.
+/// The recorded state of a connection: what it has heard, and whether it has ended.
 #[derive(Debug)]
 pub(crate) struct Health {
     parking: Arc<Parking>,
-    /// When the newest command was sent whose reply has come, in ns of the local clock.
+    /// When the newest answered command was sent, in ns of the local clock.
     answered: AtomicU64,
     /// When the newest reply came.
     heard: AtomicU64,
@@ -59,9 +59,10 @@ pub(crate) struct Health {
     progress: AtomicU64,
     in_flight: AtomicUsize,
     broken: AtomicBool,
-    /// Why the connection was lost; none while it is not, and where this process gave it up.
+    /// Why the connection was lost; empty while it works, and if this process gave it up.
     lost: OnceLock<String>,
-    /// The server at its other end is no master any longer, or has another time: to connect again at once would find the same.
+    /// Whether the server is no longer a master, or its clock has changed. Reconnecting at once would find the same
+    /// state.
     demoted: AtomicBool,
     broke: Notify,
 }
@@ -85,12 +86,12 @@ impl Health {
         }
     }
 
-    /// A moment known to lie before everything that the server says from now on.
+    /// Returns a moment known to lie before everything that the server sends from now on.
     pub(crate) fn stamp(&self) -> Moment {
         Moment::new(Duration::from_nanos(self.answered.load(Ordering::Acquire)))
     }
 
-    /// Notes a command; returns how many others are under way.
+    /// Notes that a command is sent. Returns how many others are under way.
     pub(crate) fn sent(&self, at: Moment) -> usize {
         let others = self.in_flight.fetch_add(1, Ordering::SeqCst);
         if others == 0 {
@@ -100,7 +101,7 @@ impl Health {
         others
     }
 
-    /// Notes a reply to a command of that moment.
+    /// Notes a reply to a command that was sent at `sent`.
     pub(crate) fn heard(&self, sent: Moment, now: Moment) {
         self.answered.fetch_max(nanos(sent), Ordering::AcqRel);
         let now = nanos(now);
@@ -108,12 +109,12 @@ impl Health {
         self.progress.fetch_max(now, Ordering::AcqRel);
     }
 
-    /// Whether a reply has come since then.
+    /// Returns whether a reply has come since `moment`.
     pub(crate) fn has_heard_since(&self, moment: Moment) -> bool {
         self.heard.load(Ordering::Acquire) >= nanos(moment)
     }
 
-    /// How long commands have been unanswered.
+    /// Returns for how long commands have been unanswered.
     pub(crate) fn silent_for(&self, now: Moment) -> Duration {
         if self.in_flight.load(Ordering::Acquire) == 0 {
             return Duration::ZERO;
@@ -126,16 +127,16 @@ impl Health {
         self.in_flight.load(Ordering::SeqCst) == 0
     }
 
-    /// The connection is lost: the server is gone, silent, or no master any longer.
+    /// Marks the connection as lost: the server is gone, silent, or no longer a master.
     pub(crate) fn mark_lost(&self, reason: &str) {
-        // What fails because this process has given it up says nothing of the server.
+        // A failure after this process has given up the connection says nothing about the server.
         if !self.is_broken() {
             self.lost.get_or_init(|| reason.to_owned());
             self.mark_broken();
         }
     }
 
-    /// The connection is lost, and the next one is made after a pause.
+    /// Marks the connection as lost. The next one is made after a pause.
     pub(crate) fn mark_lost_and_demoted(&self, reason: &str) {
         self.demoted.store(true, Ordering::Release);
         self.mark_lost(reason);
@@ -145,13 +146,13 @@ impl Health {
         self.lost.get().map(String::as_str)
     }
 
-    /// Gives the connection up.
+    /// Gives up the connection.
     pub(crate) fn mark_broken(&self) {
         self.broken.store(true, Ordering::Release);
         self.broke.notify_waiters();
     }
 
-    /// Gives the connection up, for one to be made after a pause.
+    /// Gives up the connection. The next one is made after a pause.
     pub(crate) fn mark_demoted(&self) {
         self.demoted.store(true, Ordering::Release);
         self.mark_broken();
@@ -165,7 +166,7 @@ impl Health {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Ends when the connection is given up.
+    /// Waits until the connection is given up.
     pub(crate) async fn until_broken(&self) {
         let mut broke = pin!(self.broke.notified());
         broke.as_mut().enable();
@@ -175,7 +176,7 @@ impl Health {
     }
 }
 
-/// Counts a command in flight, as long as somebody waits for it.
+/// Counts a command as in flight while somebody waits for it.
 pub(crate) struct InFlight<'a>(&'a Health);
 
 impl<'a> InFlight<'a> {

@@ -1,5 +1,5 @@
-//! Whether the server answers and can carry out commands: asked over the engine's own connection, because many callers on
-//! other runtimes do not delay that one.
+//! Checks whether the server answers and can carry out commands. The check uses the engine's own connection, which many
+//! callers on other runtimes do not delay.
 
 use std::{
     future::Future,
@@ -11,10 +11,11 @@ use lock_core::lease::Moment;
 
 use crate::background::{Context, sync::lock, watched::Watched};
 
-/// How long a server counts as not ready that could not carry out a command: those who wait ask it again much sooner.
+/// How long a server counts as not ready after it could not carry out a command. Waiting callers ask it again much
+/// sooner.
 const NOT_READY_AGE: Duration = Duration::from_secs(1);
 
-/// When the server last said that it cannot carry out commands for the moment.
+/// When the server last reported that it cannot carry out commands for the moment.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness(Mutex<Option<Moment>>);
 
@@ -28,15 +29,15 @@ impl Readiness {
     }
 }
 
-/// The answer to a question; `None` while it is under way.
+/// The answer to a check; `None` while the check is under way.
 type Answer = Arc<Watched<Option<bool>>>;
 
-/// The newest question, which all share who ask meanwhile, and how long it may take.
+/// The newest check and its time limit. Callers that ask meanwhile share it.
 #[derive(Debug, Default)]
 pub(crate) struct Liveness(Mutex<Option<(Duration, Answer)>>);
 
 impl Liveness {
-    /// Whether the server answers `asking` within this time, or has been heard by others since.
+    /// Returns whether the server answers `asking` within this time, or has been heard by others since the check began.
     pub(crate) async fn ask(
         &self,
         context: &Arc<Context>,
@@ -66,7 +67,7 @@ impl Liveness {
         *liveness = Some((within, answer.clone()));
         let answers = answer.clone();
         let engine = context.clone();
-        // On the engine, which reads what has come before it looks at the time.
+        // Runs on the engine, which reads incoming data before it checks the time.
         context.spawn(async move {
             let began = engine.now();
             let answered = engine.timeout_at(began + within, asking).await;

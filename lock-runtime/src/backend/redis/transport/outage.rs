@@ -1,5 +1,5 @@
-//! What is wrong with one server: its newest error, and its outages. An outage is logged once when it begins and once when it
-//! is over, however many sessions lose their connections and however often they try.
+//! The errors of one server: its newest error, and its outages. An outage is logged once when it begins and once when
+//! it is over, however many sessions lose their connections and however often they try.
 
 use std::{
     mem,
@@ -43,7 +43,7 @@ impl State {
         }
     }
 
-    /// A session changes. Returns how long the outage was that ends with it.
+    /// Applies the change of a session. Returns the duration of an outage that ends with it.
     fn change(&mut self, from: Presence, to: Presence, now: Moment) -> Option<Duration> {
         if let Some(count) = self.count(from) {
             *count -= 1;
@@ -59,7 +59,7 @@ impl State {
     }
 }
 
-/// What is known of a session.
+/// The connection state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
     New,
@@ -80,18 +80,18 @@ impl Outages {
         &self.address
     }
 
-    /// Notes an error, which explains what fails soon after.
+    /// Notes an error, as the explanation of later failures.
     pub(crate) fn note(&self, error: String) {
         lock(&self.state).last_error = Some((self.context.now(), error));
     }
 
-    /// The newest error, unless it is old.
+    /// Returns the newest error, unless it is too old.
     pub(crate) fn last_error(&self) -> Option<String> {
         let (seen, error) = lock(&self.state).last_error.clone()?;
         (self.context.now().since(seen) < ERROR_AGE).then_some(error)
     }
 
-    /// A session that has not connected yet.
+    /// Creates the presence of a session that has not connected yet.
     pub(crate) fn session(self: &Arc<Self>) -> SessionPresence {
         SessionPresence {
             outages: self.clone(),
@@ -108,13 +108,13 @@ pub(crate) struct SessionPresence {
 }
 
 impl SessionPresence {
-    /// The session has a connection.
+    /// Notes that the session has a connection.
     pub(crate) fn connected(&mut self) {
         lock(&self.outages.state).last_error = None;
         self.change(Presence::Connected);
     }
 
-    /// The session has no connection any more, or none yet.
+    /// Notes that the session has lost its connection, or has none yet.
     pub(crate) fn disconnected(&mut self, error: &str) {
         self.change(Presence::Disconnected);
         let begins = {

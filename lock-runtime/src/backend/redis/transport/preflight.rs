@@ -1,4 +1,4 @@
-//! What can be wrong with a server, found by a first connection.
+//! Checks of a server by a first connection.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     connect_error::ConnectError,
 };
 
-/// What a first connection may find.
+/// A problem found by a first connection.
 pub(crate) enum Failure {
     Unreachable(String),
     Authentication(String),
@@ -32,7 +32,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     fn of(error: &RedisError) -> Self {
-        // What answers may be anything: its words stay on one line.
+        // Anything may answer at this address, so its text is kept on one line.
         let text = error.to_string().replace(char::is_control, " ");
         match error.kind() {
             ErrorKind::AuthenticationFailed => Self::Authentication(text),
@@ -86,17 +86,18 @@ impl Failure {
     }
 }
 
-/// How long a server may take to say whether it speaks TLS at all.
+/// How long a server may take to show whether it expects TLS at all.
 const TLS_PATIENCE: Duration = Duration::from_millis(250);
 
-/// Makes a first connection, and asks whether the server can be used.
+/// Makes a first connection, and checks whether the server can be used.
 pub(crate) async fn check(
     connector: &Connector,
     probe_channel: Option<&str>,
     allow_eviction: bool,
     patience: Duration,
 ) -> Result<(), Failure> {
-    // To a server without TLS a handshake is a line that does not end: time is left to ask what it speaks.
+    // To a server without TLS, a handshake is a line that does not end. Some time is reserved to ask the server without
+    // TLS.
     let asks = asks_for_tls(connector);
     let patience = if asks {
         patience.saturating_sub(TLS_PATIENCE)
@@ -145,7 +146,7 @@ async fn check_server(
         return Err(Failure::Cluster);
     }
     if let Some(channel) = probe_channel {
-        // A right that is missing would show only when somebody waits.
+        // Without this check, a missing permission would show only when somebody waits.
         for listening in [true, false] {
             let listened = connection.listen(channel, listening).await;
             listened.map_err(Failure::of_call)?;
@@ -187,7 +188,7 @@ fn asks_for_tls(connector: &Connector) -> bool {
     )
 }
 
-/// Whether the URL asks for TLS, and the server answers without it.
+/// Returns whether the URL asks for TLS, and the server answers without it.
 async fn speaks_plainly(connector: &Connector) -> bool {
     let ConnectionAddr::TcpTls { host, port, .. } = connector.client.get_connection_info().addr()
     else {
@@ -204,7 +205,7 @@ async fn speaks_plainly(connector: &Connector) -> bool {
         .context
         .timeout_at(connector.context.now() + TLS_PATIENCE, asking)
         .await;
-    // Other errors come from ports for TLS, too.
+    // Ports for TLS send other errors, too.
     let answer = answer.flatten();
     answer.is_some_and(|answer| [b"+PONG", b"-NOAU", b"-DENI"].contains(&&answer))
 }

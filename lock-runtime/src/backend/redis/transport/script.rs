@@ -1,10 +1,10 @@
-//! A script, and how a server is asked to run it.
+//! A script, and the commands that run it on a server.
 
 use std::fmt;
 
 use redis::Cmd;
 
-/// A Lua script that the server runs as one.
+/// A Lua script that the server runs atomically.
 pub(crate) struct Script {
     source: String,
     hash: String,
@@ -25,9 +25,9 @@ impl Script {
         Self { source, hash }
     }
 
-    /// The command that runs the script by its hash, which the server may not know yet.
+    /// Returns the command that runs the script by its hash, which the server may not know yet.
     pub(crate) fn by_hash(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        // One allocation for all that follows the verb.
+        // One allocation for everything after the verb.
         let parts = keys.iter().chain(args).map(|part| part.len());
         let bytes = self.hash.len() + 8 + parts.sum::<usize>();
         let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), "EVALSHA".len() + bytes);
@@ -36,7 +36,7 @@ impl Script {
         command
     }
 
-    /// The same command by the script's source, which the server then knows.
+    /// Returns the same command with the script's source, which the server then caches.
     pub(crate) fn by_source(&self, by_hash: &Cmd) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(&self.source);

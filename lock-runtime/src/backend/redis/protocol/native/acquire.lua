@@ -1,4 +1,4 @@
--- The rest of acquire_free.lua: the lock is held or waited for, or the server has lost its counter.
+-- Continues acquire_free.lua: the lock is held or waited for, or the server has lost its counter.
 
 local lease, session_id, owner = string.match(ARGV[1], '^(%d+)|([^|]+)|(%x+)$')
 if not lease or lease ~= ARGV[2] or tonumber(lease) < 1 then
@@ -17,7 +17,7 @@ end
 local member = owner .. '|' .. session_id .. '|' .. lease .. '|' .. ARGV[4]
 local held = redis.call('GET', KEYS[1])
 if not held then
-  -- Free. If a queue lives, its head gets the lock, whoever asks.
+  -- Free. If somebody queues, the head of the queue gets the lock, not the caller.
   local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
   if head == member then
     redis.call('ZREM', KEYS[2], member)
@@ -26,17 +26,18 @@ if not held then
   if not head or string.sub(head, 1, 7) == 'notify|' then
     return take() -- nobody queues
   end
-  -- A caller that waits looks next, and that hands the lock on. One that does not wait does it here.
+  -- A waiting caller's next probe hands the lock on. For a caller that does not wait, it is handed on here.
   if ARGV[4] == '0' then
     local given, more = grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], nil, KEYS[3], ARGV[3], ARGV[5])
     if not given and not more then
-      return take() -- those who queued are gone
+      return take() -- all queued entries have expired
     end
     held = redis.call('GET', KEYS[1])
   end
 end
 if held and string.find(held, owner, 1, true) then
-  -- Mine already: an earlier request was carried out. The same grant, what is left of it, and a place to come back to.
+  -- The caller holds the lock already: an earlier request was carried out. Returns the grant, the time left and a
+  -- place.
   local time = redis.call('TIME')
   local place = before_all(KEYS[2], time[1] * 1000000 + time[2])
   return { 'held', held, left_of(KEYS[1], held), string.format('%.0f', place) }
@@ -57,8 +58,8 @@ end
 local time = redis.call('TIME')
 local score = time[1] * 1000000 + time[2]
 local wait = tonumber(ARGV[4])
--- The queue outlives its last living member. Extended in large steps: whoever queues behind a member of the same wait in
--- the same stretch of that length finds it extended already.
+-- The queue has to outlive its last living member. Its expiry is extended in large steps: a caller that queues behind a
+-- member with the same wait, within the same stretch of that length, finds it extended already.
 local extended = false
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
 if last[2] == 'inf' then
@@ -67,7 +68,7 @@ end
 if last[1] then
   local before = tonumber(last[2])
   if before >= score then
-    score = before + 1 -- a clock that stepped back does not reorder
+    score = before + 1 -- a clock that stepped back must not reorder the queue
   end
   local stretch, tail = wait * 1000, '|' .. ARGV[4]
   extended = string.sub(last[1], -#tail) == tail and math.floor(before / stretch) == math.floor(score / stretch)
@@ -79,5 +80,5 @@ end
 if not extended and redis.call('PTTL', KEYS[2]) < 2 * wait + 1000 then
   redis.call('PEXPIRE', KEYS[2], 2 * wait + 1000)
 end
--- The place, for a retry to come back to; what is left of the grant, for a look at its end.
+-- The place, which a retry uses again, and the time left of the grant, to tell when to probe.
 return { 'queued', place, held and redis.call('PTTL', KEYS[1]) or 0 }

@@ -1,30 +1,31 @@
--- The stored state of a lock (grant, queue, claim, fence), and how the lock is granted to the next waiter that is alive and
--- can be told. Shared by the scripts that do so.
+-- The stored state of a lock (grant, queue, claim, fence), and how a script grants the lock to the next waiter that is
+-- alive and reachable. Shared by the scripts that grant locks.
 --
 -- State of a lock, all in one slot:
---   grant  string  token|lease|session_id|owner owner …   expires with the lease. Several owners are a cohort: neighbours of the
---                 queue, of one session and one lease, who have their turns one after the other. The token is the first one's;
---                 the others have those after it.
+--   grant  string  token|lease|session_id|owner owner …   expires with the lease. Several owners are a cohort:
+--                 neighbours in the queue, of one session and one lease, that have their turns one after the other. The
+--                 token is the first owner's; the others have the tokens that follow.
 --   queue  zset    owner|session_id|lease|wait            score: microseconds at which it was queued, never repeated
---                 and after all of these `notify|session_id`, score infinite, for each session to be woken when nobody queues
---   claim  string  session_id                             the session that was granted the lock last, for longer than its claim stands
+--                 and after all of these `notify|session_id`, score infinite, for each session to be woken when nobody
+--                 queues
+--   claim  string  session_id                             the session granted the lock last, for longer than its claim
 --   fence  string  the newest token of the slot
 
 local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)$'
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
--- A process that listens may let a lease expire that is shorter than this: it renews an offer at its heartbeat.
+-- A listening process may let a lease shorter than this expire, because it renews offers only at its heartbeat.
 local TELLING_LEASE = 500
--- No script looks at more entries of a queue than so many: others wait meanwhile.
+-- The number of queue entries that one script looks at, at most: the server answers nobody else meanwhile.
 local ENTRIES_AT_MOST = 2000
 
--- The channel of a session. It does not tell the id, which signs the messages there.
+-- Returns the channel of a session. The name does not reveal the id, which signs the messages there.
 local function channel_of(session_id)
   return 'lock:session:' .. redis.sha1hex(session_id)
 end
 
--- No grant lasts longer than its lease: the server's clock may have been set back, or the expiry taken away. Whoever
--- waits or tries sees to it, because the holder may be gone. Returns what is left of the grant, in ms.
+-- Caps what is left of a grant at its lease: the server's clock may have been set back, or the expiry removed. Callers
+-- that wait or try do so, because the holder may be gone. Returns the time left of the grant, in ms.
 local function clamp(grant, lease)
   local left = redis.call('PTTL', grant)
   lease = tonumber(lease)
@@ -35,19 +36,19 @@ local function clamp(grant, lease)
   return left
 end
 
--- What is left of a grant, in ms.
+-- Returns the time left of a grant, in ms.
 local function left_of(grant, held)
   return math.max(math.min(redis.call('PTTL', grant), tonumber(string.match(held, '^%d+|(%d+)'))), 0)
 end
 
--- A place before all who queue, for those who were given the lock before them and do not know theirs.
+-- Returns a place before all waiters, for owners that were granted the lock before them and do not know their place.
 local function before_all(queue, now)
   local head = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2]
   return math.min(tonumber(head or now), now) - 1
 end
 
--- Takes the neighbours of a head that is gone from the queue already, as far as they are of its session and its lease, out
--- of the queue. Returns the owners of all that are alive, and their number.
+-- Removes from the queue the neighbours of a head that has been removed already, as far as they have its session and
+-- its lease. Returns the owners that are still alive, the head's first, and their number.
 local function cohort(queue, owner, session_id, lease, now)
   local tail = '|' .. session_id .. '|' .. lease .. '|'
   local first, last = #owner + 1, #owner + #tail
@@ -71,8 +72,8 @@ local function cohort(queue, owner, session_id, lease, now)
   return table.concat(owners, ' '), #owners
 end
 
--- Takes the places of a session out of the queue, because its process does not listen. Once it does, it finds that they are
--- gone, and takes them again.
+-- Removes the places of a session whose process does not listen. Once it listens again, it finds that they are gone,
+-- and queues again.
 local function set_aside(queue, session_id)
   local first, last = OWNER_DIGITS + 2, OWNER_DIGITS + 1 + #session_id
   local places = {}
@@ -87,10 +88,10 @@ local function set_aside(queue, session_id)
   return #places
 end
 
--- Gives the lock to the first waiter that is alive and can be told, with its neighbours, or deletes it. Returns the owners
--- it gave it to; nil and true if it has seen as many entries as it may, and others are left. `head` is what ZPOPMIN has
--- just returned: that, or DEL, is the first write, after which Redis lets a script grow even when it is out of memory.
--- `claimed` is nil where the caller does not know that key.
+-- Grants the lock to the first waiter that is alive and reachable, with its neighbours, or deletes it. Returns the new
+-- owners, or else nil and whether it stopped at the limit of entries with others left. `head` is what ZPOPMIN has just
+-- returned: ZPOPMIN, or DEL, is the first write, after which Redis lets a script write even when it is out of memory.
+-- `claimed` is nil if the caller does not know that key.
 local function grant_next(head, grant, queue, claimed, fence, floor, claim)
   local now
   local entries = 0
@@ -102,14 +103,14 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim)
     entries = entries + 1
     local owner, session_id, lease, wait = string.match(head[1], MEMBER)
     if not owner then
-      -- Free, but for those who hear of it. Not heard is no harm: they try now and then.
+      -- Free, unless another caller comes first. A missed message does no harm: the callers try now and then.
       redis.pcall('PUBLISH', channel_of(string.sub(head[1], 8)), 'free|' .. grant)
     elseif head[2] + wait * 1000 > now then
       local owners, count = cohort(queue, owner, session_id, lease, now)
       local token = next_token(fence, floor, count)
       local given = string.format('%.0f|', token) .. lease .. '|'
       redis.call('SET', grant, given .. session_id .. '|' .. owners, 'PX', math.min(tonumber(lease), tonumber(claim)))
-      -- Nobody may be left behind holding a lock it was not told of: not heard is not given.
+      -- No owner may hold a lock without being told: a grant that nobody hears is not given.
       local told = given .. owners .. '|' .. grant
       local signature = redis.sha1hex(session_id .. told .. session_id)
       local heard = redis.pcall('PUBLISH', channel_of(session_id), signature .. '|' .. told)
@@ -133,8 +134,9 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim)
   return nil, false
 end
 
--- A session that was granted the lock and has let the claim expire does not listen: it delays the others by one claim, however
--- many wait there. `speaks` is the session that asks, which does listen.
+-- Removes the places of a session that was granted the lock and has let the claim expire, because it does not listen.
+-- It delays the others by one claim, however many callers wait there. `speaks` is the calling session, which does
+-- listen.
 local function set_claimant_aside(queue, claimed, speaks)
   local session_id = redis.call('GET', claimed)
   if session_id then
@@ -145,8 +147,8 @@ local function set_claimant_aside(queue, claimed, speaks)
   end
 end
 
--- Grants a lock to the next that nobody has released, because its grant has expired or was deleted. A claimant that let its claim
--- expire is set aside first.
+-- Grants a lock whose grant has expired or was deleted without a release to the next waiter. Sets a claimant that let
+-- its claim expire aside first.
 local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   set_claimant_aside(queue, claimed, speaks)
   return grant_next(redis.call('ZPOPMIN', queue), grant, queue, claimed, fence, floor, claim)

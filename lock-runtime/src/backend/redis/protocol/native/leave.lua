@@ -1,13 +1,14 @@
--- Takes the caller out of the queue, and out of the lock if it got that far and nobody shares it. A caller that may still
--- enter gets a lock that is free, if nobody alive waits before it.
+-- Takes the caller out of the queue, and out of the lock if it was granted the lock and nobody shares the grant. A
+-- caller that may still enter is granted a free lock if nobody alive waits before it.
 --
 -- KEYS: grant, queue, fence, claim
--- ARGV: 1 owner, 2 its member of the queue, 3 floor, 4 claim in ms, 5 'enter' or 'abandon', 6 `lease|session_id|owner`, 7 session_id
+-- ARGV: 1 owner, 2 its member of the queue, 3 floor, 4 claim in ms, 5 'enter' or 'abandon', 6 `lease|session_id|owner`,
+--       7 session_id
 local score = redis.call('ZSCORE', KEYS[2], ARGV[2])
-redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that may not write says so here
+redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that may not write reports its error here
 local held = redis.call('GET', KEYS[1])
 if score and not held and ARGV[5] == 'enter' then
-  -- The holder's lease has ended, and nobody has looked since.
+  -- The holder's lease has ended, and no script has noticed yet.
   set_claimant_aside(KEYS[2], KEYS[4], ARGV[7])
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]
@@ -20,7 +21,7 @@ if score and not held and ARGV[5] == 'enter' then
       return { 'granted', token }
     end
     if head[2] + string.match(head[1], '%d+$') * 1000 > now then
-      break -- it lives, and was first
+      break -- it is alive, and was first
     end
     redis.call('ZREM', KEYS[2], head[1])
   end
@@ -28,11 +29,11 @@ if score and not held and ARGV[5] == 'enter' then
   return { 'left' }
 end
 if score or not held or not string.find(held, ARGV[1], 1, true) then
-  return { 'left' } -- it was queued, or neither queued nor inside
+  return { 'left' } -- the caller was queued, or neither queued nor inside
 end
 if ARGV[5] == 'abandon' and not string.find(held, ' ', 1, true) then
   grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
   return { 'left' }
 end
--- Granted meanwhile. A cohort is its process's: another member may be inside.
+-- The lock was granted meanwhile. The process decides about a cohort, because another member may be inside.
 return { 'held', held, left_of(KEYS[1], held) }

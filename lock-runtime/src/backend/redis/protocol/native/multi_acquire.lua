@@ -1,8 +1,8 @@
--- Takes several locks if each of them is free and waited for by nobody, or the caller's already; else none of them.
+-- Takes several locks if each of them is free with no waiters, or held by the caller already; otherwise takes none.
 --
 -- KEYS: fence, then grant and queue of each lock
 -- ARGV: 1 lease in ms, 2 floor, 3 claim in ms, 4 not after (server time in µs, '' without limit), then for each lock
---       `lease|session_id|owner`, what its grant says after the token
+--       `lease|session_id|owner`, the part of its grant after the token
 
 if ARGV[4] ~= '' then
   local time = redis.call('TIME')
@@ -15,7 +15,7 @@ for i = 2, #KEYS, 2 do
   local tail = ARGV[4 + i / 2]
   local held = redis.call('GET', KEYS[i])
   if not held and redis.call('EXISTS', KEYS[i + 1]) == 1 then
-    -- The head gets the lock, whoever asks; those who queued may be gone.
+    -- The head of the queue gets the lock, unless all queued entries have expired.
     grant_next(redis.call('ZPOPMIN', KEYS[i + 1]), KEYS[i], KEYS[i + 1], nil, KEYS[1], ARGV[2], ARGV[3])
     held = redis.call('GET', KEYS[i])
   end
@@ -24,7 +24,7 @@ for i = 2, #KEYS, 2 do
     if rest ~= tail then
       return i / 2 -- the number of the first lock that is not free
     end
-    -- Mine already: an earlier request was carried out.
+    -- The caller holds it already: an earlier request was carried out.
     granted[i / 2] = { token, math.min(redis.call('PTTL', KEYS[i]), tonumber(ARGV[1])) }
   end
 end

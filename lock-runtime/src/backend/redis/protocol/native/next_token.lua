@@ -1,9 +1,9 @@
 -- Shared by the scripts that grant.
 
--- The next tokens, so many at once: returns the first. A counter below `floor` (the server's time when the caller's
--- connection was made) may have been lost with the server's state. The time now is ahead of every token given before, for
--- tokens rise slower than one a microsecond; should the clock have been set back meanwhile, the counter is ahead, and
--- stands.
+-- Takes the next `count` tokens and returns the first. A counter below `floor` (the server's time when the caller's
+-- connection was made) may have been lost with the server's state. The current time is ahead of every token given
+-- before, because tokens rise more slowly than one per microsecond. If the clock has been set back meanwhile, the
+-- counter is ahead of it, and stays.
 local function next_token(fence, floor, count)
   local token = redis.call('INCRBY', fence, count) - count + 1
   if token < tonumber(floor) then

@@ -1,4 +1,4 @@
--- Queues several callers of one process, in this order. A lock that is free is given away at once, to whoever is first.
+-- Queues several callers of one process, in this order. A free lock is granted at once, to the head of the queue.
 --
 -- KEYS: grant, queue, fence, claim
 -- ARGV: 1 session_id, 2 floor, 3 claim in ms, 4 not after (server time in µs, '' without limit), then for each caller
@@ -9,7 +9,7 @@ if ARGV[4] ~= '' and now > tonumber(ARGV[4]) then
   return { 'late' } -- nothing was changed: the callers have given this request up
 end
 local held = redis.call('GET', KEYS[1])
--- Places rise, also where the clock stepped back.
+-- Places rise even if the clock stepped back.
 local place = now
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
 if last == 'inf' then
@@ -30,7 +30,7 @@ for i = 5, #ARGV, 2 do
       or string.format('%.0f', before_all(KEYS[2], now) - (#ARGV - i))
   else
     local score = ARGV[i + 1]
-    -- By a clock that was set ahead an old place may be dead; who asks is alive.
+    -- If the clock has been set forward, an old place may count as expired although its caller is alive.
     if score == '' or score + wait * 1000 <= now then
       score = string.format('%.0f', place)
       place = place + 1
@@ -43,12 +43,12 @@ for i = 5, #ARGV, 2 do
 end
 if added[1] then
   if redis.call('ZADD', KEYS[2], 'NX', unpack(added)) < #added / 2 then
-    -- An earlier request was carried out for some: they have the places that it gave them.
+    -- An earlier request was carried out for some callers: they keep the places that it gave them.
     for i = 1, #places do
       places[i] = redis.call('ZSCORE', KEYS[2], ARGV[3 + 2 * i]) or places[i]
     end
   end
-  -- The queue outlives its last living member.
+  -- The queue has to outlive its last living member.
   if redis.call('PTTL', KEYS[2]) < 2 * longest + 1000 then
     redis.call('PEXPIRE', KEYS[2], 2 * longest + 1000)
   end
@@ -56,7 +56,8 @@ end
 if not held then
   grant_expired(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
 end
--- A grant of this session; what is left of any, in ms, also of one that this request gave; then the places.
+-- Returns a grant of this session, the time left of any grant in ms, including one that this request made, and the
+-- places.
 local mine = held and string.match(held, '^%d+|%d+|([^|]+)|') == ARGV[1]
 local left = held and left_of(KEYS[1], held) or math.max(redis.call('PTTL', KEYS[1]), 0)
 return { mine and held or false, left, unpack(places) }

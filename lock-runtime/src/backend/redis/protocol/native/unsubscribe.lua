@@ -1,4 +1,4 @@
--- Nobody waits without a queue in this process any more.
+-- Removes a session's marker: nobody in its process waits without a place in the queue.
 --
 -- KEYS: queue
 -- ARGV: 1 `notify|session_id`

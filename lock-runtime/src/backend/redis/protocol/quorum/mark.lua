@@ -1,12 +1,11 @@
 -- Shared by the scripts for the nodes of a quorum.
 --
--- Mark of a node, a string that never expires and goes with the rest of the state:
+-- Mark of a node, a string that never expires and is lost together with the rest of the state:
 --   lost|<since>           the node was seen without a mark at this server time, in µs; it grants nothing
---   whole|<since>|<lease>  since then it has been given a mark again, and has all state since; no lease in use is longer
---                          than this, in ms, as far as the node was told
+--   whole|<since>|<lease>  the node was readmitted after a loss seen at this time, and has all state since; no lease in
+--                          use is longer than this, in ms, as far as the node was told
 
--- The longest lease in use by the mark of a whole node, raised to `lease`, and since when it is whole; nil on a node that
--- is not.
+-- Returns the longest lease in use, raised to `lease`, and since when the node is whole; nil if the node is not whole.
 local function whole(mark, lease)
   local since, longest = string.match(redis.call('GET', mark) or '', '^whole|(%d+)|(%d+)$')
   if longest and tonumber(longest) < tonumber(lease) then
@@ -16,7 +15,7 @@ local function whole(mark, lease)
   return longest, since
 end
 
--- Since when a node that is not whole is known to have lost its state.
+-- Returns since when a node that is not whole is known to have lost its state.
 local function lost(mark, now)
   local since = string.match(redis.call('GET', mark) or '', '^lost|(%d+)$')
   if not since then

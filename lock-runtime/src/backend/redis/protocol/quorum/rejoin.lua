@@ -11,9 +11,9 @@ if not whole(KEYS[3], ARGV[3]) then
   return -2 -- the node has lost its state
 end
 if redis.call('EXISTS', KEYS[1]) == 1 then
-  return 0 -- there already, or another owner's
+  return 0 -- the grant is here already, or the lock is another owner's
 end
--- The next grant is above it.
+-- The node's next grant has a higher token.
 if tonumber(redis.call('GET', KEYS[2]) or 0) < tonumber(ARGV[1]) then
   redis.call('SET', KEYS[2], ARGV[1])
 end

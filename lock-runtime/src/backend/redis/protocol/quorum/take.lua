@@ -1,7 +1,7 @@
 -- Takes the lock on this node if it is free here, and the node has all of its state.
 --
 -- KEYS: grant, fence, mark
--- ARGV: 1 `lease|session_id|owner`, what the grant says after its token
+-- ARGV: 1 `lease|session_id|owner`, the part of the grant after its token
 --       2 lease in ms
 --       3 floor
 --       4 not after (server time in µs)
@@ -21,11 +21,11 @@ if not held then
 end
 local token, lease, owner = string.match(held, '^(%d+)|(%d+)|[^|]*|(%x+)$')
 if owner == string.match(ARGV[1], '(%x+)$') then
-  return tonumber(token) -- mine already: an earlier request was carried out
+  return tonumber(token) -- the caller holds it already: an earlier request was carried out
 end
--- No grant lasts longer than its lease: the server's clock may have been set back, or the expiry taken away.
+-- No grant lasts longer than its lease: the server's clock may have been set back, or the expiry removed.
 local left = redis.call('PTTL', KEYS[1])
 if lease and (left > tonumber(lease) or left < 0) then
   redis.call('PEXPIRE', KEYS[1], lease)
 end
-return 0 -- another owner's
+return 0 -- held by another owner

@@ -1,6 +1,6 @@
 -- Shared by the scripts that grant, after next_token.lua and owner.lua.
 
--- Takes a lock that is free. Where Redisson's fenced lock is in use too, its tokens and ours rise together.
+-- Takes a free lock. If Redisson's fenced lock is in use too, its tokens and ours rise together.
 local function take(lock, counter, fence, owner, lease, floor)
   local token = next_token(fence, floor, 1)
   local theirs = tonumber(redis.call('GET', counter) or '')

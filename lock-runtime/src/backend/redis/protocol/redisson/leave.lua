@@ -1,10 +1,10 @@
--- The caller gives up: what it has got meanwhile is given back, unless it enters.
+-- Gives up the acquisition: gives back a lock that was granted meanwhile, unless the caller enters.
 --
 -- KEYS: lock, counter
 -- ARGV: 1 owner, 2 `owner|session_id|lease|wait`, 5 'enter' or 'abandon'
 local field, holder, token = ours(KEYS[1])
 if holder ~= uuid(ARGV[1]) then
-  return { 'left' } -- it was not inside
+  return { 'left' } -- the caller was not inside
 end
 if ARGV[5] == 'abandon' then
   redis.call('DEL', KEYS[1])

@@ -1,4 +1,4 @@
--- Takes several locks if each of them is free, or the caller's already; else none of them.
+-- Takes several locks if each of them is free, or held by the caller already; otherwise takes none.
 --
 -- KEYS: fence, then lock and counter of each lock
 -- ARGV: 1 lease in ms, 2 floor, 3 claim in ms, 4 not after (server time in µs, '' without limit), then for each lock
@@ -11,7 +11,7 @@ if ARGV[4] ~= '' then
 end
 local owners, granted = {}, {}
 for i = 2, #KEYS, 2 do
-  redis.call('GET', KEYS[i + 1]) -- an error comes before anything is written
+  redis.call('GET', KEYS[i + 1]) -- a wrong type is reported before anything is written
   owners[i] = string.match(ARGV[4 + i / 2], '(%x+)$')
   if redis.call('EXISTS', KEYS[i]) == 1 then
     local field, holder, token = ours(KEYS[i])
@@ -19,7 +19,7 @@ for i = 2, #KEYS, 2 do
     if holder ~= uuid(owners[i]) then
       return i / 2 -- the number of the first lock that is not free
     end
-    granted[i / 2] = { token, left } -- mine already: an earlier request was carried out
+    granted[i / 2] = { token, left } -- held already: an earlier request was carried out
   end
 end
 for i = 2, #KEYS, 2 do

@@ -1,19 +1,19 @@
 -- Shared by the scripts for locks in Redisson's layout.
 --
 -- State of a lock, all in one slot:
---   lock     hash    <uuid>:<n> → of Redisson's how often its owner has entered, of ours the longest lease that its
---                    owner has asked for, in ms                         expires with the lease
---                    its read/write locks have more fields, and are never ours
+--   lock     hash    <uuid>:<n> → in a lock of Redisson's how often its owner has entered, in ours the longest lease
+--                    that its owner has asked for, in ms                expires with the lease
+--                    Redisson's read/write locks have more fields, and are never ours
 --   counter  string  the newest token of Redisson's fenced lock of that name, if it has ever been used
 --
 -- Redisson draws UUIDs of version 4. Ours are of version 8, made from the owner's 32 digits, and their n is the fencing
--- token; entering again is not written down.
+-- token. Re-entry is not stored.
 
 local function uuid(owner)
   return (string.gsub(owner, '^(%x%x%x%x%x%x%x%x)(%x%x%x%x)%x(%x%x%x)(%x%x%x%x)(%x+)$', '%1-%2-8%3-%4-%5'))
 end
 
--- The field, the owner's UUID and the token of a lock that one of ours holds.
+-- Returns the field, the owner's UUID and the token of a lock that one of our owners holds.
 local function ours(lock)
   for _, field in ipairs(redis.call('HKEYS', lock)) do
     local owner, token = string.match(field, '^(%x+%-%x+%-8%x+%-%x+%-%x+):(%d+)$')
@@ -23,8 +23,8 @@ local function ours(lock)
   end
 end
 
--- What is left of a lock of ours, in ms. No lock lasts longer than its lease: the server's clock may have been set back,
--- or the expiry changed. The lease of a lock of Redisson's is known to its owner alone.
+-- Returns the time left of a lock of ours, in ms, capped at its lease: the server's clock may have been set back, or
+-- the expiry changed. Only the owner of a Redisson lock knows its lease.
 local function clamp(lock, field)
   local lease, left = tonumber(redis.call('HGET', lock, field)), redis.call('PTTL', lock)
   if left > lease or left < 0 then
@@ -34,7 +34,7 @@ local function clamp(lock, field)
   return left
 end
 
--- Says that the lock is free, to whoever waits for it.
+-- Announces to all waiters that the lock is free.
 local function tell(counter)
   redis.pcall('PUBLISH', 'redisson_lock__channel' .. string.sub(counter, #'redisson_lock_token' + 1), '0')
 end

@@ -1,8 +1,8 @@
--- The holder has left, and the lock stays taken until its least time is over. Nobody renews it until then: it is no
--- token's.
+-- Keeps the lock taken after its holder has left, until its minimum hold time is over. Nobody can renew it until then,
+-- because it is stored under token 0.
 --
 -- KEYS: lock, counter
--- ARGV: 1 token, 2 until when (server time in µs), 3 how much longer at most, in ms
+-- ARGV: 1 token, 2 until when (server time in µs), 3 the maximum extension, in ms
 local field, owner, token = ours(KEYS[1])
 if token ~= ARGV[1] then
   return 0 -- not held under this token: nothing was touched
@@ -12,9 +12,9 @@ local left = math.min(math.ceil((tonumber(ARGV[2]) - time[1] * 1000000 - time[2]
 if left < 1 then
   redis.call('DEL', KEYS[1])
 else
-  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', left)) -- first, for it is allowed when the server is out of memory
-  redis.call('HSET', KEYS[1], owner .. ':0', string.format('%.0f', left)) -- before the other goes, or the key would go with it
+  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', left)) -- first: allowed when the server is out of memory
+  redis.call('HSET', KEYS[1], owner .. ':0', string.format('%.0f', left)) -- first, or the key would go with the other
   redis.call('HDEL', KEYS[1], field)
 end
-tell(KEYS[2]) -- who waits knows a longer lease: it looks again, and knows this one
-return 1 -- released, or kept
+tell(KEYS[2]) -- the waiters know a longer lease: they look again, and learn this one
+return 1 -- released, or retained

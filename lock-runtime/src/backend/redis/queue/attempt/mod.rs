@@ -1,4 +1,5 @@
-//! One acquisition on a Redis server, from its first request to its grant. [`state`] decides, this file sends and waits.
+//! One acquisition on a Redis server, from its first request to its grant. [`state`] decides; this file sends and
+//! waits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,14 +33,14 @@ pub(crate) mod state;
 pub(crate) struct RedisAttempt {
     server: Arc<Server>,
     request: Request,
-    /// Whether the process waits without a queue, and is to be woken.
+    /// Whether the caller waits without a place in the queue, and its session is to be woken.
     notified: bool,
     state: AttemptState,
     /// `None` until the first request of the current owner.
     pub(crate) sent: Option<Sent>,
-    /// Receives the offer of its turn, from before the owner is queued.
+    /// Receives the offer of a turn. Set before the owner is queued.
     offers: Option<oneshot::Receiver<OfferResult>>,
-    /// From the first request on, shutting down waits until this attempt is settled or cleaned up.
+    /// Makes shutdown wait, from the first request on, until this attempt is settled or cleaned up.
     pub(crate) task: Option<TrackedTask>,
 }
 
@@ -56,11 +57,11 @@ impl RedisAttempt {
         }
     }
 
-    /// An attempt that tries once. If the lock is busy, a try in the native layout leaves a marker in the queue: the
-    /// session gets a message when the lock is free and nobody queues.
+    /// Creates an attempt that tries once. If the lock is busy, a try in the native layout leaves a marker in the
+    /// queue: the session gets a message when the lock is free and nobody queues.
     pub(crate) fn notified(server: Arc<Server>, request: Request) -> Self {
         let once = Request {
-            // An earlier try may have been given up, and its clean-up be under way: that is not to meet this one.
+            // A new owner, because an earlier try may have been given up, and its clean-up must not affect this one.
             owner: server.context.new_owner(),
             wait: Duration::ZERO,
             ..request
@@ -70,10 +71,10 @@ impl RedisAttempt {
         attempt
     }
 
-    /// Takes in an answer that settles the attempt. No await may come between this and the answer.
+    /// Applies an answer that settles the attempt. The caller must not await between reading the answer and this call.
     pub(crate) fn settle(&mut self, event: Event) -> Step {
         if let Some(sent) = &self.sent {
-            // Otherwise it is not there: it is taken out before its answer is read.
+            // An answered request has been removed already, before its answer was read.
             if !sent.request.is_answered() {
                 sent.session.unanswered.remove(sent.request.owner);
             }
@@ -82,8 +83,8 @@ impl RedisAttempt {
         self.state.on(event)
     }
 
-    /// Goes on as another owner, who takes the place of the one before: nothing that is still under way for that one lets
-    /// this one in. What that one may still have is given back in the background.
+    /// Continues as another owner, who takes over the place of the old one. Nothing that is under way for the old owner
+    /// lets this one in. A turn or place that the old owner still has is given back in the background.
     fn start_over(&mut self) {
         let offer = self.take_offer();
         let mut place = None;
@@ -103,8 +104,8 @@ impl RedisAttempt {
         self.request.owner = self.server.context.new_owner();
     }
 
-    /// The session and the connection of the next request: those of the one before, unless the session has ended. `None` if
-    /// it ended while it connected.
+    /// Returns the session and the connection of the next request: those of the previous one, unless the session has
+    /// ended. Returns `None` if the session ended while it connected.
     async fn route(&mut self) -> Result<Option<(Sent, Arc<Connection>)>, BackendError> {
         let has_ended = |sent: &Sent| sent.session.has_ended();
         if self.sent.as_ref().is_some_and(has_ended)
@@ -128,9 +129,9 @@ impl RedisAttempt {
         Ok(Some((Sent { session, request }, connection)))
     }
 
-    /// One request, alone or in a batch with those of others, and what comes next.
+    /// Sends one request, alone or in a batch with those of others, and returns the next step.
     async fn ask(&mut self) -> Result<Step, BackendError> {
-        // Boxed: it is gone while the caller waits for its turn.
+        // Boxed, to keep the future small while the caller waits for its turn.
         let Some((sent, connection)) = Box::pin(self.route()).await? else {
             return Ok(Step::Ask);
         };
@@ -156,9 +157,10 @@ impl RedisAttempt {
         request.carry(&connection);
         let reply = request.acquire(&connection).await;
         if let Ok(Reply::Granted(_) | Reply::Busy) = reply {
-            // No request of this owner is under way from here on.
+            // No request of this owner is under way after this.
             request.end().await;
-            // While it is still known as unanswered, so that nobody who describes the grant offers it in between.
+            // Removed while the request still counts as unanswered, so that another reply that describes the grant
+            // cannot offer it.
             session.waiters.remove(request);
         }
         if reply.is_ok() {
@@ -183,7 +185,7 @@ impl RedisAttempt {
                 self.state.on(Event::Queued)
             }
             Ok(Reply::Late) => {
-                // The server's clock was set forward, or the request lay about: a new connection knows its clock.
+                // The server's clock was set forward, or the request was delayed. A new connection learns the time.
                 connection.health.mark_demoted();
                 self.state.on(Event::NotReady)
             }
@@ -191,7 +193,7 @@ impl RedisAttempt {
                 Ok(Retry::Later) => self.state.on(Event::NotReady),
                 Ok(Retry::Now) => self.state.on(Event::Broken),
                 Err(error) => {
-                    // If nothing was carried out, nothing is to be given back, once no request is under way.
+                    // If nothing was carried out, nothing has to be given back once no request is under way.
                     if self.state.is_refusal_final() {
                         request.end().await;
                         self.settle(Event::Refused(error))
@@ -203,7 +205,7 @@ impl RedisAttempt {
         })
     }
 
-    /// Awaits the offer of its turn.
+    /// Awaits the offer of a turn.
     async fn turn(&mut self) -> Result<Step, BackendError> {
         let offers = self.offers.as_mut().expect("a caller that waits is told");
         let offered = offers.await;
@@ -216,11 +218,12 @@ impl RedisAttempt {
         }))
     }
 
-    /// Asks the cohort to let it in: decided at this poll, with nothing between the decision and the answer. The engine
-    /// renews an offer of which too little is left, so that the answer does not depend on when this is polled.
+    /// Asks the cohort to let the caller in. The decision is made at this poll, with nothing between it and the answer.
+    /// The engine renews an offer with too little time left, so that the answer does not depend on when this future is
+    /// polled.
     async fn take_turn(&mut self, token: u64) -> Result<Step, BackendError> {
         let sent = self.sent.as_ref().expect("what is offered was asked for");
-        // No request of this owner is under way from here on.
+        // No request of this owner is under way after this.
         sent.request.end().await;
         loop {
             let name = &self.request.name;
@@ -239,7 +242,7 @@ impl RedisAttempt {
         }
     }
 
-    /// Takes out the offer that it has by now, if there is one.
+    /// Takes out the offer received so far, if there is one.
     fn take_offer(&mut self) -> Option<u64> {
         let offers = self.offers.take();
         self.state.offer().or_else(|| {
@@ -249,7 +252,7 @@ impl RedisAttempt {
         })
     }
 
-    /// Takes the turn that it is offered by now, when it leaves.
+    /// Takes the turn offered so far, if any, because the caller leaves.
     async fn take_last_turn(&mut self) -> Result<Option<Grant>, BackendError> {
         let Some(token) = self.take_offer() else {
             return Ok(None);
@@ -274,7 +277,7 @@ impl Attempt for RedisAttempt {
                     Step::Return(answer) => return Ok(answer),
                     Step::Fail(error) => return Err(error),
                     Step::AwaitTurn => self.turn().await?,
-                    // Boxed: a caller that waits does not need it.
+                    // Boxed, because a waiting caller does not need this future.
                     Step::TakeTurn(token) | Step::Confirm(token) => {
                         Box::pin(self.take_turn(token)).await?
                     }
@@ -301,13 +304,13 @@ impl Attempt for RedisAttempt {
                     return Ok(Leaving::Granted(grant));
                 }
                 let Some(Sent { session, request }) = self.sent.clone() else {
-                    // Nothing was sent. Where the server can be reached, the caller was late.
+                    // Nothing was sent. If the server can be reached, the caller ran out of time.
                     self.server.sessions.connected(&self.request.name).await?;
                     return Ok(Leaving::Left);
                 };
                 let connection = session.connection().await?;
                 request.end().await;
-                // What an earlier request or this one is granted is the caller's, if it comes back for it.
+                // A lock granted to an earlier request or to this one is the caller's, if it reads the answer in time.
                 if !request.ask() {
                     return Ok(Leaving::Left);
                 }
@@ -329,7 +332,7 @@ impl Attempt for RedisAttempt {
                         return Ok(Leaving::Granted(grant));
                     }
                     Ok(Left::Out) => {
-                        // What it may have been told of is gone.
+                        // The server no longer has a grant that was offered.
                         if let Some(token) = self.take_offer() {
                             let token = FencingToken::new(token);
                             grants::lose(&self.server, &request.names.lock, token);
@@ -341,7 +344,7 @@ impl Attempt for RedisAttempt {
                         grants::take_up(&self.server, &session, &request.names.lock, &grant);
                         return Ok(match self.take_last_turn().await? {
                             Some(grant) => Leaving::Granted(grant),
-                            // Its turn is still to come, or has passed: dropped, it gives back what it has of it.
+                            // Its turn is still to come, or has passed. Dropping the attempt gives back the rest.
                             None => Leaving::Left,
                         });
                     }

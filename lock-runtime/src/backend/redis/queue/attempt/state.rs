@@ -1,12 +1,12 @@
-//! Where an acquisition stands, and what comes next. It decides, and does nothing else: no I/O, no clock, no tokio.
+//! The state of an acquisition, and its next step. Only decides: no I/O, no clock, no tokio.
 //!
 //! # Rules
 //! 1. Only an answer to the caller's own request, or an offer that the cohort confirms at the instant of the poll, lets the
 //!    caller in.
-//! 2. A settled acquisition has nothing to give back. Whatever comes later changes nothing.
-//! 3. What a request without an answer may have been granted is given back, even if a later request is refused.
+//! 2. A settled acquisition has nothing to give back. Later events change nothing.
+//! 3. A lock that an unanswered request may have been granted is given back, even if a later request is refused.
 //! 4. An acquisition that has missed its turn, or was revoked, starts over as another owner at the same place. Answers to
-//!    the owner before do not count for it.
+//!    the previous owner do not count for the new one.
 
 use lock_core::{
     backend::{Answer, BackendError},
@@ -18,40 +18,40 @@ use lock_core::{
 enum Phase {
     /// Nothing was sent.
     Unsent,
-    /// The caller has sent a request by itself, and has not read the answer.
+    /// The caller itself has sent a request, and has not read the answer.
     Asked,
     /// Waits for its turn.
     Waiting,
-    /// Was offered the turn of this token, and has neither taken nor missed it.
+    /// Was offered the turn with this token, and has neither taken nor missed it.
     Offered(u64),
-    /// Has what it asked for, or has nothing to give back.
+    /// Has its answer, or has nothing to give back.
     Settled,
 }
 
-/// What happens to an acquisition.
+/// An event in the life of an acquisition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The caller sends a request by itself.
+    /// The caller itself sends a request.
     Asks,
-    /// Others of its session send the request for it.
+    /// The session sends the request, in a batch with others.
     Joins,
-    /// The answer to its own request: inside.
+    /// The caller's own request was answered: it is inside.
     Granted(Grant),
-    /// The answer to its own request: not free, and it may not wait.
+    /// The caller's own request was answered: the lock is not free, and the caller may not wait.
     Busy,
-    /// The answer to its own request: it is queued, or its grant is on the way.
+    /// The caller's own request was answered: it is queued, or its grant is on the way.
     Queued,
-    /// The server answers that it cannot carry out the request now, or that the request came too late.
+    /// The server cannot carry out the request now, or the request came too late.
     NotReady,
     /// The connection broke: the request may have been carried out.
     Broken,
-    /// The server refuses.
+    /// The server refuses the request.
     Refused(BackendError),
-    /// The engine has given up what the answer may have granted, because the caller did not come back for it in time.
+    /// The engine has given back what the answer may have granted, because the caller did not read it in time.
     Revoked,
-    /// The session was told that the turn of this token is the caller's.
+    /// The session was told that the caller has the turn with this token.
     Offered(u64),
-    /// The session does not wait for the caller any more.
+    /// The session no longer waits for the caller's turn.
     Dismissed,
     /// The cohort let the caller in.
     Inside(Grant),
@@ -61,42 +61,42 @@ pub(crate) enum Event {
     Missed,
     /// The session has ended: its runtime is gone.
     SessionEnded,
-    /// The answer to its leaving: it is neither queued nor inside.
+    /// The request to leave was answered: the caller is neither queued nor inside.
     Left,
 }
 
-/// What the driver does next.
+/// The next action of the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Sends the request.
     Ask,
     /// Sends the request after a pause.
     AskLater,
-    /// Awaits the offer of its turn.
+    /// Awaits the offer of a turn.
     AwaitTurn,
-    /// Asks the cohort to let it in.
+    /// Asks the cohort to let the caller in.
     TakeTurn(u64),
     /// Lets the engine renew the grant of the offer, and asks the cohort again.
     Confirm(u64),
-    /// Gives up the current owner in the background, with its offer, and asks as another one.
+    /// Gives up the current owner in the background, with its offer, and asks as another owner.
     StartOver,
-    /// Returns this.
+    /// Returns this answer.
     Return(Answer),
-    /// Fails with this.
+    /// Fails with this error.
     Fail(BackendError),
-    /// Goes on with what it does.
+    /// Continues with the current action.
     Nothing,
 }
 
-/// An acquisition, over all owners that it has had.
+/// An acquisition, over all the owners that it has had.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AttemptState {
     phase: Phase,
-    /// The place in the queue that an owner of this acquisition had, and that the next one comes back to.
+    /// The place in the queue that an owner of this acquisition had, and that the next owner takes over.
     place: Option<u64>,
     /// How many offers it has missed.
     missed: u32,
-    /// Whether a request has no answer, and may have been carried out.
+    /// Whether a request was not answered, and may have been carried out.
     unsure: bool,
 }
 
@@ -122,7 +122,7 @@ impl AttemptState {
         self.phase == Phase::Settled
     }
 
-    /// The token of an offer that it has neither taken nor missed.
+    /// Returns the token of an offer that was neither taken nor missed.
     pub(crate) fn offer(&self) -> Option<u64> {
         match self.phase {
             Phase::Offered(token) => Some(token),
@@ -130,12 +130,12 @@ impl AttemptState {
         }
     }
 
-    /// Whether nothing of it can be on the server when its own request is refused.
+    /// Returns whether a refusal of the caller's own request proves that the acquisition left nothing on the server.
     pub(crate) fn is_refusal_final(&self) -> bool {
         !self.unsure && self.phase == Phase::Asked
     }
 
-    /// Takes in what has happened, and says what comes next.
+    /// Applies an event, and returns the next step.
     pub(crate) fn on(&mut self, event: Event) -> Step {
         if self.phase == Phase::Settled {
             return Step::Nothing;
@@ -199,7 +199,7 @@ impl AttemptState {
         }
     }
 
-    /// Another owner goes on, at the place of the one before if that one had any.
+    /// Switches to another owner, at the place of the previous one if it had any.
     pub(crate) fn start_over(&mut self, place: Option<u64>) {
         if self.phase != Phase::Settled {
             self.phase = Phase::Unsent;
@@ -256,7 +256,7 @@ mod tests {
         ]
     }
 
-    /// An acquisition after these events.
+    /// Returns an acquisition after these events.
     fn after(events: &[Event]) -> AttemptState {
         let mut state = AttemptState::new();
         for event in events {
@@ -343,7 +343,7 @@ mod tests {
         let mut state = offered();
         assert_eq!(state.on(Event::Missed), Step::StartOver);
         assert_eq!((state.missed(), state.offer()), (1, None));
-        // A second word of it does not count again.
+        // A repeated event does not count again.
         assert_eq!(state.on(Event::Missed), Step::Nothing);
         assert_eq!(state.missed(), 1);
     }
@@ -412,7 +412,7 @@ mod tests {
         let mut state = after(&[Event::Asks, Event::Broken, Event::Asks]);
         assert_eq!(state.on(Event::Refused(refused())), Step::Fail(refused()));
         assert!(!state.is_settled());
-        // Another owner has nothing to give back for it.
+        // Another owner has nothing to give back for the previous one.
         state.start_over(None);
         state.on(Event::Asks);
         state.on(Event::Refused(refused()));

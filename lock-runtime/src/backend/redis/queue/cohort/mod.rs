@@ -1,16 +1,16 @@
-//! A cohort: neighbours of the queue, all of one process, that share one grant. The process passes the turn from one to
+//! A cohort: neighbours in the queue, all of one process, that share one grant. The process passes the turn from one to
 //! the next in memory, in the order of the queue, and releases the grant once, at the end. A waiter that is granted a
 //! lock alone is a cohort of one.
 //!
-//! This file decides, and does nothing else: no I/O, no clock, no tokio. [`cohort_registry`](super::cohort_registry) drives it.
+//! This file only decides: no I/O, no clock, no tokio. [`cohort_registry`](super::cohort_registry) drives it.
 //!
 //! # Rules
 //! 1. A turn is `Offered` to one member, or that member is `Inside`. Nobody else has it.
 //! 2. A member enters by one local transition, at the instant of its poll: its offer still stands, and enough is left of
 //!    the confirmed time. Nothing else lets it in, and no answer of the server does.
-//! 3. An answer of the server counts for the member that had the turn when it was asked. It corrects what is known of the
-//!    grant while that member still has the turn, and is dropped otherwise.
-//! 4. An offer that is not taken within a claim is passed on, by the engine; one to a member that has missed others, sooner.
+//! 3. An answer of the server counts for the member that had the turn when the request was sent. It updates the grant
+//!    while that member still has the turn, and is dropped otherwise.
+//! 4. The engine passes on an offer that is not taken within a claim; sooner if the member has missed offers before.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -25,17 +25,17 @@ use crate::backend::redis::protocol::grant::GrantSnapshot;
 #[cfg(test)]
 mod tests;
 
-/// One member's turn. Its token is its generation, too: no two turns of a lock have the same.
+/// One member's turn. Its token is its generation, too: no two turns of a lock have the same token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Turn {
     pub(crate) token: u64,
     pub(crate) owner: OwnerId,
 }
 
-/// What became of the turn.
+/// The state of the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
-    /// The member may enter. It has not yet.
+    /// The member may enter, and has not entered yet.
     Offered { until: Moment },
     /// The member is inside.
     Inside,
@@ -46,15 +46,15 @@ enum State {
     Ended,
     /// The release is confirmed. Kept while callers wait for the lock: messages about this grant may still arrive.
     Released,
-    /// The local deadline has passed, and the members to come queue again. If the server still has the grant, they share
-    /// it again. Kept for the member that was inside.
+    /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, they
+    /// share it again. Kept for the member that was inside.
     Suspended,
 }
 
 /// The answer to a member that wants to enter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seat {
-    /// It is inside.
+    /// The member is inside.
     Inside(Grant),
     /// The offer stands, but too little is left of the confirmed time: the engine has to renew the grant first.
     Unconfirmed,
@@ -71,22 +71,22 @@ pub(crate) enum Departure {
     Ended,
     /// The member had lost its turn.
     Stale,
-    /// The member had lost its turn, and nothing else keeps the cohort.
+    /// The member had lost its turn, and the cohort can be forgotten.
     Forgotten,
 }
 
-/// What the server answered to a renewal or a check.
+/// The server's answer to a renewal or a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Confirmation {
-    /// When it was asked.
+    /// When the request was sent.
     pub(crate) asked: Moment,
     /// The local deadline.
     pub(crate) until: Moment,
-    /// Whether the lease began again with it. Otherwise no lease is ever shortened.
+    /// Whether the lease restarted with the request. Otherwise no lease is ever shortened.
     pub(crate) restarted: bool,
 }
 
-/// A grant that members of one process share, and whose turn it is.
+/// A grant that members of one process share, and the state of its turns.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Cohort {
     tokens: Range<u64>,
@@ -95,18 +95,20 @@ pub(crate) struct Cohort {
     known_since: Moment,
     turn: Turn,
     state: State,
-    /// Members whose turn is still to come.
+    /// The members whose turn is still to come.
     to_come: VecDeque<OwnerId>,
-    /// The server lets nobody else in before then.
+    /// The local deadline: the server lets nobody else in before it.
     until: Moment,
-    /// The time counted as a full lease since the newest confirmation: a member enters only with two thirds of it left.
+    /// The time that counts as a full lease since the newest confirmation: a member enters only with two thirds of it
+    /// left.
     confirmed: Duration,
-    /// When the lease was last asked to begin again. Answers to earlier requests say nothing of it.
+    /// When the newest request that restarted the lease was sent. Answers to earlier requests no longer change the
+    /// deadline.
     restarted: Option<Moment>,
 }
 
 impl Cohort {
-    /// The cohort of a grant whose turns have all still to come. `None` without an owner.
+    /// Creates the cohort of a grant whose turns are all still to come. Returns `None` without an owner.
     pub(crate) fn new(grant: &GrantSnapshot, now: Moment) -> Option<Self> {
         let turn = Turn {
             token: grant.first,
@@ -117,7 +119,7 @@ impl Cohort {
             lease: grant.lease,
             known_since: now,
             turn,
-            state: State::Retained, // taken, and nobody's turn yet
+            state: State::Retained, // taken, and nobody has a turn yet
             to_come: grant.owners.iter().copied().collect(),
             until: grant.until(),
             confirmed: grant.confirmed(),
@@ -125,7 +127,7 @@ impl Cohort {
         })
     }
 
-    /// The token that names the grant on the server.
+    /// Returns the token that names the grant on the server.
     pub(crate) fn first(&self) -> u64 {
         self.tokens.start
     }
@@ -146,17 +148,17 @@ impl Cohort {
         &self.to_come
     }
 
-    /// Whether the token is one of the cohort's.
+    /// Returns whether the token is one of the cohort's.
     pub(crate) fn contains(&self, token: u64) -> bool {
         self.tokens.contains(&token)
     }
 
-    /// Whether the member under this token has the turn: offered, inside, or retained.
+    /// Returns whether the member under this token has the turn: offered, inside, or retained.
     pub(crate) fn has_turn(&self, token: u64) -> bool {
         self.turn.token == token && !self.is_over()
     }
 
-    /// Whether nobody of the cohort has a turn.
+    /// Returns whether no member of the cohort has a turn.
     pub(crate) fn is_over(&self) -> bool {
         !matches!(
             self.state,
@@ -180,12 +182,13 @@ impl Cohort {
         matches!(self.state, State::Offered { .. })
     }
 
-    /// Whether the grant was known here before `moment`.
+    /// Returns whether this process knew of the grant before `moment`.
     pub(crate) fn was_known_at(&self, moment: Moment) -> bool {
         self.known_since < moment
     }
 
-    /// The next member; `None` if none is to come, or no time is left. Its turn is offered to it unless it has left.
+    /// Takes the next member and its token. Returns `None` if no member is left, or no time. The caller offers the
+    /// member its turn, unless the member has left.
     pub(crate) fn next(&mut self, now: Moment) -> Option<Turn> {
         if self.is_over() || self.until <= now {
             return None;
@@ -195,14 +198,14 @@ impl Cohort {
         Some(Turn { token, owner })
     }
 
-    /// The member, which has missed so many offers before, is told of its turn. The one before has it no longer.
+    /// Gives the turn to a member that has missed `missed` offers before. The previous member no longer has it.
     pub(crate) fn offer(&mut self, turn: Turn, missed: u32, now: Moment) {
         self.turn = turn;
         let until = now + self.lease.min(claim_after(missed));
         self.state = State::Offered { until };
     }
 
-    /// The member under this token is being polled, and enters if it may.
+    /// Lets the member under this token in, if it may enter. Called while the member is polled.
     pub(crate) fn enter(&mut self, token: u64, now: Moment) -> Seat {
         if self.turn.token != token || !self.is_offered() {
             return Seat::Missed;
@@ -221,7 +224,7 @@ impl Cohort {
         })
     }
 
-    /// Whether an offer has stood for as long as it may.
+    /// Returns whether an offer has stood for its full time.
     pub(crate) fn is_overdue(&self, now: Moment) -> bool {
         match self.state {
             State::Offered { until } => until <= now,
@@ -229,19 +232,19 @@ impl Cohort {
         }
     }
 
-    /// The lease to renew to, if a member that enters `soon` would find too little left of an offer.
+    /// Returns the lease to renew to, if a member that enters at `soon` would find too little time left of its offer.
     pub(crate) fn renewal_of_offer(&self, soon: Moment) -> Option<Duration> {
         let short = self.until.since(soon) < self.confirmed * 2 / 3;
         (self.is_offered() && short).then_some(self.confirmed.min(self.lease))
     }
 
-    /// Whether the local deadline has passed while a member has the turn.
+    /// Returns whether the local deadline has passed while a member has the turn.
     pub(crate) fn is_late(&self, now: Moment) -> bool {
         !self.is_over() && self.until <= now
     }
 
-    /// Takes in what the server answered to a request of the member under this token. False if it does not count for that
-    /// member: it has the turn no longer, or its lease had ended before the answer came.
+    /// Applies the server's answer to a request of the member under this token. Returns false if the answer does not
+    /// count for that member: it no longer has the turn, or its lease had ended before the answer came.
     pub(crate) fn confirm(&mut self, token: u64, answer: Confirmation, now: Moment) -> bool {
         if !self.has_turn(token) || (self.state == State::Inside && self.until <= now) {
             return false;
@@ -254,13 +257,13 @@ impl Cohort {
         }
         if newest && (answer.restarted || answer.until > self.until) {
             self.until = answer.until;
-            // Counted from the answer: a member that is polled at once has all of it.
+            // Counted from the answer, so that a member that is polled at once has all of it.
             self.confirmed = answer.until.since(now);
         }
         true
     }
 
-    /// The member under this token leaves, or declines its offer.
+    /// Determines what follows when the member under this token leaves, or declines its offer.
     pub(crate) fn leave(&mut self, token: u64) -> Departure {
         if self.turn.token != token {
             return Departure::Stale;
@@ -273,12 +276,14 @@ impl Cohort {
         }
     }
 
-    /// Whether the server may keep the grant for longer than a member's lease: a nested entry has asked for that.
+    /// Returns whether the server may keep the grant for longer than a member's lease, because a nested entry has
+    /// extended it.
     pub(crate) fn is_stretched(&self, now: Moment) -> bool {
         self.until > now + self.lease
     }
 
-    /// The member under this token has left, and the lock stays taken. False if it stays taken already.
+    /// Keeps the lock taken after the member under this token has left. Returns false if the member has no turn or the
+    /// lock is retained already.
     pub(crate) fn retain(&mut self, token: u64) -> bool {
         let retains = self.has_turn(token) && self.state != State::Retained;
         if retains {
@@ -287,19 +292,19 @@ impl Cohort {
         retains
     }
 
-    /// Nobody is to come any more.
+    /// Ends the cohort: no member has a turn after this.
     pub(crate) fn end(&mut self) {
         self.state = State::Ended;
         self.to_come.clear();
     }
 
-    /// The release is confirmed.
+    /// Notes that the release is confirmed.
     pub(crate) fn released(&mut self) {
         self.state = State::Released;
         self.to_come.clear();
     }
 
-    /// The local deadline has passed: the members to come queue again.
+    /// Suspends the cohort after its local deadline: the remaining members queue again.
     pub(crate) fn suspend(&mut self) {
         self.state = State::Suspended;
         self.to_come.clear();

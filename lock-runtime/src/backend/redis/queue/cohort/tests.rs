@@ -1,4 +1,4 @@
-//! Each transition, each late and each doubled event.
+//! Tests of each transition, and of late and doubled events.
 
 use lock_core::lease::CLAIM;
 
@@ -23,7 +23,7 @@ fn offer_next(cohort: &mut Cohort, now: Moment) -> Option<Turn> {
     Some(turn)
 }
 
-/// A grant of this lease that was pushed at 0 to owners 1, 2, …, under tokens 10, 11, ….
+/// Returns a grant with this lease that was pushed at 0 to owners 1, 2, …, under tokens 10, 11, ….
 fn pushed(owners: u128, lease: Duration) -> Cohort {
     let owners: Vec<_> = (1..=owners).map(|one| owner(one).to_string()).collect();
     let grant = format!("10|{}|session_id|{}", lease.as_millis(), owners.join(" "));
@@ -77,7 +77,7 @@ fn a_member_enters_on_its_offer_once() {
     };
     assert_eq!(grant.token, FencingToken::new(10));
     assert!(grant.queued);
-    // A claim, less drift, from before the push.
+    // A claim, less drift, counted from before the push.
     assert_eq!(grant.valid_until, Some(at(0) + less_drift(CLAIM)));
     assert_eq!(cohort.enter(10, at(2)), Seat::Missed);
     assert!(cohort.is_inside(owner(1)) && !cohort.is_inside(owner(2)));
@@ -103,7 +103,7 @@ fn with_less_than_two_thirds_of_the_claim_the_grant_is_confirmed_first() {
         "not even an end lets it in"
     );
     assert!(cohort.confirm(10, extended(31_000), at(1000)));
-    // Counted from the answer, so that a member that is polled at once enters whatever the round trip took.
+    // Counted from the answer, so that a member that is polled at once enters however long the round trip took.
     assert!(matches!(
         cohort.clone().enter(10, at(1001)),
         Seat::Inside(_)
@@ -145,7 +145,7 @@ fn a_member_that_has_left_does_not_end_the_turn_before() {
     let mut cohort = inside(2);
     assert_eq!(cohort.leave(10), Departure::Free);
     assert_eq!(cohort.next(at(1)), Some(turn_of(11, 2)));
-    // It could not be told, and nobody else is to come. The release names the one that was inside, be it asked for twice.
+    // The next member could not be told, and no other is left. Leaving twice still names the member that was inside.
     cohort.end();
     assert_eq!(cohort.leave(10), Departure::Ended);
     assert_eq!(cohort.leave(10), Departure::Ended);
@@ -180,7 +180,7 @@ fn an_offer_passed_on_seats_the_next_and_never_the_first() {
         !cohort.is_overdue(at(2000)),
         "the next has a claim of its own"
     );
-    // The renewal that the first had asked for is answered now.
+    // The renewal that the first member requested is answered only now.
     assert!(!cohort.confirm(10, extended(31_900), at(1950)));
     assert_eq!(cohort.enter(10, at(1950)), Seat::Missed);
     assert_eq!(cohort.enter(11, at(1950)), Seat::Unconfirmed);

@@ -19,14 +19,14 @@ fn at(millis: u32) -> Moment {
     Moment::new(10_000 * MS + millis * MS)
 }
 
-/// One session, whose callers wait for one lock.
+/// One session whose callers wait for one lock.
 struct Fixture {
     session: Arc<Session>,
     cohorts: Cohorts,
     name: LockName,
 }
 
-/// A caller that waits.
+/// A waiting caller.
 struct Member {
     request: Arc<AcquireRequest>,
     offers: Receiver<OfferResult>,
@@ -37,7 +37,7 @@ impl Member {
         self.request.owner
     }
 
-    /// The token of the turn that it has been offered since the last look.
+    /// Returns the token of a turn that was offered since the last call.
     fn offered(&mut self) -> Option<u64> {
         match self.offers.try_recv() {
             Ok(offered) => Some(offered.unwrap()),
@@ -55,7 +55,7 @@ impl Fixture {
         }
     }
 
-    /// A caller that begins to wait.
+    /// Adds a caller that begins to wait.
     fn member(&self, owner: u128) -> Member {
         let request = Request {
             name: self.name.clone(),
@@ -91,7 +91,7 @@ impl Fixture {
         self.cohorts.take_up(&self.session, &self.name, &grant, now)
     }
 
-    /// Takes up a grant that the answer to a question describes.
+    /// Takes up a grant that the answer to a request describes.
     fn describe(&self, first: u64, members: &[&Member], now: Moment) -> TakenUp {
         let mut grant = self.grant(first, members, now);
         grant.is_pushed = false;
@@ -102,7 +102,7 @@ impl Fixture {
         matches!(self.cohorts.enter(&self.name, token, now), Seat::Inside(_))
     }
 
-    /// The server has renewed the grant up to there, by an answer to what was asked now.
+    /// Applies a renewal of the grant up to `until`, requested and answered at `now`.
     fn confirm(&self, token: u64, until: Moment, now: Moment) -> bool {
         let answer = Confirmation {
             asked: now,
@@ -113,7 +113,7 @@ impl Fixture {
         self.cohorts.confirm(&self.name, token, answer, now)
     }
 
-    /// The member that is inside under this token settles: its session waits for it no longer.
+    /// Settles the member that is inside under this token: its session no longer waits for it.
     fn settle(&self, member: &Member) {
         self.session.waiters.remove(&member.request);
     }
@@ -205,7 +205,7 @@ fn a_repeated_push_changes_nothing() {
     assert_eq!(b.offered(), None, "another member is inside");
 }
 
-/// Somebody who hears all pushes repeats them, while another process is inside.
+/// An attacker who hears all pushes repeats them while another process is inside.
 #[test]
 fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
     let fixture = Fixture::new();
@@ -217,7 +217,7 @@ fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
     // The first member outstays the lease: the second one queues again, and waits for another process.
     let chores = fixture.tend(at(1100));
     assert_eq!(chores.requeue.len(), 1);
-    // It leaves: nothing is known of the grant any more.
+    // The first member leaves, and the grant is forgotten.
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(2500));
     assert!(matches!(passed, Passed::Stale));
     assert!(fixture.cohorts.seen(&fixture.name, 7).is_none());
@@ -225,7 +225,7 @@ fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
         assert!(is_nothing(&fixture.push(7, &[&a, &b], at(now))));
         assert_eq!(b.offered(), None, "the grant is over");
     }
-    // A newer grant is another matter.
+    // A newer grant does seat a member.
     fixture.push(9, &[&b], at(4000));
     assert_eq!(b.offered(), Some(9));
 }
@@ -250,7 +250,7 @@ fn a_newer_grant_replaces_one_that_the_server_has_lost() {
     let taken_up = fixture.push(20, &[&c], at(10));
     assert_eq!(taken_up.requeue.len(), 1, "its members queue again");
     assert_eq!(c.offered(), Some(20));
-    // What is told of the older one late does not count.
+    // A late description of the older grant does not count.
     assert!(is_nothing(&fixture.describe(7, &[&b], at(20))));
 }
 
@@ -286,7 +286,7 @@ fn an_offer_that_nobody_takes_is_passed_on_and_the_last_one_released() {
     let (mut a, mut b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a, &b], at(0));
     assert_eq!(a.offered(), Some(7));
-    // An offer stands for the lease, where that is shorter than a claim; the answer to its renewal comes in time.
+    // An offer stands for the lease if that is shorter than a claim. The answer to its renewal comes in time.
     assert!(fixture.confirm(7, at(1500), at(500)));
     let chores = fixture.tend(at(1000));
     assert_eq!(chores.missed, [(fixture.name.clone(), 7)]);
@@ -328,7 +328,8 @@ fn a_waiting_member_of_which_the_server_knows_nothing_has_lost_its_grant() {
     assert!(fixture.cohorts.to_come(&fixture.name).is_none());
 }
 
-/// The first member's token is the grant's. That it has left says nothing of the grant's release, which the last one sends.
+/// The first member's token is the grant's. Its departure does not confirm the release of the grant, which the last
+/// member sends.
 #[test]
 fn the_first_member_that_has_left_does_not_confirm_the_release() {
     let fixture = Fixture::new();
@@ -341,10 +342,10 @@ fn the_first_member_that_has_left_does_not_confirm_the_release() {
     assert!(fixture.enter(8, at(2)));
     fixture.settle(&b);
     assert!(matches!(pass(8), Passed::Ended(7)));
-    // The first one's release in the background ends only now.
+    // The first member's release in the background ends only now.
     let token = FencingToken::new(7);
     fixture.cohorts.forget_turn(&fixture.name, token);
-    // The second one's was dropped, and goes on in the background.
+    // The second member's release was dropped, and continues in the background.
     assert!(matches!(pass(8), Passed::Ended(7)));
     fixture.cohorts.forget(&fixture.name, token);
     assert!(matches!(pass(8), Passed::Unknown | Passed::Stale));
