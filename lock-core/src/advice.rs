@@ -2,8 +2,10 @@
 
 use std::{error::Error, fmt, ops::Deref};
 
-/// What a developer can do about an error: the [`source`](Error::source) of the error itself. Who prints the chain of an
-/// error reads it, and an answer that has only the error's text does not show it to a user.
+/// What a developer can do about an error: the [`source`](Error::source) of the error itself.
+///
+/// A report that walks the chain of an error includes the advice. An answer that has only the text of the error does
+/// not show it to a user.
 ///
 /// ```
 /// use std::error::Error;
@@ -25,7 +27,7 @@ impl fmt::Display for Advice {
 
 impl Error for Advice {}
 
-/// An error and what can be done about it, in one line.
+/// Returns an error and the advice for it, in one line.
 #[must_use]
 pub fn advised(error: &dyn Error) -> String {
     match error.source() {
@@ -34,8 +36,9 @@ pub fn advised(error: &dyn Error) -> String {
     }
 }
 
-/// What was seen of a server that failed or refused, in its words or those of the network: the
-/// [`source`](Error::source) of the error. It may name users, commands and addresses.
+/// What the server or the network said about a failure: the [`source`](Error::source) of the error.
+///
+/// It may name users, commands and addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detail(Box<str>);
 

@@ -1,7 +1,7 @@
-//! The contract behind which Redis, the in-process backend and a quorum stand.
+//! The contract between the engine and its backends: Redis, a quorum of Redis servers, and the in-process backend.
 //!
-//! A backend supplies primitives; waiting, renewal, re-entry and loss are the engine's. Every primitive is named by
-//! an owner or a token, so that sending it twice is doing it once.
+//! A backend supplies primitives. The engine does the waiting between tries, renewal, re-entry and loss detection.
+//! Every primitive names an owner or a token, so sending it twice has the effect of sending it once.
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
@@ -23,54 +23,54 @@ pub struct Request {
     pub name: LockName,
     /// The acquisition's identity.
     pub owner: OwnerId,
-    /// What is asked of the lease.
+    /// The lease time, and whether it is renewed.
     pub lease: LeaseTerms,
-    /// How long to wait; zero is one attempt that does not.
+    /// How long to wait. Zero makes one attempt without queueing.
     pub wait: Duration,
-    /// How to wait. To spin is the engine's: such a request does not wait.
+    /// How to wait. The engine does the spinning: a request with [`Strategy::Spin`] does not wait.
     pub strategy: Strategy,
 }
 
-/// What an attempt came to.
+/// The result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Inside.
+    /// The lock is held.
     Granted(Grant),
-    /// Not free, and the request may not queue.
+    /// The lock is not free, and the request may not queue.
     Busy,
 }
 
-/// What an attempt to take several locks as one came to.
+/// The result of an attempt to take several locks in one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MultiAnswer {
-    /// Inside all of them, in the order of the requests.
+    /// All of them are held, in the order of the requests.
     Granted(Vec<Grant>),
-    /// None of them was taken; the index of the first that is not free.
+    /// None of them was taken. Carries the index of the first lock that is not free.
     Busy(usize),
 }
 
-/// What leaving the queue found.
+/// The result of leaving the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaving {
-    /// The owner was queued, or was unknown: it is neither any more.
+    /// The owner was queued or unknown, and is not queued now.
     Left,
-    /// The owner had been granted meanwhile, and is inside.
+    /// The owner had been granted the lock in the meantime, and holds it.
     Granted(Grant),
 }
 
-/// What becomes of a lease.
+/// What a renewal does to a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extend {
-    /// Nothing: it is only read whether the grant stands.
+    /// Changes nothing, and only reads whether the grant stands.
     Check,
-    /// It lasts this long from now, unless it lasts longer already.
+    /// Makes it last this long from now, unless it lasts longer already.
     To(Duration),
-    /// It lasts this long from now, be that later or earlier. Nobody relies on it yet.
+    /// Makes it last this long from now, even if it then ends earlier. Only valid while nobody relies on the lease yet.
     Restart(Duration),
 }
 
 impl Extend {
-    /// How long it shall last from now; zero for a check.
+    /// The time that the lease is to last from now; zero for a check.
     #[must_use]
     pub fn lease(self) -> Duration {
         match self {
@@ -86,52 +86,52 @@ impl Extend {
     }
 }
 
-/// A grant that is to be renewed, or checked, among others.
+/// One of several grants to renew or check.
 #[derive(Debug, Clone, Copy)]
 pub struct ToRenew<'a> {
     /// The lock.
     pub name: &'a LockName,
     /// The grant.
     pub token: FencingToken,
-    /// What becomes of its lease.
+    /// What to do to its lease.
     pub extend: Extend,
 }
 
-/// What a renewal or a check found.
+/// The result of a renewal or a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewed {
     /// The grant stands, at least until this moment.
     Until(Moment),
-    /// The key is not held under this token any more.
+    /// The key is no longer held under this token.
     NotHeld,
 }
 
-/// What a release found.
+/// The result of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
-    /// The lock was held under this token, and is not any more.
+    /// The lock was held under this token, and no longer is.
     Released,
-    /// The lease had ended before; nothing was touched.
+    /// The lease had ended before, so nothing was changed.
     NotHeld,
 }
 
-/// What is seen of a lock from outside. It may be stale when it is read.
+/// The state of a lock, seen from outside. It may be stale by the time it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The holder, if the lock is held.
     pub holder: Option<Holder>,
-    /// How many queue; on a Redis server each process that waits by `notify` is one more.
+    /// The number of waiters in the queue. On a Redis server each process that waits by `notify` counts as one more.
     pub waiters: usize,
 }
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The acquisition that was granted.
     pub owner: OwnerId,
-    /// Its fencing token; `None` where it takes none, as a plain lock of Redisson's.
+    /// Its fencing token; `None` for a holder without one, such as a plain lock of Redisson.
     pub token: Option<FencingToken>,
-    /// What is left of its lease; `None` while the backend itself keeps it.
+    /// The rest of its lease; `None` while the backend itself keeps the lease.
     pub remaining: Option<Duration>,
 }
 
@@ -139,9 +139,9 @@ pub struct Holder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// No answer: the server is down, cut off or too slow. Worth another try.
+    /// No answer: the server is down, cut off or too slow. The call may be repeated.
     Unreachable(String),
-    /// The server answers, and refuses: out of memory, read-only, missing rights.
+    /// The server answered with a refusal: out of memory, read-only, or missing rights.
     Refused(String),
     /// The server has something else under the lock's name: a lock in another layout, or other data.
     WrongLayout,
@@ -164,22 +164,23 @@ impl fmt::Display for BackendError {
 
 impl std::error::Error for BackendError {}
 
-/// One acquisition under way. Dropped before it was settled by an answer, it gives back whatever it may have got, in
-/// the background: neither a hold nor a place in the queue stays behind.
+/// One acquisition in progress. If it is dropped before an answer has settled it, it gives back in the background any
+/// grant and any place in the queue that it may have.
 pub trait Attempt: Send {
-    /// Tries, and queues if the request may wait; ends with the grant, in queue order, however long that takes.
+    /// Tries to take the lock, and queues if the request may wait. Returns the grant in queue order, however long that
+    /// takes.
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>>;
 
-    /// Leaves the queue, unless the grant came first. An answer settles the attempt.
+    /// Leaves the queue, unless the grant came first. Any answer settles the attempt.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>>;
 }
 
-/// A place where locks live. All methods may be called from any thread; none but those that return a future waits.
+/// A store of locks. All methods may be called from any thread. Only those that return a future wait.
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
-    /// The local clock, on which all deadlines count.
+    /// The current time of the local clock, which all deadlines refer to.
     fn now(&self) -> Moment;
 
-    /// Ends at `deadline` by the local clock.
+    /// Completes at `deadline` by the local clock.
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()>;
 
     /// Whether the backend keeps the leases of living holders by itself, so that nothing has to be renewed or checked.
@@ -188,15 +189,15 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Begins an acquisition. Nothing is sent before [`Attempt::enter`] is polled.
     fn attempt(&self, request: Request) -> Box<dyn Attempt>;
 
-    /// Takes several locks, in one step, if each of them is free and waited for by nobody; else none. Nothing queues.
-    /// Dropped before its answer it gives back, in the background, whatever it may have got.
+    /// Takes several locks in one step if each of them is free and has no waiters, otherwise none. It never queues. If
+    /// it is dropped before its answer, it gives back in the background any lock that it may have taken.
     fn acquire_multi(
         &self,
         requests: Vec<Request>,
     ) -> BoxFuture<'_, Result<MultiAnswer, BackendError>>;
 
-    /// Gives the lock to the next waiter, or frees it; at `retain_until`, if that is later than now. Either way the grant
-    /// cannot be renewed any more.
+    /// Gives the lock to the next waiter, or frees it. If `retain_until` is later than now, the lock stays taken until
+    /// then. Either way the grant can no longer be renewed.
     fn release<'a>(
         &'a self,
         name: &'a LockName,
@@ -204,8 +205,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         retain_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>>;
 
-    /// The same without being awaited, tried again until the lease ends by itself. On a backend that does not keep leases by
-    /// itself, one that was lost has no end: what the server still has of it is given back, and counts as no release.
+    /// Releases without being awaited, and tries again until the lease ends by itself.
+    ///
+    /// On a backend that does not keep leases by itself, a `lease_ends` of `None` means that the lease was lost: what
+    /// the server still has of the grant is given back, and is not counted as a release.
     fn release_in_background(
         &self,
         name: &LockName,
@@ -222,12 +225,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
 
-    /// How many grants are renewed and checked by one command, at most.
+    /// The most grants that one command renews and checks.
     fn renewal_batch(&self) -> usize {
         1
     }
 
-    /// Renews and checks several grants, and answers in their order. None of them fails because of another one.
+    /// Renews and checks several grants, and returns the answers in the same order. No grant fails because of another.
     fn renew_all<'a>(
         &'a self,
         grants: &'a [ToRenew<'a>],
@@ -241,27 +244,28 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// What kept the newest unanswered command from being answered, for the error message of a caller that gave up.
+    /// Why the most recent unanswered command had no answer, for the error message of a caller that gave up.
     fn last_error(&self) -> Option<String>;
 
     /// Reads who holds the lock.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
-    /// Whether the server answers within this time. Then a command of which nothing is heard is one of many.
+    /// Whether the server answers within this time. If it does, a command without an answer is merely one of many under
+    /// way.
     fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
         let _ = within;
         Box::pin(std::future::ready(true))
     }
 
-    /// From now on every attempt ends with [`BackendError::ShutDown`], also one that is waiting.
+    /// Makes every attempt from now on end with [`BackendError::ShutDown`], including those that are waiting.
     fn begin_shutdown(&self);
 
-    /// Ends when nothing is left of the attempts that were given up.
+    /// Completes when nothing is left of abandoned attempts.
     fn cleaned_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Closes when every release in the background has ended, or its lease has; at `until` at the latest.
+    /// Closes the backend once every background release has ended or its lease has, and at `until` at the latest.
     fn close(&self, until: Moment) -> BoxFuture<'_, ()>;
 }
 

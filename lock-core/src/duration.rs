@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DurationError {
@@ -10,9 +10,9 @@ pub enum DurationError {
     MissingUnit,
     /// A unit that is none of `us`, `ms`, `s`, `m`, `h`, `d`.
     UnknownUnit,
-    /// No whole, non-negative number stands before the unit.
+    /// The unit does not follow a whole, non-negative number.
     NotANumber,
-    /// More than 64 bits of microseconds.
+    /// The number of microseconds does not fit into 64 bits.
     Overflow,
 }
 
@@ -31,10 +31,10 @@ impl fmt::Display for DurationError {
 
 impl std::error::Error for DurationError {}
 
-/// Parses one whole number followed by one unit (`us`, `ms`, `s`, `m`, `h`, `d`), with nothing around or between.
+/// Parses one whole number followed by one unit (`us`, `ms`, `s`, `m`, `h`, `d`), with no space around or between them.
 ///
 /// # Errors
-/// [`DurationError`] says which part of the text is off.
+/// [`DurationError`] says which part of the text is wrong.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -99,7 +99,7 @@ mod tests {
             ("18446744073709551615d", DurationError::Overflow),
         ] {
             assert_eq!(parse(text), Err(error), "{text}");
-            // And shows one that is none.
+            // The message shows a valid example.
             let example = error.to_string();
             let example = example.split('"').nth(1).expect("an example in quotes");
             assert!(parse(example).is_ok(), "{example}");

@@ -1,4 +1,4 @@
-//! What a caller is told when a call did not run to its end under the lock.
+//! The errors of a call that did not run to its end under its lock.
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -10,18 +10,18 @@ use crate::{
     options::OptionsError,
 };
 
-/// Who stood in the way of a [`LockError::Busy`].
+/// The holder that caused a [`LockError::Busy`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BusyWith {
     /// Another process, as far as this one knows.
     AnotherProcess,
-    /// A call of this very process.
+    /// Another call of this process.
     ThisProcess,
-    /// A sibling under the call that encloses this one.
+    /// A sibling: another call nested in the same enclosing call.
     Sibling,
-    /// Anybody: the lock stands before one that an enclosing call holds in the order of `keys`, where waiting could
-    /// deadlock. It was tried once.
+    /// Any holder. The lock sorts before a lock that an enclosing call holds, and waiting for it out of order could
+    /// deadlock, so it was tried only once.
     OutOfOrder,
 }
 
@@ -31,13 +31,13 @@ pub enum BusyWith {
 pub enum LossReason {
     /// The local deadline passed: a fixed lease ended, or the renewals were not answered in time.
     Expired,
-    /// The server says that the key is not held under this token any more: it expired there, or was deleted.
+    /// The server no longer holds the key under this token: the key expired there, or was deleted.
     NotHeld,
 }
 
 /// Why a guarded call ended without its body's own result.
 ///
-/// In every variant but [`Lost`](Self::Lost) the body was not run.
+/// In every variant but [`Lost`](Self::Lost) the body did not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockError {
@@ -47,12 +47,13 @@ pub enum LockError {
         key: LockKey,
         /// How long the call waited.
         waited: Duration,
-        /// Who stood in the way.
+        /// The holder, as far as it is known.
         with: BusyWith,
     },
-    /// The lease was lost while the body ran, and the body was dropped; or while a call with several keys still waited
-    /// for the others, or before its body was first polled. What the body had done stays done: let the guarded
-    /// resource refuse `token` once a higher one has been there.
+    /// The lease was lost while the body ran, and the body was dropped. Or it was lost before the body was first
+    /// polled, or while a call with several keys still waited for the other locks.
+    ///
+    /// What the body had done stays done: have the guarded resource refuse `token` once it has seen a higher one.
     Lost {
         /// The lock.
         key: LockKey,
@@ -67,17 +68,18 @@ pub enum LockError {
         key: LockKey,
         /// How long the call tried.
         waited: Duration,
-        /// The last failure seen.
+        /// The last failure.
         detail: Detail,
     },
-    /// The lock server answers, and refuses.
+    /// The lock server answered with a refusal.
     Refused {
         /// The lock.
         key: LockKey,
         /// The server's reason.
         detail: Detail,
     },
-    /// The server has something else under the lock's name: a lock in another layout, as Redisson's, or other data.
+    /// The server has something else under the lock's name: a lock in another layout, such as Redisson's, or other
+    /// data.
     WrongLayout {
         /// The lock.
         key: LockKey,
@@ -113,8 +115,8 @@ impl LockError {
     }
 }
 
-/// One sentence, which an answer to a user may have. What a developer can do, and what the server said, is the
-/// [`source`](Error::source).
+/// One sentence that may be shown to a user. The [`source`](Error::source) is the advice for the developer, or what the
+/// server said.
 impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -170,7 +172,7 @@ impl Error for LockError {
             Self::WrongLayout { .. } => &Advice(
                 "share a lock in one layout (`LockClientBuilder::layout` for Redisson's), or choose another key or namespace",
             ),
-            // Their own text is part of this one.
+            // Their own text is part of this one already.
             Self::InvalidKey(error) => return error.source(),
             Self::InvalidOptions(error) => return error.source(),
             Self::NoClient => &Advice(
@@ -193,14 +195,14 @@ impl From<OptionsError> for LockError {
     }
 }
 
-/// An error type into which a [`LockError`] turns: anything that is `From<LockError>`.
+/// An error type that a [`LockError`] converts into: any type that is `From<LockError>`.
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] the error type `{Self}` cannot carry a lock's failure",
     label = "this error type needs `From<LockError>`",
     note = "write `impl From<lock_runtime::LockError> for {Self}`, with thiserror a variant `#[error(transparent)] Lock(#[from] lock_runtime::LockError)`"
 )]
 pub trait FromLockError {
-    /// Wraps the failure.
+    /// Converts the error.
     fn from_lock_error(error: LockError) -> Self;
 }
 
@@ -211,14 +213,14 @@ impl<E: From<LockError>> FromLockError for E {
     }
 }
 
-/// What a guarded function returns: a `Result` whose error type is [`FromLockError`].
+/// The return type of a guarded function: a `Result` whose error type is [`FromLockError`].
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] a guarded function returns a `Result` that can carry a lock's failure, not `{Self}`",
     label = "not a `Result<T, E>` with `E: From<LockError>`",
     note = "return `Result<{Self}, E>` where `E` implements `From<lock_runtime::LockError>`, or `Result<{Self}, lock_runtime::LockError>`"
 )]
 pub trait LockResult {
-    /// The result of a call that failed to lock.
+    /// Returns the result of a call that did not get its lock, or lost it.
     fn from_lock_error(error: LockError) -> Self;
 }
 
@@ -228,14 +230,14 @@ impl<T, E: FromLockError> LockResult for Result<T, E> {
     }
 }
 
-/// What a guarded function returns that is skipped while its lock is busy: a [`LockResult`] of an `Option`.
+/// The return type of a function with `on_busy = skip`: a [`LockResult`] of an `Option`.
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] `on_busy = skip` returns `Ok(None)` while the lock is busy, and `{Self}` has no place for it",
     label = "not a `Result<Option<T>, E>`",
     note = "return `Result<Option<T>, E>` and `Ok(Some(value))`, or write `on_busy = error`"
 )]
 pub trait SkipResult {
-    /// The result of a call that was skipped.
+    /// Returns the result of a skipped call.
     fn skipped() -> Self;
 }
 
@@ -245,14 +247,14 @@ impl<T, E> SkipResult for Result<Option<T>, E> {
     }
 }
 
-/// What a guarded function returns that names a `map_err`: a `Result` of the error type that it makes.
+/// The return type of a function with `map_err`: a `Result` whose error type is the one that `map_err` returns.
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] a guarded function returns a `Result` that can carry a lock's failure, not `{Self}`",
     label = "not a `Result<T, E>` with what `map_err` makes",
     note = "return `Result<{Self}, E>` where `map_err` is a function from `LockError` to `E`"
 )]
 pub trait MapErrResult<E> {
-    /// The result of a call that failed to lock.
+    /// Returns the result of a call that did not get its lock, or lost it.
     fn from_mapped(error: E) -> Self;
 }
 

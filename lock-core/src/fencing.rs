@@ -2,22 +2,24 @@
 
 use std::fmt;
 
-/// An integer that rises with every grant of a key. Send it with each write to the guarded resource, and let the
-/// resource refuse a token lower than the highest it has seen: that stops a holder which lost its lease and does
-/// not know it yet.
+/// An integer that rises with every grant of a key.
+///
+/// Send it with each write to the guarded resource, and have the resource refuse a token lower than the highest it has
+/// seen. The resource then rejects the writes of a holder that has lost its lease without noticing yet.
 ///
 /// Tokens of one key strictly rise in grant order; they are not contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// Wraps the number that a backend granted.
+    /// Wraps the number that came with a grant.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number, to be stored beside the guarded data. Below 2^53, so any JSON or Lua number holds it.
+    /// Returns the number, to be stored beside the guarded data. It is below 2^53, so any JSON or Lua number can hold
+    /// it.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0

@@ -1,4 +1,4 @@
-//! What a lock is called, and how values become part of the name.
+//! The names of locks, and how values become part of them.
 
 use std::{
     error::Error,
@@ -8,16 +8,16 @@ use std::{
 
 use crate::advice::Advice;
 
-/// The longest key, in bytes, that a backend is asked to hold: namespace and hash tag included.
+/// The longest stored name in bytes, including namespace and hash tag.
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// The most keys that one call may name: a server serves nobody else while it takes all of them.
+/// The most keys that one call may name. The limit exists because a server serves nobody else while it takes them all.
 pub const MAX_KEYS: usize = 1000;
 
-/// A value that can stand in a placeholder of a key: anything that is [`Display`], so `u64`, `&str`, `Uuid` and a
-/// user's `OrderId` all do. `Option` and `()` are not: absent values would share one lock.
+/// A value that can fill a placeholder of a key: any [`Display`] type, such as `u64`, `&str`, `Uuid` or your own
+/// `OrderId`. `Option` and `()` are excluded, because absent values would all share one lock.
 ///
-/// The text must tell different values apart; a `Display` that prints two of them alike gives them one lock.
+/// The text has to tell different values apart: two values that print alike share one lock.
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] `{Self}` cannot be part of a lock's key",
     label = "this value stands in the key and must implement `Display`",
@@ -28,7 +28,7 @@ pub trait KeyPart {
     /// Writes the value's text, unescaped.
     ///
     /// # Errors
-    /// What the writer answers.
+    /// Returns the error of the writer.
     fn write_part(&self, out: &mut dyn fmt::Write) -> fmt::Result;
 }
 
@@ -39,34 +39,34 @@ impl<T: Display + ?Sized> KeyPart for T {
     }
 }
 
-/// Why a key is refused. Nothing was sent, the body was not run.
+/// Why a key is refused. Nothing was sent, and the body did not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The key, or the namespace, is the empty text.
+    /// The key or the namespace is empty.
     Empty,
-    /// The value of this placeholder is the empty text: absent values would share one lock.
+    /// The value of this placeholder is empty. Absent values would all share one lock.
     EmptyPart {
         /// The placeholder as written, without its brackets.
         placeholder: &'static str,
     },
     /// The key is longer than [`MAX_KEY_BYTES`], the namespace included.
     TooLong {
-        /// Its length in bytes, as far as it was printed: a value is not printed beyond the limit.
+        /// Its length in bytes, as far as it was printed. Printing stops at the limit.
         bytes: usize,
     },
-    /// The key has a character that is not shown, or changes how a line is shown: see [`is_control`].
+    /// The key has an invisible character, or one that changes how a line is displayed: see [`is_control`].
     ControlCharacter,
-    /// A brace stands outside a Redis Cluster hash tag, so the states of the lock could not share one slot.
+    /// A brace stands outside a Redis Cluster hash tag, so the lock's Redis keys could not share one slot.
     StrayBrace,
-    /// The name is that of the counter which all tokens come from.
+    /// The name is that of the counter from which all tokens come.
     ReservedName,
-    /// The key ends with a suffix that names a lock's own state.
+    /// The key ends with a suffix that is reserved for the lock's own state.
     ReservedSuffix {
         /// The suffix.
         suffix: &'static str,
     },
-    /// The list of keys has no key: nothing would be locked.
+    /// The list of keys is empty, so nothing would be locked.
     NoKeys,
     /// A call with several keys names more than [`MAX_KEYS`].
     TooManyKeys,
@@ -135,10 +135,10 @@ impl Error for KeyError {
 pub struct LockKey(Arc<str>);
 
 impl LockKey {
-    /// Takes a rendered text as it is.
+    /// Wraps a rendered text without escaping it.
     ///
     /// # Errors
-    /// [`KeyError`] for a text that is empty, has control characters or is longer than [`MAX_KEY_BYTES`].
+    /// [`KeyError`] if the text is empty, has control characters or is longer than [`MAX_KEY_BYTES`].
     pub fn new(text: impl Into<String>) -> Result<Self, KeyError> {
         let text = text.into();
         if text.is_empty() {
@@ -152,7 +152,7 @@ impl LockKey {
         }
     }
 
-    /// The rendered text.
+    /// Returns the rendered text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -165,19 +165,20 @@ impl Display for LockKey {
     }
 }
 
-/// The counter that all fencing tokens of a server come from.
+/// The counter from which all fencing tokens of a server come.
 pub const FENCE: &str = "lock:fence";
 
-/// The suffixes that name a lock's own state. They are refused on keys with a hash tag, which are stored as they are.
+/// The suffixes reserved for a lock's own state. They are refused on keys with a hash tag, which are stored without
+/// braces around the whole.
 const RESERVED_SUFFIXES: [&str; 2] = [":queue", ":fence"];
 
-/// The name under which a backend stores a lock: escaped namespace and key, with exactly one Redis Cluster hash tag,
-/// so that all states of one lock share a slot. A key that has a hash tag keeps it, any other is wrapped in braces.
+/// The name under which a backend stores a lock: escaped namespace and key, with exactly one Redis Cluster hash tag, so
+/// all Redis keys of one lock share a slot. A key that has a hash tag keeps it; any other is wrapped in braces.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName(Arc<str>);
 
 impl LockName {
-    /// Joins a namespace and a key. The namespace is escaped, so no two pairs give one name.
+    /// Joins a namespace and a key. The namespace is escaped, so different pairs never give the same name.
     ///
     /// # Errors
     /// [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than [`MAX_KEY_BYTES`],
@@ -222,11 +223,13 @@ impl LockName {
         }
     }
 
-    /// The key as it stands, after the namespace if there is one: a name that others gave. Where all states of a lock
-    /// have to share a slot, they see to it themselves.
+    /// Uses the key as it stands, after the namespace if there is one: a name that other software defines.
+    ///
+    /// Callers that need all Redis keys of a lock in one slot have to add a hash tag themselves.
     ///
     /// # Errors
-    /// [`KeyError::Empty`] for a namespace that is empty, [`KeyError::TooLong`], [`KeyError::ReservedName`] for the name of the token counter.
+    /// [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than [`MAX_KEY_BYTES`],
+    /// [`KeyError::ReservedName`] for the name of the token counter.
     pub fn plain(namespace: Option<&str>, key: &LockKey) -> Result<Self, KeyError> {
         let name = match namespace {
             None => key.0.clone(),
@@ -249,13 +252,13 @@ impl LockName {
         }
     }
 
-    /// A name in its stored form, as a backend hears it again.
+    /// Wraps a name that is in its stored form already, as a backend receives it back.
     #[must_use]
     pub fn stored(name: &str) -> Self {
         Self(name.into())
     }
 
-    /// The stored form.
+    /// Returns the stored form.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -268,7 +271,7 @@ impl Display for LockName {
     }
 }
 
-/// Renders a key template: literal text as it stands, values escaped.
+/// Renders a key template: literal text stays as it is, values are escaped.
 #[derive(Debug)]
 pub struct KeyBuilder {
     text: String,
@@ -276,7 +279,7 @@ pub struct KeyBuilder {
 }
 
 impl KeyBuilder {
-    /// An empty key.
+    /// Creates an empty key.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -298,7 +301,7 @@ impl KeyBuilder {
         self.value(placeholder, value, true)
     }
 
-    /// Adds a value as it prints: `<arg:raw>`.
+    /// Adds a value unescaped: `<arg:raw>`.
     #[must_use]
     pub fn raw<T: KeyPart + ?Sized>(self, placeholder: &'static str, value: &T) -> Self {
         self.value(placeholder, value, false)
@@ -310,7 +313,7 @@ impl KeyBuilder {
         value: &T,
         escape: bool,
     ) -> Self {
-        // The first error stands: what comes after it is not printed.
+        // Keeps the first error: later values are not printed.
         if self.error.is_some() {
             return self;
         }
@@ -331,10 +334,10 @@ impl KeyBuilder {
         self
     }
 
-    /// The finished key.
+    /// Returns the finished key.
     ///
     /// # Errors
-    /// The first [`KeyError`] of any part, or of the whole.
+    /// The first [`KeyError`] of any part, or of the whole key.
     pub fn build(self) -> Result<LockKey, KeyError> {
         match self.error {
             Some(error) => Err(error),
@@ -349,14 +352,14 @@ impl Default for KeyBuilder {
     }
 }
 
-/// Writes a value into a key, up to the limit of a key.
+/// Writes a value into a key, up to the longest length of a key.
 struct Bounded<'a> {
     out: &'a mut String,
     escape: bool,
 }
 
 impl fmt::Write for Bounded<'_> {
-    /// Fails once the key is longer than a key may be: a `Display` that prints without end stops there.
+    /// Fails once the key exceeds the limit, which stops a `Display` that prints endlessly.
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for char in text.chars() {
             if self.out.len() > MAX_KEY_BYTES {
@@ -384,8 +387,8 @@ fn escape_char(char: char, out: &mut String) {
     }
 }
 
-/// Whether a character is not allowed in a key, because a log or a terminal shows it as nothing, as a line break, or as
-/// another order of what is around it.
+/// Whether a character is not allowed in a key because a log or a terminal displays it as nothing, as a line break, or
+/// in a way that reorders the text around it.
 #[must_use]
 pub fn is_control(char: char) -> bool {
     char.is_control()
@@ -398,14 +401,14 @@ pub fn is_control(char: char) -> bool {
         )
 }
 
-/// Whether escaping leaves this byte as it is. Any other byte, and so each separator of a template that is none of
-/// these and no `%`, never comes out of an escaped value.
+/// Whether escaping leaves this byte as it is. Any other byte except `%` never occurs in an escaped value, so a
+/// template can use it as a separator.
 #[must_use]
 pub const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-')
 }
 
-/// The percent-escaped form of a text, as it stands in a key.
+/// Returns the percent-escaped form of a text, as it stands in a key.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -434,7 +437,7 @@ mod tests {
         assert_eq!(key.unwrap().as_str(), "{a}:a%3Ab%2Fc%25d%20%C3%A9|r:w");
     }
 
-    /// Prints without end, and counts how often it was let.
+    /// Prints endlessly, and counts its writes.
     struct Endless(Cell<usize>);
     impl Display for Endless {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -455,7 +458,7 @@ mod tests {
                 true => key.raw("endless", &endless),
                 false => key.part("endless", &endless),
             };
-            // Neither is a value that follows printed, nor does it hide what was wrong first.
+            // A later value is neither printed nor does it replace the first error.
             let after = Endless(Cell::new(0));
             let refused = key.text(":").part("after", &after).build();
             let Err(KeyError::TooLong { bytes }) = refused else {
@@ -528,7 +531,7 @@ mod tests {
             let key = LockKey::new(format!("a{char}b"));
             assert_eq!(key, Err(KeyError::ControlCharacter), "{char:?}");
         }
-        // In a value they are escaped.
+        // Escaped in a value.
         assert_eq!(key("a\u{202E}b").unwrap().as_str(), "order:a%E2%80%AEb");
         assert!(LockKey::new("日本語 עברית \u{200B}").is_ok());
     }

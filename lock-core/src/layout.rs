@@ -1,25 +1,26 @@
-//! How locks are stored on a server, and what that means for their names and their waiters.
+//! How locks are stored on a server, and what the layout means for their names and their waiters.
 
 use crate::{
     key::{KeyError, LockKey, LockName},
     options::Strategy,
 };
 
-/// The namespace of a client that names none.
+/// The namespace of a client that sets none.
 const DEFAULT_NAMESPACE: &str = "lock";
 
-/// How locks are stored on a server, and under which names. Whoever shares a lock uses the same layout.
+/// How locks are stored on a server, and under which names. All services that share a lock have to use the same layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Layout {
-    /// Our own, with a queue: everything that is promised holds.
+    /// This crate's own layout, with a queue. All guarantees hold.
     #[default]
     Native,
-    /// That of Redisson's `RLock`, to share locks with JVM services: see `LockClientBuilder::layout` in `lock-runtime`.
+    /// The layout of Redisson's `RLock`, to share locks with JVM services: see `LockClientBuilder::layout` in
+    /// `lock-runtime`.
     Redisson,
 }
 
 impl Layout {
-    /// How callers wait that do not say so themselves.
+    /// The strategy of callers that do not choose one.
     #[must_use]
     pub const fn default_strategy(self) -> Strategy {
         match self {
@@ -28,21 +29,23 @@ impl Layout {
         }
     }
 
-    /// Whether callers may wait so.
+    /// Whether callers may wait by this strategy.
     #[must_use]
     pub const fn allows(self, strategy: Strategy) -> bool {
         match self {
             Self::Native => true,
-            // Redisson would take a lock that is free, whoever queued for it.
+            // Redisson takes a free lock even if others have queued for it.
             Self::Redisson => !matches!(strategy, Strategy::Handoff),
         }
     }
 
-    /// The name under which a lock is stored. Without a namespace a native lock is of the namespace `lock`, and one of
-    /// Redisson's has the name that is given to `getLock`.
+    /// Returns the name under which a lock is stored.
+    ///
+    /// Without a namespace a native lock is stored in the namespace `lock`, and a lock in Redisson's layout under
+    /// exactly the name that is passed to `getLock`.
     ///
     /// # Errors
-    /// [`KeyError`] for what cannot be stored under a name of its own.
+    /// [`KeyError`] if the key cannot be stored under a name of its own.
     ///
     /// ```
     /// # use lock_core::{key::LockKey, layout::Layout};
@@ -59,8 +62,8 @@ impl Layout {
         }
     }
 
-    /// The key in a lock's name, as its callers write it. Redisson's layout tells no namespace from a key: there it is the
-    /// whole name.
+    /// Returns the key in a lock's name, as its callers write it. Redisson's layout does not separate namespace and
+    /// key: there it returns the whole name.
     ///
     /// ```
     /// # use lock_core::{key::LockKey, layout::Layout};

@@ -1,4 +1,4 @@
-//! The time-bounded right to be inside.
+//! Leases and grants: the right to hold a lock for a limited time.
 
 use std::{
     ops::{Add, Sub},
@@ -7,42 +7,44 @@ use std::{
 
 use crate::fencing::FencingToken;
 
-/// The shortest lease: below it, one slow round trip is the whole lease.
+/// The shortest lease. A shorter one could be used up by one slow round trip.
 pub const MIN_LEASE: Duration = Duration::from_millis(10);
-/// The shortest lease that can be renewed: a third of it must leave room for a round trip.
+/// The shortest lease that can be renewed. A third of it has to leave room for a round trip.
 pub const MIN_RENEWED_LEASE: Duration = Duration::from_secs(1);
-/// The longest lease: a crashed holder blocks its key for that long.
+/// The longest lease, because a crashed holder blocks its key for that long.
 pub const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long a pushed grant stands before its owner confirms it by a renewal: it bounds the delay by a waiter that
-/// only looks alive.
+/// How long a pushed grant stands until its owner has to confirm it by a renewal. It bounds the delay that a dead
+/// waiter which still looks alive can cause.
 pub const CLAIM: Duration = Duration::from_secs(2);
 
-/// How long an offer to a waiter stands that was queued so often before: each time it missed the offer that it then had.
-/// All offers to one that is polled too rarely cost the others little more than one claim.
+/// Returns how long an offer stands for a waiter that has missed `missed` offers before.
+///
+/// The time shrinks with each missed offer, so all offers to a waiter that is polled too rarely delay the others by
+/// little more than one claim.
 #[must_use]
 pub fn claim_after(missed: u32) -> Duration {
     CLAIM / 10_u32.pow(missed.min(3))
 }
 
-/// A point on a backend's local clock, which must run while the machine is suspended.
+/// A point on a backend's local clock, which has to keep running while the machine is suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 
 impl Moment {
-    /// The clock's origin plus `since_origin`.
+    /// Returns the clock's origin plus `since_origin`.
     #[must_use]
     pub const fn new(since_origin: Duration) -> Self {
         Self(since_origin)
     }
 
-    /// The time since the clock's origin.
+    /// Returns the time since the clock's origin.
     #[must_use]
     pub const fn since_origin(self) -> Duration {
         self.0
     }
 
-    /// The time from `earlier` to here, zero if `earlier` is later.
+    /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
@@ -68,48 +70,49 @@ impl Sub<Duration> for Moment {
 /// Whether a lease is extended while the body runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// Never: the body is dropped at the lease's end.
+    /// Never. The body is dropped when the lease ends.
     Fixed,
     /// Every third of the lease, until the body ends or has run for `max_hold`.
     WhileHeld {
-        /// Renewal stops here; `None` is never.
+        /// How long to renew for; `None` sets no limit.
         max_hold: Option<Duration>,
     },
 }
 
-/// What a caller asks of a lease.
+/// The lease that a caller asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTerms {
     /// The lease time.
     pub time: Duration,
-    /// Whether it is extended.
+    /// Whether it is extended while the body runs.
     pub renewal: Renewal,
 }
 
-/// The right to be inside, as a backend gave it.
+/// A backend's permission to hold a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// Names the grant, and fences it.
+    /// Identifies the grant, and is the fencing token.
     pub token: FencingToken,
-    /// The local deadline: the backend lets nobody else in before this moment of its local clock. `None` means that
-    /// the backend itself keeps the lease until the release, so nothing has to be renewed.
+    /// The local deadline: the backend admits nobody else before this moment of its local clock. `None` means that the
+    /// backend itself keeps the lease until the release, so nothing has to be renewed.
     pub valid_until: Option<Moment>,
-    /// The validity counted from a moment known to lie before the grant. Less than the lease that was asked for when
-    /// the grant is a claim, which a renewal turns into the whole lease.
+    /// The time for which the grant is valid, counted from a moment known to lie before the grant. It is shorter than
+    /// the requested lease if the grant is a claim, which a renewal turns into the whole lease.
     pub validity: Duration,
     /// Whether the owner had to queue.
     pub queued: bool,
 }
 
 impl Grant {
-    /// What is left of the validity at `now`; `None` while the backend itself keeps the lease.
+    /// Returns the rest of the validity at `now`; `None` while the backend itself keeps the lease.
     #[must_use]
     pub fn remaining(&self, now: Moment) -> Option<Duration> {
         self.valid_until.map(|until| until.since(now))
     }
 }
 
-/// A lease time less what two clocks may drift apart in it: 0.1 %, and 1 ms for the clocks' granularity.
+/// Returns a lease time minus the possible drift between two clocks in that time: 0.1 %, and 1 ms for the granularity
+/// of the clocks.
 #[must_use]
 pub fn less_drift(lease: Duration) -> Duration {
     lease.saturating_sub(lease / 1000 + Duration::from_millis(1))

@@ -1,4 +1,4 @@
-//! What a caller may choose, and which choices make no sense.
+//! The options of a caller, and which combinations are refused.
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -11,49 +11,55 @@ use crate::{
 /// The longest `wait`.
 pub const MAX_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What becomes of a body whose lease is lost.
+/// What happens to a body whose lease is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnLost {
-    /// It is dropped at its next `.await`, and the call returns a `Lost` error.
+    /// Drops the body at its next `.await`; the call returns [`Lost`](crate::error::LockError::Lost).
     #[default]
     Cancel,
-    /// It runs on, unprotected; the loss is logged, counted and visible in the hold.
+    /// Lets the body run on, unprotected. The loss is logged, counted and visible in the hold.
     Continue,
 }
 
-/// How a caller waits for a lock that is not free. Callers that wait in different ways share one lock: a release serves
-/// those who queue first, and whoever tries takes nothing that somebody queues for.
+/// How a caller waits for a lock that is not free.
+///
+/// Callers with different strategies can share one lock: a release serves the queue first, and a try never takes a lock
+/// that somebody queues for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// It queues, and the release gives it the lock in its turn: first come, first served.
+    /// Queues. The release hands the lock on in order: first come, first served.
     #[default]
     Handoff,
-    /// It is woken by a release for which nobody queues, and tries again, in a race with all who do: no order.
+    /// Tries again when woken by a release that found nobody in the queue, in a race with all others that try. No
+    /// order.
     Notify,
-    /// It tries again and again, and sleeps in between, see [`Backoff`]: no order.
+    /// Tries again and again, and sleeps in between, see [`Backoff`]. No order.
     Spin,
 }
 
-/// When a call whose body has ended returns.
+/// When a call returns whose body has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Release {
-    /// When the server has confirmed the release, after a second at the latest: whoever hears of the result finds the
-    /// lock free, or in the hands of the next waiter.
+    /// Once the server has confirmed the release, so anyone who learns of the result finds the lock free, or with the
+    /// next waiter. Without a confirmation the call returns after one second, and the release is retried in the
+    /// background.
     #[default]
     Confirmed,
-    /// When the release is on its way: one round trip earlier. It is tried again in the background until the lease ends.
-    /// The next acquisition on the same runtime goes after it (on a Redlock once the runtime has connections of its own);
-    /// somebody else who hears of the result may find the lock taken for as long as the release takes.
+    /// Once the release is on its way: one round trip earlier. It is retried in the background until the lease ends.
+    ///
+    /// The next acquisition on the same runtime is sent after the release (on a Redlock only once the runtime has
+    /// connections of its own). Anyone else who learns of the result may find the lock taken until the release is done.
     Background,
 }
 
-/// How long a caller that spins sleeps between two tries: twice as long each time, less up to a half by chance.
+/// How long a spinning caller sleeps between two tries. The pause doubles after each try, and a random part of up to
+/// half of it is taken off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Backoff {
-    /// After the first try: 1 ms.
+    /// The pause after the first try: 1 ms by default.
     pub first: Duration,
-    /// At most: 128 ms.
+    /// The longest pause: 128 ms by default.
     pub most: Duration,
 }
 
@@ -67,7 +73,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// How long to sleep after this many failed tries. `chance` is any number, whose bits are random.
+    /// Returns the pause after this many failed tries. `chance` is a number with random bits.
     #[must_use]
     pub fn pause(self, failed: u32, chance: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(failed.saturating_sub(1));
@@ -76,20 +82,20 @@ impl Backoff {
     }
 }
 
-/// The choices of one call; what is `None` comes from the client's defaults.
+/// The options of one call. A field that is `None` takes the client's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LockOptions {
-    /// How long the acquisition may take, end to end; zero is one attempt.
+    /// How long the acquisition may take, end to end; zero makes one attempt.
     pub wait: Option<Duration>,
-    /// The lease time. Given without `renew`, the lease is fixed.
+    /// The lease time. Without `renew`, an explicit lease is fixed.
     pub lease: Option<Duration>,
-    /// Whether the lease is renewed while the body runs. `None`: only if `lease` is `None` too.
+    /// Whether the lease is renewed while the body runs. `None` renews only if `lease` is `None` too.
     pub renew: Option<bool>,
     /// How long a body may run before its renewal stops.
     pub max_hold: Option<Duration>,
-    /// What becomes of the body at a loss.
+    /// What happens to the body at a loss.
     pub on_lost: OnLost,
-    /// How long the lock stays taken at least, even if the body is quicker; zero by default.
+    /// How long the lock stays taken at least, even if the body ends earlier; zero by default.
     pub hold_at_least: Duration,
     /// How to wait.
     pub strategy: Option<Strategy>,
@@ -97,20 +103,20 @@ pub struct LockOptions {
     pub release: Option<Release>,
 }
 
-/// The values for what a call leaves open.
+/// The values of options that a call leaves unset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Defaults {
     /// How long an acquisition may take: 3 s.
     pub wait: Duration,
-    /// The lease time, renewed every third: 30 s.
+    /// The lease time: 30 s, renewed every third.
     pub lease: Duration,
-    /// How to wait; `None`: as the layout has it, by handoff in the native one.
+    /// How to wait. `None` uses the layout's default, which is handoff in the native layout.
     pub strategy: Option<Strategy>,
-    /// How to spin, where a call does.
+    /// The pauses of calls that spin.
     pub backoff: Backoff,
     /// When calls return: once their release is confirmed.
     pub release: Release,
-    /// How the locks are stored: the native way.
+    /// How the locks are stored: in the native layout.
     pub layout: Layout,
 }
 
@@ -127,44 +133,44 @@ impl Default for Defaults {
     }
 }
 
-/// Choices that were checked and completed.
+/// Options that are complete and checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     /// How long the acquisition may take.
     pub wait: Duration,
-    /// What is asked of the lease.
+    /// The lease time, and whether it is renewed.
     pub lease: LeaseTerms,
-    /// What becomes of the body at a loss.
+    /// What happens to the body at a loss.
     pub on_lost: OnLost,
-    /// How long the lock stays taken at least, even if the body is quicker.
+    /// How long the lock stays taken at least, even if the body ends earlier.
     pub hold_at_least: Duration,
     /// How to wait.
     pub strategy: Strategy,
-    /// How to spin, if that is how.
+    /// The pauses, if the caller spins.
     pub backoff: Backoff,
     /// When the call returns.
     pub release: Release,
 }
 
-/// Why choices are refused. Nothing was sent, the body was not run.
+/// Why options are refused. Nothing was sent, and the body did not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionsError {
     /// The lease is shorter than [`MIN_LEASE`].
     LeaseTooShort,
-    /// A lease that is to be renewed is shorter than [`MIN_RENEWED_LEASE`].
+    /// A renewed lease is shorter than [`MIN_RENEWED_LEASE`].
     RenewedLeaseTooShort,
     /// The lease is longer than [`MAX_LEASE`].
     LeaseTooLong,
     /// The wait is longer than [`MAX_WAIT`].
     WaitTooLong,
-    /// `max_hold` ends a renewal, and a fixed lease has none.
+    /// `max_hold` ends a renewal, but a fixed lease is not renewed.
     MaxHoldWithoutRenewal,
-    /// `hold_at_least` is longer than the lease that was asked for, or than any lease may be.
+    /// `hold_at_least` is longer than the requested lease, or than [`MAX_LEASE`].
     HoldAtLeastAboveLease,
-    /// A caller that spins would sleep for no time at all, or for more at first than at most.
+    /// The first pause of a caller that spins is zero, or longer than the longest pause.
     BackoffOutOfRange,
-    /// Who waits by handoff queues, and the client's locks are stored in a layout without a queue.
+    /// The strategy is handoff, and the layout of the client's locks has no queue.
     NoQueue,
 }
 
@@ -215,12 +221,12 @@ impl Error for OptionsError {
 }
 
 impl LockOptions {
-    /// Completes the choices from the client's defaults.
+    /// Fills in the client's defaults, and checks the result.
     ///
     /// # Errors
-    /// [`OptionsError`] where choices are out of range or contradict each other.
+    /// [`OptionsError`] if options are out of range or contradict each other.
     pub fn complete(&self, defaults: &Defaults) -> Result<Terms, OptionsError> {
-        // Servers count milliseconds: less is one attempt, as zero.
+        // Servers count in milliseconds, so a shorter wait is a single attempt, like zero.
         let wait = self.wait.unwrap_or(defaults.wait);
         let wait = if wait < Duration::from_millis(1) {
             Duration::ZERO
@@ -246,7 +252,7 @@ impl LockOptions {
             (false, Some(_)) => return Err(OptionsError::MaxHoldWithoutRenewal),
             (false, None) => Renewal::Fixed,
         };
-        // A lease that nobody asked for is extended as far as that takes.
+        // A lease that the caller did not ask for is extended as far as `hold_at_least` needs.
         if self.hold_at_least > self.lease.unwrap_or(MAX_LEASE) {
             return Err(OptionsError::HoldAtLeastAboveLease);
         }

@@ -1,14 +1,16 @@
-//! Who acquires.
+//! The identity of an acquisition.
 
 use std::{fmt, str::FromStr};
 
-/// The identity of one acquisition, made before anything is sent: a retry with the same owner is the same
-/// acquisition, two calls are never one owner. Written as 32 hexadecimal digits.
+/// The identity of one acquisition, chosen before anything is sent.
+///
+/// A retry with the same owner is the same acquisition, and no two calls share an owner. It is written as 32
+/// hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(u128);
 
 impl OwnerId {
-    /// Wraps 128 bits that the caller drew at random (a version 4 UUID).
+    /// Wraps 128 random bits, such as a version 4 UUID.
     #[must_use]
     pub const fn from_u128(bits: u128) -> Self {
         Self(bits)

@@ -1,4 +1,4 @@
-//! First stage: what stands in the attribute's parentheses becomes [`Args`].
+//! First stage: parses the attribute's arguments into [`Args`].
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::{
     value::{self, OnBusy},
 };
 
-/// The options of one attribute. What a mistake spoiled is absent.
+/// The options of one attribute. An option with a mistake is absent.
 pub(crate) struct Args {
     pub(crate) key: Option<Keys>,
     pub(crate) wait: Option<Length>,
@@ -39,24 +39,24 @@ pub(crate) struct Args {
     pub(crate) client: Option<Expr>,
     pub(crate) namespace: Option<LitStr>,
     pub(crate) guard: Option<Ident>,
-    /// Where the expansion finds lock-runtime.
+    /// The path of lock-runtime in the expansion.
     pub(crate) root: Path,
 }
 
-/// What names the locks.
+/// The names of the locks.
 pub(crate) enum Keys {
     One(Key),
     Several(Vec<Key>),
 }
 
-/// A key, parsed. Its errors point at the literal, for a part of a literal has no span of its own.
+/// A parsed key. Its errors point at the whole literal, because a part of a literal has no span of its own.
 pub(crate) struct Key {
     pub(crate) literal: LitStr,
     pub(crate) pieces: Vec<Piece>,
 }
 
 impl Args {
-    /// Reads all options, also past a mistake.
+    /// Reads all options, and goes on after a mistake.
     pub(crate) fn read(tokens: TokenStream, mistakes: &mut Mistakes) -> Self {
         let mut args = Self {
             key: None,
@@ -85,12 +85,12 @@ impl Args {
             Ok(())
         };
         match read.parse2(tokens) {
-            // What was not read was reported where it stands.
+            // If there are mistakes already, the unread tokens are part of one of them.
             Err(error) if mistakes.is_empty() => mistakes.add_at(error.span(), error),
             _ => {}
         }
         let named = |name: &str| seen.iter().any(|seen| seen == name);
-        // An unknown option may have been meant as the key, so it alone is reported.
+        // Reported only if there is no other mistake, because an unknown option may have been meant as the key.
         if !named("key") && !named("keys") && mistakes.is_empty() {
             mistakes.add_at(
                 Span::call_site(),
@@ -160,12 +160,12 @@ impl Args {
         }
     }
 
-    /// Refuses literals that contradict each other or a limit. The rules are lock-core's, which are applied again at
-    /// run time to what only exists there.
+    /// Refuses literals that contradict each other or exceed a limit. The rules are those of lock-core, which applies
+    /// them again at run time to values that are known only then.
     fn agree(&mut self, mistakes: &mut Mistakes) {
         let mut options = LockOptions {
             wait: self.wait.as_ref().and_then(Length::known),
-            // A value that is not known here lies within the limits, or is refused later.
+            // A lease whose value is unknown here is assumed to be within the limits. It is checked later.
             lease: self
                 .lease
                 .as_ref()
@@ -178,14 +178,14 @@ impl Args {
             on_lost: OnLost::Cancel,
             strategy: None,
             release: None,
-            // Against a lease whose value is not known here, it is checked at run time.
+            // Checked at run time if the value of the lease is unknown here.
             hold_at_least: match &self.lease {
                 Some(Length::Value(_)) => None,
                 _ => self.hold_at_least.as_ref().and_then(Length::known),
             }
             .unwrap_or_default(),
         };
-        // Each refusal takes the refused value away, so the next round finds the next mistake.
+        // Each round removes the refused value, so that the next round finds the next mistake.
         while let Err(error) = options.complete(&Defaults::default()) {
             let refused = match error {
                 OptionsError::WaitTooLong => {

@@ -10,12 +10,12 @@ use crate::{mistakes::Mistakes, value};
 
 pub(crate) enum Length {
     Literal(Duration, LitStr),
-    /// Its value exists only when the user's crate is compiled, or runs.
+    /// A value that is known only when the user's crate is compiled or runs.
     Value(Expr),
 }
 
 impl Length {
-    /// The value, if the macro can see it.
+    /// Returns the value, if the macro knows it.
     pub(crate) fn known(&self) -> Option<Duration> {
         match self {
             Self::Literal(duration, _) => Some(*duration),
@@ -23,7 +23,7 @@ impl Length {
         }
     }
 
-    /// What the user wrote.
+    /// Returns the tokens that the user wrote.
     pub(crate) fn tokens(&self) -> &dyn ToTokens {
         match self {
             Self::Literal(_, literal) => literal,
@@ -31,6 +31,8 @@ impl Length {
         }
     }
 
+    /// Generates the duration, with a check for a constant.
+    ///
     /// ```text
     /// "5s"                ⇒  ::core::time::Duration::new(5u64, 0u32)
     /// limits::WAIT        ⇒  { const __CHECKED: ::core::time::Duration = ROOT::__private::v1::wait(limits::WAIT); __CHECKED }
@@ -38,11 +40,12 @@ impl Length {
     /// self.config.wait    ⇒  self.config.wait
     /// ```
     ///
-    /// `option` is the path of the constant function that checks one. An item cannot name a generic type, and what it
-    /// cannot name is checked only where the function is used.
+    /// `option` is the path of the constant function that checks the value. A `const` item cannot refer to the generics
+    /// of the function or to `Self`. Such a constant is therefore checked in a `const` block, which is evaluated only
+    /// where the function is used.
     pub(crate) fn expand(&self, option: &TokenStream) -> TokenStream {
         let span = Span::mixed_site().located_at(self.tokens().span());
-        // What it refuses is reported where the option's value stands.
+        // Gives compile errors of the check the span of the option's value.
         let option = option.clone().into_iter().map(|mut token| {
             token.set_span(token.span().located_at(span));
             token
@@ -65,13 +68,13 @@ impl Length {
     }
 }
 
-/// Whether the path is written as that of a constant: `limits::WAIT`.
+/// Whether the path looks like a constant: `limits::WAIT`.
 fn is_constant(path: &ExprPath) -> bool {
     let last = path.path.segments.last().map(|last| last.ident.to_string());
     last.is_some_and(|name| name.contains(char::is_uppercase) && !name.contains(char::is_lowercase))
 }
 
-/// Whether the path is written as one of an associated constant: `Self::WAIT`.
+/// Whether the path looks like an associated constant: `Self::WAIT`.
 fn is_of_a_type(path: &ExprPath) -> bool {
     let segments = &path.path.segments;
     let owner = segments
@@ -129,7 +132,7 @@ pub(crate) fn read(name: &Ident, value: &Expr, mistakes: &mut Mistakes) -> Optio
     }
 }
 
-/// Whether the form of an expression leaves its type open.
+/// Whether an expression of this form can have the type `Duration`.
 fn can_be_duration(value: &Expr) -> bool {
     match value {
         Expr::Lit(_) | Expr::Range(_) | Expr::Closure(_) | Expr::Array(_) | Expr::Tuple(_) => false,
@@ -139,7 +142,7 @@ fn can_be_duration(value: &Expr) -> bool {
     }
 }
 
-/// The duration that was meant by a number with another word for its unit.
+/// Returns the duration that was probably meant, if the number has another name for its unit.
 fn meant(text: &str) -> Option<String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

@@ -1,10 +1,12 @@
-//! After a mistake: the errors, beside the item as it was, so that what uses it is not reported too.
+//! The expansion after a mistake: the errors, and the unchanged item, so that its uses are not reported as errors too.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::quote;
 
 use crate::{attribute_args::Args, expand};
 
+/// Appends the errors to the item.
+///
 /// ```text
 /// // before
 /// #[distributed_lock(kye = "order:<id>", guard = hold)]
@@ -19,11 +21,11 @@ use crate::{attribute_args::Args, expand};
 pub(crate) fn expand(item: TokenStream, args: &Args, errors: &syn::Error) -> TokenStream {
     let item = with_guard(item, args);
     let errors = errors.to_compile_error();
-    // What the key uses is not unused.
+    // A variable that only the key uses must not be reported as unused.
     quote!(#[allow(unused_variables)] #item #errors)
 }
 
-/// Binds the guard, for the body names it; unless it hides an argument, which the body means then.
+/// Binds the guard, because the body names it. If an argument has the same name, the body means the argument.
 fn with_guard(item: TokenStream, args: &Args) -> TokenStream {
     let Some(guard) = &args.guard else {
         return item;
@@ -45,7 +47,7 @@ fn with_guard(item: TokenStream, args: &Args) -> TokenStream {
     trees.into_iter().collect()
 }
 
-/// Whether the word stands among the tokens.
+/// Whether the word occurs among the tokens.
 fn names(trees: &[TokenTree], word: &str) -> bool {
     trees.iter().any(|tree| match tree {
         TokenTree::Ident(name) => name == word,

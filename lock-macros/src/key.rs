@@ -1,4 +1,4 @@
-//! The placeholders of a key against the arguments of its function: what is named, and what may be.
+//! Resolves the placeholders of a key against the arguments of its function.
 
 use lock_core::advice::advised;
 use proc_macro2::{Span, TokenStream};
@@ -15,7 +15,7 @@ use crate::{
     types::{last_segment, ungrouped},
 };
 
-/// A piece of a key whose values are known.
+/// A piece of a key whose placeholder is resolved.
 pub(crate) enum Part<'a> {
     Text(&'a str),
     Value {
@@ -24,7 +24,7 @@ pub(crate) enum Part<'a> {
     },
 }
 
-/// Whose value, or whose field's.
+/// The argument that a placeholder refers to.
 pub(crate) enum Source<'a> {
     Receiver(&'a Receiver),
     Argument(&'a Argument),
@@ -47,7 +47,7 @@ impl<'a> ResolvedKeys<'a> {
         }
     }
 
-    /// The arguments that the keys use.
+    /// Returns the arguments that the keys use.
     pub(crate) fn used(&self) -> Vec<Ident> {
         match self {
             Self::One(key) => key.used(),
@@ -55,7 +55,7 @@ impl<'a> ResolvedKeys<'a> {
         }
     }
 
-    /// Renders one key, an array of them, or as many as lists have items.
+    /// Renders one key, an array of keys, or as many keys as the lists have items.
     ///
     /// ```text
     /// ["cart:<cart>", "item:<ids..>"]
@@ -96,7 +96,7 @@ pub(crate) struct Resolved<'a> {
 }
 
 impl Source<'_> {
-    /// The argument's name where the key is rendered.
+    /// Returns the argument's name at the point where the key is rendered.
     fn name(&self) -> Option<&Ident> {
         match self {
             Self::Receiver(_) => None,
@@ -107,7 +107,7 @@ impl Source<'_> {
 }
 
 impl<'a> Resolved<'a> {
-    /// Finds what the key names, and reports each placeholder that names nothing.
+    /// Resolves the placeholders, and reports each that refers to nothing.
     fn read(key: &'a Key, arguments: &'a Arguments, mistakes: &mut Mistakes) -> Self {
         let mut parts = Vec::new();
         for piece in &key.pieces {
@@ -133,7 +133,7 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// The arguments that the key uses.
+    /// Returns the arguments that the key uses.
     fn used(&self) -> Vec<Ident> {
         let sources = self.parts.iter().filter_map(|part| match part {
             Part::Value { source, .. } => source.name(),
@@ -162,7 +162,7 @@ impl<'a> Resolved<'a> {
         quote!(#private::key() #(#parts)* .build())
     }
 
-    /// The placeholder that stands for the items of a list, and whose they are.
+    /// Returns the placeholder that stands for the items of a list, and the list's argument.
     fn list(&self) -> Option<(&'a Placeholder, &Source<'a>)> {
         self.parts.iter().find_map(|part| match part {
             Part::Value {
@@ -173,7 +173,7 @@ impl<'a> Resolved<'a> {
         })
     }
 
-    /// Iterates over a list by reference, whatever its type.
+    /// Generates an iterator over a list by reference, for a list of any type.
     ///
     /// ```text
     /// {
@@ -196,8 +196,8 @@ impl<'a> Resolved<'a> {
         }}
     }
 
-    /// A part of a key is reported where its type stands; for a field or a part of a pattern that is written elsewhere,
-    /// at the literal.
+    /// Returns the span for errors about a part of the key: the argument's type, or the literal for a field or a name
+    /// in a pattern, whose types are written elsewhere.
     fn place(&self, placeholder: &Placeholder, source: &Source<'_>) -> Span {
         match source {
             Source::Argument(argument) if placeholder.fields.is_empty() => argument.ty.span(),
@@ -219,7 +219,7 @@ impl<'a> Resolved<'a> {
         quote_spanned!(generated=> .#method(#written, #value))
     }
 
-    /// Borrows a value. Its name is the user's own, for its hygiene.
+    /// Borrows a value. The name keeps the user's hygiene.
     fn reference(&self, placeholder: &Placeholder, source: &Source<'_>) -> TokenStream {
         let place = self.place(placeholder, source);
         let mut name = match source {
@@ -228,7 +228,7 @@ impl<'a> Resolved<'a> {
             Source::Part(_, name) => (*name).clone(),
         };
         name.set_span(name.span().located_at(place));
-        // A part is a reference already.
+        // A name in a lent pattern is a reference already.
         if let Source::Part(argument, _) = source
             && argument.is_lent()
             && placeholder.fields.is_empty()
@@ -240,14 +240,14 @@ impl<'a> Resolved<'a> {
         quote_spanned!(generated=> &#name #(.#fields)*)
     }
 
-    /// A field of the user's type. Its place is the macro's, or rustc would offer to write another field there, in place
-    /// of the literal.
+    /// Returns a field of the user's type. It has a macro-generated span, because otherwise rustc would suggest
+    /// replacing the literal by the name of another field.
     fn member(&self, field: &str) -> Member {
         let place = Span::mixed_site().located_at(self.literal);
         match field.parse() {
             Ok(index) => Member::Unnamed(Index { index, span: place }),
             Err(_) => {
-                // A keyword can only name a field as a raw identifier.
+                // A keyword can name a field only as a raw identifier.
                 let plain = syn::parse_str::<Ident>(field).is_ok_and(|name| name == field);
                 let name = field.trim_start_matches("r#");
                 Member::Named(match plain && name == field {
@@ -259,7 +259,7 @@ impl<'a> Resolved<'a> {
     }
 }
 
-/// The name of one item of a list.
+/// Returns the generated name of one item of a list.
 fn item(place: Span) -> Ident {
     Ident::new("__item", Span::mixed_site().located_at(place))
 }
@@ -353,7 +353,7 @@ fn unknown(placeholder: &Placeholder, arguments: &Arguments) -> String {
     }
 }
 
-/// Whether the tokens tell that this is an `Option`, also behind references.
+/// Whether the tokens show that this is an `Option`, possibly behind references.
 fn is_option(ty: &Type) -> bool {
     match ungrouped(ty) {
         Type::Reference(reference) => is_option(&reference.elem),

@@ -1,10 +1,11 @@
 //! The attribute of `lock-runtime`. Depend on that crate, which re-exports it as `lock_runtime::distributed_lock`.
 //!
-//! The modules are the stages of one expansion: `attribute_args` and `template` read the attribute, `signature` the function;
-//! `key` finds what the placeholders name, `expand` writes the locked function, `fallback` what is left of it after a
-//! mistake.
+//! The modules are the stages of one expansion. `attribute_args` and `template` parse the attribute, `signature` parses
+//! the function, `key` resolves the placeholders, and `expand` generates the locked function. After a mistake
+//! `fallback` generates what keeps the rest of the crate compiling.
 
-// `lock-fuzz` compiles these files as an ordinary library, which can export the checks and has no `proc_macro`.
+// `lock-fuzz` compiles these files as an ordinary library, because only such a crate can export the checks. It has no
+// `proc_macro`.
 #[cfg(not(fuzzing))]
 use proc_macro::TokenStream;
 
@@ -38,122 +39,130 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// }
 /// ```
 ///
-/// The function returns a `Result` whose error type is `From<lock_runtime::LockError>`: a lock that is busy, lost or
-/// out of reach becomes that error, and the body is never run without the lock.
+/// The function returns a `Result` whose error type is `From<lock_runtime::LockError>`. A lock that is busy, lost or
+/// unreachable becomes that error. The body never runs without the lock.
 ///
 /// # Options
 ///
 /// | option | meaning | if absent |
 /// |---|---|---|
-/// | `key = "order:<id>"` | the lock's name; this or `keys` is needed | |
+/// | `key = "order:<id>"` | the lock's name; either this or `keys` is required | |
 /// | `keys = ["account:<from>", "account:<to>"]` | several locks, all of which are held while the body runs | |
-/// | `keys = "item:<ids..>"` | a lock for each item of a list, also inside `keys = [...]` | |
+/// | `keys = "item:<ids..>"` | one lock for each item of a list, also inside `keys = [...]` | |
 /// | `wait = "5s"` | how long to wait for the lock; `"0s"` tries once | the client's, 3 s |
-/// | `lease = "30s"` | a fixed lease: at its end the body is dropped | the client's, 30 s, renewed every third |
+/// | `lease = "30s"` | a fixed lease: the body is dropped when it ends | the client's, 30 s, renewed every third |
 /// | `renew = true` | renews an explicit lease while the body runs | only an absent `lease` is renewed |
-/// | `max_hold = "10m"` | the renewal stops here; the body is dropped at the end of the lease that then runs | no end |
-/// | `hold_at_least = "10s"` | the lock stays taken so long from the grant, however quick the body is | free at once |
-/// | `on_busy = skip` | a call whose lock is busy returns `Ok(None)`, of a `Result<Option<T>, E>` | `error` |
-/// | `on_busy = fallback(path)` | it calls this `async fn` instead, with the same arguments, `self` first, and the `LockError` | `error` |
-/// | `on_lost = continue` | a body whose lease is lost runs on | `cancel`: it is dropped at its next `.await` |
-/// | `map_err = PayError::Lock` | a function that makes the error type of a `LockError`, by its path or as a closure that captures nothing | `From<LockError>` |
+/// | `max_hold = "10m"` | renewal stops after this time; the body is dropped at the end of the lease that then runs | no limit |
+/// | `hold_at_least = "10s"` | the lock stays taken for this long from the grant, even if the body ends earlier | free at once |
+/// | `on_busy = skip` | a call whose lock is busy returns `Ok(None)`; the function returns `Result<Option<T>, E>` | `error` |
+/// | `on_busy = fallback(path)` | a call whose lock is busy calls this `async fn` instead, with the same arguments (`self` first) and the `LockError` | `error` |
+/// | `on_lost = continue` | the body runs on if its lease is lost | `cancel`: the body is dropped at its next `.await` |
+/// | `map_err = PayError::Lock` | a function from `LockError` to the error type: a path, or a closure that captures nothing | `From<LockError>` |
 /// | `client = self.locks` | an expression for the `LockClient` | the task's scoped client, else the installed one |
-/// | `namespace = "shop"` | sets keys of services apart | the client's |
-/// | `guard = hold` | a name under which the body finds its hold: `hold.token()`, `hold.remaining()`, `hold.lost()`; with `keys` one hold for each, `hold[0].token()` | |
-/// | `crate = ::locks` | the path of `lock-runtime`, if it was renamed | `::lock_runtime` |
+/// | `namespace = "shop"` | separates the keys of different services | the client's |
+/// | `guard = hold` | the name by which the body accesses its hold: `hold.token()`, `hold.remaining()`, `hold.lost()`; with `keys` one hold for each key, `hold[0].token()` | |
+/// | `crate = ::locks` | the path of `lock-runtime`, if it is renamed | `::lock_runtime` |
 /// | `strategy = notify`, `strategy = spin` | how to wait, see below | the client's, `handoff` |
-/// | `release = background` | the value returns when the release is on its way, one round trip earlier: see below | the client's, `confirmed` |
-/// | `mode = exclusive` | the default; no others are supported yet | |
+/// | `release = background` | the call returns once the release is on its way, one round trip earlier: see below | the client's, `confirmed` |
+/// | `mode = exclusive` | the only mode so far | `exclusive` |
 ///
 /// A duration is a whole number with a unit (`us`, `ms`, `s`, `m`, `h`, `d`) in quotes, or an expression of type
-/// `Duration`: `limits::WAIT`, `self.config.wait`, an argument, a call. The expression is evaluated at each call, before
-/// the lock is asked for. A wait lasts 24 hours at most, a lease from 10 ms to 24 hours. A literal or a constant out of
-/// range does not compile (`Self::WAIT`, where the function is used); another value is `LockError::InvalidOptions` when the call
-/// runs. A path counts as a constant if its name is written in capitals.
+/// `Duration`: `limits::WAIT`, `self.config.wait`, an argument, a call. The expression is evaluated at each call,
+/// before the lock is requested.
 ///
-/// A nested call that enters its own lock again extends the lease of the hold first, if that ends earlier. The later
-/// deadline stays when the nested call has left, because no lease is ever shortened; the renewal of a nested call ends
-/// with that call. So a call without a `lease` leaves up to 30 s to an enclosing call with `lease = "1s"`.
+/// A wait is at most 24 hours. A lease is from 10 ms to 24 hours, and from 1 s if it is renewed. A literal or a constant
+/// out of range is a compile error (for `Self::WAIT` where the function is used). Any other value out of range is
+/// `LockError::InvalidOptions` when the call runs. A path counts as a constant if its name is written in capitals.
+///
+/// If a nested call re-enters its own lock, and the lease of the hold ends earlier than the nested call asks for, the
+/// nested call first extends that lease. The later deadline remains after the nested call has ended, because no lease
+/// is ever shortened. The renewal of a nested call ends with that call. For example, a nested call without a `lease`
+/// leaves up to 30 s to an enclosing call with `lease = "1s"`.
 ///
 /// # Keys
 ///
-/// | in the key | stands for |
+/// | in the key | meaning |
 /// |---|---|
 /// | `<arg>` | the argument's value, percent-escaped to `[A-Za-z0-9._~-]` |
 /// | `<arg.field.0>`, `<self.field>` | a field of it |
-/// | `<id>` for `Path(id): Path<u64>` | what a pattern binds |
-/// | `<arg:raw>` | the value as it prints |
-/// | `<arg..>`, `<arg.field..>` | each item of a list, in a key of its own: see [several keys](#several-keys) |
+/// | `<id>` for `Path(id): Path<u64>` | a name that a pattern binds |
+/// | `<arg:raw>` | the value without escaping |
+/// | `<arg..>`, `<arg.field..>` | each item of a list, with one key for each: see [several keys](#several-keys) |
 /// | `<<`, `>>` | a literal `<`, `>` |
-/// | `{…}` | itself: a Redis Cluster hash tag, as in `"{order:<id>}:pay"` |
+/// | `{…}` | a Redis Cluster hash tag, kept as it is: `"{order:<id>}:pay"` |
 ///
-/// A value is anything that is `Display`, except an `Option` or `()`: absent values would share one lock. Between two
-/// placeholders stands a character that no escaped value has, such as `:` or `/`, so different arguments never
-/// give one key, unless they print alike, or `:raw` leaves the escaping out. A key needs no placeholder: `key = "nightly-report"`.
+/// A value is of any type that is `Display`, except `Option` and `()`, because absent values would all share one lock.
+/// Two placeholders have to be separated by a character that no escaped value contains, such as `:` or `/`. Different
+/// arguments therefore never give the same key, unless they print alike or `:raw` turns the escaping off. A key needs
+/// no placeholder: `key = "nightly-report"`.
 ///
 /// # Several keys
 ///
-/// `keys` are sorted and freed of duplicates when the call runs, so that `transfer(1, 2)` and `transfer(2, 1)` take their
-/// locks in the same order and never wait for each other. All are taken in one step if all are free; else one after the
-/// other, within one `wait`: what is had is kept meanwhile, and a fixed lease begins when the last one is had. If a lock is
-/// lost before the last one is had, the call starts over within its `wait`.
+/// The call sorts its `keys` and removes duplicates, so `transfer(1, 2)` and `transfer(2, 1)` take their locks in the
+/// same order and never wait for each other. If all locks are free, they are taken in one step. Otherwise they are
+/// taken one after the other, within one `wait`: locks taken so far stay held in the meantime, and a fixed lease begins
+/// when the last lock is taken. If a lock is lost before the last one is taken, the call starts over within its `wait`.
 /// `wait = "0s"` takes all or none. The loss of one lock ends the body.
 ///
-/// `<ids..>` stands for each item of a list: an argument, or a field of one, that is a slice, an array, a `Vec` or anything
-/// else that can be iterated over by reference, with items that are `Display`. `keys = "item:<ids..>"` takes a lock for
-/// each item, and a key has one such list at most. With `guard = hold` the holds are in the order of the keys, then of the
-/// items; two items that give one key are one lock, whose hold stands at both places. A call whose lists leave no key
-/// at all is `LockError::InvalidKey` with `KeyError::NoKeys`, and its body does not run.
+/// `<ids..>` stands for each item of a list. The list is an argument, or a field of one: a slice, an array, a `Vec` or
+/// any other type that can be iterated over by reference, with items that are `Display`. `keys = "item:<ids..>"` takes
+/// one lock for each item. A key has at most one such list. With `guard = hold` the holds are in the order of the keys,
+/// then of the items. Two items that give the same key are one lock, whose hold appears at both positions. If the lists
+/// leave no key at all, the call fails with `LockError::InvalidKey` and `KeyError::NoKeys`, and its body does not run.
 ///
-/// Nested calls keep the order too. Where a call with several keys encloses or is nested, a lock that stands before one
-/// that is held already is tried once, and the call is `Busy` if it is not free: waiting for it could deadlock. Nested
-/// calls with one key each may stand in any order; there `wait` bounds a deadlock.
+/// Nested calls keep this order too. If the nested or the enclosing call has several keys, a lock that sorts before a
+/// held one is tried only once. If it is not free, the call is `Busy`, because waiting could deadlock. Nested calls
+/// with one key each may take their locks in any order; there `wait` bounds a deadlock.
 ///
-/// # Busy, and at least
+/// # Busy locks and minimum holds
 ///
-/// `on_busy` is about `LockError::Busy` alone: a lock that cannot be reached, or is lost, is an error all the same. With
-/// a `fallback` the body is built only after the grant, so that either of the two gets the arguments, and nothing is
+/// `on_busy` applies only to `LockError::Busy`. A lock that is unreachable or lost is still an error. With a `fallback`
+/// the body is built only after the grant, so the arguments move into either the body or the fallback, and nothing is
 /// cloned.
 ///
-/// `hold_at_least` is for jobs that several machines start at about the same time: the value returns at once, and nobody
-/// repeats the job until that time is over. It counts from the grant, and holds for a body that returned, be it an `Err`; a
-/// body that panics, is dropped or loses its lease frees the lock at once.
+/// `hold_at_least` is for jobs that several machines start at about the same time. The call returns at once, and nobody
+/// repeats the job until that time is over. The time counts from the grant, and applies if the body returns, also with
+/// an `Err`. If the body panics, is dropped or loses its lease, the lock is free at once.
 ///
 /// # How to wait
 ///
-/// | strategy | a caller whose lock is not free | order | commands for each acquisition that waits |
+/// | strategy | what a caller does if the lock is not free | order | commands for each acquisition that waits |
 /// |---|---|---|---|
-/// | `handoff` | queues, and the release gives it the lock | first come, first served | 2 at most, far fewer where many of a process wait; one more if it holds for over 100 ms |
-/// | `notify` | is woken by a release for which nobody queues, one caller of each process, and tries again | none | about 3 for each process that waits |
-/// | `spin` | tries again and again, after 1 to 128 ms that double, less up to a half by chance | none | as many as it takes |
+/// | `handoff` | queues; the release hands it the lock | first come, first served | at most 2, far fewer if many callers of a process wait; one more for a hold of over 100 ms |
+/// | `notify` | tries again when woken by a release that found nobody in the queue, which wakes one caller of each process | none | about 3 for each process that waits |
+/// | `spin` | tries again and again, after pauses that double from 1 to 128 ms, with a random part of up to half taken off | none | one for each try |
 ///
-/// Callers with different strategies share one lock: a release serves those who queue first, and no try takes a lock that
-/// somebody queues for. So `notify` and `spin` can starve where others queue.
+/// Callers with different strategies can share one lock. A release serves the queue first, and a try never takes a lock
+/// that somebody queues for. So callers with `notify` or `spin` can starve while others queue.
 ///
-/// # When the value returns
+/// # When the call returns
 ///
-/// By default when the server has confirmed the release, so that whoever hears of the result finds the lock free, or with
-/// the next waiter. With `release = background` when the release is on its way: one round trip earlier. It is tried again
-/// until the lease ends. The runtime's next acquisition goes after it, on the same connection; but somebody else who hears of the
-/// result at once may find the lock taken for a moment, and a `wait = "0s"` of theirs be `Busy`.
+/// By default the call returns once the server has confirmed the release, so anyone who learns of the result finds the
+/// lock free, or with the next waiter. Without a confirmation the call returns after one second, and the release is
+/// retried in the background.
 ///
-/// # Where it stands
+/// With `release = background` the call returns once the release is on its way, one round trip earlier. The release is
+/// retried until the lease ends. The runtime's next acquisition comes after the release, because both use the same
+/// connection. Anyone else who learns of the result at once may find the lock taken for a moment, and a call with
+/// `wait = "0s"` may be `Busy`.
 ///
-/// On an `async fn`: a free one, a method with any receiver, a trait's default body; with generics, lifetimes, and
-/// patterns as arguments. On a method under `#[async_trait]`, and on any function that ends in
-/// `Box::pin(async move { … })`, also if its return type is an alias. Above `#[tokio::main]` and `#[tokio::test]`, where
-/// it needs a `client = …` of its own.
+/// # Supported functions
 ///
-/// `#[tracing::instrument]` with any of its options may stand below: its span covers the waiting too, and its `err` and
-/// `ret` tell of a lock that failed. Above, it covers the body alone. Below, an argument whose pattern has one name goes by that
-/// name as a whole: with `Path(id): Path<u64>`, `skip(id)` and `fields(order = id.0)`. One with more names has none there;
-/// `skip_all` leaves it out.
+/// The attribute supports any `async fn`: a free function, a method with any receiver, a trait's default body, with
+/// generics, lifetimes, and patterns as arguments. It also supports methods under `#[async_trait]`, and functions that
+/// end in `Box::pin(async move { … })`, even if their return type is an alias. It can stand above `#[tokio::main]` and
+/// `#[tokio::test]`, where it needs its own `client = …`.
 ///
-/// Options name what a pattern binds: with `State(app): State<App>` and `Path((user, id)): Path<(u64, u64)>` the handler
-/// of an axum router can have `key = "order:<user>:<id>", client = app.locks`. A part stands there as a reference. Under
-/// `#[async_trait]` an argument needs one name, as in `id: Path<u64>` and `<id.0>`.
+/// `#[tracing::instrument]` may stand below the attribute, with any of its options: its span then covers the waiting
+/// too, and its `err` and `ret` report lock errors. Above the attribute, its span covers only the body. Below, an
+/// argument whose pattern binds one name has that name as a whole: with `Path(id): Path<u64>`, `skip(id)` and
+/// `fields(order = id.0)`. An argument whose pattern binds several names has no name there; `skip_all` leaves it out.
 ///
-/// # What becomes of the function
+/// Options can use names that a pattern binds. With `State(app): State<App>` and `Path((user, id)): Path<(u64, u64)>`,
+/// the handler of an axum router can have `key = "order:<user>:<id>", client = app.locks`. Such a name is a reference
+/// in the options. Under `#[async_trait]` an argument needs one name, as in `id: Path<u64>` and `<id.0>`.
+///
+/// # Expansion
 ///
 /// ```text
 /// // before
@@ -183,32 +192,34 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///     }
 /// ```
 ///
-/// The key is rendered before the body can move what it names. The body owns every argument, unused ones too: they
-/// are dropped in the order of a plain function, and before the lock is released. The future is `Send` if the body's is.
+/// The key is rendered before the body can move the values that it names. The body owns every argument, including
+/// unused ones: they are dropped in the order of a plain function, and before the lock is released. The future is
+/// `Send` if the body's future is.
 ///
 /// # Errors
 ///
-/// What the body returns, or a `LockError` by way of `From`: `Busy` after `wait`, `Lost` if the lease ended while the body
-/// ran, and what else keeps a lock from being had. A wrong use of the attribute does not compile; the message says what
-/// to write instead.
+/// Returns the errors of the body, and every `LockError` by way of `From`: `Busy` after `wait`, `Lost` if the lease
+/// ended while the body ran, and the other reasons why a lock could not be acquired. Incorrect use of the attribute is
+/// a compile error that says what to write instead.
 ///
 /// # Fairness
 ///
-/// Calls of one key enter in the order in which they queued, over all processes. `wait = "0s"` never queues and never
-/// overtakes; nor do `strategy = notify` and `strategy = spin`.
+/// Calls of one key enter in the order in which they queued, over all processes. Calls with `wait = "0s"`, `strategy =
+/// notify` or `strategy = spin` never queue, and never overtake a queued call.
 ///
 /// # Cancel safety
 ///
 /// Dropping the future gives up the place in the queue, or drops the body and then releases the lock. Every early exit
-/// (`return`, `?`) releases it too.
+/// (`return`, `?`) releases the lock too. While the server cannot be reached, a leftover grant stays until its claim (2
+/// s) or its lease ends, and a leftover place in the queue until `wait` ends.
 ///
 /// # Panics
 ///
-/// The expansion has no panics of its own. A panic of the body releases the lock while it unwinds.
+/// The expansion itself does not panic. If the body panics, the lock is released during unwinding.
 ///
 /// # Examples
 ///
-/// A method, with the client and the fencing token:
+/// A method with a client and the fencing token:
 ///
 /// ```ignore
 /// impl Ledger {
@@ -228,7 +239,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// }
 /// ```
 ///
-/// Two accounts at once, and a word for those who come while they are busy:
+/// Two accounts at once, with a different answer while they are busy:
 ///
 /// ```ignore
 /// #[distributed_lock(keys = ["account:<from.0>", "account:<to.0>"], wait = "2s", on_busy = fallback(later))]
@@ -241,7 +252,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// }
 /// ```
 ///
-/// Everything in a cart, and the cart itself:
+/// A cart and all of its items:
 ///
 /// ```ignore
 /// #[distributed_lock(keys = ["cart:<cart.id>", "item:<cart.items..>"], guard = holds)]

@@ -1,5 +1,5 @@
-//! Literal text that was meant as a placeholder: the forms of `format!`, of Spring's expression language, of SQL and of
-//! routers. Taken literally, each would put all calls under one lock.
+//! Detects literal text that was probably meant as a placeholder, in the syntax of `format!`, of Spring's expression
+//! language, of SQL or of routers. As literal text, each would put all calls under one lock.
 
 use lock_core::key::{KeyError, LockKey, LockName};
 use syn::ext::IdentExt as _;
@@ -9,7 +9,7 @@ use crate::{
     template::{Piece, is_name},
 };
 
-/// The first such piece, as the message about it.
+/// Returns the message about the first such text.
 pub(crate) fn find(pieces: &[Piece], arguments: &Arguments) -> Option<String> {
     let names = Named::of(arguments);
     pieces
@@ -23,7 +23,7 @@ pub(crate) fn find(pieces: &[Piece], arguments: &Arguments) -> Option<String> {
         })
 }
 
-/// All names that are bound by the arguments, `self` included.
+/// All names that the arguments bind, including `self`.
 struct Named(Vec<String>);
 
 impl Named {
@@ -43,11 +43,11 @@ impl Named {
     }
 }
 
-/// `{}`, `{0}`, `{id}`, `{id:?}`, `#{id}`, `${id}`
+/// Finds `{}`, `{0}`, `{id}`, `{id:?}`, `#{id}`, `${id}`.
 fn braced(text: &str, names: &Named) -> Option<String> {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {
-        // A tag with a placeholder in it ends in another piece.
+        // A hash tag that contains a placeholder ends in another piece.
         let (inside, next) = after.split_once('}')?;
         if let Some(sign) = before.chars().last().filter(|sign| "#$".contains(*sign)) {
             let path = inside.trim_start_matches('#');
@@ -77,7 +77,7 @@ fn braced(text: &str, names: &Named) -> Option<String> {
     None
 }
 
-/// `#id`, `$id`, `%id`, and `:id` at the start of the key or of a path's segment: elsewhere the colon separates.
+/// Finds `#id`, `$id`, `%id`, and `:id` at the start of the key or of a path segment. Elsewhere a colon is a separator.
 fn signed(text: &str, begins_key: bool, names: &Named) -> Option<String> {
     text.match_indices(['#', '$', '%', ':']).find_map(|(at, sign)| {
         let path = leading_path(&text[at + 1..]);
@@ -91,7 +91,7 @@ fn signed(text: &str, begins_key: bool, names: &Named) -> Option<String> {
     })
 }
 
-/// `[id]`, `(id)`, and `<<id>>`, which is the text `<id>` by now.
+/// Finds `[id]`, `(id)`, and `<<id>>`, which has already become the text `<id>`.
 fn enclosed(text: &str, names: &Named) -> Option<String> {
     text.match_indices(['[', '(', '<']).find_map(|(at, open)| {
         let (close, written) = match open {
@@ -110,7 +110,7 @@ fn enclosed(text: &str, names: &Named) -> Option<String> {
     })
 }
 
-/// The names and dots at the start of a text.
+/// Returns the names and dots at the start of a text.
 fn leading_path(text: &str) -> &str {
     let end = text.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'));
     text[..end.unwrap_or(text.len())].trim_end_matches('.')
@@ -120,8 +120,8 @@ fn is_path(text: &str) -> bool {
     text.split('.').all(|name| is_name(name) || name == "self")
 }
 
-/// Why no values could make this template a key that a backend stores: its braces are no hash tag, or it ends like
-/// the state of a lock. An escaped value changes neither.
+/// Returns why no values can make this template a key that a backend stores: its braces are not a hash tag, or it ends
+/// like the lock's own state. Escaped values change neither.
 pub(crate) fn unusable(pieces: &[Piece]) -> Option<KeyError> {
     let mut sample = String::new();
     for piece in pieces {

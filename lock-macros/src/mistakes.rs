@@ -1,21 +1,21 @@
-//! The mistakes found in one use of the attribute: each becomes one diagnostic, all with the same prefix.
+//! The mistakes found in one use of the attribute. Each becomes one diagnostic, and all have the same prefix.
 
 use std::fmt::Display;
 
 use proc_macro2::Span;
 use quote::ToTokens;
 
-/// Collects, so that a user sees all mistakes of one attribute at once.
+/// Collects mistakes, so that a user sees all mistakes of one attribute at once.
 #[derive(Default)]
 pub(crate) struct Mistakes(Option<syn::Error>);
 
 impl Mistakes {
-    /// A mistake that stands in these tokens.
+    /// Adds a mistake in these tokens.
     pub(crate) fn add(&mut self, place: impl ToTokens, message: impl Display) {
         self.push(syn::Error::new_spanned(place, prefixed(message)));
     }
 
-    /// A mistake that stands at one place.
+    /// Adds a mistake at one place.
     pub(crate) fn add_at(&mut self, place: Span, message: impl Display) {
         self.push(syn::Error::new(place, prefixed(message)));
     }
@@ -40,7 +40,7 @@ fn prefixed(message: impl Display) -> String {
     format!("#[distributed_lock] {message}")
 }
 
-/// The messages, for tests.
+/// Returns the messages, for tests.
 #[cfg(test)]
 impl Mistakes {
     pub(crate) fn messages(self) -> Vec<String> {

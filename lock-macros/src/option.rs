@@ -1,11 +1,11 @@
-//! One `name = value` of the attribute, whatever it means.
+//! Parses one `name = value` of the attribute.
 
 use proc_macro2::TokenTree;
 use syn::{Expr, Ident, LitStr, Token, ext::IdentExt as _, parse::ParseStream};
 
 use crate::{mistakes::Mistakes, option_names, value};
 
-/// Reads one `name = value` and the comma behind it. After a mistake the input stands before the next option.
+/// Reads one `name = value` and the comma after it. After a mistake the input is at the start of the next option.
 pub(crate) fn option(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Expr)> {
     let read = name_and_value(input, mistakes);
     if read.is_none() {
@@ -59,7 +59,7 @@ fn name_and_value(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Id
         return None;
     }
     let _: Option<Token![=]> = input.parse().ok();
-    // Behind the last token there is no place but the whole attribute.
+    // After the last token the input's span would be that of the whole attribute.
     let value = if input.is_empty() {
         name.span()
     } else {

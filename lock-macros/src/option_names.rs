@@ -1,8 +1,8 @@
-//! The names of the options, and what else people call them.
+//! The names of the options, and names that other libraries use for them.
 
 use crate::suggest;
 
-/// Each option with an example of its use. The last one has one value so far.
+/// Each option with an example. The last option has only one value so far.
 const OPTIONS: [(&str, &str); 17] = [
     ("key", "key = \"order:<id>\""),
     ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
@@ -23,10 +23,10 @@ const OPTIONS: [(&str, &str); 17] = [
     ("mode", "mode = exclusive"),
 ];
 
-/// How many of [`OPTIONS`] an error recommends.
+/// The number of [`OPTIONS`] that an error message lists.
 const SUPPORTED: usize = 16;
 
-/// What other lock libraries call an option, in lower case without `_`.
+/// Names that other lock libraries use for an option, in lower case without `_`.
 const FOREIGN: [(&[&str], &str); 8] = [
     (
         &["timeout"],
@@ -90,7 +90,7 @@ pub(crate) fn is_known(name: &str) -> bool {
     OPTIONS.iter().any(|(known, _)| *known == name)
 }
 
-/// What a use of this option looks like.
+/// Returns an example of this option.
 pub(crate) fn example(name: &str) -> &'static str {
     OPTIONS
         .iter()
@@ -98,7 +98,7 @@ pub(crate) fn example(name: &str) -> &'static str {
         .map_or("name = value", |(_, example)| example)
 }
 
-/// The message for a name that is no option.
+/// Returns the message for an unknown option.
 pub(crate) fn unknown(name: &str) -> String {
     let plain = name.replace('_', "").to_lowercase();
     if let Some((_, answer)) = FOREIGN

@@ -1,4 +1,4 @@
-//! The arguments of a function: what they are called outside the body and inside, and which of them a key may name.
+//! The arguments of a function: their names outside the body and inside, and which of them a key may use.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};
@@ -15,24 +15,25 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) struct Argument {
-    /// What the expansion calls it before the body: its own name, or that of the only one in its pattern, or a made one.
+    /// The argument's name in the expansion before the body: its own name, that of the only binding in its pattern, or
+    /// a generated one.
     pub(crate) outer: Ident,
-    /// The one name it is bound to, if it is.
+    /// The name that the whole argument is bound to, if there is one.
     pub(crate) name: Option<Ident>,
     /// The names inside its pattern.
     pub(crate) parts: Vec<Ident>,
     pub(crate) ty: Type,
     pattern: Pat,
-    /// Whether the signature says `outer` now, instead of the pattern.
+    /// Whether the pattern in the signature has been replaced by `outer`.
     taken: bool,
-    /// `cfg`s: what stands for the argument carries them too.
+    /// The `cfg` attributes. Generated code for the argument carries them too.
     conditions: Vec<Attribute>,
-    /// Lint levels: they are about the binding, which stands in the body.
+    /// The lint levels. They apply to the binding, which moves into the body.
     lints: Vec<Attribute>,
 }
 
 impl Arguments {
-    /// Reads the arguments, and leaves the signature with a plain name for each.
+    /// Reads the arguments, and replaces each pattern in the signature by a plain name.
     ///
     /// ```text
     /// async fn f(mut id: u64, State(app): State<App>, (a, b): Pair, _: Guard)
@@ -40,8 +41,8 @@ impl Arguments {
     /// async fn f(id: u64, app: State<App>, __arg2: Pair, __arg3: Guard)
     /// ```
     ///
-    /// The name of a pattern's only binding stands for the whole argument in what other attributes below see, as
-    /// `#[instrument(skip(app))]`.
+    /// If a pattern has only one binding, its name becomes the name of the whole argument for attributes below this
+    /// one, as in `#[instrument(skip(app))]`.
     pub(crate) fn take(sig: &mut Signature) -> Self {
         let mut arguments = Self::read(sig);
         let typed = sig.inputs.iter_mut().filter_map(|input| match input {
@@ -62,7 +63,7 @@ impl Arguments {
         arguments
     }
 
-    /// Reads the arguments of a signature that stays as it is.
+    /// Reads the arguments of a signature that stays unchanged.
     pub(crate) fn read(sig: &Signature) -> Self {
         let mut arguments = Self {
             receiver: None,
@@ -109,14 +110,14 @@ impl Arguments {
         arguments
     }
 
-    /// The names that a key can begin a placeholder with, `self` aside.
+    /// Returns the names with which a placeholder can begin, without `self`.
     pub(crate) fn names(&self) -> Vec<String> {
         let names = self.typed.iter().flat_map(Argument::bound);
         let names = names.map(|name| name.unraw().to_string());
         names.filter(|name| !is_hidden_pattern(name)).collect()
     }
 
-    /// Whether patterns of the user's are bound where they cannot be seen.
+    /// Whether the user's patterns are bound in code that the macro does not see.
     pub(crate) fn has_hidden_patterns(&self) -> bool {
         let names = self
             .typed
@@ -126,7 +127,7 @@ impl Arguments {
         names.any(|name| is_hidden_pattern(&name))
     }
 
-    /// All arguments by value, `self` first, as another function takes them.
+    /// Returns all arguments by value, `self` first, for a call of another function.
     pub(crate) fn hand_over(&self) -> Vec<Ident> {
         let receiver = self.receiver.iter();
         let receiver = receiver.map(|receiver| Ident::new("self", receiver.self_token.span));
@@ -134,7 +135,7 @@ impl Arguments {
         receiver.chain(typed).collect()
     }
 
-    /// Refuses what [`hand_over`](Self::hand_over) could not name.
+    /// Refuses arguments that [`hand_over`](Self::hand_over) cannot name.
     pub(crate) fn check_hand_over(&self, mistakes: &mut Mistakes) {
         for argument in &self.typed {
             if !argument.conditions.is_empty() {
@@ -151,8 +152,9 @@ impl Arguments {
         }
     }
 
-    /// Moves every argument into the body's block, as rustc itself does for an `async fn`: in order, so that they are
-    /// dropped in reverse, each after the names in its pattern; unused ones and `_` too.
+    /// Moves every argument into the body's block, as rustc itself does for an `async fn`. The order is that of the
+    /// signature, so that arguments are dropped in reverse, each after the names in its pattern. Unused arguments and
+    /// `_` are moved too.
     ///
     /// ```text
     /// (self, mut id: u64, (a, _): Pair, _: Guard)
@@ -192,7 +194,7 @@ impl Arguments {
 }
 
 impl Argument {
-    /// All names that the body finds for it.
+    /// Returns all names that the argument binds in the body.
     pub(crate) fn bound(&self) -> impl Iterator<Item = &Ident> {
         self.name.iter().chain(&self.parts)
     }
@@ -210,11 +212,12 @@ impl Argument {
         let (outer, conditions) = (&self.outer, &self.conditions);
         let mut pattern = self.pattern.clone();
         Lent(used).visit_pat_mut(&mut pattern);
-        // The used names are all words of the options: one of them may be a method or a field there.
+        // `used` contains every identifier in the options, so a name here may in fact be a method or a field there, and
+        // the variable unused.
         quote!(#(#conditions)* #[allow(unused_variables)] let #pattern = &#outer;)
     }
 
-    /// Whether the expansion has no name for the whole of it, because the signature stays as it is.
+    /// Whether the expansion has no name for the whole argument, because the signature stays unchanged.
     fn is_bound_by_pattern(&self) -> bool {
         !self.taken && !matches!(&self.pattern, Pat::Ident(pattern) if is_plain(pattern))
     }
@@ -229,11 +232,11 @@ impl Argument {
         } = self;
         match pattern {
             Pat::Ident(pattern) if is_plain(pattern) => {
-                // The key, the client or the fallback uses it, even if the body does not.
+                // The key, the client or the fallback uses the argument, even if the body does not.
                 let used = used
                     .contains(outer)
                     .then(|| quote!(#[allow(unused_variables)]));
-                // Moving is no use of it.
+                // Moving an argument whose name starts with `_` does not count as a use of it.
                 let hidden = outer.to_string().starts_with('_');
                 let hidden = hidden.then(|| {
                     quote!(#[allow(clippy::used_underscore_binding, clippy::no_effect_underscore_binding)])
@@ -241,9 +244,9 @@ impl Argument {
                 quote!(#(#conditions)* #(#lints)* #used #hidden let #pattern = #outer;)
             }
             Pat::Wild(_) => quote!(#(#conditions)* let #outer = #outer;),
-            // `ref mut` needs the `mut`.
+            // A `ref mut` in the pattern needs the `mut`.
             pattern => {
-                // The key or the client uses them, even if the body does not.
+                // The key or the client uses these names, even if the body does not.
                 let used = self.bound().filter(|name| used.contains(name));
                 let used = used.map(|name| quote!(#(#conditions)* let _ = &#name;));
                 quote! {
@@ -256,7 +259,7 @@ impl Argument {
     }
 }
 
-/// Whether `#[async_trait]` called a pattern of the user's so.
+/// Whether this is a name that `#[async_trait]` gives to a pattern.
 fn is_hidden_pattern(name: &str) -> bool {
     name.starts_with("__arg")
 }
@@ -265,7 +268,7 @@ fn made(index: usize) -> Ident {
     format_ident!("__arg{index}", span = Span::mixed_site())
 }
 
-/// `name` or `mut name`
+/// Whether the pattern is `name` or `mut name`.
 fn is_plain(pattern: &PatIdent) -> bool {
     pattern.by_ref.is_none() && pattern.subpat.is_none()
 }
@@ -280,7 +283,7 @@ fn is_lint(attr: &Attribute) -> bool {
         .any(|level| attr.path().is_ident(level))
 }
 
-/// Makes a pattern one that borrows, and binds these names only.
+/// Rewrites a pattern so that it borrows, and binds only these names.
 ///
 /// ```text
 /// Path((user, &mut ref id))  ⇒  Path((_, id))

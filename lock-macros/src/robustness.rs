@@ -1,8 +1,8 @@
-//! What must hold for any input: no two argument lists have one key, and the macro never panics.
+//! Properties that hold for any input: no two argument lists give the same key, and the macro never panics.
 //!
-//! The checks take bytes, so that a coverage-guided fuzzer can look for a counterexample: `lock-fuzz` does, and keeps
-//! what it found worth trying, which the tests here replay. The property tests in `cases` build such bytes of the words
-//! that the macro knows.
+//! The checks take bytes, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` does so, and
+//! keeps its interesting inputs, which the tests here replay. The property tests in `cases` build such bytes from the
+//! words that the macro knows.
 
 use std::fmt;
 
@@ -16,17 +16,17 @@ use crate::template::{self, Piece, Placeholder};
 #[cfg(test)]
 mod cases;
 
-/// Stands between the texts of a case of [`keys`], for no text has it.
+/// Separates the texts in an input of [`keys`]. No text contains this byte.
 const NO_TEXT: u8 = 0xFF;
 
-/// Different values have different keys, and equal ones the same.
+/// Checks that different values have different keys, and equal values the same key.
 ///
-/// The case: a template, a value for each placeholder, other values for them and a namespace, with the byte FF between
-/// them. What is missing is `0`, or as on the other side. The answer is whether two different lists of values had keys,
-/// for any other case tells little.
+/// The input has a template, a value for each placeholder, other values for them, and a namespace, separated by the
+/// byte FF. A missing value is `0`, or the same as in the first list. Returns whether two different lists of values had
+/// keys; other inputs tell little.
 ///
 /// # Panics
-/// If they do not.
+/// If the property does not hold.
 pub fn keys(data: &[u8]) -> bool {
     let mut texts = data
         .split(|byte| *byte == NO_TEXT)
@@ -35,7 +35,7 @@ pub fn keys(data: &[u8]) -> bool {
         return false;
     };
     let holes: Vec<_> = pieces.iter().filter_map(hole).collect();
-    // `:raw` gives the promise up.
+    // `:raw` gives up the guarantee.
     if holes.iter().any(|hole| hole.raw) {
         return false;
     }
@@ -75,7 +75,7 @@ fn hole(piece: &Piece) -> Option<&Placeholder> {
     }
 }
 
-/// As the expansion does it. No key is an answer where a value is none or the key is too long.
+/// Renders a key as the expansion does. Returns `None` if a value is empty or the key is too long.
 fn rendered(
     pieces: &[Piece],
     values: &[String],
@@ -96,7 +96,7 @@ fn rendered(
     }
 }
 
-/// A value that prints in small pieces.
+/// A value whose `Display` writes one character at a time.
 struct ByCharacter<'a>(&'a str);
 
 impl fmt::Display for ByCharacter<'_> {
@@ -107,8 +107,8 @@ impl fmt::Display for ByCharacter<'_> {
     }
 }
 
-/// The values can be told from the key, so no others have it: a stronger claim than two unequal keys, which a search
-/// would have to hit upon.
+/// Checks that the values can be read back from the key, so no other values give it. This is stronger than comparing
+/// two keys, where a search would have to find the matching pair.
 fn read_back(pieces: &[Piece], values: &[String], key: &LockKey) {
     let mut rest = values.iter();
     let mut expected = String::new();
@@ -128,7 +128,7 @@ fn read_back(pieces: &[Piece], values: &[String], key: &LockKey) {
     assert_eq!(readings(pieces, &expected), 1, "readings of `{expected}`");
 }
 
-/// Namespace and key can be told from the name under which a backend stores them.
+/// Checks that namespace and key can be read back from the name under which a backend stores them.
 fn name_read_back(space: &str, key: &LockKey) {
     let Ok(name) = LockName::new(space, key) else {
         return;
@@ -143,7 +143,7 @@ fn name_read_back(space: &str, key: &LockKey) {
     assert_eq!(rest, key.as_str(), "`{name}`");
 }
 
-/// `[A-Za-z0-9._~-]` and `%`, as promised and not as lock-core has it.
+/// Whether the byte is one of `[A-Za-z0-9._~-]` and `%`. This is the documented set, independent of lock-core's code.
 fn escaping_yields(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._~-%".contains(&byte)
 }
@@ -162,10 +162,10 @@ fn unescaped(part: &str) -> Vec<u8> {
     bytes
 }
 
-/// In how many ways a key can be cut into the texts of its template and values between them.
+/// Returns the number of ways in which a key can be split into the texts of its template and the values between them.
 fn readings(pieces: &[Piece], key: &str) -> usize {
     let key = key.as_bytes();
-    // For each place of the key, in how many ways the pieces so far can end there.
+    // The number of ways in which the pieces so far can end at each position of the key.
     let mut ways = vec![0_usize; key.len() + 1];
     ways[0] = 1;
     for piece in pieces {
@@ -192,23 +192,24 @@ fn readings(pieces: &[Piece], key: &str) -> usize {
     ways[key.len()]
 }
 
-/// The word before a group that is to have invisible delimiters, as those of a `macro_rules` fragment. No text says it
-/// otherwise.
+/// The word before a group that is to have invisible delimiters, like those of a `macro_rules` fragment. Text has no
+/// other way to express them.
 const INVISIBLE: &str = "invisible";
 
-/// Deeper groups overflow the stack of any parser that recurses, as syn does.
+/// The deepest group. A deeper one overflows the stack of any recursive parser, such as syn.
 const DEPTH: usize = 32;
 
-/// With more of them, syn can take minutes to print an expression: for `-..-.._..` the time doubles with each `-..`.
+/// The most `..` in an input. With more of them syn can take minutes to print an expression: for `-..-.._..` the time
+/// doubles with each `-..`.
 const RANGES: usize = 8;
 
-/// The macro answers any tokens with tokens, and a mistake in words of its own.
+/// Checks that the macro turns any tokens into tokens, and reports mistakes in its own words.
 ///
-/// The case: what stands in the attribute's parentheses, a NUL, the item below it (a plain function if it is missing).
-/// The answer is whether it was accepted.
+/// The input has the attribute's arguments, a NUL, and the item below the attribute (a plain function if it is
+/// missing). Returns whether the attribute was accepted.
 ///
 /// # Panics
-/// If it does not.
+/// If the property does not hold.
 pub fn tokens(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
     if text.matches("..").count() > RANGES {
@@ -226,7 +227,7 @@ pub fn tokens(data: &[u8]) -> bool {
     if let Err(error) = written.parse::<TokenStream>() {
         panic!("{error}: {written}");
     }
-    // Which errors were there before cannot be told.
+    // An input with `compile_error` is skipped, because its own errors cannot be told from those of the macro.
     if names(&args, "compile_error") || names(&item, "compile_error") {
         return false;
     }
@@ -247,7 +248,7 @@ pub fn tokens(data: &[u8]) -> bool {
     messages.is_empty()
 }
 
-/// A function that was accepted is locked, under its own signature, wherever it can stand.
+/// Checks that an accepted function is locked, and keeps its signature in every context where it can be written.
 fn locked(item: &TokenStream, output: &TokenStream) {
     assert!(names(output, "__private"), "no lock: {output}");
     for (before, after) in signatures(item).into_iter().zip(signatures(output)) {
@@ -265,8 +266,8 @@ fn locked(item: &TokenStream, output: &TokenStream) {
     }
 }
 
-/// Whether a type ends with a `+`: only a trait object does, which no function can return, and the `as` that the
-/// expansion writes behind it reads as one more bound.
+/// Whether a type ends with a `+`. Only a trait object can, which no function can return, and the `as` that the
+/// expansion writes after it would be parsed as another bound.
 struct Sums(bool);
 
 impl<'ast> Visit<'ast> for Sums {
@@ -276,7 +277,7 @@ impl<'ast> Visit<'ast> for Sums {
     }
 }
 
-/// What a function is as an item, in an `impl` and in a trait.
+/// Parses a function as a free item, in an `impl` and in a trait.
 fn signatures(tokens: &TokenStream) -> [Option<Signature>; 3] {
     let parsed = || tokens.clone();
     [
@@ -299,7 +300,7 @@ fn lexed(text: &str) -> Option<TokenStream> {
     grouped(text.parse().ok()?, DEPTH)
 }
 
-/// `invisible(tokens)` ⇒ a group without delimiters
+/// Converts `invisible(tokens)` into a group without delimiters.
 fn grouped(tokens: TokenStream, depth: usize) -> Option<TokenStream> {
     let mut trees: Vec<TokenTree> = Vec::new();
     for tree in tokens {
@@ -326,7 +327,7 @@ fn names(tokens: &TokenStream, word: &str) -> bool {
     })
 }
 
-/// Takes each `::core::compile_error! { "…" }` off the end.
+/// Removes each `::core::compile_error! { "…" }` from the end.
 fn errors(tokens: TokenStream) -> (TokenStream, Vec<String>) {
     let mut trees: Vec<TokenTree> = tokens.into_iter().collect();
     let mut messages = Vec::new();
@@ -355,7 +356,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs what `lock-fuzz` keeps through a check.
+    /// Runs the inputs that `lock-fuzz` keeps through a check.
     fn replayed(target: &str, check: fn(&[u8]) -> bool) {
         for kept in ["seeds", "corpus"] {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -369,7 +370,7 @@ mod tests {
             let mut telling = 0;
             for file in &files {
                 let data = fs::read(file).unwrap();
-                // syn recurses, in frames that are large where nothing is optimised.
+                // syn recurses, and its stack frames are large in an unoptimised build.
                 let tried = thread::Builder::new()
                     .stack_size(64 << 20)
                     .spawn(move || check(&data));

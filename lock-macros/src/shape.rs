@@ -1,4 +1,4 @@
-//! How a function is asynchronous, by its signature and the end of its body.
+//! Determines how a function is asynchronous, from its signature and the end of its body.
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use syn::{
@@ -20,7 +20,7 @@ pub(crate) enum Body {
     Async(Group),
     /// `fn … -> Pin<Box<dyn Future<Output = …>>> { before; Box::pin(async move { … }) }`, as `#[async_trait]` leaves it.
     Boxed {
-        /// Where the function's body stands.
+        /// The span of the function's body.
         place: Span,
         before: TokenStream,
         /// `Box::pin`
@@ -30,7 +30,7 @@ pub(crate) enum Body {
     },
 }
 
-/// Checks what a signature alone can say, and finds the body that runs asynchronously.
+/// Checks the signature, and finds the part of the body that runs asynchronously.
 pub(crate) fn asynchronous(
     attrs: &[Attribute],
     sig: &Signature,
@@ -55,7 +55,8 @@ pub(crate) fn asynchronous(
     if let ReturnType::Type(_, returned) = &sig.output {
         if let Some(output) = boxed_output(returned) {
             let declared = match ungrouped(output) {
-                // `#[async_trait]` wrote it, for a method that says nothing: the method's name is the place.
+                // `#[async_trait]` generates this type for a method without a return type, so errors are reported at
+                // the method's name.
                 Type::Tuple(unit) if unit.elems.is_empty() => ReturnType::Default,
                 known => ReturnType::Type(Default::default(), Box::new(known.clone())),
             };
@@ -69,7 +70,7 @@ pub(crate) fn asynchronous(
             };
             return Some((body, output));
         }
-        // An alias may hide a boxed future: the output is taken from the `Future` trait.
+        // An alias may be a boxed future, so the output type is taken from the `Future` trait.
         if matches!(ungrouped(returned), Type::Path(_))
             && let Some(body) = tail(&body)
         {
@@ -99,7 +100,7 @@ pub(crate) fn asynchronous(
     None
 }
 
-/// Whether the attribute's path ends so, as that of `#[tokio::test]` does.
+/// Whether the attribute's path ends with this name, like `#[tokio::test]` with `test`.
 pub(crate) fn is_called(attr: &Attribute, name: &str) -> bool {
     let last = attr.path().segments.last();
     last.is_some_and(|segment| segment.ident == name)
@@ -113,7 +114,7 @@ fn names(tokens: TokenStream, word: &str) -> bool {
     })
 }
 
-/// The return type, if tokens do not already tell that it is no `Result`.
+/// Returns the return type, unless its tokens show that it is not a `Result`.
 fn result(output: &ReturnType, name: Span, mistakes: &mut Mistakes) -> Option<Type> {
     const NOTHING: &str = "the function returns nothing, so a lock that fails could not be told: write `-> Result<(), lock_runtime::LockError>`";
     match output {
@@ -131,14 +132,14 @@ fn result(output: &ReturnType, name: Span, mistakes: &mut Mistakes) -> Option<Ty
     None
 }
 
-/// Takes the tail off a body that ends in `Box::pin(async move { … })`.
+/// Splits off the tail expression of a body that ends in `Box::pin(async move { … })`.
 fn tail(body: &Group) -> Option<Body> {
     let mut before: Vec<TokenTree> = body.stream().into_iter().collect();
     let call = match before.pop()? {
         TokenTree::Group(call) if call.delimiter() == Delimiter::Parenthesis => call,
         _ => return None,
     };
-    // From the end: `pin`, `::`, `Box`, and what else belongs to the path.
+    // Goes backwards over `pin`, `::`, `Box`, and the rest of the path.
     let mut start = before.len();
     while start > 0 && continues_path(&before[start - 1], before.get(start)) {
         start -= 1;
@@ -165,7 +166,7 @@ fn tail(body: &Group) -> Option<Body> {
     })
 }
 
-/// Whether this token, before that one, is part of a path: names and `::` take turns.
+/// Whether this token is part of the path that continues with `after`. Names and `::` alternate.
 fn continues_path(token: &TokenTree, after: Option<&TokenTree>) -> bool {
     let is_colon =
         |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ':');

@@ -1,6 +1,6 @@
-//! Third stage: the annotated item becomes a [`Function`], or the reason why it cannot be locked.
+//! Third stage: parses the annotated item into a [`Function`], or reports why it cannot be locked.
 //!
-//! Only the signature is parsed. The body stays tokens, so a half-typed one still expands.
+//! Only the signature is parsed. The body stays a token stream, so an incomplete body still expands.
 
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use syn::{
@@ -21,7 +21,7 @@ pub(crate) struct Function {
     pub(crate) defaultness: Option<Token![default]>,
     pub(crate) sig: Signature,
     pub(crate) body: Body,
-    /// What the function returns: of a boxed one, what its future does.
+    /// The output type. For a boxed future, that of the future.
     pub(crate) output: Type,
 }
 
@@ -31,7 +31,7 @@ impl Function {
         let read = |input: ParseStream<'_>| Ok(function(input, mistakes));
         match read.parse2(tokens) {
             Ok(function) => function,
-            // The end of the tokens was not reached: of no function, or a mistake that was reported.
+            // The parser stopped early: either the item is not a function, or a mistake has been reported.
             Err(_) if !mistakes.is_empty() => None,
             Err(error) => {
                 mistakes.add_at(
@@ -97,7 +97,7 @@ fn function(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<Function>
     })
 }
 
-/// Any function, with its body if it has one.
+/// A parsed function. The body is optional.
 struct Declared {
     attrs: Vec<Attribute>,
     vis: Visibility,
@@ -106,7 +106,7 @@ struct Declared {
     body: Option<Group>,
 }
 
-/// Reads a function; another item is a mistake.
+/// Reads a function. Any other item is a mistake.
 fn declared(input: ParseStream<'_>, mistakes: &mut Mistakes) -> syn::Result<Option<Declared>> {
     let mut attrs = input.call(Attribute::parse_outer)?;
     let vis = input.parse()?;
@@ -120,7 +120,7 @@ fn declared(input: ParseStream<'_>, mistakes: &mut Mistakes) -> syn::Result<Opti
             word => format!("`{word}` has no body to lock: annotate an `async fn`"),
         };
         mistakes.add(keyword, message);
-        // What follows is not looked at.
+        // The rest of the tokens is ignored.
         input.parse::<TokenStream>()?;
         return Ok(None);
     }
@@ -142,7 +142,7 @@ fn declared(input: ParseStream<'_>, mistakes: &mut Mistakes) -> syn::Result<Opti
     }))
 }
 
-/// Whether nothing but qualifiers stands before a `fn`.
+/// Whether the item is a `fn` preceded only by qualifiers.
 fn begins_function(ahead: ParseStream<'_>) -> bool {
     while !ahead.peek(Token![fn]) {
         let qualifier = match ahead.call(Ident::parse_any) {
@@ -158,7 +158,7 @@ fn begins_function(ahead: ParseStream<'_>) -> bool {
     true
 }
 
-/// A block, also one that `macro_rules` put into an invisible group.
+/// Reads a block, which `macro_rules` may have put into an invisible group.
 pub(crate) fn braces(input: ParseStream<'_>) -> syn::Result<Group> {
     let place = input.span();
     let mut tree: TokenTree = input.parse()?;
@@ -176,7 +176,8 @@ pub(crate) fn braces(input: ParseStream<'_>) -> syn::Result<Group> {
     Err(syn::Error::new(place, "expected a block in braces"))
 }
 
-/// Inner attributes must open a function's body; before the function they mean the same.
+/// Moves inner attributes out of the body, because they are allowed only at its start. In front of the function they
+/// mean the same.
 ///
 /// ```text
 /// fn f() { #![allow(lint)] … }   ⇒   #[allow(lint)] fn f() { … }

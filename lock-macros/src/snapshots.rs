@@ -1,9 +1,9 @@
-//! What each shape of function becomes, whole.
+//! The complete expansion of each form of function.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 
-/// Compares texts of tokens, so that the expectation is code to read.
+/// Compares token streams as text, so that the expectations are readable code.
 #[track_caller]
 fn expands(args: TokenStream, before: TokenStream, after: TokenStream) {
     assert_eq!(crate::locked(args, before).to_string(), after.to_string());

@@ -1,6 +1,6 @@
-//! "Did you mean": the known name nearest to an unknown one.
+//! "Did you mean": finds the known name nearest to an unknown one.
 
-/// The candidate with the fewest edits, if these are few for the length of the name.
+/// Returns the candidate with the fewest edits, if their number is small relative to the length of the name.
 pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -14,7 +14,8 @@ pub(crate) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// Edits between two names: insertions, deletions, replacements and swaps of neighbours, case ignored.
+/// Counts the edits between two names: insertions, deletions, replacements and swaps of adjacent characters. Ignores
+/// case.
 fn edits(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.to_lowercase().chars().collect();
     let b: Vec<char> = b.to_lowercase().chars().collect();
@@ -34,12 +35,12 @@ fn edits(a: &str, b: &str) -> usize {
     rows[a.len()][b.len()]
 }
 
-/// "`a`, `b` and `c`".
+/// Formats a list as "`a`, `b` and `c`".
 pub(crate) fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     joined(names, "and")
 }
 
-/// "`a`, `b` or `c`".
+/// Formats a list as "`a`, `b` or `c`".
 pub(crate) fn alternatives<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     joined(names, "or")
 }

@@ -1,13 +1,13 @@
-//! Second stage: the text of a key becomes literal pieces and placeholders.
+//! Second stage: parses the text of a key into literal pieces and placeholders.
 //!
-//! Only the grammar is known here. Which names exist is decided in [`key`](crate::key), against the signature.
+//! This module knows only the grammar. [`key`](crate::key) checks the names against the signature.
 
 use std::{error::Error, fmt};
 
 /// A piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// Stands in the key as it is, `<<` and `>>` already undone.
+    /// Literal text of the key. `<<` and `>>` are already unescaped.
     Text(String),
     Placeholder(Placeholder),
 }
@@ -15,19 +15,19 @@ pub(crate) enum Piece {
 /// `<arg.field.0:raw>`, `<arg.field..>`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Placeholder {
-    /// As written, without the brackets: it names the placeholder in errors.
+    /// The text between the brackets, which names the placeholder in errors.
     pub(crate) written: String,
     /// The argument, or `self`.
     pub(crate) head: String,
     /// Names or tuple indices.
     pub(crate) fields: Vec<String>,
-    /// Not escaped.
+    /// Whether the value is left unescaped.
     pub(crate) raw: bool,
-    /// Stands for each item of a list, in a key of its own.
+    /// Whether it stands for each item of a list, with one key for each.
     pub(crate) each: bool,
 }
 
-/// The placeholders that stand for the items of a list.
+/// Returns the placeholders that stand for the items of a list.
 pub(crate) fn lists(pieces: &[Piece]) -> impl Iterator<Item = &Placeholder> {
     pieces.iter().filter_map(|piece| match piece {
         Piece::Placeholder(placeholder) if placeholder.each => Some(placeholder),
@@ -35,7 +35,7 @@ pub(crate) fn lists(pieces: &[Piece]) -> impl Iterator<Item = &Placeholder> {
     })
 }
 
-/// Why a text is no template.
+/// Why a text is not a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TemplateError {
     Empty,
@@ -153,7 +153,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Piece>, TemplateError> {
     if text.is_empty() {
         return Err(TemplateError::Empty);
     }
-    // Before blanks: a line break at an end is both, and "control character" is the better word for it.
+    // Checked before blanks, because a line break at an end is both, and "control character" is the better description.
     if text.chars().any(lock_core::key::is_control) {
         return Err(TemplateError::ControlCharacter);
     }
@@ -199,7 +199,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Piece>, TemplateError> {
     Ok(pieces)
 }
 
-/// Parses what stands between the brackets.
+/// Parses the text between the brackets.
 fn placeholder(inside: &str) -> Result<Placeholder, TemplateError> {
     let expression = || TemplateError::Expression {
         piece: inside.into(),
@@ -255,7 +255,7 @@ fn placeholder(inside: &str) -> Result<Placeholder, TemplateError> {
     }
 }
 
-/// Whether this can be a Rust name. A keyword can: the name of `r#type` is `type`.
+/// Whether this can be a Rust name. This includes keywords: the name of `r#type` is `type`.
 pub(crate) fn is_name(text: &str) -> bool {
     use syn::{ext::IdentExt as _, parse::Parser as _};
 
@@ -267,12 +267,12 @@ pub(crate) fn is_name(text: &str) -> bool {
 }
 
 fn is_index(text: &str) -> bool {
-    // Without the leading zeros and the overflow that a tuple index cannot have.
+    // A tuple index has no leading zeros and does not overflow.
     text.parse::<u32>()
         .is_ok_and(|index| index.to_string() == text)
 }
 
-/// Refuses what would stand for all pairs of two lists.
+/// Refuses two lists in one key, which would stand for all pairs of their items.
 fn one_list(pieces: &[Piece]) -> Result<(), TemplateError> {
     let mut lists = lists(pieces);
     match (lists.next(), lists.next()) {
@@ -284,7 +284,7 @@ fn one_list(pieces: &[Piece]) -> Result<(), TemplateError> {
     }
 }
 
-/// Refuses neighbours that different values could make look alike.
+/// Refuses adjacent placeholders, because different values could give the same key.
 fn separated(pieces: &[Piece]) -> Result<(), TemplateError> {
     let mut left: Option<&Placeholder> = None;
     let mut between = "";

@@ -1,8 +1,8 @@
-//! What the tokens of a type tell: its last name, and whether it is a future.
+//! What the tokens of a type reveal: its last name, and whether it is a future.
 
 use syn::{GenericArgument, PathArguments, PathSegment, Type, TypeParamBound};
 
-/// The type without parentheses and the invisible groups of `macro_rules`.
+/// Removes parentheses and the invisible groups of `macro_rules` around a type.
 pub(crate) fn ungrouped(ty: &Type) -> &Type {
     match ty {
         Type::Group(group) => ungrouped(&group.elem),
@@ -11,7 +11,7 @@ pub(crate) fn ungrouped(ty: &Type) -> &Type {
     }
 }
 
-/// The last segment of a type's path.
+/// Returns the last segment of a type's path.
 pub(crate) fn last_segment(ty: &Type) -> Option<&PathSegment> {
     match ungrouped(ty) {
         Type::Path(path) => path.path.segments.last(),
@@ -19,7 +19,7 @@ pub(crate) fn last_segment(ty: &Type) -> Option<&PathSegment> {
     }
 }
 
-/// `Name<T, …>` ⇒ `T`
+/// Returns `T` of `Name<T, …>`.
 fn argument_of<'a>(name: &str, ty: &'a Type) -> Option<&'a Type> {
     let segment = last_segment(ty).filter(|segment| segment.ident == name)?;
     let PathArguments::AngleBracketed(generics) = &segment.arguments else {
@@ -31,7 +31,7 @@ fn argument_of<'a>(name: &str, ty: &'a Type) -> Option<&'a Type> {
     })
 }
 
-/// `Pin<Box<dyn Future<Output = T> + …>>` ⇒ `T`
+/// Returns `T` of `Pin<Box<dyn Future<Output = T> + …>>`.
 pub(crate) fn boxed_output(ty: &Type) -> Option<&Type> {
     let Type::TraitObject(object) = ungrouped(argument_of("Box", argument_of("Pin", ty)?)?) else {
         return None;

@@ -1,11 +1,11 @@
-//! The values of the attribute's other options, a reader for each: `key`, `on_busy`, `map_err`, `strategy`, `renew`, ….
+//! Parses the values of the attribute's other options: `key`, `on_busy`, `map_err`, `strategy`, `renew` and so on.
 
 use lock_core::options::{OnLost, Release, Strategy};
 use syn::{Expr, ExprLit, ExprPath, Ident, Lit, LitStr, Path};
 
 use crate::{mistakes::Mistakes, template};
 
-/// The expression without the invisible groups that `macro_rules` puts around its fragments.
+/// Removes the invisible groups that `macro_rules` puts around its fragments.
 pub(crate) fn ungrouped(expr: Expr) -> Expr {
     match expr {
         Expr::Group(group) => ungrouped(*group.expr),
@@ -15,7 +15,7 @@ pub(crate) fn ungrouped(expr: Expr) -> Expr {
 
 pub(crate) fn text(value: &Expr) -> Option<&LitStr> {
     match value {
-        // One with a suffix, `"a"b`, is no string to rustc either.
+        // A literal with a suffix, such as `"a"b`, is not a string to rustc either.
         Expr::Lit(ExprLit {
             lit: Lit::Str(literal),
             ..
@@ -47,10 +47,10 @@ pub(crate) fn key(value: &Expr, mistakes: &mut Mistakes) -> Option<LitStr> {
     None
 }
 
-/// What is wrong with a value that names one lock, or none.
+/// The message for a value of `keys` that is not a list.
 pub(crate) const NO_LIST: &str = "`keys` is a list: write `keys = [\"account:<from>\", \"account:<to>\"]`, `keys = \"account:<ids..>\"` for each item of the argument `ids`, or `key = \"…\"` for one lock";
 
-/// The literals of a list of keys; what a mistake spoiled is left out.
+/// Returns the literals of a list of keys.
 pub(crate) fn keys<'a>(value: &'a Expr, mistakes: &mut Mistakes) -> Option<Vec<&'a Expr>> {
     match value {
         Expr::Array(list) if list.elems.is_empty() => mistakes.add(
@@ -58,7 +58,7 @@ pub(crate) fn keys<'a>(value: &'a Expr, mistakes: &mut Mistakes) -> Option<Vec<&
             "the list of keys is empty: name the locks, as in `keys = [\"account:<from>\", \"account:<to>\"]`",
         ),
         Expr::Array(list) => return Some(list.elems.iter().collect()),
-        // One that stands for the items of a list.
+        // A single literal with a placeholder for the items of a list.
         value if text(value).is_some() => return Some(vec![value]),
         _ => mistakes.add(
             value,
@@ -68,7 +68,7 @@ pub(crate) fn keys<'a>(value: &'a Expr, mistakes: &mut Mistakes) -> Option<Vec<&
     None
 }
 
-/// What to do while the lock is busy, other than to fail.
+/// What to do if the lock is busy, other than return an error.
 pub(crate) enum OnBusy {
     Skip,
     /// Calls this function instead.
@@ -107,7 +107,7 @@ pub(crate) fn on_busy(value: &Expr, mistakes: &mut Mistakes) -> Option<OnBusy> {
     None
 }
 
-/// The text if it is a path, else an example.
+/// Returns the text if it is a path, otherwise an example.
 fn path_like(literal: &LitStr, example: &str) -> String {
     let text = literal.value();
     match literal.parse::<Path>() {
@@ -138,10 +138,10 @@ pub(crate) fn map_err(value: &Expr, mistakes: &mut Mistakes) -> Option<Expr> {
     None
 }
 
-/// Refuses every mode but the one that there is.
+/// Refuses every mode but `exclusive`.
 pub(crate) fn mode(value: &Expr, mistakes: &mut Mistakes) {
     let message = match value {
-        // A writer excludes everybody.
+        // `write` is accepted as well, because a writer excludes everybody.
         Expr::Path(path) if path.path.is_ident("exclusive") || path.path.is_ident("write") => {
             return;
         }
@@ -323,7 +323,7 @@ pub(crate) fn root(value: &Expr, mistakes: &mut Mistakes) -> Option<Path> {
     }
 }
 
-/// `::name…`, `crate::…`, or what `$crate` of a `macro_rules` became.
+/// Whether the path is `::name…`, `crate::…`, or the expansion of `$crate` in a `macro_rules` macro.
 fn is_absolute(path: &Path) -> bool {
     let first = path.segments.first();
     path.leading_colon.is_some()

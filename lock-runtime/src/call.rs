@@ -1,6 +1,7 @@
-//! A body under its locks: the call enters, runs the body inside, and leaves.
+//! Runs a body under its locks: the call enters, runs the body inside, and leaves.
 //!
-//! Whatever the body is, all but its own polling is compiled once, behind [`Body`]: services have hundreds of bodies.
+//! Everything except polling the body itself is compiled once, behind [`Body`], because services have hundreds of
+//! bodies.
 
 use std::{
     fmt,
@@ -27,22 +28,22 @@ use crate::{
     background,
 };
 
-/// A body of any type.
+/// A body, independent of its type.
 pub(crate) trait Body {
-    /// Polls it inside the frame, and keeps what it returns.
+    /// Polls the body inside the frame, and stores its output.
     fn poll(&mut self, frame: &Arc<Frame>, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Drops it inside its frame, with all that it owns.
+    /// Drops the body, with everything it owns, inside its frame.
     fn end(&mut self);
 }
 
 pin_project! {
-    /// A body, and what it has returned.
+    /// A body or its output.
     pub(crate) struct BodySlot<F: Future> {
         #[pin]
         body: Option<F>,
         output: Option<F::Output>,
-        // Set while a body is there that has begun.
+        // Set from the body's first poll until the body is dropped.
         frame: Option<Arc<Frame>>,
     }
 
@@ -90,21 +91,22 @@ impl<F: Future> Body for Pin<&mut BodySlot<F>> {
     }
 }
 
-/// What a body inside its locks needs from poll to poll.
+/// The state of a body inside its locks between polls.
 ///
-/// Bodies nest: what stands on the stack while one is polled is small, and the rest is in functions of its own.
+/// Bodies nest, so the stack frame of a poll has to stay small. Everything but the poll of the body is therefore in
+/// functions that are not inlined.
 pub(crate) struct Inside {
     frame: Arc<Frame>,
-    /// Whether the body was polled.
+    /// Whether the body has been polled.
     begun: bool,
-    /// Whether a loss has ended the body.
+    /// Whether a loss ended the body.
     lost: bool,
-    /// Word of a lease's loss, made when the body first has to wait.
+    /// Wakes on the loss of a lease. Created when the body is first pending.
     watch: Option<BoxFuture<'static, ()>>,
 }
 
 impl Inside {
-    /// Of a body that has not begun, and will see this frame around it.
+    /// Creates the state of a body that has not begun, and will run in `frame`.
     pub(crate) fn new(frame: Arc<Frame>) -> Self {
         Self {
             frame,
@@ -114,7 +116,7 @@ impl Inside {
         }
     }
 
-    /// Polls a body inside its locks, the deadlines checked before. Ends with the body, or with a loss.
+    /// Checks the deadlines, then polls the body. Completes when the body has ended, or its locks are lost.
     pub(crate) fn poll(
         &mut self,
         entered: &Entered,
@@ -122,7 +124,7 @@ impl Inside {
         body: &mut dyn Body,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        // A body may run on without its locks, but none begins without them.
+        // With `OnLost::Continue` a body may run on without its locks, but it never begins without them.
         if !self.begun {
             entered.begin_body();
         }
@@ -139,7 +141,7 @@ impl Inside {
         }
     }
 
-    /// Without an error the body has returned: the result is the body's, whatever became of the lease.
+    /// Returns an error if a loss ended the body. If the body returned, its result counts even if the lease is lost.
     #[inline(never)]
     pub(crate) fn result(&self, entered: &Entered) -> Result<(), LockError> {
         let lost = self.lost.then(|| entered.loss());
@@ -176,14 +178,14 @@ enum Stage {
     Ended,
 }
 
-/// The way of one call through its locks. Dropped after the body, it gives back whatever it has of them.
+/// The state of one call through its locks. It is dropped after the body, and then gives back what it holds.
 pub(crate) struct GuardedCall {
     stage: Stage,
     exit: ExitPolicy,
 }
 
 impl GuardedCall {
-    /// Enters first.
+    /// Starts by acquiring the locks.
     pub(crate) fn through(locks: Result<Locks, LockError>) -> Self {
         match locks {
             Ok(locks) => Self {
@@ -197,7 +199,7 @@ impl GuardedCall {
         }
     }
 
-    /// Is inside already.
+    /// Starts inside locks that are held already.
     pub(crate) fn from_inside(entered: Entered, frame: Arc<Frame>, exit: ExitPolicy) -> Self {
         Self {
             stage: Stage::Inside {
@@ -208,15 +210,15 @@ impl GuardedCall {
         }
     }
 
-    /// Ends when the locks are left, or were not entered. What is beside the body has functions of its own, see
-    /// [`Inside`].
+    /// Completes when the locks are released, or could not be acquired. Everything but the poll of the body is in
+    /// functions that are not inlined, see [`Inside`].
     pub(crate) fn poll(&mut self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match &mut self.stage {
                 Stage::Entering(_) => ready!(self.poll_entering(body, cx)),
                 Stage::Inside { entered, inside } => {
                     ready!(inside.poll(entered, self.exit.on_lost, body, cx));
-                    // The key is released only after the body is gone.
+                    // The key is released only after the body is dropped.
                     body.end();
                     self.leave();
                 }
@@ -230,7 +232,7 @@ impl GuardedCall {
         }
     }
 
-    /// What has come of it, once it has ended; without an error the body has returned.
+    /// Returns the outcome of a call that has ended. Without an error the body has returned.
     #[inline(never)]
     pub(crate) fn result(&mut self) -> Result<(), LockError> {
         match self.take_stage() {
@@ -284,24 +286,25 @@ impl GuardedCall {
     }
 }
 
-/// Goes on leaving by itself. The release is on its way when this returns, where there is a connection: the next
-/// acquisition over it comes later.
+/// Lets the release finish in the background. If there is a connection, the release has been sent when this function
+/// returns, so the next acquisition on the connection comes after it.
 fn leave_behind(mut leaving: BoxFuture<'static, ()>, context: &Arc<background::Context>) {
     let mut cx = Context::from_waker(Waker::noop());
     if leaving.as_mut().poll(&mut cx).is_pending() {
-        // On the engine: nobody may drive the caller's runtime once the call has returned.
+        // Runs on the engine, because the caller's runtime may not be driven any longer once the call has returned.
         context.finish(leaving);
     }
 }
 
 pin_project! {
-    /// A body under its lock: acquires, runs, releases.
+    /// The future of a body under its locks: acquires, runs, releases.
     ///
     /// # Cancel safety
-    /// Dropped at any point it drops the body, then gives back in the background whatever it has of the lock.
+    /// If it is dropped at any point, it drops the body first, then gives back in the background whatever it holds or
+    /// waits for.
     #[must_use = "futures do nothing unless they are awaited"]
     pub struct Run<F: Future> {
-        // Before the passage: what the body owns is dropped while the lock is still held.
+        // Declared before `passage`, so that everything the body owns is dropped while the lock is still held.
         #[pin]
         body: BodySlot<F>,
         passage: GuardedCall,

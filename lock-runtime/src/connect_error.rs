@@ -1,4 +1,4 @@
-//! What can be wrong with a server, told at the start.
+//! The errors of connecting a client, with advice on each.
 
 use std::{fmt, time::Duration};
 
@@ -6,44 +6,44 @@ use lock_core::{
     advice::{Advice, advised},
     options::OptionsError,
 };
-/// The variable that [`LockClient::from_env`](crate::LockClient::from_env) reads.
+/// The environment variable that [`LockClient::from_env`](crate::LockClient::from_env) reads.
 pub const URL_VARIABLE: &str = "LOCK_URL";
 
-/// Why no client could be made. The server is named by its address; a password is never part of the message.
+/// Why a client could not connect. The error names the server by its address, and never contains a password.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The builder was given neither a URL nor a redis client.
     MissingUrl,
-    /// The environment variable `LOCK_URL` is not set.
+    /// The environment variable `LOCK_URL` is unset or empty.
     MissingVariable,
-    /// The URL cannot be read.
+    /// The URL is malformed.
     InvalidUrl {
-        /// What is wrong with it.
+        /// What is wrong with the URL.
         detail: String,
     },
-    /// A Redlock URL names fewer servers than three: with two, the loss of either would end all locking.
+    /// A Redlock URL names fewer than three servers. With two, the loss of either would stop all locking.
     TooFewServers {
-        /// How many it names.
+        /// The number of servers that the URL names.
         servers: usize,
     },
-    /// A Redlock URL names one server twice, which would have two votes.
+    /// A Redlock URL names a server twice, which would give it two votes.
     SameServerTwice {
         /// The server's address.
         server: String,
     },
-    /// Too few of the servers of a Redlock URL can be used.
+    /// Too few servers of a Redlock URL are usable.
     NoQuorum {
-        /// How many can be used.
+        /// The number of usable servers.
         reached: usize,
-        /// How many are needed.
+        /// The number of servers needed.
         needed: usize,
-        /// What is wrong with the others.
+        /// Why the others are not usable.
         failures: Vec<ConnectError>,
     },
-    /// The client's defaults are out of range.
+    /// The client's default options are out of range or contradict each other.
     InvalidDefaults(OptionsError),
-    /// Redisson's layout is one of a single Redis server: neither of a Redlock, nor of locks in process.
+    /// Redisson's layout is available only on a single Redis server, neither on a Redlock nor in process.
     UnsupportedLayout,
     /// The namespace is empty.
     EmptyNamespace,
@@ -51,23 +51,23 @@ pub enum ConnectError {
     Unreachable {
         /// The server's address.
         server: String,
-        /// How long it was tried.
+        /// How long the client tried.
         waited: Duration,
-        /// What was seen.
+        /// The last failure.
         detail: String,
     },
-    /// The server wants another user or password.
+    /// The server refuses the user or the password.
     Authentication {
         /// The server's address.
         server: String,
         /// What the server said.
         detail: String,
     },
-    /// The server's ACL does not let this user do what locks need.
+    /// The server's ACL denies this user a command or channel that locks need.
     Permission {
         /// The server's address.
         server: String,
-        /// What the server said, which names the command or the channel.
+        /// The server's message, which names the command or the channel.
         detail: String,
     },
     /// The URL asks for TLS, and a Redis server answers without it.
@@ -75,47 +75,47 @@ pub enum ConnectError {
         /// The server's address.
         server: String,
     },
-    /// Connections are closed before anything is answered, as a server does that wants TLS.
+    /// The server closes connections before it answers, as a server does that expects TLS.
     Closed {
         /// The server's address.
         server: String,
-        /// What was seen.
+        /// The last failure.
         detail: String,
     },
-    /// The server is a node of a Redis Cluster. They are not supported yet.
+    /// The server is a node of a Redis Cluster, which is not supported yet.
     Cluster {
         /// The server's address.
         server: String,
     },
-    /// The server is a Redis Sentinel. They are not supported yet.
+    /// The server is a Redis Sentinel, which is not supported yet.
     Sentinel {
         /// The server's address.
         server: String,
     },
-    /// Something answers that does not speak Redis's protocol, or an old version of it.
+    /// The server does not speak Redis's protocol, or is an old version of Redis.
     NotRedis {
         /// The server's address.
         server: String,
-        /// What was seen.
+        /// The unexpected answer.
         detail: String,
     },
-    /// The server evicts keys when its memory is full, and so would drop locks that are held.
+    /// The server evicts keys when its memory is full, and so could drop held locks.
     Eviction {
         /// The server's address.
         server: String,
         /// Its `maxmemory-policy`.
         policy: String,
     },
-    /// The server refuses for another reason.
+    /// The server answered with another refusal.
     Refused {
         /// The server's address.
         server: String,
-        /// What the server said.
+        /// The server's message.
         detail: String,
     },
 }
 
-/// One sentence: what is wrong. What to do about it is the [`source`](std::error::Error::source).
+/// One sentence that says what is wrong. The [`source`](std::error::Error::source) is the advice on what to do.
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -229,7 +229,7 @@ impl std::error::Error for ConnectError {
             Self::Unreachable { .. } => &Advice("check the address, and that it runs"),
             Self::Authentication { .. } => &Advice("check the credentials in the URL"),
             Self::Permission { .. } => {
-                &Advice("grant the user the commands and the channel named, see the README")
+                &Advice("grant the user the commands and the channel named, see docs/guides/acl.md")
             }
             Self::NoTls { .. } => &Advice(
                 "write redis:// (redlock:// for several servers) instead of rediss://, or name its TLS port",
@@ -254,7 +254,7 @@ impl std::error::Error for ConnectError {
 }
 
 impl fmt::Debug for ConnectError {
-    // What `main` prints when it returns the error, so it says what to do.
+    // `main` prints this form when it returns the error, so it includes the advice.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&advised(self))
     }

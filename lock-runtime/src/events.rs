@@ -1,13 +1,13 @@
-//! What a client has done so far, counted.
+//! The counters of a client's events, and the target of its log events.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The target of all events, whichever file they come from.
+/// The target of all log events, from whichever file.
 pub(crate) const TARGET: &str = "lock_runtime";
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A snapshot of what one client has done since it was made. All numbers only rise.
+        /// A snapshot of the event counts of one client since it was created. The counts never decrease.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
@@ -29,33 +29,33 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Grants, re-entries not counted.
+    /// Grants, without re-entries.
     acquired,
-    /// Entries into a hold that an enclosing call had.
+    /// Re-entries into the hold of an enclosing call.
     reentered,
-    /// Grants that had to wait in the queue for another holder.
+    /// Grants for which the caller had queued.
     waited,
     /// Acquisitions that ended in `Busy`.
     busy,
     /// Acquisitions that ended in another error: `Unreachable`, `Refused`, `WrongLayout` or `ShutDown`.
     failed,
-    /// Holds that were given back while they were valid.
+    /// Holds that were released while they were valid.
     released,
-    /// Releases that were not confirmed by the time the lease had ended.
+    /// Releases that were not confirmed before the lease ended.
     release_failed,
     /// Renewals that extended a lease.
     renewed,
-    /// Renewals that failed, or had no answer for a second, and were tried again.
+    /// Renewals that failed, or had no answer within a second, and were retried.
     renewal_failed,
-    /// Leases lost while they were held.
+    /// Leases that were lost during a hold.
     lost,
-    /// Commands sent to the server, those of making a connection not counted.
+    /// Commands sent to the server, without those that set up a connection.
     commands,
-    /// Connections made.
+    /// Connections established.
     connections,
 }
 
-/// Adds one.
+/// Adds one to a counter.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }

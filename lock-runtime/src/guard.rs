@@ -1,4 +1,4 @@
-//! What is held while a lock is held: the guard, and the hold inside a body.
+//! Held locks: the guards, and the holds inside a body.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -21,16 +21,17 @@ use crate::{
     lease::{hold::HoldState, release::ReleaseOutcome},
 };
 
-/// The hold that a body runs in: its fencing token, what is left of its lease, and word of its loss.
+/// The hold of the current body: its fencing token, the rest of its lease, and a notification of its loss.
 ///
-/// A handle: it keeps nothing locked, and may outlive the hold. In an annotated function `guard = ident` binds it.
+/// A hold is only a handle: it does not keep the lock, and may outlive it. In an annotated function `guard = ident`
+/// binds it.
 #[derive(Debug, Clone)]
 pub struct Hold {
     state: Arc<HoldState>,
 }
 
 impl Hold {
-    /// The hold that encloses the code which runs right now, the innermost if there are several.
+    /// Returns the innermost hold that encloses the current code.
     #[must_use]
     pub fn current() -> Option<Self> {
         reentry::enclosing().map(|frame| Self {
@@ -38,51 +39,52 @@ impl Hold {
         })
     }
 
-    /// The key, without its namespace.
+    /// Returns the key, without its namespace.
     #[must_use]
     pub fn key(&self) -> &LockKey {
         &self.state.key
     }
 
-    /// The fencing token: send it with every write to the guarded resource.
+    /// Returns the fencing token. Send it with every write to the guarded resource.
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.state.token
     }
 
-    /// What is left of the lease by the local deadline, zero once it is lost or the hold has ended. A lease that the
-    /// backend itself keeps always has its whole time left.
+    /// Returns the rest of the lease by the local deadline, or zero if the lease is lost or the hold has ended. A lease
+    /// that the backend itself keeps always has its whole time left.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.state.remaining()
     }
 
-    /// Whether the lease is lost by now, and how.
+    /// Returns how the lease was lost, or `None` if it is not lost.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         self.state.loss()
     }
 
-    /// Ends when the lease is lost; never, if the hold is released before.
+    /// Waits until the lease is lost. Never completes if the hold is released first.
     ///
     /// # Cancel safety
-    /// May be dropped and called again.
+    /// The future may be dropped, and the method called again.
     pub async fn lost(&self) -> LossReason {
         self.state.wait_for_loss().await
     }
 
-    /// Adds `by` to what is left of the lease, in one round trip, and returns what is left then.
+    /// Adds `by` to the rest of the lease in one round trip, and returns the new rest.
     ///
-    /// The new end is fixed by the call, not by its first poll. So two extensions that are called at the same time do not
-    /// add up: each of them counts from the end that it found.
+    /// The new end is fixed when the method is called, not when its future is first polled. Two extensions that are
+    /// called at the same time do not add up: each counts from the end that it found.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if the lease is lost, also if that is noticed just now, or the hold has ended; [`LockError::Unreachable`] or
-    /// [`LockError::Refused`] if the server could not extend it, in which case the old deadline stands;
-    /// [`LockError::InvalidOptions`] if the lease would become longer than a lease may be.
+    /// - [`LockError::Lost`] if the hold has ended or its lease is lost, even if the loss is noticed only now.
+    /// - [`LockError::Unreachable`] or [`LockError::Refused`] if the server could not extend the lease. The old
+    ///   deadline stands.
+    /// - [`LockError::InvalidOptions`] if the rest of the lease would exceed 24 hours, the longest lease.
     ///
     /// # Cancel safety
-    /// Dropped, the lease may be extended or not.
+    /// If the future is dropped, the lease may or may not be extended.
     pub fn extend(
         &self,
         by: Duration,
@@ -132,9 +134,11 @@ impl Hold {
     }
 }
 
-/// The holds of a body that runs under several locks: one for each of its `keys`, in their order, each with a fencing
-/// token of its own. A key that is named twice is one lock, and has one hold, which stands at both places. In a
-/// function annotated with `keys`, `guard = ident` binds them.
+/// The holds of a body that runs under several locks: one for each of its `keys`, in their order, each with its own
+/// fencing token.
+///
+/// A key that is named twice is one lock with one hold, which appears at both positions. In a function annotated with
+/// `keys`, `guard = ident` binds them.
 ///
 /// ```
 /// use lock_runtime::{LockClient, LockError, distributed_lock};
@@ -158,7 +162,7 @@ pub struct Holds {
 }
 
 impl Holds {
-    /// The holds of the innermost call that encloses the code which runs right now.
+    /// Returns the holds of the innermost call that encloses the current code.
     #[must_use]
     pub fn current() -> Option<Self> {
         Some(Self::of(&*reentry::enclosing()?))
@@ -171,23 +175,23 @@ impl Holds {
         }
     }
 
-    /// What is left of the lease that ends first, see [`Hold::remaining`].
+    /// Returns the rest of the lease that ends first, see [`Hold::remaining`].
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let all = self.holds.iter().map(Hold::remaining);
         all.min().unwrap_or_default()
     }
 
-    /// The loss of one of them, if there is one by now.
+    /// Returns the loss of one of the holds, or `None` if none is lost.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         self.holds.iter().find_map(Hold::loss)
     }
 
-    /// Ends when one of them is lost; never, if they are released before.
+    /// Waits until one of the holds is lost. Never completes if they are released first.
     ///
     /// # Cancel safety
-    /// May be dropped and called again.
+    /// The future may be dropped, and the method called again.
     pub async fn lost(&self) -> LossReason {
         let each = self.holds.iter().map(|hold| Box::pin(hold.lost()));
         futures_util::future::select_all(each).await.0
@@ -202,7 +206,7 @@ impl std::ops::Deref for Holds {
     }
 }
 
-/// Runs `body` inside what a guard has entered.
+/// Runs `body` inside the entry of a guard.
 async fn run_inside<F: Future>(
     entered: &Entered,
     several: Option<&Arc<MultiCall>>,
@@ -216,13 +220,13 @@ async fn run_inside<F: Future>(
 
 /// Holds a lock until it is released or dropped.
 ///
-/// All that a [`Hold`] tells is on the guard too. A guard does not stop anybody at a loss: watch
-/// [`lost`](Hold::lost), or run the work in [`run`](Self::run). Nor does it enclose the code after it: only what runs
-/// in `run` re-enters the key.
+/// The guard dereferences to its [`Hold`]. It does not stop your code when the lease is lost: watch
+/// [`lost`](Hold::lost), or run the work in [`run`](Self::run). The code after the acquisition is not inside the hold
+/// either: only what runs in `run` re-enters the key.
 ///
 /// # Drop
 /// Dropping the guard releases the lock in the background. Prefer [`release`](Self::release), which waits until the
-/// server has said that the lock is free.
+/// server has confirmed the release.
 #[derive(Debug)]
 #[must_use = "a dropped guard releases its lock"]
 pub struct LockGuard {
@@ -241,27 +245,28 @@ impl LockGuard {
         }
     }
 
-    /// Runs `body` inside the hold: calls nested in it re-enter the key, and at a loss it is dropped at its next
-    /// `.await`.
+    /// Runs `body` inside the hold. Calls nested in the body re-enter the key. If the lease is lost, the body is
+    /// dropped at its next `.await`.
     ///
-    /// The body is inside the calls that enclose the first poll of `run` too. It is not inside those that enclosed the
-    /// acquisition, so a guard that is moved to another task lends its own lock alone. Two runs of one guard may be
-    /// polled at the same time; the calls of its key that are nested in them take turns.
+    /// The body is also inside the calls that enclose the first poll of `run`, but not inside those that enclosed the
+    /// acquisition. A guard that is moved to another task therefore lends only its own lock. Two runs of one guard may
+    /// be polled at the same time; nested calls of its key take turns.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if the lease was lost before the body had ended.
+    /// [`LockError::Lost`] if the lease was lost before the body ended.
     ///
     /// # Cancel safety
-    /// Dropping the call drops the body; the guard goes on holding.
+    /// Dropping the future drops the body. The guard keeps its lock.
     pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, LockError> {
         run_inside(&self.entered, None, body).await
     }
 
-    /// Releases the lock, waits until the server has confirmed that, a second at most, and says what became of the lock:
-    /// above all, whether the lease had been lost before.
+    /// Releases the lock, and waits for at most one second until the server has confirmed the release.
+    ///
+    /// The returned outcome says above all whether the lease had been lost before.
     ///
     /// # Cancel safety
-    /// If the call is dropped, and after that second, the release goes on in the background.
+    /// If the future is dropped, or the second is over, the release goes on in the background.
     ///
     /// ```
     /// use lock_runtime::{LockClient, ReleaseOutcome};
@@ -299,9 +304,9 @@ impl std::ops::Deref for LockGuard {
 
 /// Holds several locks until they are released or dropped.
 ///
-/// All that [`Holds`] tell is on the guard too: `guard[0].token()` is the token of the key that was named first. Like a
-/// [`LockGuard`] it does not stop anybody at a loss, nor does it enclose the code after it: watch [`lost`](Holds::lost),
-/// or run the work in [`run`](Self::run).
+/// The guard dereferences to its [`Holds`]: `guard[0].token()` is the token of the first key. Like a [`LockGuard`] it
+/// neither stops your code at a loss nor encloses the code after it: watch [`lost`](Holds::lost), or run the work in
+/// [`run`](Self::run).
 ///
 /// # Drop
 /// Dropping the guard releases its locks in the background. Prefer [`release`](Self::release).
@@ -314,7 +319,7 @@ pub struct MultiLockGuard {
 }
 
 impl MultiLockGuard {
-    /// Of a call that has entered, and its innermost frame.
+    /// Creates the guard of a call that has entered with `frame` as its innermost frame.
     pub(crate) fn new(entered: Entered, frame: &Frame) -> Self {
         entered.begin_body();
         Self {
@@ -324,22 +329,23 @@ impl MultiLockGuard {
         }
     }
 
-    /// Runs `body` inside the holds, as [`LockGuard::run`] does: [`Holds::current`] are those of the guard there.
+    /// Runs `body` inside the holds, as [`LockGuard::run`] does. Inside the body, [`Holds::current`] returns the
+    /// guard's holds.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if one of the leases was lost before the body had ended.
+    /// [`LockError::Lost`] if one of the leases was lost before the body ended.
     ///
     /// # Cancel safety
-    /// Dropping the call drops the body; the guard goes on holding.
+    /// Dropping the future drops the body. The guard keeps its locks.
     pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, LockError> {
         run_inside(&self.entered, self.several.as_ref(), body).await
     }
 
-    /// Releases all locks at once, waits until the server has confirmed that, a second at most, and says what became of
-    /// each, in the order of the keys.
+    /// Releases all locks at once, and waits for at most one second until the server has confirmed the releases.
+    /// Returns the outcome for each key, in the order of the keys.
     ///
     /// # Cancel safety
-    /// If the call is dropped, and after that second, the releases go on in the background.
+    /// If the future is dropped, or the second is over, the releases go on in the background.
     ///
     /// ```
     /// use lock_runtime::{LockClient, ReleaseOutcome};

@@ -1,4 +1,4 @@
-//! Spawned tasks inside the hold of their parent.
+//! Makes spawned tasks part of their parent's hold.
 
 use std::{
     fmt,
@@ -15,20 +15,22 @@ use crate::{
     client::{LockClient, scoped},
 };
 
-/// Takes a future into the current hold, see [`in_current_hold`](Self::in_current_hold).
+/// Makes a future part of the current hold, see [`in_current_hold`](Self::in_current_hold).
 pub trait InCurrentHold: Future + Sized {
-    /// Makes the future part of the hold that runs right now, wherever it is polled: a task spawned with it re-enters
-    /// the keys of the call that made it instead of waiting for them. The hold lasts until the future has ended too.
+    /// Makes the future part of the hold that encloses the call of this method, wherever the future is polled. A task
+    /// spawned with it re-enters the keys of its parent instead of waiting for them. The hold lasts until this future
+    /// has ended as well.
     ///
-    /// A client that is scoped to the task comes along.
+    /// The future also inherits the client that is scoped to the current task.
     ///
-    /// Tasks that a body drives itself, on a `LocalSet` or another tokio runtime, count as spawned. What the body blocks
-    /// on is on its own call stack: `block_on` of a future that is no task enters again. The tasks of other executors
-    /// have no ids, so those that a body drives by itself are inside its hold.
+    /// Tasks that a body drives itself, on a `LocalSet` or another tokio runtime, count as spawned. A future that a
+    /// body blocks on with `block_on`, and that is not a task, runs on the body's own call stack, so it re-enters
+    /// without this method. Tasks of other executors have no task ids, so the tasks that a body drives itself on such
+    /// an executor are inside its hold.
     ///
-    /// The author of the spawned task takes over a duty: the body and the task run at the same time inside one hold.
-    /// Outside any hold this does nothing. A lease that is lost does not stop the future; look at
-    /// [`Hold::lost`](crate::Hold::lost).
+    /// With this method you take responsibility for the concurrency between the body and the task, which run at the
+    /// same time inside one hold. Outside any hold the method does nothing. The loss of the lease does not stop the
+    /// future: watch [`Hold::lost`](crate::Hold::lost).
     ///
     /// # Cancel safety
     /// Dropping the future leaves the hold.
@@ -87,7 +89,7 @@ pin_project! {
 }
 
 impl<F> WithinHold<F> {
-    /// Drops the future inside the hold, and leaves the hold only then.
+    /// Drops the future inside the hold, and only then leaves the hold.
     fn end(self: Pin<&mut Self>) {
         let mut this = self.project();
         if this.inner.is_some() {

@@ -17,30 +17,33 @@
 //! }
 //! ```
 //!
-//! - [`distributed_lock`] guards an `async fn`; its options and placeholders are documented there.
-//! - [`LockClient`] says where locks live; [`Lock`] and [`MultiLock`] are the explicit API on the same engine,
-//!   [`LockGuard`], [`MultiLockGuard`], [`Hold`] and [`Holds`] are what is held.
-//! - [`LockError`] says why a call did not run to its end under its lock, [`ConnectError`] why there is no client.
-//! - [`InCurrentHold`] takes spawned tasks into the hold of their parent.
+//! - [`distributed_lock`] guards an `async fn`. Its documentation lists all options and placeholders.
+//! - [`LockClient`] defines where locks live. [`Lock`] and [`MultiLock`] are the explicit API on the same engine.
+//!   [`LockGuard`], [`MultiLockGuard`], [`Hold`] and [`Holds`] represent held locks.
+//! - [`LockError`] says why a call did not run to its end under its lock, [`ConnectError`] why a client could not
+//!   connect.
+//! - [`InCurrentHold`] makes a spawned task part of its parent's hold.
 //!
 //! # Fairness
-//! Callers of one key enter in the order in which they queued, over all processes. A call with `wait` zero never queues,
-//! and never overtakes one that waits. Callers that wait by [`Strategy::Notify`] or [`Strategy::Spin`] do not queue
-//! either: they have no order, and enter when nobody queues. On a Redlock, and in [Redisson's layout](Layout::Redisson), nobody
-//! queues at all.
+//! Callers of one key enter in the order in which they queued, over all processes. A call with a `wait` of zero never
+//! queues, and never overtakes a queued caller. Callers that wait by [`Strategy::Notify`] or [`Strategy::Spin`] do not
+//! queue either: they have no order, and enter only when the queue is empty. On a Redlock and in [Redisson's
+//! layout](Layout::Redisson) there is no queue at all.
 //!
 //! # Cancel safety
-//! Every future of this crate may be dropped at any await: neither a key nor a place in a queue stays behind beyond one
-//! round trip, or, while the server cannot be reached, beyond the lease.
+//! Every future of this crate may be dropped at any await. No key and no place in a queue stays behind for longer than
+//! one round trip. While the server cannot be reached, a leftover grant stays until its claim (2 s) or its lease ends,
+//! and a leftover place in the queue until the caller's `wait` ends.
 //!
 //! # Loss
-//! A lease can end while its body runs: it ran out, the server lost it, or could not be reached in time to renew it. The
-//! body is then dropped at its next `.await`. What it has started elsewhere goes on; send [`Hold::token`] with every
-//! write, so that the guarded resource can refuse it.
+//! A lease can be lost while its body runs: it expires, the server loses it, or the server cannot be reached in time to
+//! renew it. The body is then dropped at its next `.await`. Work that it has started elsewhere goes on. Send
+//! [`Hold::token`] with every write, so that the guarded resource can refuse a holder that was overtaken.
 //!
 //! # Events
-//! Every step of a lock's life is a `tracing` event of the target `lock_runtime`: grants and releases at debug, losses,
-//! failed renewals and bodies that have used 80 % of a fixed lease at warn. [`LockClient::stats`] counts them.
+//! Every step of a lock's life is a `tracing` event with the target `lock_runtime`. Grants and releases have level
+//! `DEBUG`. Losses, failed renewals and bodies that have used 80 % of a fixed lease have level `WARN`.
+//! [`LockClient::stats`] counts the events.
 
 mod acquire;
 mod backend;

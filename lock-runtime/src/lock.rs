@@ -1,4 +1,4 @@
-//! The explicit API: one lock, asked for step by step.
+//! The explicit API for one lock.
 
 use std::{future::Future, time::Duration};
 
@@ -21,17 +21,19 @@ use crate::{
     options::{ClientHandle, Settings, option_setters},
 };
 
-/// One lock of a client, with the options of the acquisition to come.
+/// One lock of a client, with the options for acquiring it.
 ///
-/// What is not set comes from the client's defaults.
+/// Options that are not set take the client's defaults.
 ///
 /// # Fairness
-/// Waiters of one key enter in the order in which they queued, over all processes; those that wait by another
-/// [`strategy`](Self::strategy) have no order, and enter when nobody queues. On a Redlock and in Redisson's layout nobody
-/// queues.
+/// Waiters of one key enter in the order in which they queued, over all processes. Callers that wait by another
+/// [`strategy`](Self::strategy) than handoff have no order, and enter only when the queue is empty. On a Redlock and in
+/// Redisson's layout there is no queue.
 ///
 /// # Cancel safety
-/// Dropping any of the futures, at any await, leaves no key and no place in the queue behind.
+/// Any of the futures may be dropped at any await. No key and no place in the queue stays behind for longer than one
+/// round trip. While the server cannot be reached, a leftover grant stays until its claim (2 s) or its lease ends, and
+/// a leftover place until `wait` ends.
 ///
 /// ```
 /// use std::time::Duration;
@@ -79,16 +81,19 @@ impl Lock {
         self.settings.one(self.key.clone())
     }
 
-    /// Waits for the lock, `wait` at most.
+    /// Waits for the lock, for at most `wait`.
     ///
     /// # Errors
-    /// [`LockError::Busy`] if others were inside all that time, [`LockError::Unreachable`] or [`LockError::Refused`] if
-    /// the server did not grant, [`LockError::WrongLayout`] if it has something else under that name,
-    /// [`LockError::InvalidKey`] and [`LockError::InvalidOptions`] before anything is sent, [`LockError::Lost`] inside a
-    /// hold of this key that was lost.
+    /// - [`LockError::Busy`] if the lock was not granted within `wait`.
+    /// - [`LockError::Unreachable`] if the server did not answer, [`LockError::Refused`] if it answered with a refusal.
+    /// - [`LockError::WrongLayout`] if the server has something else under the lock's name.
+    /// - [`LockError::InvalidKey`] and [`LockError::InvalidOptions`] before anything is sent.
+    /// - [`LockError::Lost`] if an enclosing call holds this key and has lost its lease.
+    /// - [`LockError::ShutDown`] if the client was shut down.
     ///
     /// # Cancel safety
-    /// Dropping the call gives up the place in the queue. It borrows nothing, so it may be a branch of a `select!`:
+    /// Dropping the future gives up the place in the queue. The future borrows nothing, so it can be a branch of a
+    /// `select!`:
     ///
     /// ```
     /// use std::time::Duration;
@@ -115,28 +120,32 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if it is free and nobody waits for it, in one attempt: [`acquire`](Self::acquire) with a `wait`
-    /// of zero.
+    /// Takes the lock in one attempt if it is free and has no waiters: [`acquire`](Self::acquire) with a `wait` of
+    /// zero.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire).
+    /// The same as [`acquire`](Self::acquire).
     pub fn try_acquire(&self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
         self.clone().wait(Duration::ZERO).acquire()
     }
 
-    /// Runs `body` under the lock: acquires, runs, releases. The body is not polled before the grant. Its value is the value of
-    /// the call, whatever becomes of the release: one that fails is logged and counted.
+    /// Runs `body` under the lock: acquires, runs, releases.
+    ///
+    /// The body is not polled before the grant. The call returns the value of the body even if the release fails: a
+    /// failed release is logged and counted.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
+    /// The same as [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
     pub fn run<F: Future>(&self, body: F) -> Run<F> {
         Run::new(self.spec().map(Locks::One), body)
     }
 
-    /// Reads who holds the lock, for how long, and how many wait. The answer may be stale when it arrives.
+    /// Reads who holds the lock, how much of the lease is left, and how many callers wait. It takes at most `wait`, and
+    /// the answer may be stale when it arrives.
     ///
     /// # Errors
-    /// [`LockError::Unreachable`], [`LockError::Refused`], [`LockError::WrongLayout`], [`LockError::InvalidKey`].
+    /// [`LockError::Unreachable`], [`LockError::Refused`], [`LockError::WrongLayout`], [`LockError::InvalidKey`] or
+    /// [`LockError::ShutDown`].
     pub async fn status(&self) -> Result<Status, LockError> {
         let (key, name) = self.name()?;
         let Settings {
@@ -159,8 +168,8 @@ impl Lock {
         }
     }
 
-    /// Whether a call that encloses this one holds the lock, and its lease stands: another call of the process does
-    /// not count.
+    /// Returns whether a call that encloses the current code holds the lock with a valid lease. Other calls of the
+    /// process do not count.
     #[must_use]
     pub fn is_held_here(&self) -> bool {
         let Ok((_, name)) = self.name() else {
@@ -176,7 +185,7 @@ impl Lock {
     /// [`acquire`](Self::acquire) for code outside async.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire).
+    /// The same as [`acquire`](Self::acquire).
     ///
     /// # Panics
     /// In an async context, where it would block the runtime.
@@ -187,7 +196,7 @@ impl Lock {
     /// [`try_acquire`](Self::try_acquire) for code outside async.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire).
+    /// The same as [`acquire`](Self::acquire).
     ///
     /// # Panics
     /// In an async context, where it would block the runtime.

@@ -16,29 +16,32 @@ use crate::{
     options::{ClientHandle, Settings, option_setters},
 };
 
-/// Several locks of a client, with the options of the acquisition to come: what `keys` are to the attribute, for keys
+/// Several locks of a client, with the options for acquiring them: the equivalent of the attribute's `keys` for keys
 /// that are known only at run time.
 ///
-/// What is not set comes from the client's defaults. The options are those of a [`Lock`](crate::Lock), and apply to all
-/// of the locks.
+/// Options that are not set take the client's defaults. The options are those of a [`Lock`](crate::Lock), and apply to
+/// all of the locks.
 ///
 /// # Order
-/// All locks are taken in one step if all of them are free. Otherwise they are taken one after the other, in the order of
-/// their names, within one `wait`. So two calls that name the same keys in opposite orders never wait for each other. A
-/// lock that is taken already is kept while the next one is waited for, and a fixed lease begins when the last one is
-/// taken. Where calls nest, a lock that comes before one that is held is tried once.
+/// If all locks are free, they are taken in one step. Otherwise they are taken one after the other, in the order of
+/// their names, within one `wait`. Two calls that name the same keys in opposite orders therefore never wait for each
+/// other. A lock that has been taken is held while the call waits for the next one. A fixed lease begins when the last
+/// lock is taken. If an enclosing call holds a lock, locks that sort before it are tried only once.
 ///
 /// # Number of keys
-/// A key that is named twice is one lock. A list without keys is [`KeyError::NoKeys`]: nothing runs unlocked. One of more
-/// than [`MAX_KEYS`](crate::MAX_KEYS) is [`KeyError::TooManyKeys`], because a server serves nobody else while it takes all of
-/// them in one step: have one lock for a group, where a call would need thousands.
+/// A key that is named twice is one lock. An empty list is refused with [`KeyError::NoKeys`], so nothing runs unlocked.
+/// A list of more than [`MAX_KEYS`](crate::MAX_KEYS) keys is refused with [`KeyError::TooManyKeys`], because a server
+/// serves nobody else while it takes all of them in one step. If a call needs thousands of keys, use one lock for a
+/// group of them.
 ///
 /// # Fairness
-/// Waiters of one key enter in the order in which they queued, as those of a [`Lock`](crate::Lock) do. A call queues for
-/// one lock at a time, so it has no place in the queue of a lock whose turn has not come yet.
+/// Waiters of one key enter in the order in which they queued, as with a [`Lock`](crate::Lock). A call queues for one
+/// lock at a time: it has no place in the queues of the locks that it has not reached yet.
 ///
 /// # Cancel safety
-/// Dropping any of the futures, at any await, leaves no key and no place in a queue behind.
+/// Any of the futures may be dropped at any await. No key and no place in a queue stays behind for longer than one
+/// round trip. While the server cannot be reached, a leftover grant stays until its claim (2 s) or its lease ends, and
+/// a leftover place until `wait` ends.
 ///
 /// ```
 /// use std::time::Duration;
@@ -84,15 +87,15 @@ impl MultiLock {
         self.settings.several(self.keys.iter().cloned())
     }
 
-    /// Waits until all of the locks are held, `wait` at most.
+    /// Waits until all of the locks are held, for at most `wait`.
     ///
     /// # Errors
-    /// Those of [`Lock::acquire`](crate::Lock::acquire). [`LockError::Busy`] names the lock that was not granted, and none
-    /// of the others is held then. [`LockError::InvalidKey`] with [`KeyError::NoKeys`] if there are no keys.
+    /// The same as [`Lock::acquire`](crate::Lock::acquire). [`LockError::Busy`] names the lock that was not granted;
+    /// none of the others is held then. [`LockError::InvalidKey`] with [`KeyError::NoKeys`] if there are no keys.
     ///
     /// # Cancel safety
-    /// Dropping the call gives back the locks that it has, and its place in the queue. It borrows nothing, so it may be a
-    /// branch of a `select!`:
+    /// Dropping the future gives back the locks that it has taken, and its place in the queue. The future borrows
+    /// nothing, so it can be a branch of a `select!`:
     ///
     /// ```
     /// use std::time::Duration;
@@ -119,11 +122,11 @@ impl MultiLock {
         }
     }
 
-    /// Takes all of the locks if each of them is free and nobody waits for it, in one attempt, else none:
+    /// Takes all of the locks in one attempt if each is free and has no waiters, otherwise none:
     /// [`acquire`](Self::acquire) with a `wait` of zero.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire).
+    /// The same as [`acquire`](Self::acquire).
     ///
     /// ```
     /// use lock_runtime::{LockClient, LockError};
@@ -147,12 +150,14 @@ impl MultiLock {
         self.clone().wait(Duration::ZERO).acquire()
     }
 
-    /// Runs `body` under all of the locks: acquires, runs, releases. The body is not polled before the last grant. The
-    /// value of the body is the value of the call. Inside the body, [`Holds::current`](crate::Holds::current) has a hold
-    /// for each key.
+    /// Runs `body` under all of the locks: acquires, runs, releases.
+    ///
+    /// The body is not polled before the last grant. The call returns the value of the body. Inside the body,
+    /// [`Holds::current`](crate::Holds::current) has a hold for each key.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] if one of the leases was lost while the body ran.
+    /// The same as [`acquire`](Self::acquire), and [`LockError::Lost`] if one of the leases was lost while the body
+    /// ran.
     ///
     /// ```
     /// use lock_runtime::{Holds, KeyError, LockClient, LockError};
@@ -179,7 +184,7 @@ impl MultiLock {
     /// [`acquire`](Self::acquire) for code outside async.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire).
+    /// The same as [`acquire`](Self::acquire).
     ///
     /// # Panics
     /// In an async context, where it would block the runtime.
@@ -190,7 +195,7 @@ impl MultiLock {
     /// [`try_acquire`](Self::try_acquire) for code outside async.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire).
+    /// The same as [`acquire`](Self::acquire).
     ///
     /// # Panics
     /// In an async context, where it would block the runtime.

@@ -1,5 +1,5 @@
-//! The setters of an acquisition's options, once for [`Lock`](crate::Lock) and [`MultiLock`](crate::MultiLock), and what they
-//! set.
+//! The option setters that [`Lock`](crate::Lock) and [`MultiLock`](crate::MultiLock) share, and the settings behind
+//! them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     lease::{scheduler::Renewals, shared::Shared},
 };
 
-/// A client, as its locks know it.
+/// A client, as seen by its locks.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientHandle {
     pub(crate) shared: Arc<Shared>,
@@ -23,7 +23,7 @@ pub(crate) struct ClientHandle {
     pub(crate) defaults: Defaults,
 }
 
-/// Whose locks, and on which terms. What is not set comes from the client's defaults.
+/// The client and options of a lock. Options that are not set take the client's defaults.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) client: ClientHandle,
@@ -40,7 +40,7 @@ impl Settings {
         }
     }
 
-    /// The name under which the backend stores this lock.
+    /// Returns the name under which the backend stores a key.
     pub(crate) fn name(&self, key: &LockKey) -> Result<LockName, LockError> {
         let namespace = self
             .namespace
@@ -62,7 +62,7 @@ impl Settings {
         })
     }
 
-    /// One lock for each of these keys, in their order: one at least, and [`MAX_KEYS`] at most.
+    /// Returns one spec for each key, in the same order. Refuses an empty list, and more than [`MAX_KEYS`] keys.
     pub(crate) fn several(
         &self,
         keys: impl IntoIterator<Item = Result<LockKey, KeyError>>,
@@ -77,64 +77,69 @@ impl Settings {
     }
 }
 
-/// The methods that set the options of a type that has `settings`.
+/// Defines the option setters of a type that has `settings`.
 macro_rules! option_setters {
     () => {
-        /// How long the acquisition may take, end to end; less than a millisecond is one attempt that never queues.
+        /// Sets how long the acquisition may take, end to end. A wait of less than a millisecond makes one attempt that
+        /// never queues; a wait is at most 24 hours.
         pub fn wait(mut self, wait: Duration) -> Self {
             self.settings.options.wait = Some(wait);
             self
         }
 
-        /// The lease time. It is fixed, unless [`renew`](Self::renew) is set too; 10 ms to 24 h.
+        /// Sets the lease time, from 10 ms to 24 hours. The lease is fixed, unless [`renew`](Self::renew) is set too; a
+        /// renewed lease is at least one second.
         ///
-        /// Nested in a call that holds the lock, the call extends that hold's lease first, if it ends earlier. The later
-        /// deadline stays when the nested call has left, because no lease is ever shortened. Its renewal ends with it.
+        /// If an enclosing call holds the lock, the nested call first extends that hold's lease if it ends earlier. The
+        /// later deadline remains after the nested call has ended, because no lease is ever shortened. The renewal of a
+        /// nested call ends with that call.
         pub fn lease(mut self, lease: Duration) -> Self {
             self.settings.options.lease = Some(lease);
             self
         }
 
-        /// Whether the lease is renewed every third of its time while it is held.
+        /// Sets whether the lease is renewed every third of its time while the lock is held.
         pub fn renew(mut self, renew: bool) -> Self {
             self.settings.options.renew = Some(renew);
             self
         }
 
-        /// How long a renewed lease is renewed at most.
+        /// Sets how long a lease is renewed at most. The lease that then runs is the last one.
         pub fn max_hold(mut self, max_hold: Duration) -> Self {
             self.settings.options.max_hold = Some(max_hold);
             self
         }
 
-        /// How long the lock stays taken at least, even if the body is quicker: the value returns at once, and the lock is
-        /// free at the end of that time. It counts from the grant, and is no longer than an explicit lease. A body that
-        /// panics or is dropped, and a guard that is dropped, free the lock at once.
+        /// Sets how long the lock stays taken at least, even if the body ends earlier. The call returns at once, and
+        /// the lock is free at the end of that time.
+        ///
+        /// The time counts from the grant, and may not exceed an explicit lease. The lock is free at once if the body
+        /// panics or is dropped, or if a guard is dropped.
         pub fn hold_at_least(mut self, hold_at_least: Duration) -> Self {
             self.settings.options.hold_at_least = hold_at_least;
             self
         }
 
-        /// What becomes of the body of [`run`](Self::run) when the lease is lost.
+        /// Sets what happens to the body of [`run`](Self::run) when the lease is lost.
         pub fn on_lost(mut self, on_lost: OnLost) -> Self {
             self.settings.options.on_lost = on_lost;
             self
         }
 
-        /// How to wait for the lock, if it is not free.
+        /// Sets how to wait for a lock that is not free.
         pub fn strategy(mut self, strategy: Strategy) -> Self {
             self.settings.options.strategy = Some(strategy);
             self
         }
 
-        /// When [`run`](Self::run) returns the body's value: once the release is confirmed, or on its way. A guard's release is
-        /// always confirmed.
+        /// Sets when [`run`](Self::run) returns: once the release is confirmed, or once it is on its way. A guard's
+        /// release always waits for the confirmation.
         pub fn release(mut self, release: Release) -> Self {
             self.settings.options.release = Some(release);
             self
         }
 
-        /// Another namespace than the client's.
+        /// Sets a namespace other than the client's.
         pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
             self.settings.namespace = Some(namespace.into());
             self

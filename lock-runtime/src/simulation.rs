@@ -1,4 +1,4 @@
-//! Not public API: a client in a world of its own, for the project's simulation.
+//! Not public API: a client in a simulated world, for the project's simulation.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use crate::{
     client::builder::LockClientBuilder,
 };
 
-/// What an engine takes from the machine that it runs on.
+/// The parts of the machine that the engine depends on.
 pub trait World: Send + Sync {
-    /// The local clock of its process.
+    /// Returns the time of the process's local clock.
     fn now(&self) -> Moment;
 
-    /// Ends at this moment of that clock.
+    /// Completes at this moment of that clock.
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()>;
 
-    /// 128 random bits.
+    /// Returns 128 random bits.
     fn random(&self) -> u128;
 
-    /// A connection to a server.
+    /// Connects to a server.
     fn connect<'a>(
         &'a self,
         client: &'a redis::Client,
@@ -30,7 +30,7 @@ pub trait World: Send + Sync {
     ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>>;
 }
 
-/// Lets the client that is built live in this world, on the runtime that calls.
+/// Makes the client that is built live in this world, on the caller's runtime.
 pub fn in_world(mut builder: LockClientBuilder, world: Arc<dyn World>) -> LockClientBuilder {
     let context = Context::new(
         Box::new(InWorld(world.clone())),

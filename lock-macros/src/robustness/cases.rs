@@ -1,4 +1,4 @@
-//! Random templates, attributes and functions, nearly valid.
+//! Random templates, attributes and functions that are nearly valid.
 
 use std::{cell::Cell, fmt::Debug};
 
@@ -13,7 +13,7 @@ use super::{NO_TEXT, keys, tokens};
 
 const CASES: u32 = 3000;
 
-/// Tries random cases. A part of them must be telling, or the rest of the test would mean nothing.
+/// Tries random inputs. The test fails if too few of them are conclusive.
 #[track_caller]
 fn tried<T: Debug>(cases: impl Strategy<Value = T>, check: impl Fn(&T) -> bool, telling: u32) {
     let seen = Cell::new(0);
@@ -57,7 +57,7 @@ fn no_tokens_panic() {
     tried(cases, check, CASES / 20);
 }
 
-/// One of these, with `¦` between them, and a line break where the list needs one.
+/// Picks one of these words, which are separated by `¦`. The list may have line breaks.
 fn one(words: &'static str) -> impl Strategy<Value = String> + Clone + use<> {
     let words = words
         .split('¦')
@@ -65,7 +65,7 @@ fn one(words: &'static str) -> impl Strategy<Value = String> + Clone + use<> {
     select(words.collect::<Vec<_>>())
 }
 
-/// The first nineteen times in twenty.
+/// Picks the first with a probability of 19 in 20.
 fn mostly(
     first: impl Strategy<Value = String> + 'static,
     second: impl Strategy<Value = String> + 'static,
@@ -86,7 +86,7 @@ fn sound_template() -> impl Strategy<Value = String> {
     })
 }
 
-/// A template that fails in every way.
+/// A template that can fail in every way.
 fn template() -> impl Strategy<Value = String> {
     let between = one(":¦/¦|¦:x:¦é¦<<¦>>¦}¦{¦ : ¦¦-¦%¦%3A¦x");
     let hole = mostly(placeholder(), one("<¦>¦#id¦{id}¦${id}¦\n"));
@@ -106,7 +106,7 @@ fn placeholder() -> impl Strategy<Value = String> {
         .prop_map(|(head, fields, format)| format!("<{head}{}{format}>", fields.concat()))
 }
 
-/// Short, and of the characters that templates and escapes are made of, so that two lists are nearly alike.
+/// Short values of the characters in templates and escapes, so that two lists are nearly alike.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![4 => "[ab0:/|%é<}-]{1,3}", 2 => one("%3A¦:¦a¦b¦a:b¦%¦%25"), 1 => any::<String>()]
 }
@@ -123,7 +123,7 @@ const EXPRESSIONS: &str = r#"cancel¦continue¦continue 'a¦skip¦error¦fallbac
     ::locks¦crate::locks¦limits::WAIT¦<T as Limits>::WAIT¦a.b?.c[0]¦|x| x¦return¦async move { x.await }¦
     format!("a{}", id)¦["a:<id>", "b"]¦[]"#;
 
-/// Most are accepted.
+/// A value that is accepted most of the time.
 const ATTRIBUTES: &str = r#"key = "a:<id>", wait = "5s", guard = hold,¦
     key = "<id>/<self.name>", client = self.locks,¦
     key = "a", lease = LEASE, renew = true, max_hold = "10m", on_lost = continue,¦
@@ -253,7 +253,7 @@ const SIGNS: &str =
 const WORDS: &str = "async¦fn¦await¦self¦Self¦super¦crate¦const¦default¦dyn¦else¦extern¦for¦if¦impl¦in¦let¦loop¦match¦\
     move¦mut¦pub¦ref¦return¦static¦struct¦try¦union¦unsafe¦where¦_¦r#async";
 
-/// Trees of any tokens, closed where they open.
+/// Arbitrary token trees, with every opened delimiter closed.
 fn soup() -> BoxedStrategy<String> {
     let leaf = prop_oneof![
         one(SIGNS),

@@ -1,4 +1,4 @@
-//! What a call has entered: one lock, or several.
+//! The locks that a call has entered.
 
 use std::{collections::HashMap, future::pending, sync::Arc, time::Duration};
 
@@ -14,21 +14,21 @@ use crate::{
     },
 };
 
-/// One entered lock. Dropped, it is left in the background.
+/// One entered lock. Dropping it leaves the lock in the background.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    // In the order in which they end: the demand for renewal, the entry itself, the level with the turn among siblings.
+    // Dropped in this order: the demand for renewal, the entry itself, the level with its turn among siblings.
     cover: Option<RenewalDemand>,
     ticket: EntryTicket,
     level: Level,
     /// Whether this entry began the hold.
     began: bool,
-    /// Left before, the lock stays taken until then.
+    /// If the entry leaves before this moment, the lock stays taken until then.
     retain_until: Option<Moment>,
 }
 
 impl Entry {
-    /// The entry that began a hold.
+    /// Creates the entry that began a hold.
     pub(crate) fn began(ticket: EntryTicket) -> Self {
         Self {
             cover: None,
@@ -39,7 +39,7 @@ impl Entry {
         }
     }
 
-    /// One more entry into a hold.
+    /// Creates a re-entry into a hold.
     pub(crate) fn again(ticket: EntryTicket, level: Level, cover: Option<RenewalDemand>) -> Self {
         Self {
             cover,
@@ -53,7 +53,7 @@ impl Entry {
         self.ticket.hold()
     }
 
-    /// What those nested in this entry see around them.
+    /// Returns the frame for calls nested in this entry.
     pub(crate) fn frame(
         &self,
         outer: Option<Arc<Frame>>,
@@ -67,8 +67,8 @@ impl Entry {
         self.began
     }
 
-    /// Its body begins later. The lock, or the turn, passes on if the body has not begun by then, and an entry into a
-    /// hold of others does not keep it meanwhile.
+    /// Marks the entry as waiting for its body. If the body has not begun by `until`, the lock or the turn passes on. A
+    /// re-entry does not keep the hold alive in the meantime.
     pub(crate) fn wait_for_body(&mut self, until: Moment) {
         if self.began {
             self.hold().wait_for_body(until);
@@ -80,17 +80,17 @@ impl Entry {
         self.ticket.step_out();
     }
 
-    /// Its body begins in its turn, if it has to have one. False if the turn has passed on.
+    /// Begins the body in the entry's turn, if it needs one. Returns `false` if the turn has passed on.
     pub(crate) fn take_turn(&self) -> bool {
         self.level.turn().is_none_or(Turn::begin_body)
     }
 
-    /// Its body begins in a hold of others. False if that has ended.
+    /// Begins the body of a re-entry. Returns `false` if the hold has ended.
     pub(crate) fn step_in(&mut self) -> bool {
         self.ticket.step_in()
     }
 
-    /// Whether it demands a renewal of its own.
+    /// Whether it has a demand for renewal of its own.
     pub(crate) fn is_covered(&self) -> bool {
         self.cover.is_some()
     }
@@ -100,7 +100,8 @@ impl Entry {
         self.cover = cover;
     }
 
-    /// Leaves, and releases if nobody else is inside; later, if a body has returned that wants it so.
+    /// Leaves, and releases if this is the last entry. If the body has returned, the lock stays taken until
+    /// `retain_until`.
     async fn leave(self, returned: bool) -> ReleaseOutcome {
         if let Some(until) = self.retain_until.filter(|_| returned) {
             self.hold().retain_until(until);
@@ -112,10 +113,10 @@ impl Entry {
     }
 }
 
-/// All that one call has entered.
+/// All locks that one call has entered.
 #[derive(Debug)]
 pub(crate) struct Entered {
-    /// Entered last: what is nested in the call is nested in this.
+    /// The lock entered last. Nested calls are nested in this entry.
     innermost: Entry,
     others: Vec<Entry>,
 }
@@ -128,7 +129,7 @@ impl Entered {
         }
     }
 
-    /// In the order in which they were entered, one at least.
+    /// Creates it from at least one entry, in the order in which they were entered.
     pub(crate) fn several(mut entries: Vec<Entry>) -> Self {
         Self {
             innermost: entries.pop().expect("a call enters one lock at least"),
@@ -136,7 +137,7 @@ impl Entered {
         }
     }
 
-    /// Left before `time` has passed from now, the locks stay taken until then.
+    /// Keeps the locks taken for at least `time` from now, even if the call leaves earlier.
     pub(crate) fn for_at_least(mut self, time: Duration) -> Self {
         if !time.is_zero() {
             for entry in std::iter::once(&mut self.innermost).chain(&mut self.others) {
@@ -146,7 +147,7 @@ impl Entered {
         self
     }
 
-    /// The holds of these names, each as often as it is named.
+    /// Returns the holds with these names, in the same order and with the same repetitions.
     pub(crate) fn named<'a>(
         &self,
         names: impl Iterator<Item = &'a LockName>,
@@ -159,7 +160,7 @@ impl Entered {
         named.cloned().collect()
     }
 
-    /// What they are held for begins now.
+    /// Marks the bodies of all entries as begun.
     pub(crate) fn begin_body(&self) {
         self.entries().for_each(|entry| entry.hold().begin_body());
     }
@@ -168,17 +169,17 @@ impl Entered {
         std::iter::once(&self.innermost).chain(&self.others)
     }
 
-    /// The hold entered last.
+    /// Returns the hold entered last.
     pub(crate) fn hold(&self) -> &Arc<HoldState> {
         self.innermost.hold()
     }
 
-    /// What the body of a call with one lock sees around it.
+    /// Returns the frame for the body of a call with one lock.
     pub(crate) fn frame(&self, outer: Option<Arc<Frame>>) -> Arc<Frame> {
         self.innermost.frame(outer, None)
     }
 
-    /// What a body sees around it that these locks are lent to, in the order in which they were entered.
+    /// Returns the frame for a body that a guard lends these locks to, nested in the order in which they were entered.
     pub(crate) fn lend(
         &self,
         outer: Option<Arc<Frame>>,
@@ -195,20 +196,20 @@ impl Entered {
         lend(outer, &self.innermost)
     }
 
-    /// The loss of one of them, if there is one by now. Each is looked at, for a loss is logged when it is seen.
+    /// Returns the loss of one of the locks, if any. Checks every lock, because a loss is logged when it is noticed.
     pub(crate) fn loss(&self) -> Option<LockError> {
         self.entries()
             .filter_map(|entry| entry.hold().not_lost().err())
             .reduce(|first, _| first)
     }
 
-    /// Whether one of them is lost by now.
+    /// Whether one of the locks is lost.
     #[inline(never)]
     pub(crate) fn is_lost(&self) -> bool {
         self.loss().is_some()
     }
 
-    /// Ends when one of them is lost.
+    /// Completes when one of the locks is lost.
     pub(crate) fn watch(&self) -> BoxFuture<'static, ()> {
         if self.others.is_empty() {
             let hold = self.hold().clone();
@@ -223,8 +224,8 @@ impl Entered {
         Box::pin(async move { drop(lost.await) })
     }
 
-    /// Leaves all of them at once. `returned` says whether a body has, and did not lose them. What became of the one that was
-    /// entered last.
+    /// Leaves all locks at once, and returns the outcome of the lock entered last. `returned` says whether the body
+    /// returned without losing them.
     pub(crate) async fn leave(self, returned: bool) -> ReleaseOutcome {
         let others = self.others.into_iter().map(|entry| entry.leave(returned));
         join(self.innermost.leave(returned), join_all(others))
@@ -232,7 +233,7 @@ impl Entered {
             .0
     }
 
-    /// Leaves all of them at once, a body having returned, and says what became of each, in the order of these holds.
+    /// Leaves all locks at once after a body has returned. Returns the outcome for each of `holds`, in the same order.
     pub(crate) async fn leave_each(self, holds: &[Arc<HoldState>]) -> Vec<ReleaseOutcome> {
         let entries = self.others.into_iter().chain([self.innermost]);
         let left = entries.map(async |entry| {
@@ -245,7 +246,7 @@ impl Entered {
     }
 }
 
-/// Ends when one of them is lost; never, without any.
+/// Completes when one of the entries is lost; never, if there are none.
 pub(crate) async fn loss_of_one(entries: &[Entry]) {
     if entries.is_empty() {
         return pending().await;

@@ -1,4 +1,4 @@
-//! What one call asks for: a lock, or several.
+//! The way in: the locks that one call asks for, and how it enters them.
 
 pub(crate) mod entry;
 pub(crate) mod multi;
@@ -19,19 +19,19 @@ use crate::{
     lease::scheduler::Renewals,
 };
 
-/// How a body under its locks ends.
+/// What a call does at a loss and at its exit.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExitPolicy {
-    /// What becomes of it at a loss.
+    /// What happens to the body at a loss.
     pub(crate) on_lost: OnLost,
-    /// Whether its value waits for the release.
+    /// Whether the call waits for its release.
     pub(crate) release: Release,
-    /// The call's client, which lives until then.
+    /// Keeps the call's client alive until the exit.
     pub(crate) client: Option<(Arc<Renewals>, Arc<Context>)>,
 }
 
 impl ExitPolicy {
-    /// What a release that nobody awaits runs on. A call without a client has entered nothing.
+    /// Returns the context in which a background release runs. A call without a client has entered nothing.
     pub(crate) fn context(&self) -> &Arc<Context> {
         match &self.client {
             Some((_, context)) => context,
@@ -40,16 +40,16 @@ impl ExitPolicy {
     }
 }
 
-/// The locks of one call, all of one client and on the same terms.
+/// The locks of one call. All of them have the same client and options.
 #[derive(Debug)]
 pub(crate) enum Locks {
     One(AcquireSpec),
-    /// One at least, in any order.
+    /// At least one, in any order.
     Several(Vec<AcquireSpec>),
 }
 
 impl Locks {
-    /// How a body under them ends.
+    /// Returns the exit policy of a body under these locks.
     pub(crate) fn exit_policy(&self) -> ExitPolicy {
         let first = match self {
             Self::One(spec) => Some(spec),
@@ -62,10 +62,10 @@ impl Locks {
         })
     }
 
-    /// Enters all of them, and makes the frame of a body inside. The call that encloses the first poll encloses the
-    /// body.
+    /// Enters all locks, and creates the frame of a body inside. The call that encloses the first poll of the returned
+    /// future also encloses the body.
     pub(crate) fn enter(self) -> BoxFuture<'static, Result<(Entered, Arc<Frame>), LockError>> {
-        // Boxed here: what one lock needs is smaller.
+        // Boxed separately, because the future for one lock is smaller.
         match self {
             Self::One(spec) => Box::pin(async move {
                 let outer = reentry::enclosing();

@@ -1,5 +1,4 @@
-//! The way into several locks: in the order of their names, the same for every call, so that no two calls wait for each
-//! other.
+//! Acquires several locks. Every call takes them in the order of their names, so no two calls wait for each other.
 
 use std::{future::Future, pin::pin, sync::Arc};
 
@@ -16,14 +15,14 @@ use crate::acquire::{
     reentry::{self, Frame, MultiCall},
 };
 
-/// Enters all of these locks of one client, within the `wait` that they share.
+/// Enters several locks of one client, within the `wait` that they share.
 ///
-/// They are taken in one step if all are free, else one after the other: those that are had already are kept while
-/// the next one is waited for, and their leases restart with the body. If one of them is lost meanwhile, the call starts
-/// over while its `wait` lasts.
+/// If all locks are free, they are taken in one step. Otherwise they are taken one after the other: the locks taken so
+/// far are held while the call waits for the next one, and their leases restart with the body. If one of them is lost
+/// before the body begins, the call starts over while its `wait` lasts.
 ///
 /// # Panics
-/// Without any.
+/// If there are no locks.
 pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>), LockError> {
     let mut in_order = spec.clone();
     in_order.sort_by(|a, b| a.name.cmp(&b.name));
@@ -42,10 +41,10 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
                 let frame = way.innermost.expect("a call enters one lock at least");
                 return Ok((entered, frame));
             };
-            // The body has not started: if an earlier lock was lost in the meantime, the call starts over, or is `Busy`
-            // once its `wait` is over.
+            // The body has not started. If an earlier lock was lost, the call starts over, or is `Busy` once its `wait`
+            // is over.
             let lost = way.lost_before_the_body(&error, &in_order);
-            // Where the server answers, nothing is left to the background, unless it takes long.
+            // If the server answers, the call waits for its locks to be given back, for up to `LEAVE_PATIENCE`.
             let answers = !matches!(error, LockError::Unreachable { .. });
             if answers && !way.entries.is_empty() {
                 let until = shared.backend.now() + LEAVE_PATIENCE;
@@ -62,13 +61,13 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
     one::counted(&shared, entering).await
 }
 
-/// How far one call has come.
+/// The progress of one call.
 struct Way {
     budget: Budget,
     entries: Vec<Entry>,
-    /// How many of the entries were there before the newest step.
+    /// How many entries there were before the latest step.
     earlier: usize,
-    /// What the next lock is nested in.
+    /// The frame that the next lock is nested in.
     innermost: Option<Arc<Frame>>,
     call: Arc<MultiCall>,
 }
@@ -84,8 +83,8 @@ impl Way {
         }
     }
 
-    /// Which of its own holds the call has lost, if that is why it failed. The loss of an enclosing call's hold is
-    /// another matter while somebody is inside that.
+    /// Returns which of the call's own holds was lost, if that is why the call failed. A loss of an enclosing call's
+    /// hold counts only once that hold has ended.
     fn lost_before_the_body<'a>(
         &self,
         error: &LockError,
@@ -105,8 +104,8 @@ impl Way {
     async fn enter(&mut self, spec: &[AcquireSpec]) -> Result<(), LockError> {
         let mut rest = spec;
         while !rest.is_empty() {
-            // Up to the first lock that an enclosing call is inside of: its siblings take turns, and whoever waits for
-            // a turn holds nothing that comes later in the order.
+            // Stops before a lock that an enclosing call holds. Its siblings take turns, and a call that waits for a
+            // turn must not hold any lock that sorts later.
             let new = rest
                 .iter()
                 .take_while(|spec| !self.is_enclosed(spec))
@@ -128,7 +127,7 @@ impl Way {
     }
 
     fn push(&mut self, mut entry: Entry) {
-        // Nobody may come back while the others are waited for.
+        // The caller may not be polled again while it waits for the other locks.
         let until = self.budget.waits_until().max(entry.hold().backend().now());
         entry.wait_for_body(until + CLAIM);
         let outer = self.innermost.take();
@@ -136,7 +135,7 @@ impl Way {
         self.entries.push(entry);
     }
 
-    /// What `step` comes to, unless one of the locks that are had already is lost meanwhile.
+    /// Runs `step`, unless one of the locks taken so far is lost.
     async fn unless_lost<T>(
         &self,
         step: impl Future<Output = Result<T, LockError>>,
@@ -157,7 +156,7 @@ impl Way {
             .expect("one of them is lost")
     }
 
-    /// Takes them in one step if all of them are free.
+    /// Takes all of them in one step if they are free.
     async fn take_together(&mut self, spec: &[AcquireSpec]) -> Result<bool, LockError> {
         let [first, _, ..] = spec else {
             return Ok(false);
@@ -175,7 +174,7 @@ impl Way {
         let taken = self.unless_lost(async {
             match one::unless_shut_down(&first.shared, until, taking).await? {
                 Some(Ok(taken)) => Ok(Some(taken)),
-                // One by one, it turns out whose fault that is.
+                // Taking the locks one by one shows which of them is at fault.
                 Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),
                 Some(Err(error)) => Err(one::failed(first, budget, error)),
                 None => Err(one::too_late(first, budget).await),
@@ -196,10 +195,10 @@ impl Way {
         Ok(true)
     }
 
-    /// Takes one, and keeps what is had already while that lasts.
+    /// Takes one lock, and keeps the locks taken so far renewed in the meantime.
     async fn take(&mut self, spec: &AcquireSpec) -> Result<(), LockError> {
         let budget = self.budget;
-        // A lease too short to be renewed is longer meanwhile.
+        // While waiting, a lease shorter than the renewable minimum is raised to it.
         let meanwhile = LeaseTerms {
             time: spec.terms.lease.time.max(MIN_RENEWED_LEASE),
             renewal: Renewal::WhileHeld {
@@ -224,7 +223,7 @@ impl Way {
         Ok(())
     }
 
-    /// The body begins, and with it the leases of what was had before the newest step.
+    /// Begins the body, and with it the leases of the locks taken before the latest step.
     async fn begin(&mut self, spec: &[AcquireSpec]) -> Result<(), LockError> {
         let budget = self.budget;
         let earlier = self.entries[..self.earlier].iter_mut().zip(spec);
@@ -232,7 +231,7 @@ impl Way {
             let hold = entry.hold().clone();
             let until = budget.grace(spec.now());
             if entry.has_begun() && spec.terms.lease.renewal == Renewal::Fixed {
-                // What was added meanwhile is not the body's.
+                // The time added while waiting does not belong to the body.
                 entry.set_cover(None);
                 one::answered(spec, budget, until, hold.restart()).await
             } else {
@@ -258,7 +257,7 @@ impl Way {
         }
         for (entry, spec) in self.entries.iter_mut().zip(spec) {
             if !entry.take_turn() {
-                // It was kept for longer than the call waits.
+                // The turn was held for longer than the call waits.
                 return Err(one::busy_with_sibling(spec, budget));
             }
             if !entry.step_in() {

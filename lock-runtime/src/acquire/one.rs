@@ -1,4 +1,4 @@
-//! The way in: re-entry if an enclosing call is inside, else an attempt bounded by `wait`.
+//! Acquires one lock: by re-entry if an enclosing call holds it, otherwise by an attempt bounded by `wait`.
 
 use std::{
     future::Future,
@@ -32,12 +32,12 @@ use crate::{
     },
 };
 
-/// How long one attempt that never queues may go unanswered.
+/// How long an attempt that never queues may go without an answer.
 const TRY_PATIENCE: Duration = Duration::from_secs(1);
-/// How long leaving the queue may go unanswered at the end of `wait`.
+/// How long leaving the queue at the end of `wait` may go without an answer.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 
-/// What a caller wants, checked.
+/// A checked request for one lock.
 #[derive(Debug, Clone)]
 pub(crate) struct AcquireSpec {
     pub(crate) shared: Arc<Shared>,
@@ -48,7 +48,7 @@ pub(crate) struct AcquireSpec {
 }
 
 impl AcquireSpec {
-    /// A new acquisition of it, which waits so long.
+    /// Creates the request of a new acquisition with this `wait`.
     pub(crate) fn request(&self, wait: Duration) -> Request {
         Request {
             name: self.name.clone(),
@@ -64,7 +64,7 @@ impl AcquireSpec {
     }
 }
 
-/// The time of one call, whatever it does in it.
+/// The time limits of one call, shared by all of its steps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     started: Moment,
@@ -72,7 +72,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Of a call that starts now.
+    /// Starts the budget of a call now.
     pub(crate) fn of(spec: &AcquireSpec) -> Self {
         Self {
             started: spec.now(),
@@ -85,23 +85,23 @@ impl Budget {
         !self.wait.is_zero()
     }
 
-    /// Until when it waits for others to leave.
+    /// The moment until which the call waits for other holders to leave.
     pub(crate) fn waits_until(self) -> Moment {
         self.started + self.wait
     }
 
-    /// Until when a server may answer.
+    /// The moment until which the call waits for an answer of the server.
     pub(crate) fn answers_until(self) -> Moment {
         self.started + self.wait.max(TRY_PATIENCE)
     }
 
-    /// Until when one attempt, or what ends a wait, that starts now may be answered.
+    /// The moment until which an attempt, or the end of a wait, may be answered if it starts at `now`.
     pub(crate) fn grace(self, now: Moment) -> Moment {
         self.answers_until().max(now + LEAVE_PATIENCE)
     }
 }
 
-/// Enters from inside `enclosing`.
+/// Enters a lock from inside `enclosing`.
 pub(crate) async fn enter(
     spec: &AcquireSpec,
     enclosing: Option<&Arc<Frame>>,
@@ -114,13 +114,13 @@ pub(crate) async fn enter(
     counted(&spec.shared, entering).await
 }
 
-/// Runs what enters, unless the client is shut down, and counts what comes of it.
+/// Runs `entering` unless the client is shut down, and counts and logs a failure.
 pub(crate) async fn counted<T>(
     shared: &Arc<Shared>,
-    // Pinned: a future that is given away whole is kept twice.
+    // Pinned, because a future passed by value would be stored twice.
     entering: Pin<&mut impl Future<Output = Result<T, LockError>>>,
 ) -> Result<T, LockError> {
-    // Counted before the look: shutting down either sees this call, or is seen by it.
+    // Registered before the check, so that either the shutdown sees this call, or this call sees the shutdown.
     let _entering = shared.registry.entering();
     let entered = if shared.shutdown.is_cancelled() {
         Err(LockError::ShutDown)
@@ -177,18 +177,18 @@ async fn enter_now(
         let hold = &frame.hold;
         let turn = frame.turns().next(&spec.shared.backend);
         loop {
-            // A shutdown waits for what runs inside a hold.
+            // A shutdown waits for calls inside a hold, so it does not interrupt them.
             let come = bounded(&spec.shared.backend, waits_until, turn.come()).await;
             if come.is_none() {
                 return Err(busy_with_sibling(spec, *budget));
             }
-            // If that hold has ended, the lock is acquired like any other.
+            // If the hold has ended, the lock is acquired like any other.
             if hold.has_ended() {
                 break;
             }
-            // Boxed: who waits for others does not need it.
+            // Boxed, because callers that wait for their turn do not need it.
             let cover = Box::pin(cover(spec, budget, hold)).await?;
-            // Only now: nobody may come back for the answer.
+            // The turn is claimed only after the answer, because the caller may not be polled again to read it.
             if !turn.begin_body() {
                 continue;
             }
@@ -203,24 +203,24 @@ async fn enter_now(
     loop {
         let grant = acquire(spec, budget, once).await?;
         let entry = begin(spec, grant);
-        // Boxed: few need it.
+        // Boxed, because few calls need it.
         if is_fresh(&entry) || Box::pin(confirm(spec, *budget, &entry)).await? {
             return Ok(entry);
         }
-        // Nobody was inside. What is left of the grant is given back, and the call goes on waiting.
+        // The lease was lost before the body began. The rest of the grant is given back, and the call goes on waiting.
         if once {
             return Err(busy_outside(spec, *budget));
         }
     }
 }
 
-/// Whether the body of an entry may start on what was confirmed of its lease.
+/// Whether the body of an entry may start on the part of its lease that was confirmed.
 fn is_fresh(entry: &Entry) -> bool {
     entry.hold().is_fresh() && entry.hold().loss().is_none()
 }
 
-/// Confirms the lease of an entry whose grant, or whose last confirmation, is read late, before its body starts. False if
-/// the lease is lost. A caller may be late again when the answer has come, and asks again then.
+/// Confirms the lease of an entry before its body starts, if the caller read the grant or the last confirmation late.
+/// Returns `false` if the lease is lost. If the caller reads the answer late as well, it asks again.
 pub(crate) async fn confirm(
     spec: &AcquireSpec,
     budget: Budget,
@@ -231,7 +231,7 @@ pub(crate) async fn confirm(
         if hold.is_fresh() {
             return Ok(true);
         }
-        // Nobody may come back for the answer.
+        // The caller may not be polled again to read the answer.
         hold.wait_for_body(spec.now() + CLAIM);
         let until = budget.grace(spec.now());
         let confirming = answered(spec, budget, until, hold.clone().confirm());
@@ -244,7 +244,7 @@ pub(crate) async fn confirm(
     Ok(false)
 }
 
-/// Makes the lease of an enclosing call's hold last long enough for one more entry.
+/// Extends the lease of an enclosing call's hold as far as a re-entry needs.
 async fn cover(
     spec: &AcquireSpec,
     budget: &Budget,
@@ -257,7 +257,7 @@ async fn cover(
     Ok(cover)
 }
 
-/// A hold begins with its grant.
+/// Begins a hold with its grant.
 pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
     let shared = &spec.shared;
     count(&shared.counters.acquired);
@@ -274,7 +274,7 @@ pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
     )))
 }
 
-/// What the backend answers to a renewal, until then.
+/// Waits for the answer to a renewal until `until`.
 pub(crate) fn answered<'a, T>(
     spec: &'a AcquireSpec,
     budget: Budget,
@@ -288,7 +288,7 @@ pub(crate) fn answered<'a, T>(
     })
 }
 
-/// Acquires from the backend.
+/// Acquires the lock from the backend.
 async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Grant, LockError> {
     let backend = &spec.shared.backend;
     let now = backend.now();
@@ -311,16 +311,17 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
         Some(Ok(Answer::Busy)) => Err(busy_outside(spec, *budget)),
         Some(Err(error)) => Err(failed(spec, *budget, error)),
         None if once => {
-            // One attempt stands in no queue. Dropped, it gives back what it may have got.
+            // An attempt without a wait is in no queue. Dropping it gives back a grant that it may have got.
             drop(attempt);
             Err(too_late(spec, *budget).await)
         }
-        // Boxed: the end of a wait is rare, or long after its beginning.
+        // Boxed, because the end of a wait is rare, or long after the start.
         None => Box::pin(leave(spec, budget, attempt)).await,
     }
 }
 
-/// Leaves the queue, which decides. Without an answer the attempt, dropped, goes on leaving in the background.
+/// Leaves the queue, unless the grant came first. Without an answer the dropped attempt goes on leaving in the
+/// background.
 async fn leave(
     spec: &AcquireSpec,
     budget: &Budget,
@@ -348,7 +349,8 @@ async fn leave(
     }
 }
 
-/// Why there is no answer: the server answers others, and too many are before this caller; or it answers nobody.
+/// Returns why there is no answer: `Busy` if the server answers others and too many requests are ahead of this caller,
+/// `Unreachable` if it answers nobody.
 pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget) -> LockError {
     let backend = &spec.shared.backend;
     if backend.is_answering(LEAVE_PATIENCE / 2).await {
@@ -358,7 +360,7 @@ pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget) -> LockError {
     }
 }
 
-/// Tries, sleeps, and tries again, at the end of the wait once more.
+/// Tries, sleeps, and tries again, with one last try at the end of `wait`.
 async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
     let (shared, backend) = (&spec.shared, &spec.shared.backend);
     let deadline = budget.waits_until();
@@ -422,7 +424,8 @@ pub(crate) fn unreachable(spec: &AcquireSpec, budget: Budget) -> LockError {
     }
 }
 
-/// Bounds `future` by the backend's clock; `None` if `deadline` came first. What is ready at once needs no timer.
+/// Bounds `future` by the backend's clock. Returns `None` if `deadline` comes first. A future that is ready at once
+/// needs no timer.
 pub(crate) fn bounded<F: Future>(
     backend: &Arc<dyn Backend>,
     deadline: Moment,
@@ -437,7 +440,7 @@ pub(crate) fn bounded<F: Future>(
     }
 }
 
-/// The same for a call on its way in: the client's shutdown ends it with an error, even if its future is ready.
+/// Bounds a future of an acquisition. A shutdown of the client ends it with an error, even if the future is ready.
 pub(crate) fn unless_shut_down<F: Future>(
     shared: &Arc<Shared>,
     deadline: Moment,
@@ -457,7 +460,7 @@ pin_project! {
     /// The future of [`bounded`].
     pub(crate) struct Bounded<'a, F> {
         backend: &'a Arc<dyn Backend>,
-        // The client whose shutdown ends it.
+        // The client whose shutdown ends the future.
         until_shutdown: Option<&'a Arc<Shared>>,
         deadline: Moment,
         #[pin]

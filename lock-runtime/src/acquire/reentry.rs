@@ -1,9 +1,10 @@
-//! Re-entry along the call stack: which hold encloses the code that runs right now.
+//! Re-entry along the call stack: finds the hold that encloses the current code.
 //!
-//! The engine sets the innermost frame around every poll of a guarded body, and around its drop. So a nested call sees
-//! the calls that enclose it, and a sibling polled by the same task does not see its sibling. The frame counts only for
-//! the task that polls the body: a task that is driven inside the body, by a `LocalSet` or another runtime, has an id of
-//! its own. A future that the body drives by `block_on` has none, and is on the body's call stack.
+//! The engine sets the innermost frame around every poll of a guarded body, and around its drop. A nested call thus
+//! sees the calls that enclose it, and siblings polled by the same task do not see each other. The frame counts only
+//! for the task that polls the body. A task that is driven inside the body, by a `LocalSet` or another runtime, has its
+//! own id and does not see the frame. A future that the body drives by `block_on` has no id of its own, and belongs to
+//! the body's call stack.
 
 use std::{
     cell::RefCell,
@@ -32,11 +33,11 @@ thread_local! {
 /// The frame around the code of one task.
 struct Enclosing {
     frame: Arc<Frame>,
-    /// The task that polls; none outside tokio's tasks.
+    /// The polling task; `None` outside tokio's tasks.
     task: Option<task::Id>,
 }
 
-/// The frame around the code that runs right now.
+/// Returns the innermost frame around the current code.
 pub(crate) fn enclosing() -> Option<Arc<Frame>> {
     let here = task::try_id();
     let frame = ENCLOSING.try_with(|enclosing| {
@@ -47,7 +48,7 @@ pub(crate) fn enclosing() -> Option<Arc<Frame>> {
     frame.ok().flatten()
 }
 
-/// Sets the frame around the code that runs until the scope is dropped. A thread that is ending has no frames.
+/// Sets the frame around the code that runs until the scope is dropped. It has no effect on a thread that is exiting.
 #[must_use = "the frame is set until the scope is dropped"]
 #[inline(never)]
 pub(crate) fn enter(frame: Option<Arc<Frame>>) -> Scope {
@@ -57,7 +58,7 @@ pub(crate) fn enter(frame: Option<Arc<Frame>>) -> Scope {
     Scope { outer: outer.ok() }
 }
 
-/// Restores the frame that was set before.
+/// Restores the previous frame on drop.
 pub(crate) struct Scope {
     outer: Option<Option<Enclosing>>,
 }
@@ -65,15 +66,15 @@ pub(crate) struct Scope {
 impl Drop for Scope {
     fn drop(&mut self) {
         if let Some(outer) = self.outer.take() {
-            // The inner frame is dropped outside of the borrow.
+            // Drops the inner frame outside of the borrow.
             let inner = ENCLOSING.try_with(|around| around.replace(outer));
             drop(inner);
         }
     }
 }
 
-/// The depth of an entry inside its hold. The entries that are inside at one time are at levels that contain each
-/// other, because each of them has a turn of the level around it.
+/// The depth of an entry inside its hold. Entries that are inside at the same time are at nested levels, because each
+/// has a turn of the level around it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Level(Option<Arc<Inner>>);
 
@@ -88,7 +89,7 @@ struct Inner {
 }
 
 impl Level {
-    /// The level of an entry that has this turn of this level.
+    /// Returns the level of an entry that has `own_turn` at this level.
     pub(crate) fn inner(&self, own_turn: Turn) -> Self {
         Self(Some(Arc::new(Inner {
             depth: self.depth() + 1,
@@ -98,7 +99,7 @@ impl Level {
         })))
     }
 
-    /// The turn that an entry at this level has; none at the outermost one.
+    /// Returns the turn of an entry at this level; `None` at the outermost level.
     pub(crate) fn turn(&self) -> Option<&Turn> {
         self.0.as_ref().map(|inner| &inner.own_turn)
     }
@@ -113,7 +114,7 @@ impl Level {
 }
 
 impl Drop for Inner {
-    /// Drops the outer levels one after the other: there may be more of them than a stack has room for.
+    /// Drops the outer levels iteratively, because recursion could overflow the stack.
     fn drop(&mut self) {
         let mut outer = self.outer.0.take();
         while let Some(level) = outer {
@@ -130,28 +131,28 @@ pub(crate) struct MultiCall {
 }
 
 impl MultiCall {
-    /// Tells the call's own body which holds it has.
+    /// Makes the call's holds visible to its own body.
     pub(crate) fn show(&self, holds: Vec<Arc<HoldState>>) {
         let shown = self.holds.set(holds);
         debug_assert!(shown.is_ok(), "a call is entered once");
     }
 }
 
-/// Whether a hold is of this client.
+/// Whether a hold belongs to this client.
 fn is_of(hold: &HoldState, shared: &Arc<Shared>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(hold.host()), Arc::as_ptr(shared))
 }
 
-/// One entered call, as those nested in it see it.
+/// An entered call, as seen by the calls nested in it.
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
     level: Level,
     /// Whether a guard lends its level to the call, which has not entered it.
     lent: bool,
-    /// What the frames of one call have in common; `None` where it has one lock, wherever its author nests it.
+    /// Shared by all frames of a call with several locks; `None` for a call with one lock.
     several: Option<Arc<MultiCall>>,
     outer: Option<Arc<Self>>,
-    /// What keeps the holds from here outwards, while tasks that were taken along need that.
+    /// Keeps the holds from here outwards while tasks spawned with `in_current_hold` need them.
     stay: Mutex<Weak<Stay>>,
 }
 
@@ -164,7 +165,7 @@ impl fmt::Debug for Frame {
 }
 
 impl Frame {
-    /// The frame of a call that has entered.
+    /// Creates the frame of a call that has entered.
     pub(crate) fn new(
         hold: Arc<HoldState>,
         level: Level,
@@ -181,8 +182,8 @@ impl Frame {
         })
     }
 
-    /// The frame of what runs inside a guard's hold. It takes its turns at the innermost level that it is inside of:
-    /// that of the guard, or that of an enclosing call which has entered the guard's hold since.
+    /// Creates the frame for code that runs inside a guard's hold. Its turns are at the innermost level around it: the
+    /// guard's, or that of an enclosing call which has entered the guard's hold since.
     pub(crate) fn lent(
         hold: Arc<HoldState>,
         level: Level,
@@ -211,7 +212,7 @@ impl Frame {
         &self.level
     }
 
-    /// The turns of the calls nested in this one.
+    /// Returns the turns of the calls nested in this one.
     pub(crate) fn turns(&self) -> &Turns {
         let inner = self.level.0.as_ref();
         inner.map_or(&self.hold.turns, |inner| &inner.turns)
@@ -221,7 +222,7 @@ impl Frame {
         successors(Some(self), |frame| frame.outer.as_ref())
     }
 
-    /// The innermost frame from here outwards that is inside this lock.
+    /// Returns the innermost frame, from here outwards, that holds this lock.
     pub(crate) fn find(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -231,7 +232,7 @@ impl Frame {
             .find(|frame| frame.hold.name == *name && is_of(&frame.hold, shared))
     }
 
-    /// Whether this is the frame of the call that has entered the other's level.
+    /// Whether this is the frame of the call that entered the level of `other`.
     fn has_entered_level_of(&self, other: &Self) -> bool {
         !self.lent && Arc::ptr_eq(&self.hold, &other.hold) && self.level.is(&other.level)
     }
@@ -243,10 +244,12 @@ impl Frame {
         }
     }
 
-    /// Whether to wait for this lock, from here, would be out of the order of names: one that comes later is held
-    /// already, and it or this one belongs to a call with several. From the call outwards that has entered this very
-    /// lock, nothing counts: all who take turns there are inside that too. The callers of a guard are not, but all of
-    /// them are inside the guard's other locks. Two clients may be of one server, so the order is one for all.
+    /// Returns whether waiting for this lock from here would break the order of names. This is the case if an enclosing
+    /// call holds a lock that sorts later, and either of the two locks belongs to a call with several.
+    ///
+    /// Frames outside of the call that has entered this very lock do not count, because every caller that takes turns
+    /// there is inside those as well. Users of a guard need not be inside them, but they are all inside the guard's
+    /// other locks. Two clients may use the same server, so one order applies to all clients.
     pub(crate) fn is_out_of_order(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -263,12 +266,12 @@ impl Frame {
             .any(|frame| frame.hold.name > *name)
     }
 
-    /// What this frame has in common with the others of its call; `None` if the call has one lock.
+    /// Returns the state shared by the frames of this call; `None` if the call has one lock.
     pub(crate) fn several(&self) -> Option<&Arc<MultiCall>> {
         self.several.as_ref()
     }
 
-    /// The holds of the call whose innermost frame this is.
+    /// Returns the holds of the call whose innermost frame this is.
     pub(crate) fn holds(&self) -> &[Arc<HoldState>] {
         let several = self.several.as_ref();
         several
@@ -278,7 +281,7 @@ impl Frame {
 }
 
 impl Drop for Frame {
-    /// Drops the outer frames one after the other: there may be more of them than a stack has room for.
+    /// Drops the outer frames iteratively, because recursion could overflow the stack.
     fn drop(&mut self) {
         let mut outer = self.outer.take();
         while let Some(frame) = outer {
@@ -287,16 +290,16 @@ impl Drop for Frame {
     }
 }
 
-/// Keeps a hold, and those around it, until everything is dropped that was taken along.
+/// Keeps a hold, and the holds around it, until every future made with `in_current_hold` is dropped.
 pub(crate) struct Stay {
-    /// None if the hold had ended by then.
+    /// `None` if the hold had already ended.
     _ticket: Option<EntryTicket>,
     outer: Option<Arc<Self>>,
 }
 
 impl Stay {
-    /// Keeps the holds from this frame outwards. What another future that was taken along keeps already is shared: a
-    /// chain of tasks, each taken along by the one before, costs the same at each step.
+    /// Keeps the holds from this frame outwards. It shares the stays of other `in_current_hold` futures, so each step
+    /// of a chain of such tasks costs the same.
     pub(crate) fn of(frame: &Arc<Frame>) -> Arc<Self> {
         let mut unkept = Vec::new();
         let mut kept = None;
@@ -320,7 +323,7 @@ impl Stay {
 }
 
 impl Drop for Stay {
-    /// Drops the outer ones one after the other: there may be more of them than a stack has room for.
+    /// Drops the outer stays iteratively, because recursion could overflow the stack.
     fn drop(&mut self) {
         let mut outer = self.outer.take();
         while let Some(stay) = outer {

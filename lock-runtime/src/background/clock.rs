@@ -1,4 +1,4 @@
-//! The two local clocks: one for servers that others share, one for the in-process backend.
+//! The local clocks: one for shared servers, one for the in-process backend.
 
 use std::{
     collections::HashMap,
@@ -16,18 +16,18 @@ use tokio::{
 
 use crate::background::{sync::lock, thread};
 
-/// A local clock, on which deadlines count.
+/// A local clock, which deadlines refer to.
 pub(crate) trait Clock: Send + Sync {
     fn now(&self) -> Moment;
 
-    /// Ends at `deadline`.
+    /// Completes at `deadline`.
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()>;
 }
 
-/// A clock that runs while the machine is suspended: a lease on a server runs on, too.
+/// A clock that keeps running while the machine is suspended, as a lease on a server does.
 #[derive(Debug)]
 pub(crate) struct BootClock {
-    /// Whose timers it uses.
+    /// The runtime whose timers it uses.
     runtime: Handle,
 }
 
@@ -52,7 +52,7 @@ impl Clock for BootClock {
 
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
         let _runtime = self.runtime.enter();
-        // A timer may wake early by this clock, after a suspension late: the callers look at the clock again.
+        // A timer may fire early by this clock, or late after a suspension. Callers check the clock again.
         Box::pin(time::sleep(deadline.since(self.now())))
     }
 }
@@ -70,7 +70,8 @@ impl Clock for TokioClock {
         )
     }
 
-    /// Timed by the runtime that calls, whose clock may be paused; by the engine's thread where that has no timer.
+    /// Uses the timer of the calling runtime, whose clock may be paused. If that runtime has no timer, uses the
+    /// engine's thread.
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
         let _engine = (!has_timer()).then(|| thread::handle().enter());
         match ORIGIN.checked_add(deadline.since_origin()) {
@@ -80,13 +81,13 @@ impl Clock for TokioClock {
     }
 }
 
-// An hour before the first look, because a paused clock starts at its runtime's birth.
+// One hour before first use, because a paused clock starts when its runtime is created.
 static ORIGIN: Lazy<Instant> = Lazy::new(|| {
     let now = Instant::now();
     now.checked_sub(Duration::from_secs(3600)).unwrap_or(now)
 });
 
-/// Whether the runtime that calls has a timer. tokio answers by a panic, so each runtime is asked once.
+/// Whether the calling runtime has a timer. tokio panics if it has none, so the check runs once for each runtime.
 fn has_timer() -> bool {
     static TIMERS: Lazy<Mutex<HashMap<runtime::Id, bool>>> = Lazy::new(Mutex::default);
     let Ok(runtime) = Handle::try_current() else {

@@ -1,7 +1,7 @@
-//! What the engine runs on, as one value: a clock, a source of chance, a network and a thread.
+//! The environment of the engine as one value: a clock, a source of randomness, a network and a thread.
 //!
-//! Everything that a blocked or finished user runtime must not stop runs on the engine's thread: renewals, clean-up,
-//! the timers of deadlines. A client hands its [`Context`] down; nothing below it reaches for a static.
+//! Work that must go on when a user's runtime is blocked or has ended runs on the engine's thread: renewals, clean-up
+//! and the timers of deadlines. A client passes its [`Context`] down, so nothing below it uses a static.
 
 use std::{
     fmt,
@@ -31,15 +31,15 @@ pub(crate) mod sync;
 pub(crate) mod thread;
 pub(crate) mod watched;
 
-/// How long a release that nobody awaits may be left to its caller's connection before the engine drives it.
+/// How long the caller's connection may drive a background release before the engine drives it.
 const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 
-/// How much longer such a release may take on that connection.
+/// How much longer such a release may then use that connection.
 const HANDOFF_PATIENCE: Duration = Duration::from_millis(20);
 
 /// A source of random numbers.
 pub(crate) trait Random: Send + Sync {
-    /// 128 bits, of which 122 are random.
+    /// Returns 128 bits, of which 122 are random.
     fn bits(&self) -> u128;
 }
 
@@ -74,13 +74,13 @@ impl Network for SystemNetwork {
     }
 }
 
-/// What the engine runs on.
+/// The environment of the engine.
 pub(crate) struct Context {
     network: Box<dyn Network>,
     clock: Box<dyn Clock>,
     random: Box<dyn Random>,
     runtime: Handle,
-    /// Futures that nobody awaits, and that are still to be finished.
+    /// Futures that nobody awaits and that have not finished yet.
     unfinished: Mutex<Vec<BoxFuture<'static, ()>>>,
 }
 
@@ -93,7 +93,7 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
-    /// The context of all clients of this process, with one thread, started at first use.
+    /// Returns the context of all clients of this process. Its thread starts at first use.
     pub(crate) fn of_process() -> &'static Arc<Self> {
         static CONTEXT: Lazy<Arc<Context>> = Lazy::new(|| {
             let runtime = thread::handle().clone();
@@ -123,7 +123,7 @@ impl Context {
         }
     }
 
-    /// The engine's own runtime.
+    /// Returns the engine's runtime.
     pub(crate) fn handle(&self) -> &Handle {
         &self.runtime
     }
@@ -132,17 +132,17 @@ impl Context {
         self.clock.now()
     }
 
-    /// Ends at `deadline`. No user runtime has to have a timer for it, or time to poll one.
+    /// Completes at `deadline`. It depends on no user runtime, which may have no timer or be too busy to poll it.
     pub(crate) fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
         self.clock.sleep_until(deadline)
     }
 
-    /// Ends after `time`.
+    /// Completes after `time`.
     pub(crate) fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
         self.sleep_until(self.now() + time)
     }
 
-    /// Bounds `future`; `None` if `deadline` came first.
+    /// Bounds `future`. Returns `None` if `deadline` comes first.
     pub(crate) async fn timeout_at<F: Future>(
         &self,
         deadline: Moment,
@@ -160,22 +160,22 @@ impl Context {
         &*self.network
     }
 
-    /// A number that nobody else has.
+    /// Returns a unique number.
     pub(crate) fn unique(&self) -> u128 {
         self.random.bits()
     }
 
-    /// The name of a new acquisition.
+    /// Returns the owner of a new acquisition.
     pub(crate) fn new_owner(&self) -> OwnerId {
         OwnerId::from_u128(self.unique())
     }
 
-    /// A random number, for pauses that shall differ.
+    /// Returns a random number, for pauses that have to differ.
     pub(crate) fn chance(&self) -> u32 {
         u32::try_from(self.random.bits() >> 96).unwrap_or_default()
     }
 
-    /// Runs a future on the engine's thread, whatever becomes of the caller.
+    /// Runs a future on the engine's thread, even if the caller ends first.
     pub(crate) fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -184,7 +184,8 @@ impl Context {
         self.runtime.spawn(future)
     }
 
-    /// Runs a future on the engine's thread, however its caller is polled, until the caller drops this one.
+    /// Runs a future on the engine's thread, however rarely the caller is polled. Dropping the returned future aborts
+    /// it.
     pub(crate) async fn run<F>(&self, future: F) -> Result<F::Output, JoinError>
     where
         F: Future + Send + 'static,
@@ -201,8 +202,8 @@ impl Context {
         task.await
     }
 
-    /// Finishes a future that nobody awaits. Most are done when the engine looks, a moment later: to wake the thread for
-    /// each would cost more than all the rest.
+    /// Finishes a future that nobody awaits. Most are done when the engine checks shortly afterwards. Waking the thread
+    /// for each would cost more than all other work.
     pub(crate) fn finish(self: &Arc<Self>, future: BoxFuture<'static, ()>) {
         let mut unfinished = lock(&self.unfinished);
         unfinished.push(future);
@@ -211,7 +212,8 @@ impl Context {
             self.spawn(async move {
                 time::sleep(HANDOFF_DELAY).await;
                 for future in std::mem::take(&mut *lock(&context.unfinished)) {
-                    // Dropped, it goes on by the engine's own connections: nobody may drive the caller's.
+                    // After the timeout the dropped future releases over the engine's own connections, because the
+                    // caller's may not be driven any longer.
                     context.spawn(time::timeout(HANDOFF_PATIENCE, future));
                 }
             });

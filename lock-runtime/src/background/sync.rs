@@ -1,8 +1,8 @@
-//! Mutexes that outlive a panic.
+//! Locking mutexes without poisoning.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex whose data no panic can leave half changed.
+/// Locks a mutex, and ignores poisoning. No panic can leave its data half changed.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

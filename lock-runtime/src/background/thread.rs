@@ -5,7 +5,7 @@ use std::thread;
 use once_cell::sync::Lazy;
 use tokio::runtime::{Builder, Handle};
 
-/// The runtime on the engine's thread; one a process, started at first use.
+/// Returns the runtime on the engine's thread. There is one for each process, started at first use.
 pub(crate) fn handle() -> &'static Handle {
     static ENGINE: Lazy<Handle> = Lazy::new(start);
     &ENGINE

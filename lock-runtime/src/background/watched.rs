@@ -1,4 +1,4 @@
-//! A value that others await: those who wait are woken in the order in which they began to.
+//! A value that others await. Waiters are woken in the order in which they began to wait.
 
 use std::{
     fmt,
@@ -31,12 +31,12 @@ impl<T> Watched<T> {
         }
     }
 
-    /// The value as it is.
+    /// Locks the current value.
     pub(crate) fn get(&self) -> MutexGuard<'_, T> {
         lock(&self.value)
     }
 
-    /// Replaces the value if `may` allows it, and returns the one before.
+    /// Replaces the value if `may` allows it, and returns the previous one.
     pub(crate) fn replace_if(&self, may: impl FnOnce(&T) -> bool, value: T) -> Option<T> {
         let replaced = {
             let mut now = lock(&self.value);
@@ -48,14 +48,14 @@ impl<T> Watched<T> {
         replaced
     }
 
-    /// Replaces the value, and returns the one before.
+    /// Replaces the value, and returns the previous one.
     pub(crate) fn replace(&self, value: T) -> T {
         let before = std::mem::replace(&mut *lock(&self.value), value);
         self.changed.notify_waiters();
         before
     }
 
-    /// Ends when `find` finds something in the value.
+    /// Waits until `find` returns something for the value.
     pub(crate) async fn until<R>(&self, mut find: impl FnMut(&T) -> Option<R>) -> R {
         loop {
             let mut changed = pin!(self.changed.notified());

@@ -22,7 +22,7 @@ use crate::{
     options::ClientHandle,
 };
 
-/// The URLs of the in-process backend; what follows names the locks of this process that clients share.
+/// The URL scheme of the in-process backend. Clients of this process with the same text after it share their locks.
 const MEMORY_SCHEME: &str = "memory:";
 
 /// Settings of a [`LockClient`] before it connects.
@@ -50,7 +50,7 @@ pub struct LockClientBuilder {
     namespace: Option<String>,
     defaults: Defaults,
     allow_eviction: bool,
-    /// What the engine runs on, if it is not the process.
+    /// The context that the engine runs in, if it is not that of the process.
     pub(crate) context: Option<Arc<Context>>,
 }
 
@@ -126,89 +126,95 @@ impl LockClientBuilder {
         }
     }
 
-    /// Where the locks live, see [`LockClient::connect`].
+    /// Sets where the locks live, see [`LockClient::connect`].
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.target = Some(Target::Url(url.into()));
         self
     }
 
-    /// The server of an existing client of the redis crate.
+    /// Uses the server of an existing client of the redis crate.
     pub fn redis(self, client: &redis::Client) -> Self {
         self.connection_info(client.get_connection_info().clone())
     }
 
-    /// The server that the redis crate's connection info names.
+    /// Uses the server that the redis crate's connection info names.
     pub fn connection_info(mut self, info: redis::ConnectionInfo) -> Self {
         self.target = Some(Target::Redis(Box::new(info)));
         self
     }
 
-    /// What separates this application's keys from those of others on the same server: `"lock"` by default, and nothing in
-    /// [Redisson's layout](Self::layout).
+    /// Sets the namespace, which separates this application's keys from those of others on the same server. The default
+    /// is `"lock"`, and no namespace in [Redisson's layout](Self::layout).
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = Some(namespace.into());
         self
     }
 
-    /// How long an acquisition may take that does not say so itself: 3 s by default. It also bounds the connecting.
+    /// Sets how long an acquisition may take if the call does not set it: 3 s by default. It also bounds connecting.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.defaults.wait = wait;
         self
     }
 
-    /// The renewed lease of calls that name none: 30 s by default.
+    /// Sets the lease of calls that set none: 30 s by default. It is renewed every third.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.defaults.lease = lease;
         self
     }
 
-    /// How calls wait that do not say so themselves: [`Strategy::Handoff`] by default, and [`Strategy::Notify`] in
+    /// Sets how callers wait if the call does not set it: [`Strategy::Handoff`] by default, and [`Strategy::Notify`] in
     /// [Redisson's layout](Self::layout).
     pub fn strategy(mut self, strategy: Strategy) -> Self {
         self.defaults.strategy = Some(strategy);
         self
     }
 
-    /// How callers with [`Strategy::Spin`] sleep between two tries: 1 to 128 ms by default.
+    /// Sets how long callers with [`Strategy::Spin`] sleep between two tries: 1 to 128 ms by default.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.defaults.backoff = backoff;
         self
     }
 
-    /// When calls return that do not say so themselves: [`Release::Confirmed`] by default. Releasing in the background saves
-    /// a call one round trip; choose it where nobody acts on a result before the lock is free.
+    /// Sets when calls return if the call does not set it: [`Release::Confirmed`] by default.
+    ///
+    /// A background release saves a call one round trip. Choose it if nobody acts on a result before the lock is free.
     pub fn release(mut self, release: Release) -> Self {
         self.defaults.release = release;
         self
     }
 
-    /// How the locks of this client are stored. With [`Layout::Redisson`] they are those of Redisson's `RLock`, on one
-    /// Redis server: a Rust call and a JVM thread that name one lock exclude each other, and wake each other.
+    /// Sets how the locks of this client are stored.
     ///
-    /// The name is what is given to `getLock`: the key as it stands, after `namespace:` if there is a
-    /// [`namespace`](Self::namespace). A value is escaped in a key, which leaves letters, digits, `-`, `_` and `.` as
-    /// they are; `<arg:raw>` leaves all as it is.
+    /// With [`Layout::Redisson`] they are the locks of Redisson's `RLock` on one Redis server: a Rust call and a JVM
+    /// thread that use the same lock exclude each other, and wake each other.
     ///
-    /// What differs from the native layout:
-    /// - **No order.** Redisson takes a lock that is free, whoever has waited longer; so do callers of ours, by
+    /// The stored name is the name that is passed to `getLock`: the key as it stands, after `namespace:` if there is a
+    /// [`namespace`](Self::namespace). In a key of the attribute values are escaped, which leaves letters, digits, `-`,
+    /// `_`, `.` and `~` as they are; `<arg:raw>` turns the escaping off.
+    ///
+    /// Differences from the native layout:
+    /// - **No order.** Redisson takes a free lock no matter who has waited longer. So do callers of this crate, by
     ///   [`Strategy::Notify`] (the default here) or [`Strategy::Spin`]. `handoff` is refused. Calls of one process take
-    ///   turns. Each client looks five times a second without being woken, for Redisson's spin locks, its fair locks and a lock that
-    ///   expires say nothing.
-    /// - **Fencing tokens** rise over all holders in Rust. A plain `RLock` has none. Where Redisson's `RFencedLock` is
-    ///   used under the same name both draw from one rising sequence, once its counter `redisson_lock_token:{name}`
-    ///   exists: its very first token is 1, lower than what Rust has given by then, and a resource refuses it until
-    ///   Rust takes the lock again. `SETNX` that counter to 0 before the first Rust holder to avoid this.
-    /// - **Entering again** is counted in the process, and Redisson sees a count of one. What the JVM counts stands.
-    /// - A lease is as long as it was on the server's clock; one that is set back makes it longer.
+    ///   turns.
+    /// - **Probes.** Redisson's spin locks, its fair locks and an expiring lock notify nobody. So each client and
+    ///   runtime probes, five times a second, each lock that somebody waits for.
+    /// - **Fencing tokens** rise over all holders in Rust. A plain `RLock` has none. If Redisson's `RFencedLock` is
+    ///   used under the same name, both draw from one rising sequence once its counter `redisson_lock_token:{name}`
+    ///   exists. The very first token of an `RFencedLock` is 1, lower than the tokens that Rust has used before, and a
+    ///   resource refuses it until Rust takes the lock again. To avoid this, `SETNX` that counter to 0 before the first
+    ///   Rust holder.
+    /// - **Re-entry** is counted in the process, and Redisson sees a count of one. The counts of JVM threads are left
+    ///   alone.
+    /// - **Leases** are measured by the server's clock. Setting the clock back makes a lease longer.
     ///
-    /// Redisson's lock names, hashes, channels and messages of version 4.7 on a single server are meant, without sharded
-    /// channels, and its `RLock`, spin and fenced locks. Its fair locks exclude ours too, but one that waits hears
-    /// nothing of a release of ours, as of one of `RLock`'s: it waits until the lease that it saw has ended. Its
-    /// read/write locks do *not* respect who holds the plain lock of the same name, in whatever language: give those
-    /// another name.
+    /// Supported are the lock names, hashes, channels and messages of Redisson 4.7 on a single server without sharded
+    /// channels, for `RLock`, spin locks and fenced locks. Redisson's fair locks exclude the locks of this crate too.
+    /// But a waiter of a fair lock is not notified when this crate releases, nor when an `RLock` is released: it waits
+    /// until the lease that it saw has ended. Redisson's read/write locks do *not* respect the holder of a plain lock
+    /// with the same name, in any language: give them another name.
     ///
-    /// A client without this layout stores `order:42` under another name, `{lock:order:42}`, and nothing notices that
-    /// the two are not one lock: set the layout in every service that shares locks.
+    /// A client without this layout stores `order:42` under another name, `{lock:order:42}`, and nothing detects that
+    /// these are two different locks. Set the layout in every service that shares locks.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -226,17 +232,18 @@ impl LockClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`connect`](Self::connect) refuses it with [`ConnectError::UnsupportedLayout`] in process and on a Redlock, and
-    /// with `handoff` as the client's [`strategy`](Self::strategy); a call with `strategy = handoff` is refused with
-    /// [`LockError::InvalidOptions`](crate::LockError::InvalidOptions). Something else under the lock's own name, be it a lock
-    /// in the other layout or other data, gives [`LockError::WrongLayout`](crate::LockError::WrongLayout).
+    /// - [`connect`](Self::connect) returns [`ConnectError::UnsupportedLayout`] for in-process locks and for a Redlock,
+    ///   and [`ConnectError::InvalidDefaults`] for `handoff` as the client's [`strategy`](Self::strategy).
+    /// - A call with `strategy = handoff` returns [`LockError::InvalidOptions`](crate::LockError::InvalidOptions).
+    /// - If the server has other data under the lock's name, or a lock in another layout, a call returns
+    ///   [`LockError::WrongLayout`](crate::LockError::WrongLayout).
     pub fn layout(mut self, layout: Layout) -> Self {
         self.defaults.layout = layout;
         self
     }
 
-    /// Accepts a server whose `maxmemory-policy` evicts keys. Such a server can drop a lock that is held, under memory
-    /// pressure; the holder is told at its next renewal or check, and until then two may be inside.
+    /// Accepts a server whose `maxmemory-policy` evicts keys. Under memory pressure such a server can drop a held lock.
+    /// The holder is told at its next renewal or check; until then two holders may be inside.
     pub fn allow_eviction(mut self, allow: bool) -> Self {
         self.allow_eviction = allow;
         self
@@ -245,7 +252,7 @@ impl LockClientBuilder {
     /// Connects.
     ///
     /// # Errors
-    /// As [`LockClient::connect`].
+    /// The same as [`LockClient::connect`].
     pub async fn connect(self) -> Result<LockClient, ConnectError> {
         let Self {
             target,
@@ -278,7 +285,7 @@ impl LockClientBuilder {
     /// [`connect`](Self::connect) for code outside async.
     ///
     /// # Errors
-    /// As [`LockClient::connect`].
+    /// The same as [`LockClient::connect`].
     ///
     /// # Panics
     /// In an async context, where it would block the runtime.

@@ -1,4 +1,4 @@
-//! A client: one set of locks, the defaults of its calls, and how code finds it.
+//! The client: where locks live, the default options of calls, and how code finds its client.
 
 pub(crate) mod builder;
 
@@ -19,11 +19,11 @@ use crate::{
     options::ClientHandle,
 };
 
-/// How long shutting down waits for the end of what waits.
+/// How long a shutdown waits for acquisitions in progress to end.
 const WAITING_PATIENCE: Duration = Duration::from_secs(2);
-/// How long it waits for a server that does not answer, while something is held.
+/// How long a shutdown waits for a server that does not answer while locks are held.
 const HELD_PATIENCE: Duration = Duration::from_secs(10);
-/// How often it asks meanwhile whether the server answers, and how long that may take.
+/// How often a shutdown checks whether the server answers, and how long each check may take.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 static INSTALLED: OnceCell<LockClient> = OnceCell::new();
@@ -32,18 +32,19 @@ tokio::task_local! {
     static SCOPED: LockClient;
 }
 
-/// The client that is scoped to the code which runs right now.
+/// Returns the client that is scoped to the current task.
 pub(crate) fn scoped() -> Option<LockClient> {
     SCOPED.try_with(Clone::clone).ok()
 }
 
-/// Where locks live, and the defaults of the calls that use it. Cheap to clone; all clones are one client.
+/// The connection to a set of locks, and the default options of the calls that use it. Cheap to clone: all clones are
+/// one client.
 ///
-/// A client lives as long as one of its clones, one of its [`Lock`]s or a call. Leases are renewed no longer than that: keep
-/// the client for as long as its guards.
+/// A client lives as long as any of its clones, any of its [`Lock`]s, or any call. Leases are renewed only during that
+/// time, so keep the client for as long as its guards.
 ///
-/// Code finds its client in this order: the one an attribute names with `client = ..`, the one scoped to the task by
-/// [`scope`](Self::scope), the one installed for the process by [`install`](Self::install).
+/// Code finds its client in this order: the client that the attribute names with `client = ..`, the client scoped to
+/// the task by [`scope`](Self::scope), the client installed for the process by [`install`](Self::install).
 ///
 /// ```
 /// use lock_runtime::{LockClient, LockError, distributed_lock};
@@ -76,29 +77,33 @@ impl LockClient {
     ///
     /// | URL | locks |
     /// |---|---|
-    /// | `memory:` | of this client, in this process: for a first run and for unit tests (under tokio's paused clock only without real I/O, see README) |
-    /// | `memory:name` | of all clients of this process that name it |
-    /// | `redis://[user:password@]host[:port][/db]` | on one Redis server, 6.2 or later, or what speaks its protocol |
+    /// | `memory:` | of this client, in this process: for a first run and for unit tests (with tokio's paused clock only if there is no real I/O) |
+    /// | `memory:name` | of all clients of this process that use this name |
+    /// | `redis://[user:password@]host[:port][/db]` | on one Redis server, 6.2 or later, or a server that speaks its protocol |
     /// | `rediss://…` | the same over TLS (feature `tls`, on by default) |
     /// | `redis+unix:///path/to.sock[?db=1]`, `unix://…` | the same over a unix socket |
     /// | `redlock://[user:password@]host1[:port],host2[:port],host3[:port][/db]` | on a majority of three or more independent Redis servers, see below |
     /// | `redlocks://…` | the same over TLS |
     ///
     /// # Redlock
-    /// Not promised: any order or fairness, for nobody queues, and a late caller may be served before an early one;
-    /// exclusion when the clock of a server jumps, or differs in speed from the client's by more than 1 % of the lease
-    /// and 2 ms, or when a majority of the servers loses its state within one lease; and, as anywhere, that a paused process notices
-    /// the end of its lease before what it does next. Send the fencing token with what must not be written twice.
+    /// A Redlock does not guarantee the following:
+    /// - Order or fairness: there is no queue, and a late caller may be served before an early one.
+    /// - Exclusion when the clock of a server jumps, when it differs in speed from the client's by more than 1 % of the
+    ///   lease and 2 ms, or when a majority of the servers loses its state within one lease.
+    /// - As on any backend: that a paused process notices the end of its lease before its next action. Send the fencing
+    ///   token with every write that must not happen twice.
     ///
-    /// Locks live on while any majority of the servers does: any one of three may be down, any two of five. A hold that a
-    /// server missed is written there by the next renewal, or check of a fixed lease, so that another server may go.
+    /// Locks survive as long as any majority of the servers is up: one of three servers may be down, or two of five. If
+    /// a server missed a hold, the next renewal (or the next check of a fixed lease) writes the hold there, so that
+    /// another server may then fail.
     ///
-    /// A server that has lost its state is known by the mark that it has lost with it, `lock:fence:whole`. It is counted
-    /// again after the longest lease in use, which clients note in the marks of all servers. Until both others of three
-    /// servers have told theirs, or three of the others of five, it is counted after a day at the earliest.
+    /// Each server has a mark, the key `lock:fence:whole`. A server that has lost its state has lost its mark with it.
+    /// It counts again once the longest lease in use has passed, which clients record in the marks of all servers.
+    /// Until enough other servers have reported their marks (both others of three, three of the others of five), it
+    /// counts again after a day at the earliest.
     ///
     /// # Errors
-    /// [`ConnectError`] says what is wrong and what to do; a password is never part of it.
+    /// [`ConnectError`] says what is wrong and what to do. It never contains a password.
     pub async fn connect(url: impl Into<String>) -> Result<Self, ConnectError> {
         Self::builder().url(url).connect().await
     }
@@ -106,7 +111,7 @@ impl LockClient {
     /// [`connect`](Self::connect) for code outside async.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
+    /// The same as [`connect`](Self::connect).
     ///
     /// # Panics
     /// In an async context, where it would block the runtime.
@@ -117,8 +122,8 @@ impl LockClient {
     /// Connects to the URL in the environment variable `LOCK_URL`.
     ///
     /// # Errors
-    /// [`ConnectError::MissingVariable`] if it is not set or empty: an unset variable never means in-process locks, for
-    /// two processes that forgot it would not exclude each other. Else as [`connect`](Self::connect).
+    /// [`ConnectError::MissingVariable`] if it is unset or empty. It never falls back to in-process locks, because two
+    /// processes without the variable would not exclude each other. Otherwise the same as [`connect`](Self::connect).
     pub async fn from_env() -> Result<Self, ConnectError> {
         match std::env::var(URL_VARIABLE) {
             Ok(url) if !url.is_empty() => Self::connect(url).await,
@@ -126,24 +131,24 @@ impl LockClient {
         }
     }
 
-    /// Settings of a client before it connects.
+    /// Returns a builder for the settings of a client.
     pub fn builder() -> LockClientBuilder {
         LockClientBuilder::new()
     }
 
-    /// Makes this client the process's own, used wherever none is scoped or named.
+    /// Installs this client for the process. It is used wherever no client is scoped or named.
     ///
     /// # Errors
-    /// [`AlreadyInstalled`] if the process has one.
+    /// [`AlreadyInstalled`] if the process has an installed client.
     pub fn install(&self) -> Result<(), AlreadyInstalled> {
         INSTALLED
             .set(self.clone())
             .map_err(|_| AlreadyInstalled(()))
     }
 
-    /// Runs `future` with this client as its own, so that tests run side by side in one process. A task that it spawns
-    /// does not inherit it: scope the spawned future too, or take it along with
-    /// [`in_current_hold`](crate::InCurrentHold::in_current_hold).
+    /// Runs `future` with this client as its scoped client, so that tests with different clients can run side by side
+    /// in one process. A task that it spawns does not inherit the client: scope the spawned future as well, or spawn it
+    /// with [`in_current_hold`](crate::InCurrentHold::in_current_hold).
     ///
     /// ```
     /// # use lock_runtime::{LockClient, LockError};
@@ -165,41 +170,41 @@ impl LockClient {
         SCOPED.sync_scope(self.clone(), poll)
     }
 
-    /// The client that calls without one of their own use here.
+    /// Returns the client that a call without a client of its own uses here.
     ///
     /// # Errors
-    /// [`LockError::NoClient`] if none is scoped and none installed.
+    /// [`LockError::NoClient`] if no client is scoped and none is installed.
     pub fn current() -> Result<Self, LockError> {
         scoped()
             .or_else(|| INSTALLED.get().cloned())
             .ok_or(LockError::NoClient)
     }
 
-    /// One lock. The key is taken as it stands: escape what comes from outside with [`escape`](crate::escape).
+    /// Returns one lock. The key is used as it stands: escape untrusted parts with [`escape`](crate::escape).
     pub fn lock(&self, key: impl Into<String>) -> Lock {
         Lock::new(self.0.clone(), LockKey::new(key))
     }
 
-    /// Several locks, all of which are held at once. Each key is taken as it stands, like that of [`lock`](Self::lock).
+    /// Returns several locks that are held together. Each key is used as it stands, like that of [`lock`](Self::lock).
     pub fn locks(&self, keys: impl IntoIterator<Item = impl Into<String>>) -> MultiLock {
         MultiLock::new(self.0.clone(), keys.into_iter().map(LockKey::new))
     }
 
-    /// What this client has done so far.
+    /// Returns the counts of this client's events so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.0.shared.counters.snapshot()
     }
 
-    /// Ends the client: new acquisitions and those that wait are refused with [`LockError::ShutDown`], then waits until
-    /// every hold has ended and every release is confirmed. Bound it with a timeout if a body may hang.
+    /// Shuts the client down. New and waiting acquisitions are refused with [`LockError::ShutDown`]. The method then
+    /// waits until every hold has ended and every release is confirmed. Wrap it in a timeout if a body may hang.
     ///
-    /// A server that does not answer is not waited for without end: 2 s for what waits, and for what is held until its
-    /// lease has ended, 10 s at most. A body that still runs then runs on, and its lease is not renewed.
+    /// The wait for a silent server is bounded: 2 s for waiting acquisitions, and for holds the rest of the longest
+    /// lease, but at most 10 s. A body that still runs after that runs on, and its lease is not renewed.
     ///
     /// # Cancel safety
-    /// Dropped, the client stays closed, and no lease is renewed from then on: what is held ends with its lease, unless it
-    /// is released before. Call it again to go on waiting.
+    /// If the future is dropped, the client stays closed and no lease is renewed from then on: each hold ends with its
+    /// lease, unless it is released before. Call the method again to go on waiting.
     pub async fn shutdown(&self) {
         let shared = &*self.0.shared;
         let (backend, registry) = (&shared.backend, &shared.registry);
@@ -222,7 +227,8 @@ impl LockClient {
         tracing::debug!(target: TARGET, "lock client shut down");
     }
 
-    /// Ends when the server has not answered for as long as what is held is waited for. Returns when that began.
+    /// Waits until the server has not answered for as long as a shutdown waits for holds, and returns when the silence
+    /// began.
     async fn held_in_vain(&self) -> Moment {
         let Shared {
             backend, registry, ..
@@ -253,7 +259,7 @@ impl LockClient {
     }
 }
 
-/// The process has an installed client already.
+/// The error of installing a second client in one process.
 #[derive(Debug)]
 pub struct AlreadyInstalled(());
 

@@ -1,4 +1,4 @@
-//! All items, ordered by when they are due.
+//! A queue of items, ordered by when they are due.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -12,12 +12,12 @@ use lock_core::lease::Moment;
 
 use crate::lease::moment::AtomicMoment;
 
-/// Where one item stands in a schedule. Changed under the lock of the schedule.
+/// The position of one item in a schedule. Changed only under the lock of the schedule.
 #[derive(Debug)]
 pub(crate) struct DueEntry {
-    /// None while it is not in the schedule.
+    /// `None` while the item is not in the schedule.
     due: AtomicMoment,
-    /// Its number among those that are due then.
+    /// The index among the items that are due at the same moment.
     place: AtomicU32,
     ended: AtomicBool,
 }
@@ -31,7 +31,7 @@ impl DueEntry {
         }
     }
 
-    /// Notes a place in the schedule.
+    /// Records a position in the schedule.
     pub(crate) fn move_to(&self, due: Moment, place: usize) {
         let place =
             u32::try_from(place).expect("a process has less than four thousand million holds");
@@ -39,14 +39,14 @@ impl DueEntry {
         self.due.set(Some(due));
     }
 
-    /// Notes that it is taken out of the schedule, and returns where it stood.
+    /// Records that the item is no longer in the schedule, and returns its position.
     pub(crate) fn take(&self) -> Option<(Moment, usize)> {
         let due = self.due.get()?;
         self.due.set(None);
         Some((due, self.place.load(Ordering::Acquire) as usize))
     }
 
-    /// It is never scheduled again.
+    /// Prevents the item from being scheduled again.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
@@ -60,16 +60,16 @@ impl DueEntry {
     }
 }
 
-/// What can be scheduled.
+/// An item that can be scheduled.
 pub(crate) trait Scheduled {
     fn due_entry(&self) -> &DueEntry;
 }
 
-/// Items by when they are due.
+/// Items, ordered by when they are due.
 #[derive(Debug)]
 pub(crate) struct DueQueue<T> {
     due: BTreeMap<Moment, Vec<Arc<T>>>,
-    /// When its owner will wake by itself.
+    /// The moment at which the owner wakes by itself.
     armed: Option<Moment>,
 }
 
@@ -83,7 +83,7 @@ impl<T> Default for DueQueue<T> {
 }
 
 impl<T: Scheduled> DueQueue<T> {
-    /// Adds an item, unless it has ended. True if its owner has to wake earlier.
+    /// Adds an item, unless it has ended. Returns `true` if the owner has to wake earlier.
     pub(crate) fn insert(&mut self, item: &Arc<T>, due: Moment) -> bool {
         if !item.due_entry().is_scheduled() {
             return false;
@@ -98,7 +98,7 @@ impl<T: Scheduled> DueQueue<T> {
         earlier
     }
 
-    /// Takes an item out; false if it was not there.
+    /// Removes an item. Returns `false` if it was not there.
     pub(crate) fn remove(&mut self, item: &T) -> bool {
         let Some((due, place)) = item.due_entry().take() else {
             return false;
@@ -116,13 +116,14 @@ impl<T: Scheduled> DueQueue<T> {
         true
     }
 
-    /// Makes an item due by then. One that is being tended is not in the schedule, and stays out.
+    /// Makes an item due by `due` at the latest. An item that was taken out stays out. Returns `true` if the owner has
+    /// to wake earlier.
     pub(crate) fn bring_forward(&mut self, item: &Arc<T>, due: Moment) -> bool {
         let later = item.due_entry().due().is_some_and(|planned| due < planned);
         later && self.remove(item) && self.insert(item, due)
     }
 
-    /// Takes all items that are due, and says when to wake next.
+    /// Takes all items that are due, and returns when to wake next.
     pub(crate) fn take_due(&mut self, now: Moment) -> (Vec<Arc<T>>, Option<Moment>) {
         let mut taken = Vec::new();
         while let Some(entry) = self.due.first_entry() {
@@ -134,14 +135,15 @@ impl<T: Scheduled> DueQueue<T> {
         for item in &taken {
             item.due_entry().take();
         }
-        // An item that has left does not put the waking off: the next one would wake the owner for nothing.
+        // Keeps the alarm of an item that was removed. If the alarm moved back, inserting the next item would
+        // needlessly wake the owner.
         if self.armed.is_none_or(|armed| armed <= now) {
             self.armed = self.due.keys().next().copied();
         }
         (taken, self.armed)
     }
 
-    /// Takes everything out.
+    /// Removes all items.
     pub(crate) fn clear(&mut self) {
         for item in std::mem::take(&mut self.due).into_values().flatten() {
             item.due_entry().take();

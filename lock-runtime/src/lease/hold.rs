@@ -1,4 +1,4 @@
-//! One hold: an entered critical section, from its grant to its release.
+//! One hold, from its grant to its release.
 
 use std::{
     fmt,
@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// The client of a hold, as the hold sees it.
+/// The client of a hold, as seen by the hold.
 pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
     fn context(&self) -> &Arc<Context>;
 
@@ -40,51 +40,51 @@ pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
 
     fn counters(&self) -> &Counters;
 
-    /// A hold has begun.
+    /// Called when a hold has begun.
     fn begun(&self, hold: &Arc<HoldState>);
 
-    /// Something is due for a hold by then.
+    /// Asks the client to look at the hold by `moment` at the latest.
     fn due_by(&self, hold: &Arc<HoldState>, moment: Moment);
 
-    /// Everybody has left the hold.
+    /// Called when the last entry has left the hold.
     fn left(&self, hold: &Arc<HoldState>);
 
-    /// A caller waits for the answer to its release until then.
+    /// Called while a caller waits for the answer to its release, until `until` at most.
     fn awaits_release(&self, release: Weak<dyn UnconfirmedRelease>, until: Moment);
 
-    /// The hold has been released, or its release goes on in the background.
+    /// Called when the hold has been released, or its release goes on in the background.
     fn released(&self, hold: &Arc<HoldState>);
 }
 
 /// A release that waits for its answer.
 pub(crate) trait UnconfirmedRelease: Send + Sync {
-    /// It goes on in the background, unless it was confirmed.
+    /// Lets the release go on in the background, unless it has been confirmed.
     fn go_on_in_background(&self);
 }
 
-/// What the engine knows of one hold.
+/// The engine's state of one hold.
 pub(crate) struct HoldState {
     pub(crate) key: LockKey,
     pub(crate) name: LockName,
     pub(crate) token: FencingToken,
     pub(crate) terms: LeaseTerms,
     due_entry: DueEntry,
-    /// Released before, the lock stays taken until then; none if it is free at once.
+    /// If the hold is released before this moment, the lock stays taken until then. Zero means that it is free at once.
     retain_until: AtomicMoment,
     host: Arc<dyn HoldHost>,
-    /// While it has not been released.
+    /// Set until the hold is released. A shutdown waits for it.
     tracked: Mutex<Option<TrackedTask>>,
     lease: Mutex<Lease>,
     lost: OnceLock<LossReason>,
-    /// The lease is lost, or ends earlier than it did.
+    /// Notified when the lease is lost, or its deadline has moved.
     lost_now: Notify,
-    /// Whether somebody was warned that a fixed lease runs out.
+    /// Whether a warning was logged that a fixed lease runs out.
     warned: AtomicBool,
-    /// Whether somebody was warned that renewals fail; again after one that succeeds.
+    /// Whether a warning was logged that renewals fail. Reset by a successful renewal.
     renewal_warned: AtomicBool,
-    /// Until when it is held for a body that has not begun; none once it has.
+    /// The moment until which the lock is held for a body that has not begun; `None` once it has.
     unused_until: AtomicMoment,
-    /// How many entered calls are inside; the last one out releases.
+    /// The number of entered calls. The last one to leave releases.
     entries: AtomicUsize,
     /// The turns of the calls nested in the entry that began the hold.
     pub(crate) turns: Turns,
@@ -107,7 +107,7 @@ impl Scheduled for HoldState {
 }
 
 impl HoldState {
-    /// A hold just granted, with one entry inside.
+    /// Creates a hold that has just been granted, with one entry inside.
     pub(crate) fn begin(
         host: Arc<dyn HoldHost>,
         key: LockKey,
@@ -138,22 +138,22 @@ impl HoldState {
         hold
     }
 
-    /// Its body begins later than it: it is given back if the body has not begun by then, because nobody may poll the call
-    /// that holds it. The call acquires again when it is polled.
+    /// Gives the hold back if its body has not begun by `until`, because the call that holds it may never be polled
+    /// again. If it is polled, the call acquires the lock again.
     pub(crate) fn wait_for_body(self: &Arc<Self>, until: Moment) {
         if self.is_given_up() {
             return;
         }
         self.unused_until.set(Some(until));
         if self.backend().maintains_leases() {
-            // No scheduler watches it: the grant ends by itself, as that of a fixed lease does.
+            // No scheduler watches the hold, so the backend ends the grant, as it ends a fixed lease.
             self.update_lease(|_| {});
         } else {
             self.host.due_by(self, until);
         }
     }
 
-    /// Its body begins, unless it has been given back.
+    /// Marks the body as begun, unless the hold has been given back.
     pub(crate) fn begin_body(&self) {
         let before = self
             .unused_until
@@ -165,7 +165,7 @@ impl HoldState {
                 self.unused_until.0.store(before, Ordering::Release);
                 false
             }
-            // In process, the backend decides.
+            // In process, the backend decides whether the grant still stands.
             _ => self.update_lease(|_| {}),
         };
         if !stands {
@@ -179,18 +179,19 @@ impl HoldState {
         self.unused_until.0.load(Ordering::Acquire) == Self::GIVEN_UP
     }
 
-    /// Whether somebody relies on it: a body that has begun, or a guard. Nobody loses what nobody used; the call that
-    /// holds it acquires it again.
+    /// Whether a body has begun, or a guard exists. The end of an unused hold is not a loss: the call that holds it
+    /// acquires the lock again.
     fn is_in_use(&self) -> bool {
         self.unused_until.get().is_none()
     }
 
-    /// When to look whether the body has begun.
+    /// The moment at which to check whether the body has begun.
     pub(crate) fn unused_until(&self) -> Option<Moment> {
         self.unused_until.get().filter(|_| !self.is_given_up())
     }
 
-    /// Gives it back if its body has not begun in time. One step decides that or the beginning.
+    /// Gives the hold back if its body has not begun in time. One atomic step decides between giving it back and
+    /// beginning the body.
     pub(crate) fn give_up_unused(&self, now: Moment) -> bool {
         let Some(until) = self.unused_until().filter(|until| *until <= now) else {
             return false;
@@ -210,7 +211,7 @@ impl HoldState {
         given_up
     }
 
-    /// Marks the lease as not held. No body has started on it, so this does not count as a loss.
+    /// Marks the lease as not held. No body has started on it, so it does not count as a loss.
     fn forget_lease(&self) {
         self.lost.get_or_init(|| LossReason::NotHeld);
         self.lost_now.notify_waiters();
@@ -236,7 +237,7 @@ impl HoldState {
         self.host.counters()
     }
 
-    /// The local deadline; none while the backend itself keeps the lease.
+    /// The local deadline; `None` while the backend itself keeps the lease.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         lock(&self.lease).deadline()
     }
@@ -249,29 +250,29 @@ impl HoldState {
         lock(&self.lease).begun()
     }
 
-    /// Whether a body may start on what was confirmed, without another word of the backend.
+    /// Whether a body may start on the last confirmation, without asking the backend again.
     pub(crate) fn is_fresh(&self) -> bool {
         // A backend that keeps leases by itself has nothing to confirm.
         self.backend().maintains_leases() || lock(&self.lease).is_fresh(self.backend().now())
     }
 
-    /// The end that an extension is added to.
+    /// The moment that an extension is added to.
     pub(crate) fn lease_ends(&self) -> Moment {
         lock(&self.lease).ends(self.backend().now())
     }
 
-    /// What is due for the lease.
+    /// Returns the renewal or check that is due for the lease.
     pub(crate) fn step(&self, now: Moment) -> Extend {
         lock(&self.lease).step(now)
     }
 
-    /// A request to the backend that is sent at `now`.
+    /// Registers a request to the backend that is sent at `now`.
     pub(crate) fn request(&self, extend: Extend, now: Moment) -> Requested {
         lock(&self.lease).request(extend, now)
     }
 
-    /// Applies an answer of the backend: the only way in which a lease is renewed. An answer that is read after the
-    /// local deadline revives nothing, whether or not anybody has noticed the loss before.
+    /// Applies an answer of the backend. Leases are renewed only here. An answer that is read after the local deadline
+    /// does not revive the lease, even if nobody has noticed the loss yet.
     pub(crate) fn apply(
         &self,
         requested: Requested,
@@ -279,7 +280,7 @@ impl HoldState {
     ) -> Result<Applied, LossReason> {
         let until = match answer {
             Renewed::Until(until) => until,
-            // Released meanwhile is no loss.
+            // A hold that was released in the meantime is not lost.
             Renewed::NotHeld if self.has_ended() => return Err(LossReason::NotHeld),
             Renewed::NotHeld => return Err(self.lose(LossReason::NotHeld)),
         };
@@ -294,8 +295,8 @@ impl HoldState {
         }
     }
 
-    /// A renewal or a check has failed, or has no answer yet. It is tried again until the local deadline: only the first
-    /// failure is a warning.
+    /// Counts a renewal or check that failed or has no answer yet. It is retried until the local deadline, so only the
+    /// first failure is logged as a warning.
     pub(crate) fn renewal_failed(&self, error: &BackendError) {
         count(&self.counters().renewal_failed);
         let remaining = self.remaining();
@@ -306,8 +307,8 @@ impl HoldState {
         }
     }
 
-    /// Asks the backend, and applies its answer. The engine does both, so that a caller that is polled late finds what the
-    /// answer has changed.
+    /// Sends a request to the backend, and applies its answer. Both run on the engine's thread, so a caller that is
+    /// polled late finds the lease up to date.
     async fn ask(
         self: &Arc<Self>,
         extend: Extend,
@@ -319,14 +320,14 @@ impl HoldState {
             Ok(hold.apply(requested, answer.await?))
         };
         if self.backend().maintains_leases() {
-            // In process, the answer is there at once.
+            // In process, the answer is available at once.
             return asking.await;
         }
         let asked = self.host.context().run(asking).await;
         asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
     }
 
-    /// Extends the lease to this, from now.
+    /// Extends the lease to `lease` from now.
     pub(crate) async fn renew(
         self: Arc<Self>,
         lease: Duration,
@@ -334,23 +335,25 @@ impl HoldState {
         self.ask(Extend::To(lease)).await
     }
 
-    /// Confirms the whole lease before a body starts on it. What it finds shows in the lease.
+    /// Confirms the whole lease before a body starts on it. The lease records the result.
     pub(crate) async fn confirm(self: Arc<Self>) -> Result<(), BackendError> {
         self.ask(Extend::To(self.terms.time)).await.map(drop)
     }
 
-    /// Ends a fixed lease its whole time from now, because its body begins only now, however long the lock was held
-    /// before. What it finds shows in the lease.
+    /// Makes a fixed lease last its whole time from now, because its body begins only now, however long the lock was
+    /// held before. The lease records the result.
     pub(crate) async fn restart(self: Arc<Self>) -> Result<(), BackendError> {
         self.ask(Extend::Restart(self.terms.time)).await.map(drop)
     }
 
-    /// Promises the lease until then, and as long as those inside ask for renewal, on a backend that keeps it by itself.
+    /// On a backend that keeps leases by itself, guarantees the lease until `until`, and for as long as entries demand
+    /// renewal.
     pub(crate) fn promise(&self, until: Moment) {
         self.update_lease(|lease| lease.promise(until));
     }
 
-    /// Changes what a backend that keeps leases by itself is told, and tells it. False if the lease is over.
+    /// Changes the lease, and passes its end to a backend that keeps leases by itself. Returns `false` if the lease is
+    /// over.
     fn update_lease(&self, change: impl FnOnce(&mut Lease)) -> bool {
         let mut lease = lock(&self.lease);
         let now = self.backend().now();
@@ -370,7 +373,7 @@ impl HoldState {
         let kept = self
             .backend()
             .renew(&self.name, self.token, Extend::Restart(time));
-        // In process, the answer is there at once. A lock that was released has no lease.
+        // In process, the answer is available at once. A released lock has no lease.
         let is_scheduled = matches!(kept.now_or_never(), Some(Ok(Renewed::Until(_))));
         if is_scheduled {
             lease.set_deadline(until);
@@ -379,27 +382,27 @@ impl HoldState {
         is_scheduled
     }
 
-    /// An entry that leaves wants the lock to stay taken until then.
+    /// Keeps the lock taken until `until`, even if it is released earlier.
     pub(crate) fn retain_until(&self, until: Moment) {
         self.retain_until
             .0
             .fetch_max(AtomicMoment::nanos(until), Ordering::AcqRel);
     }
 
-    /// Until when the lock stays taken after its release, if that is still to come and the lock is not lost.
+    /// The moment until which the lock stays taken after its release, if it is still to come and the lock is not lost.
     pub(crate) fn retained_until(&self) -> Option<Moment> {
         self.retain_until
             .get()
             .filter(|until| *until > self.backend().now() && self.loss().is_none())
     }
 
-    /// The loss as the error of a call inside, if the lease is lost by now.
+    /// Returns the loss as the error of an entered call, if the lease is lost.
     pub(crate) fn not_lost(&self) -> Result<(), LockError> {
         self.loss()
             .map_or(Ok(()), |reason| Err(self.lost_by(reason)))
     }
 
-    /// The error of a call that is not inside, because the hold has ended.
+    /// Returns the error of a call that could not enter because the hold has ended.
     pub(crate) fn not_held(&self) -> LockError {
         self.lost_by(LossReason::NotHeld)
     }
@@ -422,7 +425,7 @@ impl HoldState {
         }
     }
 
-    /// Whether the lease is lost by now, and how. One that ends after everybody has left is not lost.
+    /// Returns how the lease was lost, if it is lost. A lease that ends after every entry has left is not lost.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         if let Some(reason) = self.lost.get() {
             return Some(*reason);
@@ -441,12 +444,12 @@ impl HoldState {
             .is_some_and(|until| self.backend().now() >= until)
     }
 
-    /// Whether the lease stands, as far as this process knows, also while it is given back.
+    /// Whether the lease stands as far as this process knows, even if it is being released.
     pub(crate) fn is_valid(&self) -> bool {
         self.lost.get().is_none() && !self.has_passed()
     }
 
-    /// Marks the lease as lost. The first reason stands, is logged and counted.
+    /// Marks the lease as lost. Only the first reason is stored, logged and counted.
     pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
         let mut first = false;
         let reason = *self.lost.get_or_init(|| {
@@ -465,7 +468,7 @@ impl HoldState {
         reason
     }
 
-    /// Ends when the lease is lost; never, once everybody has left.
+    /// Completes when the lease is lost; never, once every entry has left.
     pub(crate) async fn wait_for_loss(&self) -> LossReason {
         loop {
             let mut told = pin!(self.lost_now.notified());
@@ -484,7 +487,7 @@ impl HoldState {
         }
     }
 
-    /// Ends when the lease is lost, after a warning when a body has used 80 % of a fixed lease.
+    /// Completes when the lease is lost. Logs a warning when a body has used 80 % of a fixed lease.
     pub(crate) async fn watch(self: Arc<Self>) -> LossReason {
         let late = self.begun() + self.terms.time * 4 / 5;
         if self.terms.renewal == Renewal::Fixed && !self.warned.load(Ordering::Acquire) {
@@ -506,22 +509,22 @@ impl HoldState {
         self.wait_for_loss().await
     }
 
-    /// Whether everybody has left.
+    /// Whether every entry has left.
     pub(crate) fn has_ended(&self) -> bool {
         self.entries.load(Ordering::Acquire) == 0
     }
 
-    /// Counts an entry out; true if it was the last.
+    /// Removes an entry from the count. Returns `true` if it was the last.
     pub(crate) fn count_out(&self) -> bool {
         self.entries.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Whether a loss was noticed.
+    /// Whether a loss has been noticed.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.get().is_some()
     }
 
-    /// Counts one more entry, unless the hold has ended already.
+    /// Adds an entry to the count. Returns `false` if the hold has ended.
     pub(crate) fn count_in(&self) -> bool {
         self.entries
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |entries| {
@@ -530,13 +533,13 @@ impl HoldState {
             .is_ok()
     }
 
-    /// How the hold is renewed, `None` if its lease is fixed. The most demanding of those inside decides.
+    /// The renewal of the hold; `None` if its lease is fixed. Combines the demands of all entries.
     pub(crate) fn plan(&self) -> Option<Plan> {
         lock(&self.lease).plan()
     }
 
-    /// Makes the lease last as long as a nested entry asks for: one round trip, or none if a renewal covers it
-    /// already. The longer deadline stays when the entry has left.
+    /// Extends the lease as far as a nested entry needs, in one round trip, or in none if a renewal covers it already.
+    /// The later deadline remains after the entry has left.
     pub(crate) async fn cover(
         self: Arc<Self>,
         terms: LeaseTerms,
@@ -565,7 +568,7 @@ impl HoldState {
     }
 }
 
-/// A nested entry's demand for renewal; dropped, it ends.
+/// An entry's demand for renewal. Dropping it ends the demand.
 #[derive(Debug)]
 pub(crate) struct RenewalDemand {
     hold: Arc<HoldState>,

@@ -1,4 +1,4 @@
-//! The lease of one hold, as its process knows it. Decides what an answer of the backend changes; sends nothing.
+//! The lease of one hold, as its process knows it. Decides what an answer of the backend changes, without any I/O.
 
 pub(crate) mod due_queue;
 pub(crate) mod hold;
@@ -19,25 +19,25 @@ use lock_core::{
 
 use crate::lease::policy::Plan;
 
-/// A request under way, which its answer is applied with.
+/// A request in progress. Its answer is applied together with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an answer is applied with the request that it answers"]
 pub(crate) struct Requested {
     extend: Extend,
-    /// The term that the lease was in.
+    /// The lease's term when the request was sent.
     term: u32,
-    /// Whether the lease reaches its own end with it.
+    /// Whether the request covers the whole lease.
     is_whole: bool,
 }
 
-/// What an answer has changed.
+/// The effect of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Applied {
     /// The lease was confirmed.
     Renewed,
-    /// Nothing: the request only read, or was sent before the newest restart was answered.
+    /// Nothing changed: the request only read, or was sent before the latest restart was answered.
     Nothing,
-    /// Nothing: the local deadline has passed, and nothing revives the lease.
+    /// Nothing changed: the local deadline has passed, and nothing revives the lease.
     Late,
 }
 
@@ -45,25 +45,25 @@ pub(crate) enum Applied {
 #[derive(Debug)]
 pub(crate) struct Lease {
     time: Duration,
-    /// When it began: with the grant, or with a body that waited for other locks.
+    /// The start of the lease: the grant, or the start of a body that waited for other locks.
     begun: Moment,
-    /// Counts the restarts that were sent, and those that were answered. While one is under way nobody knows which
-    /// requests precede it on the server.
+    /// Counts the restarts that were sent, and those that were answered. While a restart is in progress, nobody knows
+    /// which requests precede it on the server.
     term: u32,
-    /// The local deadline, which moves on except at a restart; none while the backend itself keeps the lease.
+    /// The local deadline; `None` while the backend itself keeps the lease. Only a restart may move it back.
     deadline: Option<Moment>,
-    /// The deadline without the renewals that those inside ask for, where the backend itself keeps the lease.
+    /// If the backend itself keeps the lease: the deadline without the renewals that entries demand.
     promised: Moment,
-    /// What was left when the newest confirmation was read; at first, the validity of the grant.
+    /// What was left when the latest confirmation was read; at first, the validity of the grant.
     confirmed: Duration,
-    /// Whether the grant stands for a claim only, until it is confirmed.
+    /// Whether the grant is still a claim, which has to be confirmed.
     claim: bool,
-    /// The renewals that those inside ask for.
+    /// The renewals that entries demand.
     plans: Vec<Plan>,
 }
 
 impl Lease {
-    /// The lease of a grant that is read at `now`.
+    /// Creates the lease of a grant that is read at `now`.
     pub(crate) fn granted(terms: LeaseTerms, grant: &Grant, now: Moment) -> Self {
         Self {
             time: terms.time,
@@ -94,13 +94,13 @@ impl Lease {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
-    /// Whether two thirds of what was confirmed are left: a body starts on no older confirmation.
+    /// Whether two thirds of the confirmed time are left. A body does not start on an older confirmation.
     pub(crate) fn is_fresh(&self, now: Moment) -> bool {
         self.deadline
             .is_none_or(|deadline| deadline.since(now) >= self.confirmed * 2 / 3)
     }
 
-    /// The end that an extension at `now` is added to. A claim becomes the whole lease.
+    /// Returns the end that an extension at `now` is added to. A claim counts as the whole lease.
     pub(crate) fn ends(&self, now: Moment) -> Moment {
         match self.deadline {
             Some(deadline) if self.claim => deadline.max(self.begun + self.time),
@@ -109,12 +109,12 @@ impl Lease {
         }
     }
 
-    /// What is due at `now`.
+    /// Returns the renewal or check that is due at `now`.
     pub(crate) fn step(&self, now: Moment) -> Extend {
         policy::step(self.plan(), self.claim, self.begun + self.time, now)
     }
 
-    /// A request that is sent at `now`. A restart begins a new term.
+    /// Registers a request that is sent at `now`. A restart begins a new term.
     pub(crate) fn request(&mut self, extend: Extend, now: Moment) -> Requested {
         let is_whole = match extend {
             Extend::Check => false,
@@ -132,7 +132,7 @@ impl Lease {
         }
     }
 
-    /// Applies an answer that is read at `now`: the grant stands until then.
+    /// Applies an answer that is read at `now`, and says that the grant stands until `until`.
     pub(crate) fn apply(&mut self, requested: Requested, until: Moment, now: Moment) -> Applied {
         if self.is_over(now) {
             return Applied::Late;
@@ -162,17 +162,18 @@ impl Lease {
         Applied::Renewed
     }
 
-    /// How the lease is renewed, `None` if it is fixed. The most demanding of those inside decides.
+    /// Returns how the lease is renewed; `None` if it is fixed. Combines the demands of all entries.
     pub(crate) fn plan(&self) -> Option<Plan> {
         policy::most_demanding(&self.plans)
     }
 
-    /// An entry asks for this renewal.
+    /// Adds an entry's demand for renewal.
     pub(crate) fn add(&mut self, plan: Plan) {
         self.plans.push(plan);
     }
 
-    /// The entry leaves. Where the backend itself keeps the lease, its last renewal is made now.
+    /// Removes the demand of an entry that leaves. If the backend itself keeps the lease, this counts as the last
+    /// renewal.
     pub(crate) fn remove(&mut self, plan: Plan, now: Moment) {
         if let Some(index) = self.plans.iter().position(|other| *other == plan) {
             self.plans.swap_remove(index);
@@ -181,12 +182,13 @@ impl Lease {
         }
     }
 
-    /// Promises the lease until then, where the backend itself keeps it.
+    /// Guarantees the lease until `until`, if the backend itself keeps it.
     pub(crate) fn promise(&mut self, until: Moment) {
         self.promised = self.promised.max(until);
     }
 
-    /// Until when a backend that keeps leases by itself shall keep this one; `None` is until the release.
+    /// The moment until which a backend that keeps leases by itself has to keep this one; `None` means until the
+    /// release.
     pub(crate) fn backend_deadline(&self) -> Option<Moment> {
         match self.plan() {
             None => Some(self.promised),
@@ -194,7 +196,7 @@ impl Lease {
         }
     }
 
-    /// Such a backend keeps it until then.
+    /// Stores the deadline that such a backend has accepted.
     pub(crate) fn set_deadline(&mut self, until: Option<Moment>) {
         self.deadline = until;
     }
@@ -219,7 +221,7 @@ mod tests {
         }
     }
 
-    /// A lease of 30 s, fixed and granted at 100 s, of which this much is valid.
+    /// A fixed lease of 30 s, granted at 100 s and valid for `validity` seconds.
     fn fixed(validity: u32) -> Lease {
         let grant = Grant {
             token: FencingToken::new(1),
@@ -290,7 +292,7 @@ mod tests {
             if restart_first {
                 assert_eq!(beside, Applied::Nothing);
             } else {
-                // The restart, which is answered last, decides.
+                // The answer to the restart comes last, and decides.
                 assert_eq!(lease.apply(restart, at(132), at(106)), Applied::Renewed);
             }
             assert_eq!(lease.deadline(), Some(at(132)));
@@ -302,7 +304,7 @@ mod tests {
         let mut lease = fixed(30);
         assert!(lease.is_fresh(at(110)));
         assert!(!lease.is_fresh(at(111)));
-        // A slow line has used up a half before the answer is read: that is no reason to ask again and again.
+        // A slow connection used up half of the lease before the answer was read. Asking again would not help.
         let asked = lease.request(Extend::To(30 * SECOND), at(111));
         assert_eq!(lease.apply(asked, at(141), at(126)), Applied::Renewed);
         assert!(lease.is_fresh(at(131)));
@@ -314,7 +316,7 @@ mod tests {
         let mut lease = fixed(2);
         assert!(lease.is_claim());
         assert_eq!(lease.ends(at(101)), at(130));
-        // What a nested entry asks for confirms that much.
+        // An extension for a nested entry confirms only its own time.
         let asked = lease.request(Extend::To(5 * SECOND), at(101));
         assert_eq!(lease.apply(asked, at(106), at(101)), Applied::Renewed);
         assert!(lease.is_claim());
@@ -333,12 +335,12 @@ mod tests {
         lease.promise(at(115));
         assert_eq!(lease.backend_deadline(), None);
         lease.remove(nested, at(112));
-        // No lease is shortened.
+        // A lease is never shortened.
         assert_eq!(lease.backend_deadline(), Some(at(130)));
         lease.add(nested);
         lease.remove(nested, at(128));
         assert_eq!(lease.backend_deadline(), Some(at(133)));
-        // Nor renewed beyond the longest hold.
+        // Nor is it renewed beyond `max_hold`.
         let limited = Renewal::WhileHeld {
             max_hold: Some(10 * SECOND),
         };

@@ -1,4 +1,4 @@
-//! A moment that threads share.
+//! An atomic moment.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -7,7 +7,7 @@ use std::{
 
 use lock_core::lease::Moment;
 
-/// A moment that threads share, or none.
+/// A moment or none, shared between threads.
 #[derive(Debug)]
 pub(crate) struct AtomicMoment(pub(crate) AtomicU64);
 

@@ -1,4 +1,4 @@
-//! The renewal policy: what one hold needs next, a renewal or a check, and at which moment.
+//! The renewal policy: whether a hold needs a renewal or a check next, and when.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use lock_core::{
 /// A claim is confirmed when its hold has run this long: shorter holds stay at two commands.
 const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 
-/// Within each third of a lease there are so many moments at least at which holds come due.
+/// The minimum number of moments within each third of a lease at which holds can come due.
 const STEPS: u32 = 32;
 
 /// How a hold is renewed.
@@ -18,12 +18,12 @@ const STEPS: u32 = 32;
 pub(crate) struct Plan {
     /// The lease of each renewal.
     pub(crate) lease: Duration,
-    /// Renewal stops here; `None` is never.
+    /// The end of the renewals; `None` if there is none.
     pub(crate) until: Option<Moment>,
 }
 
 impl Plan {
-    /// What an entry at `now` asks for; `None` if its lease is fixed.
+    /// Returns the plan that an entry at `now` asks for; `None` if its lease is fixed.
     pub(crate) fn of(terms: LeaseTerms, now: Moment) -> Option<Self> {
         match terms.renewal {
             Renewal::Fixed => None,
@@ -34,7 +34,7 @@ impl Plan {
         }
     }
 
-    /// Whether this plan does at least what the other asks for.
+    /// Whether this plan includes everything that the other asks for.
     fn covers(&self, other: &Self) -> bool {
         self.lease >= other.lease
             && match (self.until, other.until) {
@@ -45,7 +45,7 @@ impl Plan {
     }
 }
 
-/// One plan that does what each of these asks for; `None` if there are none.
+/// Returns one plan that includes all of these; `None` if there are none.
 pub(crate) fn most_demanding(plans: &[Plan]) -> Option<Plan> {
     plans.iter().copied().reduce(|a, b| Plan {
         lease: a.lease.max(b.lease),
@@ -53,8 +53,8 @@ pub(crate) fn most_demanding(plans: &[Plan]) -> Option<Plan> {
     })
 }
 
-/// How far a nested entry's lease has to be extended at once, from now, if what is planned and the local deadline
-/// do not cover it.
+/// Returns how far a nested entry has to extend the lease, counted from now; `None` if the plan and the local deadline
+/// cover the entry already.
 pub(crate) fn extension(
     planned: Option<Plan>,
     deadline: Moment,
@@ -72,8 +72,8 @@ pub(crate) fn extension(
     (!covered).then_some(terms.time)
 }
 
-/// Decides what is due: a planned renewal happens until its end, a claim is confirmed to the rest of its lease, and a
-/// lease that stands whole is only read.
+/// Returns what is due at `now`. A planned renewal happens until the plan ends, a claim is confirmed for the rest of
+/// its lease, and any other lease is only checked.
 pub(crate) fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Moment) -> Extend {
     match plan {
         Some(plan) if plan.until.is_none_or(|until| now < until) => Extend::To(plan.lease),
@@ -82,7 +82,7 @@ pub(crate) fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Mom
     }
 }
 
-/// When a hold is due for the first time: a claim soon.
+/// Returns when a hold is due for the first time. A claim is due soon.
 pub(crate) fn first_due(
     lease: Duration,
     deadline: Moment,
@@ -98,8 +98,8 @@ pub(crate) fn first_due(
     }
 }
 
-/// When a hold is due again: each third of its lease. With less than that left, a renewal is due when half of the rest
-/// has passed; a lease that nobody renews is due at its deadline, where it is found to be lost.
+/// Returns when a hold is due next: after a third of its lease. If less than a third is left, a renewal is due after
+/// half of the rest. A lease that nobody renews is then due at its deadline, where its loss is noticed.
 pub(crate) fn next_due(lease: Duration, deadline: Moment, renews: bool, now: Moment) -> Moment {
     let third = lease / 3;
     let due = now + third;
@@ -112,11 +112,11 @@ pub(crate) fn next_due(lease: Duration, deadline: Moment, renews: bool, now: Mom
     }
 }
 
-/// The moment as it is, or earlier by less than `within`, so that what is due at about the same time is due as one.
+/// Rounds a moment down by less than `within`, so that holds which are due at about the same time are handled together.
 fn together(due: Moment, within: Duration) -> Moment {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let within = nanos(within);
-    // Powers of two: longer steps end where shorter ones do.
+    // Powers of two make every boundary of a longer step one of a shorter step as well.
     let step = within.checked_ilog2().map_or(1, |bits| 1 << bits);
     let due = nanos(due.since_origin());
     Moment::new(Duration::from_nanos(due - due % step))
@@ -194,7 +194,7 @@ mod tests {
         assert!(!extended(ending, renewed(30, Some(60))));
         assert!(extended(ending, renewed(30, Some(61))));
         assert!(extended(ending, renewed(30, None)));
-        // Renewed until the tenth second, and for 30 more: not relied on.
+        // Renewed until the tenth second, and valid for another 30: the nested entry does not rely on it.
         assert!(extended(plan(30, Some(10)), fixed(30)));
     }
 
@@ -256,11 +256,11 @@ mod tests {
         };
         assert!((33..=66).contains(&moments(30 * SECOND)));
         assert!((33..=66).contains(&moments(SECOND)));
-        // Also those whose leases differ.
+        // Holds with different leases are handled together too.
         let all = |lease| (0..3000).map(move |millis| due_at(millis, lease)).collect();
         let (long, short): (BTreeSet<_>, BTreeSet<_>) = (all(30 * SECOND), all(29 * SECOND));
         assert!(long.intersection(&short).count() > long.len() / 2);
-        // A lease so short that nothing is left to share is due in its time.
+        // A lease too short to share a moment is due at its exact time.
         let now = at(1);
         assert_eq!(
             next_due(Duration::from_nanos(9), at(2), true, now),

@@ -1,4 +1,4 @@
-//! What this process holds, by name.
+//! The holds of this process by name.
 
 use std::{
     collections::HashMap,
@@ -16,14 +16,14 @@ use crate::{
     lease::hold::HoldState,
 };
 
-/// What this process holds, so that a caller can be told that it waits for its own process, and so that nobody asks a
-/// server whether this very process has released.
+/// The holds of one client in this process. It tells a waiting caller whether its own process holds the lock, and lets a
+/// shutdown wait for releases without asking a server.
 #[derive(Debug, Default)]
 pub(crate) struct HoldRegistry {
     newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
     /// The holds that have not been released, lost ones included.
     holds: TaskTracker,
-    /// The calls on their way in.
+    /// The acquisitions in progress.
     entering: TaskTracker,
 }
 
@@ -47,7 +47,7 @@ impl HoldRegistry {
         hold.untrack();
     }
 
-    /// A call on its way in: it becomes a hold, or nothing, before the answer is dropped.
+    /// Registers an acquisition until the returned value is dropped. By then it has become a hold, or has failed.
     pub(crate) fn entering(&self) -> TrackedTask {
         self.entering.token()
     }
@@ -58,7 +58,7 @@ impl HoldRegistry {
         newest.is_some_and(|hold| hold.is_valid())
     }
 
-    /// What is left of the lease that ends last; zero if all are lost.
+    /// Returns the longest rest of any lease; zero if all are lost.
     pub(crate) fn longest_rest(&self) -> Duration {
         let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
         let holds = holds.iter().filter_map(Weak::upgrade);
@@ -66,12 +66,12 @@ impl HoldRegistry {
         rests.max().unwrap_or_default()
     }
 
-    /// Ends when nobody is on the way in.
+    /// Waits until no acquisition is in progress.
     pub(crate) async fn nobody_enters(&self) {
         drained(&self.entering).await;
     }
 
-    /// Ends when nothing is held.
+    /// Waits until nothing is held.
     pub(crate) async fn drained(&self) {
         drained(&self.holds).await;
     }

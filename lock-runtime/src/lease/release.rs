@@ -1,4 +1,4 @@
-//! Leaving a hold: the last entry out releases.
+//! Leaving a hold: the last entry to leave releases the lock.
 
 use std::{
     future::Future,
@@ -18,34 +18,35 @@ use crate::{
     lease::hold::{HoldState, UnconfirmedRelease},
 };
 
-/// How long a caller waits for its release to be confirmed before that goes on in the background.
+/// How long a caller waits for its release to be confirmed, before the release goes on in the background.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What became of a lock when its guard was released.
+/// The outcome of releasing a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseOutcome {
-    /// The lock was held until now, and is free, or kept as long as `hold_at_least` says.
+    /// The lock was held until now. It is free, or stays taken for as long as `hold_at_least` says.
     Released,
-    /// An enclosing call of this key, or a task that was taken along, is still inside: the last one out releases.
+    /// An enclosing call of this key, or a task spawned with `in_current_hold`, still holds the lock. The last one to
+    /// leave releases it.
     StillHeld,
-    /// The server has not confirmed the release yet: it goes on in the background until the lease ends.
+    /// The server has not confirmed the release yet. The release is retried in the background until the lease ends.
     InBackground,
-    /// The lease was lost before: somebody else may have been inside meanwhile.
+    /// The lease had been lost before. Another holder may have been inside in the meantime.
     Lost(LossReason),
 }
 
-/// One entry, which has to leave. Dropped, it leaves in the background.
+/// One entry into a hold. Dropping it leaves the hold in the background.
 #[derive(Debug)]
 pub(crate) struct EntryTicket {
-    /// `None` once it has left.
+    /// `None` once the entry has left.
     hold: Option<Arc<HoldState>>,
-    /// Whether it is counted among those inside.
+    /// Whether the entry is counted in the hold.
     inside: bool,
 }
 
 impl EntryTicket {
-    /// The entry that began a hold, or another one that it counts.
+    /// Creates an entry that the hold has already counted.
     pub(crate) fn counted(hold: Arc<HoldState>) -> Self {
         Self {
             hold: Some(hold),
@@ -53,19 +54,19 @@ impl EntryTicket {
         }
     }
 
-    /// One more entry, unless the hold has ended already.
+    /// Adds an entry. Returns `None` if the hold has ended.
     pub(crate) fn again(hold: &Arc<HoldState>) -> Option<Self> {
         hold.count_in().then(|| Self::counted(hold.clone()))
     }
 
-    /// Steps out until its body begins: it does not keep the hold meanwhile.
+    /// Stops counting the entry until its body begins, so that it does not keep the hold alive in the meantime.
     pub(crate) fn step_out(&mut self) {
         if std::mem::take(&mut self.inside) {
             drop(self.hold.clone().map(Self::counted));
         }
     }
 
-    /// Steps in again. False if the hold has ended meanwhile.
+    /// Counts the entry again. Returns `false` if the hold has ended in the meantime.
     pub(crate) fn step_in(&mut self) -> bool {
         self.inside = self.inside || self.hold().count_in();
         self.inside
@@ -77,7 +78,7 @@ impl EntryTicket {
             .expect("an entry has a hold until it leaves")
     }
 
-    /// Leaves; the last one out releases, and waits for the confirmation, a second at most.
+    /// Leaves. The last entry releases the lock, and waits for the confirmation for up to one second.
     pub(crate) async fn leave(mut self) -> ReleaseOutcome {
         let hold = self.hold().clone();
         let Some(releasing) = self.go() else {
@@ -86,12 +87,12 @@ impl EntryTicket {
                 .map_or(ReleaseOutcome::StillHeld, ReleaseOutcome::Lost);
         };
         if let Some(reason) = hold.loss() {
-            // The lease is over; what is left of it on the server is given back behind the caller's back.
+            // The lease is over. What the server still has of it is given back in the background.
             return ReleaseOutcome::Lost(reason);
         }
         let retain_until = hold.retained_until();
         let mut release = pin!(hold.backend().release(&hold.name, hold.token, retain_until));
-        // In process the answer is there at once: no timer, and no thread of the engine's.
+        // In process the answer is available at once, so this needs neither a timer nor the engine's thread.
         let answer = match std::future::poll_fn(|cx| Poll::Ready(release.as_mut().poll(cx))).await {
             Poll::Ready(answer) => Some(answer),
             Poll::Pending => {
@@ -107,10 +108,10 @@ impl EntryTicket {
         }
     }
 
-    /// Counts this entry out. The last one has to release.
+    /// Removes this entry from the count. The last one has to release.
     fn go(&mut self) -> Option<Arc<Releasing>> {
         let hold = self.hold.take().filter(|_| self.inside)?;
-        // What has passed by now is lost; what passes after the last one has left is not.
+        // A deadline that has passed by now is a loss. A deadline that passes after the last entry has left is not.
         hold.loss();
         if !hold.count_out() {
             return None;
@@ -129,7 +130,7 @@ impl Drop for EntryTicket {
     }
 }
 
-/// A release under way. Dropped before it was confirmed, it goes on in the background; so it does where its caller is not
+/// A release in progress. It goes on in the background if it is dropped before it is confirmed, or if its caller is not
 /// polled.
 #[derive(Debug)]
 pub(crate) struct Releasing {
@@ -164,7 +165,7 @@ impl UnconfirmedRelease for Releasing {
         let hold = &self.hold;
         if !hold.is_given_up() {
             tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "releasing in the background");
-            // A loss is counted already: what becomes of the rest of it is no release.
+            // The loss is counted already, so giving back the rest of the lease does not count as a release.
             let lease_ends = hold.deadline().filter(|_| !hold.is_lost());
             hold.backend().release_in_background(
                 &hold.name,

@@ -1,6 +1,7 @@
-//! Renewal: the engine's thread extends leases while their bodies run. Holds that are due together are renewed by few
-//! commands, and each has a fate of its own: one lock's failure touches no other, and a blocked or finished user runtime
-//! stops none.
+//! Renewal: the engine's thread extends leases while their bodies run.
+//!
+//! Holds that are due together are renewed by few commands, and each gets its own result, so the failure of one lock
+//! affects no other. A blocked or finished user runtime does not stop the renewals.
 
 use std::{
     collections::VecDeque,
@@ -28,13 +29,13 @@ use crate::{
     },
 };
 
-/// A renewal that got no answer is tried again after this, as long as the local deadline allows.
+/// How long to wait before an unanswered renewal is tried again, as far as the local deadline allows.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// A renewal without an answer for so long counts as failed. It goes on all the same.
+/// How long a renewal may go without an answer before it counts as failed. It goes on nevertheless.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The holds of one client, by when something is due for them.
+/// The holds of one client, ordered by when something is due for them.
 #[derive(Debug)]
 pub(crate) struct RenewalScheduler {
     context: Arc<Context>,
@@ -48,14 +49,14 @@ pub(crate) struct RenewalScheduler {
 /// Releases that wait for their answers.
 #[derive(Debug, Default)]
 struct Releases {
-    /// When each goes on without its caller, in this order.
+    /// Ordered by the moment at which each goes on without its caller.
     unconfirmed: VecDeque<(Moment, Weak<dyn UnconfirmedRelease>)>,
-    /// When the scheduler will wake for them by itself.
+    /// The moment at which the scheduler wakes for releases next.
     armed: Option<Moment>,
 }
 
 impl Releases {
-    /// Drops the oldest ones as far as they are confirmed, as most are long before their time.
+    /// Drops the oldest releases that are confirmed, as most are long before their time.
     fn skip_confirmed(&mut self) {
         let confirmed =
             |(_, releasing): &(_, Weak<dyn UnconfirmedRelease>)| releasing.strong_count() == 0;
@@ -77,7 +78,7 @@ impl RenewalScheduler {
         }
     }
 
-    /// Renews and checks a hold until it is removed; one whose backend maintains its lease needs neither.
+    /// Renews and checks a hold until it is removed. Does nothing for a hold whose backend maintains its lease.
     pub(crate) fn schedule(self: &Arc<Self>, hold: &Arc<HoldState>) {
         let Some(deadline) = hold.deadline() else {
             return;
@@ -92,14 +93,15 @@ impl RenewalScheduler {
         }
     }
 
-    /// Makes a hold due by then. One that is being tended right now is not in the schedule, and sees what has changed.
+    /// Makes a hold due by `due` at the latest. A hold whose renewal is in progress is not in the schedule, and sees
+    /// the change afterwards.
     pub(crate) fn bring_forward(&self, hold: &Arc<HoldState>, due: Moment) {
         if lock(&self.schedule).bring_forward(hold, due) {
             self.earlier.notify_one();
         }
     }
 
-    /// A release whose caller has not read its answer by then goes on in the background.
+    /// Lets a release go on in the background if its caller has not read the answer by `until`.
     pub(crate) fn watch_release(&self, release: Weak<dyn UnconfirmedRelease>, until: Moment) {
         let mut releases = lock(&self.releases);
         releases.skip_confirmed();
@@ -110,8 +112,8 @@ impl RenewalScheduler {
         }
     }
 
-    /// Lets the releases go on whose callers have not read their answers, and says when to look again: not before the
-    /// scheduler would wake by itself, so that a release does not wake it for nothing.
+    /// Lets the releases go on whose callers have not read their answers in time, and returns when to check again. That
+    /// is never earlier than the scheduler would wake by itself, so a release does not wake it for nothing.
     fn finish_releases(&self, now: Moment) -> Option<Moment> {
         let mut late = Vec::new();
         let next = {
@@ -138,33 +140,34 @@ impl RenewalScheduler {
 
     fn insert(&self, hold: &Arc<HoldState>, due: Moment) {
         let mut schedule = lock(&self.schedule);
-        // Under the lock: who sets it meanwhile finds no entry, and leaves it to this.
+        // Read under the lock: a caller that sets the moment concurrently finds no entry in the schedule, and relies on
+        // this read.
         let due = hold.unused_until().map_or(due, |until| due.min(until));
         if !self.ending.is_cancelled() && schedule.insert(hold, due) {
             self.earlier.notify_one();
         }
     }
 
-    /// Renews and checks a hold no longer.
+    /// Stops renewing and checking a hold.
     pub(crate) fn remove(&self, hold: &Arc<HoldState>) {
         let mut schedule = lock(&self.schedule);
         hold.due_entry().end();
         schedule.remove(hold);
     }
 
-    /// Renews and checks nothing from now on: the client has ended.
+    /// Stops all renewals and checks, because the client has ended.
     pub(crate) fn end(&self) {
         let mut schedule = lock(&self.schedule);
         self.ending.cancel();
         schedule.clear();
     }
 
-    /// Takes in what became of a renewal or a check that was asked for at `now`. False if it is to be tried again.
+    /// Handles the answer to a renewal or check that was sent at `now`. Returns `false` if it has to be tried again.
     fn settle(&self, asked: &Asked, answer: Result<Renewed, BackendError>, now: Moment) -> bool {
         let hold = &asked.hold;
         match answer {
             Ok(answer) => {
-                // Lost or released, it is renewed no longer.
+                // A lost or released hold is not renewed again.
                 let Ok(applied) = hold.apply(asked.requested, answer) else {
                     return true;
                 };
@@ -177,7 +180,7 @@ impl RenewalScheduler {
                 if let Some(deadline) = hold.deadline() {
                     self.insert(hold, policy::next_due(lease, deadline, renews, now));
                 }
-                // A nested entry may have come meanwhile, and found the hold nowhere in the schedule.
+                // A nested entry may have been added in the meantime, without finding the hold in the schedule.
                 if let Some(plan) = hold.plan().filter(|plan| plan.lease < lease) {
                     self.bring_forward(hold, self.context.now() + plan.lease / 3);
                 }
@@ -197,7 +200,7 @@ impl Drop for RenewalScheduler {
     }
 }
 
-/// The loop of a scheduler. It ends with its client.
+/// The scheduler's loop. It ends with its client.
 async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
     loop {
         let next = {
@@ -210,7 +213,7 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
             let together = due.first().map_or(1, |hold| hold.backend().renewal_batch());
             let mut due = due.into_iter().peekable();
             while due.peek().is_some() {
-                // A task of its own: a server that is slow for some keys delays no others.
+                // Each batch has its own task, so a server that is slow for some keys does not delay the others.
                 let holds = due.by_ref().take(together).collect();
                 scheduler.context.spawn(tend(scheduler.clone(), holds));
             }
@@ -227,13 +230,13 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
     }
 }
 
-/// What is asked of the backend for one hold.
+/// A request to the backend for one hold.
 #[derive(Debug)]
 struct Asked {
     hold: Arc<HoldState>,
     extend: Extend,
     requested: Requested,
-    /// Whether it counts as failed already.
+    /// Whether it has been counted as failed.
     has_failed: AtomicBool,
 }
 
@@ -249,7 +252,8 @@ impl Asked {
         }
     }
 
-    /// It has failed, or has no answer yet. A check that fails is no renewal: its lease is fixed.
+    /// Records that the request failed, or has no answer yet. A failed check is not counted, because its lease is
+    /// fixed.
     fn failed(&self, error: &BackendError) {
         let is_renewal = matches!(self.extend, Extend::To(_));
         if is_renewal && !self.has_failed.swap(true, Ordering::AcqRel) {
@@ -266,20 +270,20 @@ impl Asked {
     }
 }
 
-/// Whether there is anything to do for a hold. A deadline that has passed is seen here.
+/// Whether a hold still needs renewals or checks. Notices a deadline that has passed.
 fn is_tended(hold: &HoldState) -> bool {
     hold.due_entry().is_scheduled()
         && hold.loss().is_none()
         && !hold.give_up_unused(hold.backend().now())
 }
 
-/// When the first of those that are still tended is lost; `None` if none is.
+/// Returns the earliest deadline of the holds that still need renewals or checks; `None` if there are none.
 fn first_deadline<'a>(holds: impl Iterator<Item = &'a Arc<HoldState>>) -> Option<Moment> {
     let tended = holds.filter(|hold| is_tended(hold));
     tended.filter_map(|hold| hold.deadline()).min()
 }
 
-/// Does what is due for these holds of one client, again and again while the server does not answer, for each until its
+/// Renews and checks these holds of one client. If the server does not answer, it tries again for each hold until its
 /// local deadline.
 async fn tend(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<HoldState>>) {
     loop {
@@ -305,8 +309,8 @@ async fn tend(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<HoldState>>) 
     }
 }
 
-/// What the backend answers for these holds; `None` if meanwhile all of them were lost or released, or the client has
-/// ended. If one hold is lost in the meantime, the request continues for the others.
+/// Returns the backend's answers for these holds; `None` if all of them have been lost or released in the meantime, or
+/// the client has ended. If one hold is lost, the request continues for the others.
 async fn answers(
     scheduler: &RenewalScheduler,
     asked: &[Asked],
@@ -343,7 +347,7 @@ async fn answers(
     }
 }
 
-/// The renewals of a client, as long as it lives: dropped, it ends them.
+/// The renewals of a client. Dropping it ends them.
 #[derive(Debug)]
 pub(crate) struct Renewals(pub(crate) Arc<RenewalScheduler>);
 

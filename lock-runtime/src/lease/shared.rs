@@ -1,4 +1,4 @@
-//! What all clones of a client share.
+//! The state that all clones of a client share.
 
 use std::{
     fmt,
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// What all clones of a client share.
+/// The state that all clones of a client share.
 pub(crate) struct Shared {
     pub(crate) context: Arc<Context>,
     pub(crate) backend: Arc<dyn Backend>,

@@ -1,7 +1,8 @@
-//! Re-entry: the turns that siblings take inside one hold, first come, first served.
+//! The turns that siblings take inside one hold, first come, first served.
 //!
-//! A turn is offered to the first in the queue, which takes it at the instant of its poll. An offer that is not taken
-//! within a claim passes on, and so does a turn whose body has not begun in time. No thread watches: each waiter does.
+//! A turn is offered to the first waiter in the queue, which takes it when it is polled. An offer that is not taken
+//! within a claim (2 s, less after a missed offer) passes on, and so does a turn whose body has not begun in time. No
+//! thread watches the offers: the waiters themselves do.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +23,7 @@ use crate::background::sync::lock;
 pub(crate) struct Turns(OnceLock<Arc<Mutex<Queue>>>);
 
 impl Turns {
-    /// A turn that is still to come, behind those that were asked for before.
+    /// Returns a turn that is still to come, behind those that were requested before.
     pub(crate) fn next(&self, backend: &Arc<dyn Backend>) -> Turn {
         let queue = self.0.get_or_init(Arc::default).clone();
         let ticket = lock(&queue).ticket();
@@ -34,7 +35,7 @@ impl Turns {
     }
 }
 
-/// The turn of one call, once it has come. Dropped, it passes on.
+/// A call's turn, or its place in the queue of turns. Dropping it passes the turn on.
 #[derive(Debug)]
 pub(crate) struct Turn {
     queue: Arc<Mutex<Queue>>,
@@ -50,15 +51,15 @@ impl Turn {
             let result = change(&mut queue, now);
             (result, queue.woken.take())
         };
-        // When the mutex is free: a waker may run its caller at once.
+        // Notified outside of the mutex, because a waker may run its caller at once.
         if let Some(look) = woken {
             look.notify_one();
         }
         result
     }
 
-    /// Waits for it. It passes on if its body does not begin within a claim. The call may wait for it again then, at its
-    /// old place.
+    /// Waits until it is the call's turn. The turn passes on if the body does not begin within a claim (2 s). The call
+    /// may then wait again, at its old place.
     pub(crate) async fn come(&self) {
         let mut caller = Caller::new(self.ticket);
         loop {
@@ -73,12 +74,12 @@ impl Turn {
         }
     }
 
-    /// The body of the call begins. False if the turn has passed on.
+    /// Begins the body. Returns `false` if the turn has passed on.
     pub(crate) fn begin_body(&self) -> bool {
         self.change(|queue, now| queue.keep_turn(self.ticket, None, now))
     }
 
-    /// The body of the call begins later: the turn passes on if it has not by then.
+    /// Makes the turn pass on if the body has not begun by `until`.
     pub(crate) fn wait_for_body(&self, until: Moment) {
         self.change(|queue, now| queue.keep_turn(self.ticket, Some(until), now));
     }
@@ -90,30 +91,30 @@ impl Drop for Turn {
     }
 }
 
-/// What a call finds when it looks for its turn.
+/// What a call finds when it checks for its turn.
 #[derive(Debug, PartialEq, Eq)]
 enum View {
     Yours,
-    /// Not yet. The call looks again then.
+    /// It is not the call's turn. The call checks again at this moment.
     Waiting(Moment),
 }
 
-/// Those who have a turn, and those who wait for one.
+/// The call that has the turn, and the calls that wait for it.
 #[derive(Debug, Default)]
 struct Queue {
     next_ticket: u64,
-    /// Whose turn it is. Nobody waits where it is nobody's.
+    /// The call that has the turn. If it is `None`, nobody waits.
     current: Option<Current>,
-    /// In the order of their tickets.
+    /// Ordered by ticket.
     waiters: VecDeque<Waiter>,
-    /// Whom the turn was offered to last, until it is told.
+    /// The waiter that was last offered the turn, until it is notified.
     woken: Option<Arc<Notify>>,
 }
 
 #[derive(Debug)]
 struct Current {
     ticket: u64,
-    /// When the turn passes on; none once the body has begun.
+    /// The moment at which the turn passes on; `None` once the body has begun.
     until: Option<Moment>,
 }
 
@@ -121,16 +122,16 @@ struct Current {
 struct Waiter {
     ticket: u64,
     look: Arc<Notify>,
-    /// How long an offer to it stands.
+    /// How long an offer to this waiter stands.
     claim: Duration,
 }
 
-/// One that looks for its turn.
+/// A call that waits for its turn.
 #[derive(Debug)]
 struct Caller {
     ticket: u64,
     look: Arc<Notify>,
-    /// How often it was queued: once, and again for each offer that it missed.
+    /// How often the call was queued: once, and again after each offer that it missed.
     queued: u32,
 }
 
@@ -150,7 +151,7 @@ impl Queue {
         self.next_ticket
     }
 
-    /// Where the waiter with this ticket stands, or would stand.
+    /// Returns the index of the waiter with this ticket, or the index at which it would be inserted.
     fn place(&self, ticket: u64) -> Result<usize, usize> {
         self.waiters
             .binary_search_by_key(&ticket, |waiter| waiter.ticket)
@@ -168,7 +169,7 @@ impl Queue {
             current.until = Some(now + CLAIM);
             return View::Yours;
         }
-        // The others may not be polled. So each waiter looks before an offer can end, and again at its end.
+        // The other waiters may not be polled, so each checks again within a claim, and when the current offer ends.
         let soon = now + CLAIM;
         let until = current.until.map_or(soon, |until| until.min(soon));
         if let Err(place) = self.place(ticket) {
@@ -183,7 +184,8 @@ impl Queue {
         View::Waiting(until)
     }
 
-    /// Says until when the turn is kept for a body that has not begun. False if it is not the turn of this ticket.
+    /// Sets until when the turn is kept for a body that has not begun. Returns `false` if this ticket does not have the
+    /// turn.
     fn keep_turn(&mut self, ticket: u64, until: Option<Moment>, now: Moment) -> bool {
         self.settle(now);
         let current = self.current.as_mut();
@@ -191,7 +193,7 @@ impl Queue {
         current.map(|current| current.until = until).is_some()
     }
 
-    /// Lets a turn pass on whose time is over.
+    /// Passes on a turn whose time is over.
     fn settle(&mut self, now: Moment) {
         let current = self.current.as_ref();
         if current.is_some_and(|current| current.until.is_some_and(|until| until <= now)) {
@@ -199,7 +201,7 @@ impl Queue {
         }
     }
 
-    /// Offers the turn to the next one, if anybody waits.
+    /// Offers the turn to the next waiter, if there is one.
     fn pass_on(&mut self, now: Moment) {
         self.current = self.waiters.pop_front().map(|waiter| {
             self.woken = Some(waiter.look);
@@ -228,7 +230,7 @@ mod tests {
         Moment::new(Duration::from_secs(seconds))
     }
 
-    /// A queue: the first of these tickets is inside, and the others wait.
+    /// A queue in which the first of these tickets has the turn, and the others wait.
     fn queue<const N: usize>() -> (Queue, [u64; N]) {
         let mut queue = Queue::default();
         let tickets = std::array::from_fn(|_| queue.ticket());
@@ -280,12 +282,12 @@ mod tests {
         let (mut queue, [first, second, third]) = queue();
         queue.leave(first, at(10));
         assert_eq!(look(&mut queue, second, at(10)), View::Yours);
-        // It waits for something else, by then at most.
+        // The call waits for another lock, and may do so until 30 s.
         assert!(queue.keep_turn(second, Some(at(30)), at(10)));
         assert_eq!(look(&mut queue, third, at(29)), View::Waiting(at(30)));
         assert!(!queue.keep_turn(second, None, at(30)));
         assert_eq!(look(&mut queue, third, at(30)), View::Yours);
-        // A late departure takes the turn from nobody.
+        // A late departure does not affect the current turn.
         queue.leave(second, at(31));
         assert!(queue.keep_turn(third, None, at(31)));
     }
