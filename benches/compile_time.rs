@@ -1,12 +1,12 @@
-//! What the attribute costs the compiler: 200 annotated functions against the same 200 plain ones.
+//! The compile-time cost of the attribute: 200 annotated functions against the same 200 plain ones.
 //!
 //! ```text
 //! cargo bench --bench compile_time [-- --rounds 5]
 //! ```
 //!
-//! Two crates are written to `target/compile_time`, with the same dependencies. Round by round each of them is checked,
-//! and built for debugging and for release, without incremental compilation; medians are printed, with the ratio and
-//! what one function costs more.
+//! Writes two crates with the same dependencies to `target/compile_time`. In each round both are checked and built for
+//! debugging and for release, without incremental compilation. Prints the medians, their ratio, and the additional cost
+//! of one function.
 
 use std::{
     fmt::Write as _,
@@ -24,7 +24,7 @@ const COMMANDS: [(&str, &[&str]); 3] = [
     ("cargo build --release", &["build", "--release"]),
 ];
 
-/// What most annotated functions look like: some arguments, some awaits, an error of the service's own.
+/// A typical annotated function: some arguments, some awaits, an error of the service's own.
 fn source(attribute: bool) -> String {
     let mut source = String::from(
         "use lock_runtime::LockError;\n\
@@ -85,14 +85,14 @@ fn write_crate(folder: &Path, name: &str, attribute: bool) -> std::io::Result<Pa
              tokio = {{ version = \"1\", features = [\"rt\"] }}\n\n[workspace]\n"
         ),
     )?;
-    // The same versions as everybody else's, as far as they are needed.
+    // The same versions of dependencies as in the workspace, as far as they are needed.
     let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.lock");
     fs::copy(lock, folder.join("Cargo.lock"))?;
     fs::write(folder.join("src/lib.rs"), source(attribute))?;
     Ok(folder)
 }
 
-/// Runs cargo on one crate, whose own source is as if new.
+/// Runs cargo on one crate whose source counts as changed.
 fn compile(folder: &Path, arguments: &[&str]) -> Result<Duration, String> {
     let source = folder.join("src/lib.rs");
     let text = fs::read(&source).map_err(|error| error.to_string())?;
@@ -131,7 +131,7 @@ fn run(rounds: usize) -> Result<(), String> {
     println!("| command | plain | annotated | ratio | more for each function |");
     println!("|---|---|---|---|---|");
     for (name, arguments) in COMMANDS {
-        // The first time compiles the dependencies too.
+        // The first run also compiles the dependencies.
         compile(&plain, arguments)?;
         compile(&annotated, arguments)?;
         let (mut without, mut with) = (Vec::new(), Vec::new());
@@ -156,7 +156,7 @@ fn main() -> ExitCode {
     let mut rounds = 5;
     while let Some(argument) = arguments.next() {
         match (argument.as_str(), arguments.next()) {
-            // What cargo adds.
+            // Added by cargo.
             ("--bench", None) => {}
             ("--rounds", Some(number))
                 if number.parse::<usize>().is_ok_and(|number| number > 0) =>

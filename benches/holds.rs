@@ -1,13 +1,14 @@
-//! What many holds and many waiting calls cost their process: how punctually 100,000 leases are renewed, the time the
-//! engine's thread needs for it, and the memory of a held lock and of a waiting call.
+//! The cost of many holds and many waiting calls for their process: how punctually 100,000 leases are renewed, the time
+//! that the engine's thread needs for renewals, and the memory of a held lock and of a waiting call.
 //!
 //! `cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]`
 //!
-//! A real Redis server of the benchmark's own, and the in-process backend. Memory is what the process has asked its
-//! allocator for. `--quick` takes fewer locks for a shorter time; so does a run without `--bench`, which is how
-//! `cargo test --all-targets` starts it.
+//! Runs on its own Redis server and on the in-process backend. Memory is what the process has requested from its
+//! allocator. `--quick` takes fewer locks for a shorter time; so does a run without `--bench`, which is how `cargo test
+//! --all-targets` starts it.
 //!
-//! A target missed is printed, and fails nothing: machines differ. A lease lost ends the benchmark with status 1.
+//! A missed target is printed but is no failure, because machines differ. A lost lease ends the benchmark with status
+//! 1.
 
 use std::{alloc::System, process::ExitCode, time::Duration};
 
@@ -32,13 +33,13 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const WORKLOADS: [&str; 3] = ["renewals", "held", "waiting"];
 const USAGE: &str = "cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]";
 
-/// How many, and how long.
+/// The numbers of locks and the durations.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
     pub(crate) holds: usize,
     pub(crate) waiting: usize,
     pub(crate) lease: Duration,
-    /// How long renewals are watched.
+    /// How long renewals are observed.
     pub(crate) span: Duration,
 }
 

@@ -1,14 +1,14 @@
-//! What a lock costs beside the least that a lock by hand can cost, on a real Redis server.
+//! The cost of a lock, compared with the minimal cost of hand-written locks, on a real Redis server.
 //!
 //! `cargo bench --bench locks -- [--quick] [--only w3,w5] [--json FILE]`
 //!
-//! Ours and the baselines (see `baselines.rs`) take turns on one server of the benchmark's own, in one process with two
-//! worker threads; a figure is the median of five rounds, and a ratio the median of the ratios within each round, so
-//! that a machine that slows down slows both. `--quick` is one short round without the largest number of tasks; so is a run without
-//! `--bench`, which is how `cargo test --all-targets` starts it. The table is also written as JSON, by default to `bench/locks.json` in the
-//! target folder.
+//! This project's locks and the baselines (see `baselines.rs`) take turns on a server of the benchmark's own, in one
+//! process with two worker threads. A figure is the median of five rounds, and a ratio is the median of the ratios
+//! within each round, so that a machine that slows down slows both. `--quick` is one short round without the largest
+//! number of tasks; so is a run without `--bench`, which is how `cargo test --all-targets` starts it. The table is also
+//! written as JSON, by default to `bench/locks.json` in the target folder.
 //!
-//! A target missed is printed, and fails nothing: machines differ. Two bodies seen inside one lock end the benchmark
+//! A missed target is printed but is no failure, because machines differ. Two bodies inside one lock end the benchmark
 //! with status 1.
 
 use std::{process::ExitCode, time::Duration};
@@ -45,7 +45,7 @@ use crate::{
     workloads::Bench,
 };
 
-/// Threads that run tasks, in every process.
+/// The number of threads that run tasks, in every process.
 const WORKER_THREADS: usize = 2;
 
 const DEFAULTS: Defaults = Defaults {

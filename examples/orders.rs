@@ -1,4 +1,4 @@
-//! A small service that takes payments: one at a time for an order, all orders side by side.
+//! A small service that takes payments: one at a time for each order, and different orders concurrently.
 //!
 //! ```text
 //! cargo run --example orders                                    locks of this process
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Exits with 0 only if no two payments of an order overlapped, callers entered in the order in which they asked, and
-//! each of them was answered as expected.
+//! each call had its expected result.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,7 +24,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// The card's function: nobody else pays this order while the body runs, in whatever process they are.
+/// The guarded function: while its body runs, no other caller in any process pays this order.
 #[distributed_lock(key = "order:<id>", wait = "5s", lease = "30s", guard = hold)]
 async fn pay<B: Future>(
     id: u64,
@@ -35,7 +35,7 @@ async fn pay<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// The same lock for somebody who does not care to wait.
+/// The same lock for a caller that does not want to wait.
 #[distributed_lock(key = "order:<id>", wait = "100ms", lease = "30s", guard = hold)]
 async fn pay_at_once<B: Future>(
     id: u64,
@@ -46,7 +46,7 @@ async fn pay_at_once<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// The same lock for a line that may hang: after 300 ms the next one has the order, and this body is dropped.
+/// The same lock for a connection that may hang: after 300 ms the next caller gets the order, and this body is dropped.
 #[distributed_lock(key = "order:<id>", wait = "5s", lease = "300ms", guard = hold)]
 async fn pay_by_phone<B: Future>(
     id: u64,
@@ -57,7 +57,7 @@ async fn pay_by_phone<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// What goes on at the shop. All that callers wait for here is an event; only the bank takes its time.
+/// The events at the shop. Callers wait only for events here; only the bank takes time.
 async fn open(shop: &Arc<Shop>) -> Result<(), PayError> {
     let bank_takes = || async { sleep(Duration::from_millis(50)).await };
 
@@ -105,7 +105,7 @@ async fn open(shop: &Arc<Shop>) -> Result<(), PayError> {
     Ok(())
 }
 
-/// All of it takes a second; a lock that never comes is a failure, not a hang.
+/// Everything together takes a second. A lock that is never granted is a failure instead of a hang.
 const CLOSING_TIME: Duration = Duration::from_secs(30);
 
 #[tokio::main]
@@ -147,7 +147,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Where the locks live: in this process unless a server is named.
+/// The place of the locks: this process, unless a server is named.
 fn lock_url(mut arguments: impl Iterator<Item = String>) -> Result<String, String> {
     let url = match arguments.next() {
         None => return Ok("memory:".into()),
@@ -165,10 +165,10 @@ fn lock_url(mut arguments: impl Iterator<Item = String>) -> Result<String, Strin
 
 type Caller = &'static str;
 
-/// Proof of a payment: the token tells the ledger which of two payments came later.
+/// The proof of a payment. Its token tells the ledger which of two payments came later.
 struct Receipt(FencingToken);
 
-/// Why an order was not paid. A guarded function needs only this one `From`.
+/// The reason why an order was not paid. A guarded function needs only this one `From`.
 #[derive(Debug)]
 enum PayError {
     Lock(LockError),
@@ -196,7 +196,7 @@ enum Answer {
     Failed,
 }
 
-/// The shop prints what happens, and watches that the locks do what they promise.
+/// The shop prints the events and checks that the locks keep their promises.
 struct Shop {
     client: LockClient,
     opened: Instant,
@@ -212,7 +212,7 @@ struct Book {
     mistakes: Vec<String>,
 }
 
-/// A caller inside its body; leaves when the body has ended or was dropped.
+/// A caller inside its body, which leaves when the body has ended or was dropped.
 struct Inside {
     shop: Arc<Shop>,
     id: u64,
@@ -254,7 +254,7 @@ impl Shop {
         println!("{ms:>6} ms  order:{id}  token {token:<16}  {event}");
     }
 
-    /// What is done under the lock, with the overlap detector around it.
+    /// The work under the lock, with an overlap detector around it.
     async fn take_payment<B: Future>(
         self: &Arc<Self>,
         id: u64,
@@ -272,7 +272,7 @@ impl Shop {
         let token = hold.token();
         {
             let mut book = self.book();
-            // One whose lease is over is not inside: its body is never polled again.
+            // A caller whose lease has ended is not inside: its body is never polled again.
             if let Some((other, held)) = book.inside.insert(id, (who, hold.clone()))
                 && held.loss().is_none()
             {
@@ -290,7 +290,7 @@ impl Shop {
         }
     }
 
-    /// Runs one call as a task of its own, and logs how it was answered.
+    /// Runs one call in a task, and logs its result.
     fn serve<C>(self: &Arc<Self>, id: u64, who: Caller, call: C) -> JoinHandle<Answer>
     where
         C: Future<Output = Result<Receipt, PayError>> + Send + 'static,
@@ -336,7 +336,7 @@ impl Shop {
         }
     }
 
-    /// Waits until so many callers are queued for this order.
+    /// Waits until this many callers are queued for this order.
     async fn until_queued(&self, id: u64, callers: usize) -> Result<(), LockError> {
         let lock = self.client.lock(format!("order:{id}"));
         while lock.status().await?.waiters != callers {
@@ -353,7 +353,7 @@ impl Shop {
         }
     }
 
-    /// Checks who was inside for this order, in which order, and that their tokens rise.
+    /// Checks which callers were inside for this order, in which sequence, and that their tokens rise.
     fn expect_entered(&self, id: u64, expected: &[Caller]) {
         let book = self.book();
         let of_order = || book.entries.iter().filter(|entry| entry.0 == id);
@@ -370,7 +370,7 @@ impl Shop {
         }
     }
 
-    /// Checks that nobody was paid twice under one grant, and nobody not at all.
+    /// Checks that each payment was made under its own grant, and that none is missing.
     fn expect_receipts(&self, expected: usize) {
         let tokens: HashSet<_> = self
             .book()

@@ -1,70 +1,70 @@
-//! A model of the marks by which a Redlock knows nodes that have lost their state, checked in every state that it can
-//! reach: `cargo test --test redlock_model`.
+//! A model of the marks by which a Redlock recognizes nodes that have lost their state, checked in every reachable
+//! state: `cargo test --test redlock_model`.
 //!
-//! Three nodes, two clients with leases of their own, one lock. A step is one request that one node carries out, so that
-//! those of a round, of a marking and of a check come in every order, and between them nodes lose their state, leases end
-//! and time passes. Time is a tick; a round has no time limit, which allows more than the runtime does. A majority of the
-//! nodes never lacks its state at once, as the promise says.
+//! Three nodes, two clients with different leases, one lock. A step is one request that one node carries out, so that
+//! the requests of a round, of a marking and of a check come in every order. Between them nodes lose their state,
+//! leases end and time passes. Time is counted in ticks. A round has no time limit, which allows more than the runtime
+//! does. As the promise requires, a majority of the nodes never lacks its state at the same time.
 //!
-//! Not modelled: tokens, renewals (a longer one is marked and counted as a new lease is), clocks that drift, a client
+//! Not modelled: tokens, renewals (a longer one is marked and counted like a new lease), clocks that drift, a client
 //! that asks before it has marked its lease.
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 const NODES: usize = 3;
 const MAJORITY: usize = NODES / 2 + 1;
-/// How many other nodes have to tell their marks.
+/// The number of other nodes that have to tell their marks.
 const ENOUGH: usize = NODES - MAJORITY + 1;
-/// The leases of the clients, in ticks. The shorter one is in all marks from the beginning, and its client sees to the nodes
-/// that are lost.
+/// The leases of the clients, in ticks. All marks contain the shorter one from the beginning, and its client checks the
+/// nodes that lost their state.
 const LEASES: [u8; 2] = [3, 1];
 const CLIENTS: usize = LEASES.len();
 const HORIZON: u8 = 3;
-/// How often nodes lose their state.
+/// The number of times that nodes lose their state.
 const LOSSES: u8 = 2;
 
-/// A rule that is left out.
+/// A rule that is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// Any mark, or token, of another client ends the wait: as it was.
+    /// Any mark or token of another client ends the quarantine. This was the former rule.
     AnyoneAdmits,
-    /// The lease is marked with the request for the lock, and a majority of the marks need not have it before.
+    /// The lease is marked together with the request for the lock, without a majority of the marks having it before.
     MarkedOnTheWay,
-    /// A mark counts that was written before its node lost its state.
+    /// A mark counts even if it was written before its node lost its state.
     MarkedOnce,
-    /// One other node is enough.
+    /// The mark of a single other node is enough.
     OneTells,
 }
 
-/// What a node has.
+/// The state of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Node {
-    /// The longest lease by its mark; `None` while it has lost its state.
+    /// The longest lease in its mark; `None` while it has lost its state.
     whole: Option<u8>,
-    /// For how long it has been without a mark, and which loss it was.
+    /// How long it has been without a mark, and the number of its loss.
     age: u8,
     loss: u8,
-    /// Who holds the lock here, and for how many ticks still.
+    /// The client that holds the lock here, and the remaining ticks.
     grant: Option<(usize, u8)>,
 }
 
-/// How far a client is.
+/// The progress of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Client {
-    /// It writes its lease into the marks: the nodes where it did, by their last loss, and those where it has found it again
-    /// after a majority had it.
+    /// Writes its lease into the marks: the nodes on which it did so, with their last loss, and the nodes on which it
+    /// has found it again after a majority had it.
     Marks {
         marked: [Option<u8>; NODES],
         found: [bool; NODES],
     },
-    /// It asks for the lock; which nodes were asked, and which have granted, and for how long the lease would still be.
+    /// Asks for the lock: the nodes that were asked, the nodes that have granted, and the rest of the lease.
     Asks {
         asked: [bool; NODES],
         granted: [bool; NODES],
         left: u8,
     },
-    /// It is inside for so long.
+    /// Is inside for this many ticks.
     Holds(u8),
     Done,
 }
@@ -74,10 +74,10 @@ struct State {
     now: u8,
     nodes: [Node; NODES],
     clients: [Client; CLIENTS],
-    /// What the client with the short lease was told of the marks of the others since a node lost its state.
+    /// What the client with the short lease was told of the other nodes' marks since a node lost its state.
     told: [[Option<u8>; NODES]; NODES],
     losses: u8,
-    /// Two were inside at once.
+    /// Two clients were inside at the same time.
     overlap: bool,
 }
 
@@ -119,7 +119,7 @@ impl Marks {
     }
 }
 
-/// A client whose lease a majority of the marks has.
+/// A client whose lease is in a majority of the marks.
 const MARKED: Client = Client::Marks {
     marked: [None; NODES],
     found: [true; NODES],
@@ -267,7 +267,7 @@ impl Model for Marks {
                         node.grant = None;
                     }
                 }
-                // It asks again, and knows its lease to be marked.
+                // The client asks again and knows that its lease is marked.
                 state.clients[number] = MARKED;
             }
             Action::Lose(node) => {
@@ -302,7 +302,7 @@ impl Model for Marks {
                 }
                 for client in &mut state.clients {
                     match client {
-                        // A majority that grants when its lease is over is no grant.
+                        // A majority that grants after the lease has ended is no grant.
                         Client::Asks { left, .. } if *left <= 1 => {
                             *client = Client::Done;
                         }

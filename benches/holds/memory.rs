@@ -1,4 +1,4 @@
-//! What a held lock and a waiting call need, in bytes that were asked of the allocator and not given back.
+//! The memory of a held lock and of a waiting call, in bytes that were requested from the allocator and not freed.
 
 use std::{future::Future, pin::Pin, task::Poll, time::Duration};
 
@@ -6,7 +6,7 @@ use lock_runtime::LockClient;
 
 use crate::{ALLOCATOR, Scale, renewals::take, targets::Targets};
 
-/// How long the callers wait at most.
+/// The longest wait of the callers.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn live() -> f64 {
@@ -14,7 +14,7 @@ fn live() -> f64 {
     stats.bytes_allocated as f64 - stats.bytes_deallocated as f64
 }
 
-/// Ends when nothing is under way any more: what a command needs is not what a hold needs.
+/// Returns when no command is under way, because the memory of a command does not count.
 async fn quiet() {
     let mut before = live();
     loop {
@@ -88,7 +88,7 @@ pub(crate) async fn waiting(place: &str, url: &str, scale: Scale, targets: &mut 
             let unpolled = live() - before;
             until_all_wait(&mut calls, &client, &keys).await;
             quiet().await;
-            // By now the last of them have been answered, and put away what their request needed.
+            // The last calls have been answered by this time, and this poll frees the memory of their requests.
             poll_all(&mut calls).await;
             quiet().await;
             let each = |bytes: f64| bytes / keys.len() as f64;
@@ -112,13 +112,13 @@ pub(crate) async fn waiting(place: &str, url: &str, scale: Scale, targets: &mut 
     client.shutdown().await;
 }
 
-/// Polls all calls, until each of them is queued.
+/// Polls all calls until each of them is queued.
 async fn until_all_wait(calls: &mut [Call<'_>], client: &LockClient, keys: &[String]) {
     let mut next = keys.to_vec();
     next.dedup();
     let each = keys.len() / next.len();
     for part in calls.chunks_mut(64) {
-        // In small parts, so that what is under way does not swell what stays.
+        // In small parts, so that the memory of requests under way does not grow what stays.
         for _ in 0..3 {
             poll_all(part).await;
             tokio::time::sleep(Duration::from_millis(2)).await;

@@ -1,4 +1,4 @@
-//! Many holds under renewal: when each is renewed, and what that costs.
+//! Many holds under renewal: when each is renewed, and the cost of renewals.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,14 @@ use tokio::task::JoinSet;
 
 use crate::{Scale, targets::Targets, threads};
 
-/// Acquisitions under way at a time.
+/// The number of acquisitions under way at a time.
 const AT_ONCE: usize = 64;
-/// Between two looks at all holds.
+/// The interval between two checks of all holds.
 const LOOK: Duration = Duration::from_millis(500);
 /// The name of the engine's thread.
 const ENGINE: &str = "lock-runtime";
 
-/// Takes that many locks, each for itself.
+/// Takes this many locks, each in a separate acquisition.
 pub(crate) async fn take(client: &LockClient, count: usize, lease: Duration) -> Vec<LockGuard> {
     let mut taking = JoinSet::new();
     let mut guards = Vec::with_capacity(count);
@@ -38,7 +38,7 @@ pub(crate) async fn take(client: &LockClient, count: usize, lease: Duration) -> 
     guards
 }
 
-/// One hold, as it is seen from outside: each renewal sets the local deadline to what the lease is from its sending on.
+/// A hold, seen from outside. Each renewal sets the local deadline to the end of a lease that begins when it is sent.
 struct Watched {
     guard: LockGuard,
     deadline: Instant,
@@ -64,7 +64,7 @@ impl Watched {
         }
     }
 
-    /// With the time since the newest renewal.
+    /// Includes the time since the newest renewal.
     fn end(&mut self, lease: Duration) {
         self.look();
         let since = lease.saturating_sub(self.guard.remaining());
@@ -82,7 +82,7 @@ pub(crate) async fn measure(server: &RedisServer, scale: Scale, targets: &mut Ta
     let guards = take(&client, holds, lease).await;
     println!("{holds} locks taken in {:.1?}", began.elapsed());
     let mut watched: Vec<_> = guards.into_iter().map(Watched::of).collect();
-    // From the first renewals on.
+    // Starts with the first renewals.
     look_for(&mut watched, lease / 3).await;
     let (stats, sent) = (client.stats(), Sent::so_far(server, &[]).await);
     let (began, engine, process) = (
@@ -131,7 +131,7 @@ pub(crate) async fn measure(server: &RedisServer, scale: Scale, targets: &mut Ta
             LOOK,
             process * 100.0
         );
-        // A renewal each third of 30 s makes 5 % of a core of this.
+        // With a renewal every third of 30 s, this makes 5 % of a core.
         targets.at_most(5.0, "engine's thread per renewal, µs", each(engine));
         if scale.holds == Scale::WHOLE.holds {
             targets.at_most(5.0, "engine's thread, % of a core", engine * 100.0);

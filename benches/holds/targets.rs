@@ -1,6 +1,6 @@
-//! What is to be reached, and whether it was.
+//! The targets, and whether they were reached.
 
-/// A figure and its limit, both in the unit that the text names.
+/// A value and its limit, both in the unit that the text names.
 #[derive(Debug)]
 struct Target {
     what: String,
@@ -11,7 +11,7 @@ struct Target {
 #[derive(Debug, Default)]
 pub(crate) struct Targets {
     targets: Vec<Target>,
-    /// Leases lost on the way.
+    /// The number of lost leases.
     pub(crate) lost: u64,
 }
 

@@ -2,10 +2,10 @@
 
 use std::{fs, path::Path, time::Duration};
 
-/// What `stat` counts in: 100 ticks a second, on every Linux of today.
+/// The unit of `stat`: 100 ticks a second on all current Linux systems.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Used so far by the threads of that name; `None` where the system does not say.
+/// The time used so far by the threads with this name; `None` if the system does not report it.
 pub(crate) fn of_thread(name: &str) -> Option<Duration> {
     let mut used = None;
     for task in fs::read_dir("/proc/self/task").ok()?.flatten() {
@@ -18,14 +18,14 @@ pub(crate) fn of_thread(name: &str) -> Option<Duration> {
     used
 }
 
-/// Used so far by the whole process.
+/// The time used so far by the whole process.
 pub(crate) fn of_process() -> Option<Duration> {
     of(Path::new("/proc/self"))
 }
 
 fn of(folder: &Path) -> Option<Duration> {
     let stat = fs::read_to_string(folder.join("stat")).ok()?;
-    // After the name, which may have spaces: the fields from the third on.
+    // The fields from the third on, after the name, which may contain spaces.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ').skip(11);
     let mut ticks = || fields.next()?.parse::<u32>().ok();

@@ -1,7 +1,7 @@
-//! Locks by hand, as little as a lock can be, each on one multiplexed connection: what ours is measured against.
+//! Minimal hand-written locks, each on one multiplexed connection, with which this project's locks are compared.
 //!
-//! They have what ours has in the connection, `TCP_NODELAY` and no time-outs of the client library; a baseline with the
-//! library's defaults (neither) is shown beside.
+//! Their connections are like this project's: `TCP_NODELAY`, and no time-outs of the client library. A baseline with
+//! the library's defaults, which has neither, is shown as well.
 
 use std::{
     collections::HashMap,
@@ -48,12 +48,12 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0";
 
-/// What a connection of a baseline is like.
+/// The settings of a baseline's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tuning {
-    /// As ours.
+    /// Those of this project.
     Ours,
-    /// As the client library has it.
+    /// The defaults of the client library.
     Defaults,
 }
 
@@ -89,7 +89,7 @@ pub(crate) async fn load(connection: &mut MultiplexedConnection, script: &str) -
     hash.into()
 }
 
-/// baseline-sha: two scripts as Redisson has them, and a poll every 5 ms.
+/// baseline-sha: two scripts like Redisson's, and a poll every 5 ms.
 #[derive(Debug, Clone)]
 pub(crate) struct ShaBaseline {
     connection: MultiplexedConnection,
@@ -107,7 +107,7 @@ impl ShaBaseline {
         }
     }
 
-    /// Tries at least once, and until a time; whether it is inside.
+    /// Tries at least once and until a time. Returns whether it is inside.
     pub(crate) async fn enter(&mut self, seat: &Seat, until: u64) -> bool {
         loop {
             let others: Option<i64> = redis::cmd("EVALSHA")
@@ -160,7 +160,7 @@ impl SetBaseline {
         }
     }
 
-    /// Tries at least once, and until a time; whether it is inside.
+    /// Tries at least once and until a time. Returns whether it is inside.
     pub(crate) async fn enter(&mut self, seat: &Seat, until: u64) -> bool {
         loop {
             let done: Option<String> = redis::cmd("SET")

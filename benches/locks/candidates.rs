@@ -1,4 +1,4 @@
-//! The locks that are compared, behind one call.
+//! The compared locks, behind a common interface.
 
 use std::{fmt, future::Future, str::FromStr, time::Duration};
 
@@ -10,19 +10,19 @@ use crate::{
     clock::now,
 };
 
-/// The lease of every lock here. Nothing comes near it.
+/// The lease of every lock in this benchmark, which is far longer than any hold.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
-/// How long ours may wait. Nothing comes near it.
+/// The longest wait of this project's locks, which is far longer than any wait.
 pub(crate) const WAIT: Duration = Duration::from_secs(60);
 
 const NAMESPACE: &str = "bench";
 
-/// Whose lock.
+/// The kind of lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Ours,
-    /// Whose calls return when the release is on its way.
+    /// The same, with calls that return when the release is on its way.
     OursBackground,
     BaselineSha,
     BaselineShaDefaults,
@@ -69,7 +69,7 @@ impl FromStr for Who {
     }
 }
 
-/// One task's place at a lock.
+/// One task's seat at a lock.
 #[derive(Debug, Clone)]
 pub(crate) struct Seat {
     pub(crate) key: String,
@@ -87,9 +87,9 @@ impl Seat {
     }
 }
 
-/// A lock that is measured. Clones share its connection; every task has one of its own.
+/// A measured lock. Clones share its connection; every task has its own clone.
 pub(crate) trait Cycle: Clone + Send + Sync + 'static {
-    /// Acquires, runs a body, releases; false if it gave up, as a poller does at `until`.
+    /// Acquires, runs a body, and releases. Returns false if it gave up, as a poller does at `until`.
     fn cycle<F: Future<Output = ()> + Send>(
         &mut self,
         seat: &Seat,
@@ -97,16 +97,16 @@ pub(crate) trait Cycle: Clone + Send + Sync + 'static {
         body: F,
     ) -> impl Future<Output = bool> + Send;
 
-    /// The commands that it sends by itself, where others run them within scripts only.
+    /// The commands that this lock sends directly and others send only within scripts.
     fn plain(&self) -> &'static [&'static str] {
         &[]
     }
 }
 
-/// Takes a lock once: what is made on the first call is not measured.
+/// Takes a lock once, so that work on the first call is not measured.
 pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
     let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
-    // On a worker thread, where the measured calls run.
+    // On a worker thread, like the measured calls.
     let first = tokio::spawn(async move {
         candidate.cycle(&seat, u64::MAX, async {}).await;
         candidate
@@ -114,7 +114,7 @@ pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
     first.await.expect("a first lock is taken")
 }
 
-/// Our client, whose calls wait and release in one way.
+/// A client of this project, whose calls wait and release in one way.
 pub(crate) async fn ours(url: &str, strategy: Strategy, release: Release) -> LockClient {
     let client = LockClient::builder()
         .url(url)
@@ -125,7 +125,7 @@ pub(crate) async fn ours(url: &str, strategy: Strategy, release: Release) -> Loc
     client.await.expect("the client connects")
 }
 
-/// Ours, or a baseline.
+/// A lock of this project, or a baseline.
 #[derive(Debug, Clone)]
 pub(crate) enum Candidate {
     Ours(LockClient),
@@ -135,7 +135,7 @@ pub(crate) enum Candidate {
 }
 
 impl Candidate {
-    /// Connects, and takes a lock once.
+    /// Connects and takes a lock once.
     pub(crate) async fn connect(who: Who, url: &str) -> Self {
         let ours = async |release| Self::Ours(ours(url, Strategy::Handoff, release).await);
         warm(match who {
@@ -171,7 +171,7 @@ impl Cycle for Candidate {
                 let lock = client.lock(&seat.key).wait(WAIT).lease(LEASE);
                 match lock.run(body).await {
                     Ok(()) => {}
-                    // One of those that are still waiting when all is over.
+                    // The call still waits when the run is over.
                     Err(LockError::Busy { .. } | LockError::Unreachable { .. })
                         if now() >= until =>
                     {

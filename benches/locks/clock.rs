@@ -1,8 +1,8 @@
-//! The one clock that all processes of a run share.
+//! The clock that all processes of a run share.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Now, in ns since 1970.
+/// The current time, in ns since 1970.
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

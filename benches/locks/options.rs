@@ -4,17 +4,17 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use support::server::is_installed;
 
-/// How often and how long.
+/// The number and the length of rounds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) rounds: usize,
-    /// What is measured of a run, after a tenth of it to warm up.
+    /// The measured time of a run, after a tenth of it to warm up.
     pub(crate) span: Duration,
-    /// How many tasks meet at one key, in one run after the other.
+    /// The numbers of tasks at one key, each in a run of its own.
     pub(crate) sizes: &'static [usize],
 }
 
-/// All numbers of tasks, and those of a quick run.
+/// All numbers of tasks, and the numbers of a quick run.
 pub(crate) const SIZES: [usize; 4] = [8, 64, 512, 10_000];
 const QUICK_SIZES: [usize; 3] = [8, 64, 512];
 
@@ -26,17 +26,17 @@ impl Pace {
     };
 }
 
-/// What a benchmark is like that is not told otherwise.
+/// The settings of a benchmark without options.
 #[derive(Debug)]
 pub(crate) struct Defaults {
     pub(crate) pace: Pace,
     pub(crate) workloads: &'static [&'static str],
-    /// The name of its JSON.
+    /// The name of its JSON file.
     pub(crate) file: &'static str,
     pub(crate) usage: &'static str,
 }
 
-/// What the command line asks for.
+/// The options of the command line.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) pace: Pace,
@@ -45,7 +45,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads the arguments and sees whether there is a server to start. What is wrong has been printed where this fails.
+    /// Parses the arguments, and checks that there is a server to start. Prints the mistake if this fails.
     pub(crate) fn read(
         args: impl Iterator<Item = String>,
         defaults: &Defaults,

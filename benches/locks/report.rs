@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, io, path::Path};
 
 use crate::options::Pace;
 
-/// What is measured. The order is that of the columns.
+/// The measured figures, in the order of the columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Figure {
     Cycle,
@@ -32,7 +32,7 @@ pub(crate) enum Figure {
 }
 
 impl Figure {
-    /// What it is called in the table and in the JSON.
+    /// The name of the figure in the table and in the JSON.
     fn name(self) -> &'static str {
         match self {
             Self::Cycle => "cycle_us",
@@ -91,7 +91,7 @@ impl Figure {
 /// The figures of one run.
 pub(crate) type Run = BTreeMap<Figure, f64>;
 
-/// One workload: a row for each lock, a run for each round.
+/// A workload with a row for each lock and a run for each round.
 #[derive(Debug)]
 pub(crate) struct Table {
     id: &'static str,
@@ -129,12 +129,12 @@ impl Table {
             .collect()
     }
 
-    /// The median of all rounds.
+    /// The median over all rounds.
     pub(crate) fn median(&self, row: &str, figure: Figure) -> f64 {
         median(self.values(row, figure))
     }
 
-    /// The highest of all rounds.
+    /// The highest value of all rounds.
     pub(crate) fn highest(&self, row: &str, figure: Figure) -> f64 {
         let values = self.values(row, figure).into_iter();
         values.fold(f64::NAN, f64::max)
@@ -146,7 +146,7 @@ impl Table {
         median(row.iter().zip(&to).map(|(row, to)| row / to).collect())
     }
 
-    /// Whose rows it has.
+    /// The names of the rows.
     pub(crate) fn row_names(&self) -> impl Iterator<Item = &str> {
         self.rows.iter().map(|(name, _)| name.as_str())
     }
@@ -217,7 +217,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// A number as JSON has it, which knows no NaN.
+/// A number in JSON, which has no NaN.
 fn number(value: Option<f64>) -> String {
     match value {
         Some(value) if value.is_finite() => format!("{value}"),
@@ -229,7 +229,7 @@ fn join(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(",")
 }
 
-/// What a figure should be.
+/// The target of a figure.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
     AtMost(f64),
@@ -260,7 +260,7 @@ struct Target {
     value: f64,
 }
 
-/// All that was measured, and the targets beside it.
+/// All measurements, and the targets.
 #[derive(Debug)]
 pub(crate) struct Report {
     pace: Pace,
@@ -295,7 +295,7 @@ impl Report {
         });
     }
 
-    /// How often two bodies were inside one lock.
+    /// The number of times that two bodies were inside one lock.
     pub(crate) fn overlaps(&self) -> u64 {
         let runs = self
             .tables
@@ -353,7 +353,7 @@ impl Report {
     }
 }
 
-/// Writes a file, and its folder if that is missing.
+/// Writes a file, and creates its folder if that is missing.
 pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;

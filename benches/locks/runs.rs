@@ -1,4 +1,4 @@
-//! Runs of one lock, whoever's, and their figures.
+//! Runs of one lock of any kind, and their figures.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,21 +12,22 @@ use crate::{
     waiters::{Detector, Visit, Waiters},
 };
 
-/// Tasks that do not meet are run in so many parts of a round, each with a ratio of its own: which thread a task and its
-/// connection share makes a run two or three times as fast as the next one, for ours and for the baselines.
+/// The number of parts of a round in which tasks that do not meet are run, each with its own ratio. The thread that a
+/// task shares with its connection makes one run two or three times as fast as another, for this project's locks and
+/// for the baselines.
 pub(crate) const SLICES: u32 = 10;
 
-/// Tasks at once.
+/// The number of concurrent tasks.
 pub(crate) const WAITERS: usize = 64;
 
-/// Callers at once, and the time each is inside.
+/// The number of concurrent callers, and the time that each is inside.
 pub(crate) const CALLER_COUNT: u32 = 100;
 pub(crate) const CALLER_BODY: Duration = Duration::from_millis(20);
 
-/// From the spawning of callers to their start.
+/// The time from the spawning of callers to their start.
 pub(crate) const CALLER_LEAD: Duration = Duration::from_millis(50);
 
-/// A key that nobody has used.
+/// An unused key.
 pub(crate) fn fresh_key() -> String {
     Uuid::new_v4().simple().to_string()
 }
@@ -40,7 +41,7 @@ pub(crate) fn own_seats(tasks: usize) -> Vec<Seat> {
     (0..tasks).map(|_| Seat::at(&fresh_key())).collect()
 }
 
-/// What was sent for each of the acquisitions of a group of tasks.
+/// The commands and the server's time for each acquisition of a group of tasks.
 pub(crate) fn per_acquisition(sent: Sent, waiters: &Waiters) -> [(Figure, f64); 2] {
     let served = waiters.served as f64;
     [
@@ -64,7 +65,7 @@ pub(crate) fn run_of(waiters: &Waiters, overlaps: u64) -> Run {
     ])
 }
 
-/// Callers of one guarded function, from when they ask to when the last has its answer.
+/// Callers of one guarded function, from their start until the last one has its result.
 #[derive(Debug)]
 pub(crate) struct Callers {
     pub(crate) begin: u64,
@@ -74,7 +75,7 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// All at once.
+    /// Starts all callers at the same time.
     pub(crate) async fn call<C: Cycle>(candidate: &C) -> Self {
         let detector = Arc::new(Detector::default());
         let begin = now() + nanos(CALLER_LEAD);
@@ -113,8 +114,8 @@ impl Callers {
         }
     }
 
-    /// Their figures, and what they have sent. `bodies_s` is what the bodies took by themselves: a timer is late by up
-    /// to a millisecond.
+    /// The figures of the callers and of what they have sent. `bodies_s` is the time of the bodies alone, because a
+    /// timer is late by up to a millisecond.
     pub(crate) fn run(&self, sent: Sent) -> Run {
         let seconds = |nanos| Duration::from_nanos(nanos).as_secs_f64();
         let wall = seconds(self.done - self.begin);

@@ -1,9 +1,10 @@
-//! The server's share: how much of its time the commands of one lock and unlock take, whoever sends them.
+//! The server's share: how much of its time the commands of one lock and unlock take, whichever client sends them.
 //!
-//! They are sent so deep that the server is what everything waits for: some connections, each with one pipeline after
-//! the other, every lock and unlock at a key of its own. `cpu_us` is the time of the server's process for one of them,
-//! with reading and answering; `busy` says how much of the whole time that process was at work: a rate is the server's
-//! only where that is close to 1. `less_us` is what a script of ours takes less without one of its commands.
+//! Commands are pipelined so deeply that the server is the bottleneck: several connections, each with one pipeline
+//! after the other, and every lock and unlock on a key of its own. `cpu_us` is the processor time of the server for one
+//! lock and unlock, including reading and answering. `busy` is the share of the time that the server was working: a
+//! rate is the server's limit only if this share is close to 1. `less_us` is the time that a script of this project
+//! saves without one of its commands.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,14 +20,14 @@ use crate::{
     report::{Figure, Run, Table},
 };
 
-/// Connections at once, and the locks and unlocks in each pipeline of one: 500 commands.
+/// The number of connections, and the locks and unlocks in each pipeline: 500 commands.
 const LANES: usize = 4;
 const DEPTH: u64 = 250;
 
-/// A row is so much shorter than a round of other workloads: nothing here depends on which thread runs what.
+/// A row takes this fraction of a round of other workloads, because nothing depends on which thread runs what.
 const PARTS: u32 = 4;
 
-/// What `lock_runtime` sends, up to where its scripts have more to do than to take a free lock and to free one.
+/// The scripts of `lock_runtime`, up to the point where they have more to do than to take a free lock and to free one.
 const ACQUIRE: &str = concat!(
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/acquire_free.lua"),
     "return redis.error_reply('not free')"
@@ -36,14 +37,14 @@ const RELEASE: &str = concat!(
     "return redis.error_reply('somebody waits')"
 );
 
-/// A token has as many digits as one that began as a time in µs.
+/// A token with as many digits as one that began as a time in µs.
 const FIRST_TOKEN: u64 = 1_700_000_000_000_000;
 
-/// As long as those of ours.
+/// As long as those of this project.
 const CLAIM_MS: &str = "2000";
 const WAIT_MS: &str = "60000";
 
-/// An edit of a script: what stands there, and what does instead.
+/// An edit of a script: the original text and its replacement.
 type Edit = (&'static str, &'static str);
 
 const NO_EXISTS: Edit = ("redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 and ", "");
@@ -59,8 +60,8 @@ const NO_SET: Edit = (
 const NO_GET: Edit = ("redis.call('GET', KEYS[1])", "ARGV[1]");
 const NO_ZPOPMIN: Edit = ("redis.call('ZPOPMIN', KEYS[2])", "{}");
 
-/// Our scripts without one of their commands, and what it is compared with: a script whose own check would fail without
-/// that command is compared without the check.
+/// The scripts of this project without one of their commands, and the scripts with which they are compared. A script
+/// whose own check would fail without the command is compared without the check.
 struct Without {
     name: &'static str,
     acquire: &'static [Edit],
@@ -117,7 +118,7 @@ fn edited(script: &str, edits: &[Edit]) -> String {
     })
 }
 
-/// Two commands, by the hashes of their scripts where they are scripts.
+/// Two commands, which are named by their hashes if they are scripts.
 #[derive(Debug, Clone)]
 enum Pair {
     Empty(Arc<str>),
@@ -126,7 +127,7 @@ enum Pair {
     Ours { scripts: [Arc<str>; 2], draws: bool },
 }
 
-/// What one lock and unlock of a lane says.
+/// The arguments of one lock and unlock in a lane.
 struct Turn {
     key: String,
     owner: String,
@@ -175,13 +176,13 @@ impl Pair {
         }
     }
 
-    /// Whether the next token is the one after this one.
+    /// Whether the next token is one higher than this one.
     fn draws(&self) -> bool {
         matches!(self, Self::Ours { draws: true, .. })
     }
 }
 
-/// Locks and unlocks until a time; how often.
+/// Locks and unlocks until a time. Returns how often.
 async fn lane(mut connection: MultiplexedConnection, pair: Pair, until: u64) -> u64 {
     let marker = Uuid::new_v4().simple().to_string();
     let fence = format!("lock:fence:{marker}");
@@ -218,7 +219,7 @@ async fn lane(mut connection: MultiplexedConnection, pair: Pair, until: u64) -> 
     turns
 }
 
-/// The time that the server's process has been at work, in µs.
+/// The time that the server's process has worked, in µs.
 async fn worked(connection: &mut MultiplexedConnection) -> f64 {
     let info: String = redis::cmd("INFO")
         .arg("cpu")
@@ -253,7 +254,7 @@ async fn run(server: &RedisServer, pair: &Pair, span: Duration) -> Run {
     }
     let micros = (now() - begin) as f64 / 1e3;
     let worked = worked(&mut asking).await - before;
-    // What a script that did not write its grant left behind, and the counters.
+    // Counters, and keys that a script left behind because it did not write its grant.
     let flushed: redis::RedisResult<()> = redis::cmd("FLUSHALL").query_async(&mut asking).await;
     flushed.expect("the server is emptied");
     Run::from([
@@ -264,7 +265,7 @@ async fn run(server: &RedisServer, pair: &Pair, span: Duration) -> Run {
     ])
 }
 
-/// All of them, on a server of their own.
+/// Measures all pairs on a separate server.
 pub(crate) async fn measure(pace: Pace) -> Table {
     let server = RedisServer::start().await;
     let mut connection = connect(&server.url(), Tuning::Ours).await;

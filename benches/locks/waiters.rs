@@ -1,4 +1,4 @@
-//! Tasks that lock and unlock in a loop, and what their visits say.
+//! Tasks that lock and unlock in a loop, and the figures of their visits.
 
 use std::{
     sync::{
@@ -13,18 +13,18 @@ use crate::{
     clock::{nanos, now, sleep_until},
 };
 
-/// From the spawning of tasks to their start, and for each of them.
+/// The time from the spawning of tasks to their start, in total and for each task.
 const LEAD: Duration = Duration::from_millis(10);
 const LEAD_OF_ONE: Duration = Duration::from_micros(5);
 
-/// The first turn of one task: until all have had it, they do not wait as they do later.
+/// The first turn of one task. Until all tasks have had it, they do not wait as they do later.
 const FIRST_TURN: Duration = Duration::from_micros(50);
 
-/// More tasks than these are watched for longer, so that each is served some times, up to so much longer.
+/// With more tasks than these the run is longer, up to this many spans, so that each task is served several times.
 const WATCHED_FOR_A_SPAN: usize = 2_500;
 const LONGEST_SPANS: usize = 4;
 
-/// Sees whether two bodies are inside at once.
+/// Detects two bodies that are inside at the same time.
 #[derive(Debug, Default)]
 pub(crate) struct Detector {
     inside: AtomicBool,
@@ -47,7 +47,7 @@ impl Detector {
     }
 }
 
-/// When a run begins, from when it counts, and when it ends, in ns since 1970.
+/// The times at which a run begins, begins to count, and ends, in ns since 1970.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
     pub(crate) begin: u64,
@@ -61,7 +61,7 @@ impl Window {
         Self::warmed_up(lead, span / 10, span)
     }
 
-    /// The window of so many tasks at once: it counts for `span`, or longer if they are many.
+    /// The window of this many concurrent tasks, which counts for `span`, or longer for many tasks.
     pub(crate) fn of(tasks: usize, span: Duration) -> Self {
         let count = tasks as u32;
         let lead = LEAD + LEAD_OF_ONE * count;
@@ -93,9 +93,9 @@ impl Window {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Visit {
     pub(crate) asked: u64,
-    /// When it came inside, or gave up.
+    /// When it entered or gave up.
     pub(crate) entered: u64,
-    /// When its body had ended; `None` if it gave up.
+    /// When its body ended; `None` if it gave up.
     pub(crate) left: Option<u64>,
 }
 
@@ -129,7 +129,7 @@ pub(crate) async fn sit<C: Cycle>(
     }
 }
 
-/// How often somebody entered before the one before had left, whoever they were.
+/// The number of visits that began before the visit before them had ended.
 pub(crate) fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
     let visits = tasks.iter().flatten();
     let mut bodies: Vec<(u64, u64)> = visits
@@ -145,22 +145,22 @@ pub(crate) fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
     overlaps
 }
 
-/// What a group of tasks did.
+/// The results of a group of tasks.
 #[derive(Debug)]
 pub(crate) struct Waiters {
     tasks: usize,
     pub(crate) rate: f64,
-    /// The least and the most served task, within the window.
+    /// The visits of the least and of the most served task within the window.
     pub(crate) least: u64,
     pub(crate) most: u64,
-    /// How long they waited, sorted, in ns; one who gave up waited until then.
+    /// The waits in ns, sorted. A task that gave up has waited until then.
     waits: Vec<u64>,
-    /// All that were served, also outside the window.
+    /// All visits that were served, including those outside the window.
     pub(crate) served: u64,
 }
 
 impl Waiters {
-    /// Reads the visits of tasks, as far as they fall into the window.
+    /// Reads the visits of tasks that fall into the window.
     pub(crate) fn of(tasks: &[Vec<Visit>], window: Window) -> Self {
         let counts: Vec<u64> = tasks
             .iter()
@@ -196,20 +196,20 @@ impl Waiters {
         self.least as f64 / self.most as f64
     }
 
-    /// The wait that a share of the visits does not exceed, in ms.
+    /// The wait that this share of the visits does not exceed, in ms.
     pub(crate) fn wait_ms(&self, share: f64) -> f64 {
         let last = self.waits.len().saturating_sub(1);
         let wait = self.waits.get((last as f64 * share).round() as usize);
         wait.map_or(f64::NAN, |wait| *wait as f64 / 1e6)
     }
 
-    /// The same in turns of all tasks: in a fair one, nobody waits for much more than one.
+    /// The same in rounds of all tasks. Under a fair lock, no task waits for much longer than one round.
     pub(crate) fn wait_turns(&self, share: f64) -> f64 {
         self.wait_ms(share) / 1e3 * self.rate / self.tasks as f64
     }
 }
 
-/// Runs one task for each seat; all share one detector, or each has its own.
+/// Runs one task for each seat. All share one detector, or each has its own.
 pub(crate) async fn gather<C: Cycle>(
     candidate: &C,
     seats: Vec<Seat>,

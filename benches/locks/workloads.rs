@@ -1,4 +1,4 @@
-//! The workloads, each with all who are compared in it.
+//! The workloads, each with all locks that it compares.
 
 use std::{sync::Arc, time::Instant};
 
@@ -21,31 +21,31 @@ pub(crate) const PROCESSES: &str = "w5";
 pub(crate) const REENTRY: &str = "reentry";
 pub(crate) const SERVER: &str = "server";
 
-/// All of them, in their order.
+/// The workloads in order.
 pub(crate) const NAMES: [&str; 7] = [
     ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES, REENTRY, SERVER,
 ];
 
 const OURS: &str = "ours";
 
-/// The fourth takes two seconds by itself: no more rounds than these.
+/// The fourth workload takes two seconds, so it has at most this many rounds.
 const CALLER_ROUNDS: usize = 3;
 
-/// The least tasks at one key, which a lock has least time to hide its work behind.
+/// The smallest number of tasks at one key, with which a lock has the least time to hide its work.
 const SMALLEST: usize = 8;
 
-/// More tasks are shown beside the baselines in the first round only.
+/// With more tasks than these, the baselines run only in the first round.
 const LARGE: usize = 1_000;
 
 /// How often a hold is entered again.
 const REENTRIES: u32 = 1_000;
 
-/// The tasks at one lock.
+/// The name of a row with this many tasks at one lock.
 fn row(who: Who, tasks: usize) -> String {
     format!("{who}, {tasks} tasks")
 }
 
-/// A server, and all who are compared on it.
+/// A server, and all locks that are compared on it.
 #[derive(Debug)]
 pub(crate) struct Bench {
     server: RedisServer,
@@ -59,7 +59,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Connects all.
+    /// Connects all locks.
     pub(crate) async fn start(server: RedisServer, pace: Pace) -> Self {
         let url = server.url();
         Self {
@@ -102,7 +102,7 @@ impl Bench {
         }
     }
 
-    /// W1: one task, its own key: what a lock costs that nobody else wants.
+    /// W1: one task on its own key: the cost of a lock that nobody else wants.
     pub(crate) async fn one_by_one(&self, report: &mut Report) {
         let mut table = Table::new("W1", "one task, its own key: time per lock and unlock");
         let figure = |waiters: &Waiters| (Figure::Cycle, 1e6 / waiters.rate);
@@ -120,7 +120,7 @@ impl Bench {
         report.table(table);
     }
 
-    /// W2: many tasks that do not meet: what the client can carry.
+    /// W2: many tasks that do not meet: the capacity of the client.
     pub(crate) async fn own_keys(&self, report: &mut Report) {
         let mut table = Table::new(
             "W2",
@@ -155,7 +155,7 @@ impl Bench {
         run
     }
 
-    /// W3: all at one key, and whether a longer queue costs.
+    /// W3: all tasks at one key, and whether a longer queue costs more.
     pub(crate) async fn one_key(&self, report: &mut Report) {
         let mut table = Table::new("W3", "all tasks at ONE key, empty body");
         for round in 0..self.pace.rounds {
@@ -252,7 +252,7 @@ impl Bench {
         report.table(table);
     }
 
-    /// A hold that is renewed, entered again: what that sends.
+    /// R: a renewed hold that is entered again, and the commands that re-entries send.
     pub(crate) async fn reentry(&self, report: &mut Report) {
         let Candidate::Ours(client) = &self.ours else {
             unreachable!("ours is ours");

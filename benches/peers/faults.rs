@@ -1,4 +1,4 @@
-//! What goes wrong: callers that are dropped, work that outlasts its lease, a lock that is taken away.
+//! Faults: callers that are dropped, work that outlasts its lease, a lock that is taken away.
 
 use std::{
     future::{pending, poll_fn},
@@ -23,24 +23,24 @@ use crate::{
     runs::fresh_key,
 };
 
-/// Callers that are dropped while they acquire, each later than the one before, up to the longest time.
+/// The number of callers that are dropped while they acquire, each later than the one before, and the longest delay.
 const ASKING: u32 = 1000;
 const LATEST: Duration = Duration::from_micros(500);
 
-/// Callers that are dropped inside.
+/// The number of callers that are dropped inside.
 const HOLDING: u32 = 100;
 
-/// How long what was dropped may take to be cleaned up. Leases are far longer.
+/// The time for cleaning up after dropped callers. Leases are far longer.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// The lease that work outlasts. One of rslock's renews half a second before the end.
+/// The lease that work outlasts, and the work. rslock renews half a second before the end of a lease.
 const LEASE: Duration = Duration::from_secs(2);
 const WORK: Duration = Duration::from_secs(6);
 
-/// When a lock is taken away from its holder.
+/// How long after its grant a lock is taken away.
 const TAKEN_AFTER: Duration = Duration::from_millis(500);
 
-/// Keys that nobody holds, of callers dropped.
+/// The number of keys without a holder, and of dropped callers.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Leak {
     pub(crate) left: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Leak {
 }
 
 impl Leak {
-    /// Counts the keys with a marker in their names, once all had time to clean up.
+    /// Counts the keys with a marker in their names after the time for cleaning up.
     async fn count(server: &RedisServer, marker: &str, dropped: usize) -> Self {
         tokio::time::sleep(SETTLING).await;
         let keys = server.keys().await;
@@ -61,15 +61,15 @@ impl Leak {
     }
 }
 
-/// Seats at keys of their own, with a common marker.
+/// Seats at separate keys with a common marker.
 fn marked(marker: &str, count: u32) -> Vec<Seat> {
     (0..count)
         .map(|i| Seat::at(&format!("{marker}-{i}")))
         .collect()
 }
 
-/// Asks for a lock, and drops the asking if it is not inside by then; whether it was dropped. A timer would be too
-/// coarse, so it is polled all the time.
+/// Asks for a lock, and drops the call if it is not inside after this time. Returns whether it was dropped. Polls
+/// continuously, because a timer is too coarse.
 async fn drop_after(peer: &mut Peer, seat: &Seat, time: Duration) -> bool {
     let entered = AtomicBool::new(false);
     let body = async { entered.store(true, Ordering::SeqCst) };
@@ -91,7 +91,7 @@ async fn drop_after(peer: &mut Peer, seat: &Seat, time: Duration) -> bool {
     .await
 }
 
-/// Callers dropped while they acquire, at 0 to 500 µs.
+/// Callers that are dropped while they acquire, after 0 to 500 µs.
 pub(crate) async fn while_acquiring(server: &RedisServer, peer: &Peer) -> Leak {
     let marker = fresh_key();
     let (mut peer, seats) = (peer.clone(), marked(&marker, ASKING));
@@ -118,7 +118,7 @@ pub(crate) async fn while_redisson_acquires(
     Leak::count(server, &marker, cancelled as usize).await
 }
 
-/// Callers dropped in their bodies.
+/// Callers that are dropped in their bodies.
 pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
     let marker = fresh_key();
     let (mut peer, seats) = (peer.clone(), marked(&marker, HOLDING));
@@ -140,13 +140,13 @@ pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
     Leak::count(server, &marker, dropped).await
 }
 
-/// What the holder and the one behind it saw of a hold that went wrong.
+/// What the holder and the waiter behind it saw of a failed hold.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Contest {
     pub(crate) told: Told,
     /// How long both were inside.
     pub(crate) overlap_s: f64,
-    /// From when the holder entered until its work ended or was stopped.
+    /// From the entry of the holder until its work ended or was stopped.
     pub(crate) worked_s: f64,
 }
 
@@ -159,7 +159,7 @@ impl Drop for UntilDrop<'_> {
     }
 }
 
-/// Work of three leases, while another waits; if it is `taken`, the lock is deleted under it.
+/// Runs work of three leases while another caller waits. If `taken`, the lock is deleted during the work.
 async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> Contest {
     let peer = peer.with_lease(&server.url(), LEASE).await;
     let terms = Terms {
@@ -183,7 +183,7 @@ async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> 
         }
     });
     inside.notified().await;
-    // The lock itself, before there are traces of one who waits.
+    // The keys of the lock itself, before there are keys of a waiter.
     let keys = server.keys().await;
     let keys: Vec<_> = keys.iter().filter(|name| name.contains(&key)).collect();
     let second = tokio::spawn(async move {
@@ -211,7 +211,7 @@ async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> 
     }
 }
 
-/// Both contests at once: work of three leases, and a lock that is deleted.
+/// Runs both contests at once: work of three leases, and a lock that is deleted.
 pub(crate) async fn contests(server: &RedisServer, peer: &Peer, renew: bool) -> [Contest; 2] {
     let of = |taken| contest(server, peer.clone(), renew, taken);
     let (outlasted, taken) = tokio::join!(of(false), of(true));
@@ -219,7 +219,7 @@ pub(crate) async fn contests(server: &RedisServer, peer: &Peer, renew: bool) -> 
 }
 
 impl Contest {
-    /// In a few words.
+    /// A short description.
     pub(crate) fn describe(&self) -> String {
         let learned = match self.told {
             Told::Stopped => format!("stopped after {:.1} s", self.worked_s),

@@ -1,4 +1,5 @@
-//! Redisson, in a Java process of its own that obeys one order a line; see `tests/redisson/src/main/java/Harness.java`.
+//! Redisson in a separate Java process, which reads one order on each line; see
+//! `tests/redisson/src/main/java/Harness.java`.
 
 use std::{
     fmt::Write as _,
@@ -18,7 +19,7 @@ use crate::{
     waiters::{Visit, Window, overlaps},
 };
 
-/// Which of its locks.
+/// The kind of Redisson lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     Plain,
@@ -34,7 +35,7 @@ impl Kind {
     }
 }
 
-/// How it is asked by those who cancel.
+/// The call that is cancelled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Asking {
     /// `tryLockAsync()`, whose lock is renewed.
@@ -52,7 +53,7 @@ impl Asking {
     }
 }
 
-/// Its process.
+/// The Java process.
 #[derive(Debug)]
 pub(crate) struct Redisson {
     child: Child,
@@ -72,7 +73,7 @@ struct Cancelled {
 }
 
 impl Redisson {
-    /// Starts it, or says what is missing.
+    /// Starts the process, or returns what is missing.
     pub(crate) fn start(url: &str) -> Result<Self, String> {
         let mut command = program("Harness")?;
         command
@@ -106,7 +107,7 @@ impl Redisson {
         self.answer().expect("Redisson's harness goes on")
     }
 
-    /// As `gather`, with threads for tasks: the visits, and how many overlap if all are at one key.
+    /// Like `gather`, with threads instead of tasks: the visits, and the window.
     pub(crate) fn gather(
         &mut self,
         kind: Kind,
@@ -123,7 +124,7 @@ impl Redisson {
         visits.tasks()
     }
 
-    /// The same by several processes at one key, each with so many threads: the visits of each.
+    /// The same in several processes at one key, with this many threads each. Returns the visits of each process.
     pub(crate) fn sit_together(
         processes: &mut [Self],
         kind: Kind,
@@ -144,7 +145,7 @@ impl Redisson {
         })
     }
 
-    /// As [`Callers::call`], with threads for callers.
+    /// Like [`Callers::call`], with threads instead of callers.
     pub(crate) fn call(&mut self, kind: Kind) -> Callers {
         let begin = now() + nanos(CALLER_LEAD);
         let body = CALLER_BODY.as_millis();
@@ -159,7 +160,8 @@ impl Redisson {
         }
     }
 
-    /// Cancels one acquisition for each seat, the next one later by a pause; how many were under way.
+    /// Cancels one acquisition for each seat, each later by `pause` than the one before. Returns how many were under
+    /// way.
     pub(crate) fn cancel(&mut self, asking: Asking, pause: Duration, seats: &[Seat]) -> u64 {
         let order = format!("cancel {} {}", asking.name(), nanos(pause));
         self.obey::<Cancelled>(order, seats).cancelled

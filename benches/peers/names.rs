@@ -1,4 +1,4 @@
-//! Who takes part, by the names of the rows.
+//! The participants, by the names of their rows.
 
 use lock_runtime::{Release, Strategy};
 
@@ -30,11 +30,11 @@ pub(crate) const REDISSON_FAIR: &str = "Redisson, fair";
 pub(crate) const REDISSON_ONCE: &str = "Redisson, tryLockAsync()";
 pub(crate) const REDISSON_TIMED: &str = "Redisson, tryLockAsync(0, 30 s)";
 
-/// A round trip, by what it goes through.
+/// The ways of a round trip.
 pub(crate) const SOCKET: &str = "a bare socket";
 pub(crate) const CRATE: &str = "the redis crate";
 
-/// Those of this process, each connected by [`connect`].
+/// The participants in this process, each connected by [`connect`].
 pub(crate) const RUST: [&str; 16] = [
     SHA,
     SET,
@@ -54,7 +54,7 @@ pub(crate) const RUST: [&str; 16] = [
     DISTRIBUTED_LOCK_REDIS_QUICK,
 ];
 
-/// Who takes part where waiting does not matter.
+/// The participants in workloads without waiting.
 pub(crate) const ALONE: [&str; 10] = [
     SHA,
     SET,
@@ -68,7 +68,7 @@ pub(crate) const ALONE: [&str; 10] = [
     REDISSON_FAIR,
 ];
 
-/// Who takes part where it does.
+/// The participants in workloads with waiting.
 pub(crate) const AT_ONE_KEY: [&str; 16] = [
     SHA,
     GATE,
@@ -88,7 +88,7 @@ pub(crate) const AT_ONE_KEY: [&str; 16] = [
     REDISSON_FAIR,
 ];
 
-/// Of these, who takes part with every number of tasks: each as it is documented.
+/// The participants that run with every number of tasks, each with its documented settings.
 pub(crate) const EVERY_SIZE: [&str; 11] = [
     SHA,
     GATE,
@@ -103,12 +103,12 @@ pub(crate) const EVERY_SIZE: [&str; 11] = [
     REDISSON_FAIR,
 ];
 
-/// Who has a thread for each task.
+/// The participants with a thread for each task.
 pub(crate) const THREADED: [&str; 2] = [REDISSON, REDISSON_FAIR];
 
-/// Whether so many tasks are served in sane time. Redisson's fair lock goes through its whole queue at each try: 512
-/// threads that stand in it have not left it after minutes. Its plain lock would need ten thousand threads. Of ours,
-/// those that do not queue are not all inside a minute after ten thousand have begun to race.
+/// Whether this many tasks are served in reasonable time. Redisson's fair lock searches its whole queue at each try:
+/// 512 queued threads have not left it after minutes. Its plain lock would need ten thousand threads. Of this project's
+/// locks, those without a queue have not let all callers in a minute after ten thousand have begun to race.
 pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
     match name {
         REDISSON_FAIR => tasks <= WAITERS,
@@ -138,7 +138,7 @@ pub(crate) const COST_ROWS: [&str; 17] = [
     REDISSON_FAIR,
 ];
 
-/// Who is dropped.
+/// The participants whose callers are dropped.
 pub(crate) const DROPPED: [&str; 7] = [
     SHA,
     OURS,
@@ -149,7 +149,7 @@ pub(crate) const DROPPED: [&str; 7] = [
     DISTRIBUTED_LOCK_REDIS,
 ];
 
-/// Who outlasts its lease, and has its lock taken away.
+/// The participants that outlast their lease and have their lock taken away.
 pub(crate) const OUTLASTING: [&str; 7] = [
     OURS,
     OURS_RENEWED,
@@ -174,7 +174,7 @@ pub(crate) const FAULT_ROWS: [&str; 10] = [
     REDISSON_TIMED,
 ];
 
-/// How many of the two round trips of a lock and unlock its caller waits for.
+/// The number of round trips of a lock and unlock for which the caller waits.
 pub(crate) fn awaited(name: &str) -> f64 {
     if name == OURS_BACKGROUND { 1.0 } else { 2.0 }
 }

@@ -13,7 +13,7 @@ fn known(value: f64) -> Option<f64> {
     Some(value).filter(|value| value.is_finite())
 }
 
-/// As many digits as a figure is worth: three.
+/// A rate in thousands, with up to three significant digits.
 fn thousands(rate: f64) -> String {
     match rate / 1e3 {
         k if k < 0.1 => format!("{k:.3}"),
@@ -30,7 +30,7 @@ fn millis(time: f64) -> String {
     }
 }
 
-/// Where the time of one lock and unlock goes, in µs.
+/// The parts of the time of one lock and unlock, in µs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares {
     pub(crate) server: f64,
@@ -38,7 +38,7 @@ pub(crate) struct Shares {
     pub(crate) client: f64,
 }
 
-/// A bar for each: the lock, its shares.
+/// The bars: each lock with its shares.
 pub(crate) fn shares(measured: &Measured) -> Vec<(&'static str, Shares)> {
     let tables = measured.report.of("W1").zip(measured.report.of("RT"));
     let Some((alone, trips)) = tables else {
@@ -67,11 +67,11 @@ pub(crate) fn shares(measured: &Measured) -> Vec<(&'static str, Shares)> {
         .collect()
 }
 
-/// What a lock cannot be quicker than that waits for two answers.
+/// The lower bound of a lock that waits for two answers.
 pub(crate) const TWO_PINGS: &str = "two PINGs by the crate";
 
 impl Measured {
-    /// Of `docs/peers.md`: what everything costs, and what goes wrong.
+    /// The table of `docs/peers.md`: all costs, and the faults.
     pub(crate) fn peers_page(&self) -> String {
         let mut costs = Grid::new("lock", COST_ROWS);
         if let Some(table) = self.report.of("W1") {
@@ -112,7 +112,7 @@ impl Measured {
             });
         }
         if let Some(table) = self.report.of("W4") {
-            // A loaded machine ends the bodies late, which is no lock's fault.
+            // A busy machine ends the bodies late, which is not caused by a lock.
             let title = "100 callers × 20 ms: s (of these in the bodies) · commands";
             costs.column(title, |row| {
                 let wall = known(table.median(row, Figure::Wall))?;
@@ -152,7 +152,7 @@ impl Measured {
         grid
     }
 
-    /// Of `docs/performance.md`: its parts, by the names of their marks.
+    /// The tables of `docs/performance.md`, by the names of their marks.
     pub(crate) fn performance_page(&self) -> [(&'static str, String); 4] {
         let of = |id| self.report.of(id);
         let setting = |text: String| format!("{}\n\n{text}", self.setting);

@@ -1,6 +1,6 @@
-//! The peers, each as its documentation says: how it is acquired, how it waits, how it is released.
+//! The peers as documented: how each acquires, waits and releases.
 //!
-//! Their own settings are left as they are, but for the lease, which is everybody's here, and for how long they may wait.
+//! They keep their own settings, except for the lease, which is the same for all, and the longest wait.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -23,54 +23,54 @@ use crate::{
     clock::now,
 };
 
-/// How long redis-lock and async-redis-lock wait by default. distributed-lock-redis has no loop of its own, and gets
-/// theirs.
+/// The pause between tries of redis-lock and async-redis-lock by default. distributed-lock-redis has no loop of its own
+/// and uses the same pause.
 const DOCUMENTED: Duration = Duration::from_millis(100);
 
-/// How the baselines poll.
+/// The pause between tries of the baselines.
 const QUICK: Duration = Duration::from_millis(5);
 
-/// The longest wait of those that can be bounded. Nothing comes near it.
+/// The longest wait of peers that have one, which is far longer than any wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a peer polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Poll {
-    /// As it documents it.
+    /// As documented.
     Documented,
     /// Every 5 ms.
     Quick,
 }
 
-/// What a holder learns of a lock that was lost under its work.
+/// What a holder learns of a lock that was lost during its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Told {
-    /// Its work was stopped where it stood.
+    /// Its work was stopped.
     Stopped,
-    /// A flag or an error, once the work had ended.
+    /// A flag or an error after the work had ended.
     Afterwards,
     /// Nothing.
     Nothing,
 }
 
-/// How long a lease lasts that work outlasts, and whether it is renewed where that can be chosen.
+/// The length of a lease that work outlasts, and whether it is renewed if that can be chosen.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
     pub(crate) renew: bool,
 }
 
-/// Ours, a baseline, or a Rust peer.
+/// A lock of this project, a baseline, or a Rust peer.
 #[derive(Clone)]
 pub(crate) enum Peer {
     Own(Candidate),
-    /// `acquire` and `release`: no renewal.
+    /// `acquire` and `release`, without renewal.
     Rslock(LockManager),
-    /// `using`: with renewal.
+    /// `using`, with renewal.
     RslockUsing(LockManager),
-    /// Each task has a mutex of its own around the shared connection: one for all, as in its example, would let through
-    /// one round trip at a time.
+    /// Each task has its own mutex around the shared connection. A single mutex for all, as in the peer's example,
+    /// would allow only one round trip at a time.
     RedisLock(MultiplexedConnection, Duration),
     AsyncRedisLock(Locker, Duration),
     DistributedLockRedis(Arc<RedisLockProvider>, Duration),
@@ -88,7 +88,7 @@ impl Peer {
         .await
     }
 
-    /// rslock sleeps 0 to 200 ms, at random; here 0 to 5 ms if it is quick.
+    /// rslock sleeps for a random time of 0 to 200 ms; here 0 to 5 ms if it is quick.
     fn manager(url: &str, poll: Poll) -> LockManager {
         let mut manager = LockManager::new(vec![url]);
         if poll == Poll::Quick {
@@ -123,7 +123,7 @@ impl Peer {
         warm(Self::DistributedLockRedis(provider, every(poll))).await
     }
 
-    /// Does work that may outlast its lease, and says what the holder learned.
+    /// Does work that may outlast its lease, and returns what the holder learned.
     pub(crate) async fn work<F: Future<Output = ()> + Send>(
         &self,
         key: &str,
@@ -191,7 +191,7 @@ impl Peer {
         }
     }
 
-    /// One whose leases are short, where that is a setting of the connection.
+    /// The same peer with a short lease, if the lease is a setting of the connection.
     pub(crate) async fn with_lease(self, url: &str, lease: Duration) -> Self {
         match self {
             Self::DistributedLockRedis(_, poll) => {
@@ -217,7 +217,7 @@ fn options(lease: Duration, poll: Duration, patience: Duration) -> Options {
         .timeout(Some(patience))
 }
 
-/// Its own proportions: the least validity is 90 % of the lease, and it is extended every third.
+/// Uses the peer's own proportions: the least validity is 90 % of the lease, which is extended every third.
 async fn provider(url: &str, lease: Duration) -> Arc<RedisLockProvider> {
     let provider = RedisLockProvider::builder()
         .url(url)
@@ -229,7 +229,7 @@ async fn provider(url: &str, lease: Duration) -> Arc<RedisLockProvider> {
     Arc::new(provider.expect("distributed-lock-redis connects"))
 }
 
-/// `None` if it gave up.
+/// Returns `None` if it gave up.
 async fn poll_for(
     provider: &RedisLockProvider,
     key: &str,
@@ -250,7 +250,7 @@ async fn poll_for(
     }
 }
 
-/// redis-lock takes a body that borrows nothing: one that says when it is inside, and waits until the work is done.
+/// redis-lock takes a body that borrows nothing: this body reports when it is inside, and waits until the work is done.
 async fn lock_across<F: Future<Output = ()> + Send>(
     connection: &MultiplexedConnection,
     key: &str,
@@ -281,7 +281,7 @@ async fn lock_across<F: Future<Output = ()> + Send>(
     join(locked, work).await.0
 }
 
-/// How long may still be waited until a time.
+/// The remaining time until `until`.
 fn patience(until: u64) -> Duration {
     Duration::from_nanos(until.saturating_sub(now())).clamp(Duration::from_millis(1), PATIENCE)
 }
@@ -308,7 +308,7 @@ impl Cycle for Peer {
         match self {
             Self::Own(candidate) => return candidate.cycle(seat, until, body).await,
             Self::Rslock(manager) => {
-                // It has no end of its own.
+                // rslock has no time limit of its own.
                 let asking = timeout(patience(until), manager.acquire(key, LEASE));
                 let Ok(guard) = asking.await else {
                     return false;

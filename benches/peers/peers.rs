@@ -1,13 +1,16 @@
-//! Ours beside its peers, on a real Redis server: the workloads of `cargo bench --bench locks`, and what goes wrong.
+//! This project's locks and their peers on a real Redis server: the workloads of `cargo bench --bench locks`, and
+//! faults.
 //!
 //! `cargo bench --manifest-path benches/peers/Cargo.toml -- [--quick] [--only w3,faults] [--json FILE]`
 //!
-//! All take turns on one server of the benchmark's own. The Rust locks run in this process with two worker threads,
-//! Redisson in a Java process, if there are a JDK and Maven. A figure is the median of all rounds, a ratio the median of
-//! the ratios within each round. A whole run writes its tables into `docs/peers.md` and `docs/performance.md`, and draws
-//! `docs/performance.svg`; any run writes JSON, by default to `bench/peers.json` in the target folder.
+//! All locks take turns on a server of the benchmark's own. The Rust locks run in this process with two worker threads;
+//! Redisson runs in a Java process if there are a JDK and Maven. A figure is the median of all rounds, and a ratio is
+//! the median of the ratios within each round. A full run writes its tables into `docs/peers.md` and
+//! `docs/performance.md`, and draws `docs/performance.svg`. Every run writes JSON, by default to `bench/peers.json` in
+//! the target folder.
 //!
-//! What is known beforehand is asserted: a measurement that is off ends the run with a panic. What a peer does is shown.
+//! Results that are known in advance are asserted: a wrong measurement ends the run with a panic. The behaviour of a
+//! peer is only shown.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -49,7 +52,7 @@ use crate::{
     workloads::{Bench, Measured},
 };
 
-/// Threads that run tasks.
+/// The number of threads that run tasks.
 const WORKER_THREADS: usize = 2;
 
 const DEFAULTS: Defaults = Defaults {

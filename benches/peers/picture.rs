@@ -1,5 +1,5 @@
-//! The picture: the rate over the number of tasks at one key, a line for each lock, and where the time of one lock and
-//! unlock goes that nobody else wants, a bar for each.
+//! The picture: the rate over the number of tasks at one key, with a line for each lock, and the parts of the time of
+//! an uncontended lock and unlock, with a bar for each lock.
 
 use crate::{
     names::{self, EVERY_SIZE, OURS},
@@ -16,14 +16,14 @@ const BOTTOM: f64 = HEIGHT - 60.0;
 
 const LINES_LEFT: f64 = 60.0;
 const LINES_RIGHT: f64 = 400.0;
-/// Names beside the ends of lines, no closer to each other than this.
+/// The smallest distance between the names at the ends of lines.
 const APART: f64 = 15.0;
 
 const BARS_LEFT: f64 = 740.0;
 const BARS_RIGHT: f64 = WIDTH - 70.0;
 const BAR: u32 = 16;
 
-/// From the middle of letters to their foot.
+/// The distance from the middle of letters to their baseline.
 const FOOT: f64 = 4.0;
 
 const INK: &str = "#1d2430";
@@ -47,7 +47,7 @@ const NOTE: Type = words("start", 12, PALE);
 const BELOW: Type = words("middle", 12, PALE);
 const BESIDE: Type = words("end", 12, PALE);
 
-/// A colour and a width for each line: ours stand out.
+/// The colour and the width of a line; the lines of this project stand out.
 fn stroke(name: &str) -> (&'static str, u32) {
     match name {
         OURS => (OURS_COLOUR, 4),
@@ -61,7 +61,7 @@ fn stroke(name: &str) -> (&'static str, u32) {
     }
 }
 
-/// A line: who, and the number of tasks and the rate at each of its points.
+/// A line: the lock, and the number of tasks and the rate at each point.
 type Line = (&'static str, Vec<(f64, f64)>);
 
 fn lines(measured: &Measured) -> Vec<Line> {
@@ -78,14 +78,14 @@ fn lines(measured: &Measured) -> Vec<Line> {
     lines.filter(|(_, points)| !points.is_empty()).collect()
 }
 
-/// A logarithmic axis: the powers of ten at its ends, and where they stand.
+/// A logarithmic axis: the powers of ten at its ends, and their positions.
 struct Axis {
     powers: (i32, i32),
     places: (f64, f64),
 }
 
 impl Axis {
-    /// From the power of ten below all values to the one above.
+    /// From the power of ten below all values to the power above them.
     fn around(values: impl Iterator<Item = f64> + Clone, places: (f64, f64)) -> Self {
         let least = values.clone().fold(f64::MAX, f64::min);
         let most = values.fold(1.0, f64::max);
@@ -149,14 +149,14 @@ fn draw_lines(svg: &mut Svg, lines: &[Line]) {
         let end = places[places.len() - 1];
         ends.push((end.1, end, name));
     }
-    // From the top down, each name as low as the one above it leaves room for.
+    // From the top down, each name moves below the name above it.
     ends.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut above = f64::MIN;
     for (y, _, _) in &mut ends {
         above = y.max(above + APART);
         *y = above;
     }
-    // And from the bottom up, if that has gone too far down.
+    // Then from the bottom up, if names have moved too far down.
     let mut below = BOTTOM + APART;
     for (y, _, _) in ends.iter_mut().rev() {
         below = y.min(below - APART);
@@ -217,7 +217,7 @@ fn draw_bars(svg: &mut Svg, bars: &[(&'static str, Shares)]) {
     }
 }
 
-/// Draws a run.
+/// Draws the results of a run.
 pub(crate) fn draw(measured: &Measured) -> String {
     let mut svg = Svg::sheet(WIDTH, HEIGHT);
     draw_lines(&mut svg, &lines(measured));

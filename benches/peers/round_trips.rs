@@ -1,4 +1,4 @@
-//! What a round trip costs that does nothing: on a bare socket, and by the client library.
+//! The cost of a round trip that does nothing, on a bare socket and with the client library.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::{
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const PONG: &[u8] = b"+PONG\r\n";
 
-/// As the other workloads: after a tenth of the time.
+/// The measured time, which begins after a tenth of the span, as in the other workloads.
 fn times(span: Duration) -> [u64; 2] {
     let from = now() + nanos(span / 10);
     [from, from + nanos(span)]
 }
 
-/// On a socket of tokio's: the network, the two kernels, and the wake-up of a task. In µs.
+/// On a tokio socket: the network, the two kernels, and the wake-up of a task. In µs.
 pub(crate) async fn of_a_socket(server: &RedisServer, span: Duration) -> f64 {
     let port = server.port();
     let asking = async move {
@@ -44,14 +44,14 @@ pub(crate) async fn of_a_socket(server: &RedisServer, span: Duration) -> f64 {
             assert_eq!(answer, PONG, "not what PING is answered with");
         }
     };
-    // On a worker thread, where locks are measured.
+    // On a worker thread, where the locks are measured.
     let asked = tokio::spawn(asking).await;
     asked
         .expect("the round trips end")
         .expect("the server answers")
 }
 
-/// By the client library, over a connection that many may share: the same, and the way through its own task. In µs.
+/// With the client library, over a shared connection: the same, and the way through the library's task. In µs.
 pub(crate) async fn of_the_crate(server: &RedisServer, span: Duration) -> f64 {
     let mut connection = connect(&server.url(), Tuning::Ours).await;
     let asking = async move {

@@ -1,4 +1,4 @@
-//! The workloads, each with all who take part in it.
+//! The workloads, each with all its participants.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,33 +28,34 @@ const PROCESSES: &str = "w5";
 const SERVER: &str = "server";
 const FAULTS: &str = "faults";
 
-/// All of them, in their order.
+/// The workloads in order.
 pub(crate) const NAMES: [&str; 7] = [
     ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES, SERVER, FAULTS,
 ];
 
-/// The fourth takes a poller ten seconds: no more rounds than these. Nor of other numbers of tasks than [`WAITERS`].
+/// The fourth workload takes a poller ten seconds, so it has at most this many rounds. The same holds for numbers of
+/// tasks other than [`WAITERS`].
 const CALLER_ROUNDS: usize = 3;
 const OTHER_ROUNDS: usize = 3;
 
-/// More tasks are served by others than ours in the first round only.
+/// With more tasks than these, only this project's locks run after the first round.
 const LARGE: usize = 1_000;
 
 /// How long processes with a JVM warm up together.
 const WARMING_UP: Duration = Duration::from_secs(5);
 
-/// The tasks at one lock.
+/// The name of a row with this many tasks at one lock.
 pub(crate) fn row(name: &str, tasks: usize) -> String {
     format!("{name}, {tasks} tasks")
 }
 
-/// One who takes part.
+/// A participant.
 enum Part<'a> {
     Rust(&'a Peer),
     Jvm(&'a mut Redisson, Kind),
 }
 
-/// What one lock does wrong.
+/// The faults of one lock.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) acquiring: Option<Leak>,
@@ -63,17 +64,17 @@ pub(crate) struct Faults {
     pub(crate) taken: Option<Contest>,
 }
 
-/// All that was measured.
+/// All measurements.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) report: Report,
-    /// What has to be known beside the figures.
+    /// The setting of the figures.
     pub(crate) setting: String,
     pub(crate) sizes: &'static [usize],
     pub(crate) faults: Vec<(&'static str, Faults)>,
 }
 
-/// A server, and all who are compared on it.
+/// A server, and all locks that are compared on it.
 pub(crate) struct Bench {
     server: RedisServer,
     pace: Pace,
@@ -82,7 +83,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Connects all.
+    /// Connects all locks.
     pub(crate) async fn start(server: RedisServer, pace: Pace) -> Self {
         let url = &server.url();
         let mut peers = Vec::new();
@@ -117,7 +118,7 @@ impl Bench {
         &peer.expect("the name of a peer").1
     }
 
-    /// `None` for Redisson if it is left out.
+    /// The participant with this name; `None` for Redisson if it is left out.
     fn part(&mut self, name: &str) -> Option<Part<'_>> {
         let kind = match name {
             REDISSON => Kind::Plain,
@@ -132,7 +133,7 @@ impl Bench {
         peer.map_or(&[], |(_, peer)| peer.plain())
     }
 
-    /// What a group of tasks did and sent, and how many of them were inside at once if all are at one key.
+    /// The results of a group of tasks, what they sent, and the number of overlaps if all are at one key.
     async fn waiters(
         &mut self,
         name: &str,
@@ -156,12 +157,12 @@ impl Bench {
         Some((waiters, before.since(&self.server, plain).await, overlaps))
     }
 
-    /// The parts of a whole run in which tasks do not meet.
+    /// The number of parts of a run in which tasks do not meet.
     fn slices(&self) -> usize {
         self.pace.rounds * SLICES as usize
     }
 
-    /// Runs tasks that do not meet, everybody's once.
+    /// Runs tasks that do not meet, once for each participant.
     async fn alone(&mut self, table: &mut Table, tasks: usize) {
         for name in names::ALONE {
             let seats = own_seats(tasks);
@@ -176,7 +177,7 @@ impl Bench {
         }
     }
 
-    /// W1: one task, its own keys; beside it what a round trip costs that does nothing.
+    /// W1: one task on its own keys, and the cost of a round trip that does nothing.
     async fn one_by_one(&mut self, measured: &mut Measured) {
         let mut table = Table::new("W1", "one task, its own key: time per lock and unlock");
         let mut trips = Table::new("RT", "one task: time per round trip of a PING");
@@ -189,7 +190,7 @@ impl Bench {
             trips.add(names::CRATE, [(Figure::Cycle, library)]);
         }
         measured.report.table(trips);
-        // Known: one command in, one out.
+        // Known in advance: one command for the lock, and one for the unlock.
         for name in [SHA, SET, OURS, OURS_BACKGROUND] {
             let sent = table.median(name, Figure::Sent);
             assert!(
@@ -210,7 +211,7 @@ impl Bench {
         measured.report.table(table);
     }
 
-    /// W3: all at one key.
+    /// W3: all tasks at one key.
     async fn one_key(&mut self, measured: &mut Measured) {
         let mut table = Table::new("W3", "all tasks at ONE key, empty body");
         for round in 0..self.pace.rounds {
@@ -319,7 +320,7 @@ impl Bench {
             let holding = faults::while_holding(&self.server, self.peer(name)).await;
             assert!(acquiring.dropped > 0, "nobody was dropped while acquiring");
             match name {
-                // Known: ours leaves nothing, and by hand nothing is cleaned up.
+                // Known in advance: this project's lock leaves nothing, and a hand-written lock cleans nothing up.
                 OURS => assert_eq!((acquiring.left, holding.left), (0, 0), "ours leaves keys"),
                 SHA => assert_eq!(holding.left, holding.dropped, "keys are counted wrong"),
                 _ => {}
@@ -336,7 +337,7 @@ impl Bench {
                 measured.faults_of(name).acquiring = Some(leak);
             }
         }
-        // Nobody is in the others' way: all wait for time to pass.
+        // The contests run concurrently, because all of them wait for time to pass.
         let contests = names::OUTLASTING.map(|name| {
             let (peer, renew) = match name {
                 OURS_RENEWED => (self.peer(OURS), true),
@@ -354,7 +355,7 @@ impl Bench {
         }
     }
 
-    /// What has to be known beside the figures.
+    /// The setting of the figures.
     fn setting(&self) -> String {
         let Pace { rounds, span, .. } = self.pace;
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
@@ -373,7 +374,7 @@ impl Bench {
         self.pace.rounds.min(CALLER_ROUNDS)
     }
 
-    /// Measures what is wanted.
+    /// Measures the selected workloads.
     pub(crate) async fn measure(&mut self, wants: impl Fn(&str) -> bool) -> Measured {
         let mut measured = Measured {
             report: Report::new(self.pace),

@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The command line.
 
 use std::{fmt::Display, str::FromStr};
 
@@ -14,11 +14,11 @@ usage: flash_sale [--stock N] [--buyers N] [--unguarded] [--redis URL [--process
   --kill-one       kills one worker (SIGKILL) while it is inside the lock
   --keep           leaves the sale's data on the server";
 
-/// One sale, as asked for.
+/// The parameters of a sale.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sale {
     pub(crate) stock: u64,
-    /// In each process.
+    /// The number of buyers in each process.
     pub(crate) buyers: u64,
     pub(crate) guarded: bool,
     pub(crate) place: Place,
@@ -30,12 +30,12 @@ impl Sale {
     }
 }
 
-/// Where stock and locks are.
+/// The place of the stock and the locks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In this process.
     Memory,
-    /// On a server, with the buyers in processes of their own.
+    /// On a server, with the buyers in separate processes.
     Redis {
         url: String,
         processes: u64,
@@ -44,7 +44,7 @@ pub(crate) enum Place {
     },
 }
 
-/// What a process is here for.
+/// The role of this process.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Help,
@@ -52,7 +52,7 @@ pub(crate) enum Role {
     Worker(Worker),
 }
 
-/// What a worker process is told by the one that started it.
+/// The parameters of a worker process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Worker {
     pub(crate) number: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Worker {
     pub(crate) guarded: bool,
     pub(crate) url: String,
     pub(crate) sale: String,
-    /// The worker that is to be killed inside the lock.
+    /// Whether this worker is to be killed inside the lock.
     pub(crate) victim: bool,
 }
 
@@ -83,7 +83,7 @@ impl Worker {
     }
 }
 
-/// Reads a command line; the error says what is wrong with it.
+/// Parses a command line. The error describes the mistake.
 pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     let mut args = args;
     let (mut stock, mut buyers, mut processes, mut worker) = (None, None, None, None);

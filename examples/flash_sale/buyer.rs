@@ -16,7 +16,7 @@ use crate::store::{Receipt, Store, StoreError};
 pub(crate) enum Purchase {
     Sold {
         item: u64,
-        /// The token of the hold; none without the lock.
+        /// The token of the hold; `None` without the lock.
         token: Option<u64>,
         waited: Duration,
     },
@@ -28,7 +28,7 @@ pub(crate) enum Purchase {
     },
 }
 
-/// Reads the stock and writes one less: right only for one buyer at a time.
+/// Reads the stock and writes one less, which is only correct for one buyer at a time.
 async fn buy<S: Store>(
     store: &S,
     buyer: String,
@@ -49,7 +49,8 @@ async fn buy<S: Store>(
     })
 }
 
-/// The lease is short, so that a killed buyer holds the sale up for 2 s at most; renewed, so that a slow one keeps it.
+/// The lease is short, so that a killed buyer delays the sale by at most 2 s, and renewed, so that a slow buyer keeps
+/// it.
 #[distributed_lock(key = "flash-sale:<sale>", wait = "60s", lease = "2s", renew = true, guard = hold)]
 async fn buy_guarded<S: Store>(
     sale: &str,
@@ -60,12 +61,12 @@ async fn buy_guarded<S: Store>(
     buy(store, buyer, asked, Some(hold.token())).await
 }
 
-/// The key that [`buy_guarded`] locks. A sale's name is hexadecimal, so nothing in it is escaped.
+/// The key that [`buy_guarded`] locks. The name of a sale is hexadecimal, so nothing in it is escaped.
 pub(crate) fn lock_key(sale: &str) -> String {
     format!("flash-sale:{sale}")
 }
 
-/// Lets `buyers` buy at once, one item each, and tells `report` how each purchase ended.
+/// Lets `buyers` buy one item each at the same time, and passes the result of each purchase to `report`.
 pub(crate) async fn rush<S: Store>(
     sale: &str,
     store: S,
@@ -97,7 +98,7 @@ pub(crate) async fn rush<S: Store>(
     }
 }
 
-/// Why a purchase failed.
+/// The reason why a purchase failed.
 #[derive(Debug)]
 enum SaleError {
     Lock(LockError),

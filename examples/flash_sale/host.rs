@@ -1,4 +1,4 @@
-//! The process that starts the workers, follows them, and has the result audited after all of them have ended.
+//! The process that starts the workers, follows them, and audits the result after all of them have ended.
 
 use std::{
     process::Stdio,
@@ -25,10 +25,10 @@ use crate::{
     worker::FATAL_PURCHASE,
 };
 
-/// What a crash may cost on top of the rest of the lease.
+/// The time that a crash may cost in addition to the rest of the lease.
 const CRASH_MARGIN: Duration = Duration::from_millis(250);
 
-/// Holds a sale on a server; says whether it was exact.
+/// Runs a sale on a server. Returns whether it was exact.
 pub(crate) async fn host(sale: &Sale) -> Result<bool, Failure> {
     let Place::Redis {
         url,
@@ -102,14 +102,14 @@ pub(crate) async fn host(sale: &Sale) -> Result<bool, Failure> {
     floor.close(url, &name, *keep).await
 }
 
-/// What comes from a worker.
+/// A line from a worker, or its end.
 enum Word {
     Said(Message),
     Garbled(String),
     Ended,
 }
 
-/// Starts this program as a worker, and passes on what it says.
+/// Starts this program as a worker, and forwards its messages.
 fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<Child, Failure> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(worker.to_args())
@@ -123,7 +123,7 @@ fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<C
         let mut output = BufReader::new(output).lines();
         while let Ok(Some(line)) = output.next_line().await {
             let word = line.parse().map_or_else(Word::Garbled, Word::Said);
-            // Nobody listens only if the host has failed.
+            // The receiver is gone only if the host has failed.
             let _ = lines.send((number, word));
         }
         let _ = lines.send((number, Word::Ended));
@@ -131,31 +131,31 @@ fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<C
     Ok(child)
 }
 
-/// The word for which workers wait.
+/// Sends the line for which workers wait.
 async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
     for worker in workers {
-        // Kept open: a worker ends when its stdin does.
+        // Stays open, because a worker ends when its stdin does.
         let stdin = worker.stdin.as_mut().ok_or("a worker has no stdin")?;
         stdin.write_all(b"go\n").await?;
     }
     Ok(())
 }
 
-/// The time in which nothing is sold because a worker died.
+/// The time without sales because a worker died.
 struct Gap {
     since: Instant,
-    /// Known once the worker is gone: sales under a higher token came after it, this much of the lease was left.
+    /// Set once the worker has ended: its last token, above which sales came later, and the rest of its lease.
     allowed: Option<(u64, Duration)>,
 }
 
-/// The sales floor: all workers while the sale runs.
+/// All workers, while the sale runs.
 struct Floor {
     report: Report,
     workers: Vec<Child>,
     lock: Lock,
     guarded: bool,
     kill_one: bool,
-    /// How many wait when everybody does whom the victim left to.
+    /// The number of waiters when all remaining buyers are queued.
     queued_at_kill: usize,
     gap: Option<Gap>,
     killed: bool,
@@ -164,14 +164,14 @@ struct Floor {
 }
 
 impl Floor {
-    /// Lets the buyers in, those of the victim first: the others come when it is inside.
+    /// Lets the buyers in, those of the victim first; the others come when it is inside.
     async fn open(&mut self) -> Result<(), Failure> {
         self.report.reopen();
         let last = if self.kill_one { 1 } else { self.workers.len() };
         open_doors(&mut self.workers[..last]).await
     }
 
-    /// Kills the victim, which holds the lock, once everybody else is queued behind it.
+    /// Kills the victim, which holds the lock, once all others are queued behind it.
     async fn kill(&mut self) -> Result<(), Failure> {
         let Some((victim, others)) = self.workers.split_first_mut() else {
             return Err("no worker to kill".into());
@@ -218,7 +218,7 @@ impl Floor {
         Ok(())
     }
 
-    /// A worker has ended: rightly, or it was killed.
+    /// Handles the end of a worker, which is correct if it is finished or was killed.
     async fn ended(&mut self, number: u64) -> Result<(), Failure> {
         let status = self.worker(number)?.wait().await?;
         if status.success() {
@@ -235,7 +235,7 @@ impl Floor {
             return Ok(());
         }
         let since = self.gap.take().map_or_else(Instant::now, |gap| gap.since);
-        // Time passes until the server answers: what was left at the kill is at least this.
+        // Time passes until the server answers, so the rest of the lease at the kill is at least this long.
         let passed = since.elapsed();
         let holder = self.lock.status().await?.holder;
         let token = holder.as_ref().and_then(|holder| holder.token);
@@ -248,7 +248,7 @@ impl Floor {
         Ok(())
     }
 
-    /// A sale under `token`: the end of a gap, if it came after the crash.
+    /// Records a sale under `token`, which ends a gap if it came after the crash.
     fn measure(&mut self, token: u64) {
         let Some(Gap {
             since,
@@ -258,7 +258,7 @@ impl Floor {
             return;
         };
         if token <= dead {
-            return; // sold before, told now
+            return; // an earlier sale, reported late
         }
         self.gap = None;
         let gap = since.elapsed();
@@ -275,7 +275,7 @@ impl Floor {
         }
     }
 
-    /// All workers have ended: reads the result with a connection of its own.
+    /// Called when all workers have ended: reads the result over a new connection.
     async fn close(mut self, url: &str, name: &str, keep: bool) -> Result<bool, Failure> {
         if self.kill_one && !self.killed {
             self.report
@@ -289,7 +289,7 @@ impl Floor {
                 self.report.say(&nobody);
             }
         }
-        // One that was killed at the very end leaves a lease to run out.
+        // A worker that was killed at the very end leaves a lease that has to run out.
         while self.killed
             && let Some(holder) = self.lock.status().await?.holder
         {

@@ -1,5 +1,5 @@
-//! A flash sale: many buyers, few items, and an inventory that is read, then written. Under the lock each item is sold
-//! once; `--unguarded` runs the same purchases without it.
+//! A flash sale: many buyers, few items, and an inventory that is first read and then written. Under the lock each item
+//! is sold once; `--unguarded` runs the same purchases without the lock.
 //!
 //! ```text
 //! cargo run --release --example flash_sale
@@ -8,7 +8,7 @@
 //! cargo run --release --example flash_sale -- --processes 4 --redis redis://127.0.0.1/ --kill-one
 //! ```
 //!
-//! Exits with 0 only if the sale was exact, and with 2 if it does not understand its arguments.
+//! Exits with 0 only if the sale was exact, and with 2 if the arguments are wrong.
 
 mod args;
 mod buyer;
@@ -28,7 +28,7 @@ use crate::{
     store::MemoryStore,
 };
 
-/// What ends the program early.
+/// An error that ends the program.
 type Failure = Box<dyn Error + Send + Sync>;
 
 #[tokio::main]
@@ -58,7 +58,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Holds a sale in this process; says whether it was exact.
+/// Runs a sale in this process. Returns whether it was exact.
 async fn sell_here(sale: &Sale) -> Result<bool, Failure> {
     println!(
         "flash sale  {} items, {} buyers in this process, {}",

@@ -1,4 +1,4 @@
-//! What a worker process tells the one that started it: a line each.
+//! Messages of a worker process to the host, one on each line.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -6,13 +6,13 @@ use crate::buyer::Purchase;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// Connected: the sale may begin.
+    /// Connected; the sale may begin.
     Ready,
-    /// The victim is inside the lock, and waits for its end.
+    /// The victim is inside the lock and waits for its end.
     Inside,
-    /// A buyer is done.
+    /// A buyer has finished.
     Purchase(Purchase),
-    /// All buyers are done: what the lock client did for them.
+    /// All buyers have finished; the counts of the lock client.
     Done { acquired: u64, commands: u64 },
 }
 

@@ -1,4 +1,4 @@
-//! What the host of a sale prints, and the verdict.
+//! The output of the host of a sale, and the verdict.
 
 use std::{
     collections::HashSet,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::{buyer::Purchase, store::Receipt};
 
-/// Follows a sale from its opening on.
+/// The record of a sale since its opening.
 #[derive(Debug)]
 pub(crate) struct Report {
     stock: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Report {
     sold: u64,
     newest_token: u64,
     waits: Vec<Duration>,
-    /// What went wrong so far, buyers that could not buy included.
+    /// All failures so far, including buyers that could not buy.
     failures: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ impl Report {
         }
     }
 
-    /// Resets the clock: the buyers are let in now.
+    /// Resets the clock when the buyers are let in.
     pub(crate) fn reopen(&mut self) {
         *self = Self::open(self.stock);
     }
@@ -48,7 +48,7 @@ impl Report {
         self.failures.push(why);
     }
 
-    /// The highest token that a sale was made under.
+    /// The highest token of a sale.
     pub(crate) fn newest_token(&self) -> u64 {
         self.newest_token
     }
@@ -69,7 +69,7 @@ impl Report {
         }
     }
 
-    /// Prints how fast it was.
+    /// Prints the throughput.
     pub(crate) fn print_throughput(&self) {
         let seconds = self.last_sale.as_secs_f64().max(f64::EPSILON);
         println!(
@@ -98,13 +98,13 @@ impl Report {
         );
     }
 
-    /// Prints what the lock clients sent.
+    /// Prints the number of commands that the lock clients sent.
     pub(crate) fn print_commands(&self, commands: u64, acquired: u64) {
         let each = commands as f64 / acquired.max(1) as f64;
         println!("locks       {commands} commands for {acquired} acquisitions ({each:.2} each)");
     }
 
-    /// Judges what is on the shelf and in the receipts. Exact: each item was sold once, and nothing else.
+    /// Judges the remaining stock and the receipts. A sale is exact if each item was sold once, and nothing else.
     pub(crate) fn judge(self, left: u64, receipts: &[Receipt]) -> bool {
         let sold = receipts.len() as u64;
         let items: HashSet<u64> = receipts.iter().map(|receipt| receipt.item).collect();

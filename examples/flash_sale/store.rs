@@ -1,4 +1,4 @@
-//! The inventory: a number and a list, read and written by whoever asks. It protects nothing by itself.
+//! The inventory: a number and a list without any protection of their own.
 
 use std::{
     fmt,
@@ -13,7 +13,7 @@ use lock_runtime::redis::{
     aio::MultiplexedConnection, pipe,
 };
 
-/// Proof that a buyer got an item.
+/// The proof that a buyer got an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Receipt {
     pub(crate) item: u64,
@@ -41,15 +41,15 @@ impl FromStr for Receipt {
     }
 }
 
-/// What the store says about itself when it cannot serve.
+/// The error of a store.
 pub(crate) type StoreError = RedisError;
 
-/// An inventory that is reached over a network, or might be.
+/// An inventory that may be reached over a network.
 pub(crate) trait Store: Send + Sync + 'static {
-    /// How many items are left.
+    /// The number of remaining items.
     fn stock(&self) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Writes what is left after a sale, with its receipt: both or none, for a buyer may die at any point.
+    /// Writes the remaining stock and the receipt of a sale, both or neither, because a buyer may die at any point.
     fn sell(
         &self,
         left: u64,
@@ -57,7 +57,7 @@ pub(crate) trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// The inventory in this process.
+/// An inventory in this process.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MemoryStore {
     shelf: Arc<Mutex<(u64, Vec<Receipt>)>>,
@@ -70,7 +70,7 @@ impl MemoryStore {
         }
     }
 
-    /// Stock and receipts as they are now.
+    /// The current stock and receipts.
     pub(crate) fn audit(&self) -> (u64, Vec<Receipt>) {
         self.shelf().clone()
     }
@@ -81,7 +81,7 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    // Each answer reaches its caller through the scheduler, as one from a server would.
+    // Each answer reaches its caller through the scheduler, like one from a server.
     async fn stock(&self) -> Result<u64, StoreError> {
         let stock = self.shelf().0;
         tokio::task::yield_now().await;
@@ -99,7 +99,7 @@ impl Store for MemoryStore {
     }
 }
 
-/// The inventory on a Redis server, under the sale's own prefix.
+/// An inventory on a Redis server, under the sale's own prefix.
 #[derive(Debug, Clone)]
 pub(crate) struct RedisStore {
     connection: MultiplexedConnection,
@@ -107,11 +107,11 @@ pub(crate) struct RedisStore {
     receipts: String,
 }
 
-/// The store is not what is shown here: a slow server may take its time.
+/// The example is not about the store, so a slow server gets enough time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl RedisStore {
-    /// Opens a connection of its own to the data of `sale`.
+    /// Opens a new connection to the data of `sale`.
     pub(crate) async fn open(url: &str, sale: &str) -> Result<Self, StoreError> {
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
         let connection = Client::open(url)?
@@ -128,7 +128,7 @@ impl RedisStore {
         self.connection.clone().set(&self.stock, stock).await
     }
 
-    /// Stock and receipts as they are now.
+    /// The current stock and receipts.
     pub(crate) async fn audit(&self) -> Result<(u64, Vec<Receipt>), StoreError> {
         let receipts: Vec<String> = self
             .connection
@@ -142,7 +142,7 @@ impl RedisStore {
         Ok((self.stock().await?, receipts))
     }
 
-    /// Names of the server's keys that are part of a lock: all with the sale's name in them but its data, and the fence.
+    /// The server's keys that belong to locks: all keys with the sale's name except its data, and the fence.
     pub(crate) async fn lock_keys(&self, sale: &str) -> Result<Vec<String>, StoreError> {
         let mut found = Vec::new();
         for pattern in [format!("*{sale}*"), "*:fence".into()] {
@@ -166,7 +166,7 @@ impl RedisStore {
     }
 }
 
-/// What the keys of a sale's data begin with.
+/// The prefix of the keys of a sale's data.
 pub(crate) fn data_prefix(sale: &str) -> String {
     format!("flash_sale:{sale}:")
 }

@@ -1,4 +1,4 @@
-//! A worker process: some of the buyers, told by a line on stdin to begin.
+//! A worker process with some of the buyers, which begin when a line arrives on stdin.
 
 use std::{
     future::pending,
@@ -62,20 +62,21 @@ pub(crate) async fn work(worker: Worker) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A line to the host. Without a host there is nothing to work for.
+/// Writes a line to the host. Without a host there is nothing to work for.
 fn tell(message: &Message) {
     if writeln!(io::stdout(), "{message}").is_err() {
         process::exit(1);
     }
 }
 
-/// Resolves at the host's word; ends the process if the host is gone, for a worker must not outlive it inside the lock.
+/// Resolves when the host sends a line. Ends the process if the host is gone, because a worker must not outlive the
+/// host inside the lock.
 fn opening() -> oneshot::Receiver<()> {
     let (open, opened) = oneshot::channel();
     thread::spawn(move || {
         let mut lines = io::stdin().lock().lines();
         if let Some(Ok(_)) = lines.next() {
-            // Nobody listens only if the work has failed.
+            // The receiver is gone only if the work has failed.
             let _ = open.send(());
             lines.next();
         }
@@ -84,7 +85,7 @@ fn opening() -> oneshot::Receiver<()> {
     opened
 }
 
-/// A store that does not answer at one point, so that its reader is killed while it is inside the lock.
+/// A store that stops answering at one point, so that its reader is killed while it is inside the lock.
 struct Fatal<S> {
     store: S,
     purchases: AtomicU64,

@@ -1,4 +1,4 @@
-//! What the rows share.
+//! Helpers that the rows share.
 
 use std::{
     process::Command,
@@ -25,7 +25,7 @@ pub(crate) async fn client(url: &str) -> LockClient {
         .connect()
         .await
         .expect("the test server can be reached");
-    // Connected from this runtime, too.
+    // Connects from this runtime, too.
     let warm = format!("warm:{}", Uuid::new_v4());
     client
         .lock(warm)
@@ -35,12 +35,12 @@ pub(crate) async fn client(url: &str) -> LockClient {
     client
 }
 
-/// Waits until so many wait for `k`.
+/// Waits until this many callers wait for `k`.
 pub(crate) async fn until_waiting(client: &LockClient, waiters: usize) {
     until(async || client.lock("k").status().await.unwrap().waiters == waiters).await;
 }
 
-/// A caller that waits, and tells when it was granted.
+/// A caller that waits for the lock and returns when it was granted.
 pub(crate) fn entering(lock: Lock) -> JoinHandle<(Instant, LockGuard)> {
     tokio::spawn(async move {
         let guard = lock.acquire().await.unwrap();
@@ -61,7 +61,7 @@ pub(crate) fn token_of(grant: &str) -> u64 {
     grant.split('|').next().unwrap().parse().unwrap()
 }
 
-/// A worker process that does one thing with `k` and says so.
+/// A worker process that does one task with `k` and reports on it.
 pub(crate) fn worker(server: &RedisServer, task: &str, lease_ms: u64) -> Worker {
     worker_at(&server.url(), task, lease_ms)
 }
@@ -70,7 +70,7 @@ pub(crate) fn worker_at(url: &str, task: &str, lease_ms: u64) -> Worker {
     Worker::start(worker_command(url, task, lease_ms))
 }
 
-/// What starts such a process.
+/// The command that starts such a process.
 pub(crate) fn worker_command(url: &str, task: &str, lease_ms: u64) -> Command {
     process::of_this_test(
         "holder::processes::worker_process",

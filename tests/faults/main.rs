@@ -1,6 +1,6 @@
-//! Rows of the fault matrix, against real servers and, where a row says kill or stop, real processes.
+//! Rows of the fault matrix, against real servers. Rows that say killed or stopped use real processes.
 //!
-//! ε is what a loaded machine may add to a time that is promised.
+//! ε is the time that a loaded machine may add to a promised time.
 
 mod cohort;
 mod fixture;

@@ -1,4 +1,4 @@
-//! Callers that queue one after the other, and come in when it is their turn.
+//! Callers that queue one after the other and enter when it is their turn.
 
 use std::{future::Future, time::Instant};
 
@@ -16,13 +16,13 @@ use tokio::{
 
 use crate::fixture::{NAME, QUEUE, SECOND, until};
 
-/// Who came in.
+/// A caller that entered.
 #[derive(Debug)]
 pub(crate) struct Entered {
     pub(crate) caller: usize,
     pub(crate) at: Instant,
     pub(crate) guard: LockGuard,
-    /// None from when the lock is taken away on: another one may be inside before this one is told.
+    /// None once the lock is taken away: another caller may be inside before this one is told.
     inside: Option<Inside>,
 }
 
@@ -36,29 +36,29 @@ impl Entered {
         self.guard.release().await;
     }
 
-    /// From now on nobody promises that it is alone.
+    /// From now on this caller may not be alone.
     pub(crate) fn loses(&mut self) {
         self.inside = None;
     }
 
-    /// Is gone without a word.
+    /// Leaves by dropping the guard, without awaiting its release.
     pub(crate) fn vanish(self) {
         drop(self.inside);
         drop(self.guard);
     }
 }
 
-/// What became of a caller.
+/// The number of a caller, and how its call ended.
 type Outcome = (usize, Result<Entered, LockError>);
 
-/// Numbered in the order in which they queue, whatever their clients.
+/// Callers, numbered in the order in which they queue, whatever their clients.
 pub(crate) struct Waiters {
     redis: MultiplexedConnection,
     history: History,
     callers: Vec<JoinHandle<()>>,
     sender: UnboundedSender<Outcome>,
     outcomes: UnboundedReceiver<Outcome>,
-    /// How many have come in.
+    /// The number of callers that have entered.
     holds: usize,
 }
 
@@ -75,7 +75,7 @@ impl Waiters {
         }
     }
 
-    /// How many stand in the queue on the server.
+    /// The number of waiters in the server's queue.
     pub(crate) async fn queued(&mut self) -> usize {
         ask(&mut self.redis, redis::cmd("ZCARD").arg(QUEUE)).await
     }
@@ -86,7 +86,7 @@ impl Waiters {
             .await;
     }
 
-    /// The next caller asks for this lock, and stands in the queue when this returns.
+    /// Starts the next caller, and returns when it is in the queue.
     pub(crate) async fn queue(&mut self, lock: Lock) {
         let before = self.queued().await;
         let caller = self.call(lock);
@@ -94,14 +94,14 @@ impl Waiters {
         self.until_queued(before + 1).await;
     }
 
-    /// As many callers, one after the other.
+    /// Starts this many callers, one after the other.
     pub(crate) async fn queue_many(&mut self, many: usize, lock: &Lock) {
         for _ in 0..many {
             self.queue(lock.clone()).await;
         }
     }
 
-    /// The same for one that lives on another runtime.
+    /// Starts the next caller on another runtime.
     pub(crate) async fn queue_on(&mut self, runtime: &tokio::runtime::Handle, lock: Lock) {
         let before = self.queued().await;
         let caller = self.call(lock);
@@ -133,7 +133,7 @@ impl Waiters {
         }
     }
 
-    /// The caller is dropped where it stands.
+    /// Drops a caller where it is.
     pub(crate) async fn cancel(&mut self, caller: usize) {
         let number = u64::try_from(caller).unwrap();
         self.history.gave_up("k", number);
@@ -141,7 +141,7 @@ impl Waiters {
         let _ = (&mut self.callers[caller]).await;
     }
 
-    /// What becomes of the next caller of whom something becomes.
+    /// The next outcome of any caller.
     async fn outcome(&mut self) -> Outcome {
         let outcome = timeout(20 * SECOND, self.outcomes.recv()).await;
         outcome
@@ -149,25 +149,25 @@ impl Waiters {
             .expect("the waiters lives")
     }
 
-    /// Who comes in next.
+    /// The next caller that enters.
     pub(crate) async fn next(&mut self) -> Entered {
         let (caller, outcome) = self.outcome().await;
         self.holds += 1;
         outcome.unwrap_or_else(|error| panic!("caller {caller}: {error}"))
     }
 
-    /// Who does not come in, and why.
+    /// The next caller that is refused, and its error.
     pub(crate) async fn refused(&mut self) -> (usize, LockError) {
         let (caller, outcome) = self.outcome().await;
         (caller, outcome.expect_err("nobody comes in"))
     }
 
-    /// Whether nobody has come in that was not asked for.
+    /// Whether no outcome is left that the test has not asked for.
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.outcomes.is_empty()
     }
 
-    /// These come in, in this order, each after the one before has left.
+    /// Asserts that these callers enter in this order, each after the one before has left.
     pub(crate) async fn pass(&mut self, callers: impl IntoIterator<Item = usize>) {
         for caller in callers {
             let entered = self.next().await;
@@ -176,7 +176,7 @@ impl Waiters {
         }
     }
 
-    /// One at a time, with tokens that rose, where somebody came in out of turn for a reason.
+    /// Asserts exclusion and rising tokens, but no order: a caller entered out of turn for a reason.
     pub(crate) fn assert_exclusive(&self) {
         let report = self.history.check();
         assert!(
@@ -186,7 +186,7 @@ impl Waiters {
         assert_eq!(report.holds, self.holds);
     }
 
-    /// One at a time, with tokens that rose, in the order in which they queued.
+    /// Asserts exclusion, rising tokens, and the order of queueing.
     pub(crate) fn assert_clean(&self) {
         self.history.check().assert_clean(self.holds);
     }
@@ -217,7 +217,7 @@ impl Stored {
     }
 }
 
-/// Waits until the server has given `k` to so many at once, and returns that grant.
+/// Waits until the server has given `k` to this many members at once, and returns that grant.
 pub(crate) async fn until_cohort(server: &RedisServer, members: usize) -> Stored {
     let mut found = None;
     until(async || {
@@ -230,7 +230,7 @@ pub(crate) async fn until_cohort(server: &RedisServer, members: usize) -> Stored
     found.expect("it was found")
 }
 
-/// What is left of the grant of `k`, if it is held.
+/// The time left of the grant of `k`, if it is held.
 pub(crate) async fn time_to_live(redis: &mut MultiplexedConnection) -> Option<std::time::Duration> {
     let left: i64 = ask(redis, redis::cmd("PTTL").arg(NAME)).await;
     u64::try_from(left)
@@ -238,7 +238,7 @@ pub(crate) async fn time_to_live(redis: &mut MultiplexedConnection) -> Option<st
         .map(std::time::Duration::from_millis)
 }
 
-/// A holder that everybody waits for; each queues behind it.
+/// A holder that all other callers queue behind.
 pub(crate) async fn holder(client: &LockClient) -> LockGuard {
     let lock = client.lock("k").lease(60 * SECOND);
     lock.acquire().await.expect("the key is free")

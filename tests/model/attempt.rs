@@ -1,4 +1,4 @@
-//! An acquisition, from its first request to its grant or its leaving. The engine's [`AttemptState`] decides; this file
+//! An acquisition from its first request to its grant or its end. The engine's [`AttemptState`] decides, and this file
 //! drives it as `attempt/mod.rs` and `cleanup.rs` of the runtime do.
 //!
 //! [`AttemptState`]: crate::attempt_state::AttemptState
@@ -36,7 +36,7 @@ pub(crate) fn queued_grant(token: Token, until: Moment, validity: Duration) -> G
 }
 
 impl Protocol {
-    /// A call begins.
+    /// Begins a call.
     pub(crate) fn begin(&self, state: &mut State, id: CallerId) {
         let now = state.now;
         let wait = self.scenario.terms.wait(id).max(PATIENCE);
@@ -69,11 +69,11 @@ impl Protocol {
         self.send_acquire(state, id);
     }
 
-    /// Tells the acquisition what has happened, and does what it says.
+    /// Reports an event to the acquisition and carries out its next step.
     pub(crate) fn on(&self, state: &mut State, id: CallerId, event: Event) {
         match state.caller(id).attempt.0.on(event) {
             Step::Ask => self.ask_alone(state, id),
-            // With the next connection.
+            // The next connection carries it.
             Step::AskLater => state.caller(id).phase = Phase::Asking,
             Step::AwaitTurn => {
                 state.caller(id).phase = Phase::Queued;
@@ -88,7 +88,7 @@ impl Protocol {
         }
     }
 
-    /// Tells a caller of its turn. One that is polled whenever it is woken takes it at once.
+    /// Tells a caller of its turn. A caller that is polled whenever it is woken takes the turn at once.
     pub(crate) fn tell(&self, state: &mut State, id: CallerId, token: Token) {
         let caller = state.caller(id);
         caller.told = Some(token);
@@ -106,12 +106,12 @@ impl Protocol {
         }
     }
 
-    /// No request of the session for this caller is under way.
+    /// Whether no request of the session for this caller is under way.
     fn is_gate_open(&self, caller: &Caller) -> bool {
         !caller.resending || self.is(Broken::EntersBesideItsRequest)
     }
 
-    /// Whether polling a slow caller changes anything.
+    /// Whether polling a slow caller would change anything.
     pub(crate) fn may_poll(&self, state: &State, id: CallerId) -> bool {
         let caller = &state.callers[usize::from(id)];
         let renewing = || {
@@ -132,7 +132,7 @@ impl Protocol {
         }
     }
 
-    /// The caller's future is polled.
+    /// Polls the caller's future.
     pub(crate) fn poll(&self, state: &mut State, id: CallerId) {
         let is_gate_open = self.is_gate_open(state.caller(id));
         let caller = state.caller(id);
@@ -153,7 +153,7 @@ impl Protocol {
                 token,
                 answer: Some(until),
             } => {
-                // As it was: nobody asks the cohort.
+                // The former behaviour: the cohort is not asked.
                 caller.phase = Phase::Queued;
                 let validity = until.since(self.clock_of(state, id));
                 let grant = queued_grant(token, until, validity);
@@ -163,7 +163,7 @@ impl Protocol {
         }
     }
 
-    /// Asks the cohort to let it in; nothing lies between its answer and the step.
+    /// Asks the cohort to let the caller in. Nothing happens between the cohort's answer and the step.
     fn take_turn(&self, state: &mut State, id: CallerId, token: Token) {
         let process = self.process_of(id);
         let now = self.moment(state, process);
@@ -194,7 +194,7 @@ impl Protocol {
         self.on(state, id, event);
     }
 
-    /// Lets the engine renew the grant of an offer.
+    /// Asks the engine to renew the grant of an offer.
     fn confirm_offer(&self, state: &mut State, id: CallerId, token: Token) {
         let process = self.process_of(id);
         let terms = &self.scenario.terms;
@@ -211,8 +211,8 @@ impl Protocol {
         }
     }
 
-    /// An acquisition that has missed its turn goes on as another owner, with the place that it had: nothing that is under
-    /// way for the one before lets it in.
+    /// Continues an acquisition that has missed its turn as another owner, with its old place. Nothing that is under
+    /// way for the old owner lets it in.
     fn start_over(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id).clone();
         let next = self.scenario.terms.next_owner(id);
@@ -230,7 +230,7 @@ impl Protocol {
                 other.joined = caller.joined;
                 self.ask(state, next);
             }
-            // No grant has this owner: it may as well go on itself.
+            // No grant names this owner, so the caller may go on under it.
             None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
                 state.caller(id).attempt = attempt;
                 self.ask(state, id);
@@ -239,7 +239,7 @@ impl Protocol {
         }
     }
 
-    /// An owner ends: what it may have is given back in the background.
+    /// Ends an owner. Its possible grant is given back in the background.
     fn give_up(&self, state: &mut State, id: CallerId, end: End) {
         let caller = state.caller(id);
         let revoked = caller.phase == Phase::Revoked;
@@ -247,7 +247,7 @@ impl Protocol {
         caller.phase = Phase::Ended(end);
         caller.told = None;
         if revoked {
-            return; // the engine has done so
+            return; // the engine has given it back
         }
         if offer.is_some() && caller.resending {
             caller.behind = Some(Behind::Gate(offer));
@@ -256,7 +256,7 @@ impl Protocol {
         }
     }
 
-    /// Gives back a turn that nobody takes, and what a request has got since.
+    /// Gives back an untaken turn, and a grant that a request has brought since.
     fn give_back(&self, state: &mut State, id: CallerId, offer: Option<Token>) {
         if let Some(token) = offer
             && let Passed::Ended(first) = self.pass(state, id, token)
@@ -268,7 +268,7 @@ impl Protocol {
         }
     }
 
-    /// Whether it has had a place, which only a batch can tell the server.
+    /// Whether the caller has had a place, which only a batch can tell the server.
     pub(crate) fn comes_back(&self, state: &State, id: CallerId) -> bool {
         state.callers[usize::from(id)].place.is_some() && !self.is(Broken::HeadBeforeWhoComesBack)
     }
@@ -297,9 +297,9 @@ impl Protocol {
         acquired: Acquired,
     ) {
         if state.caller(id).phase != Phase::Asking {
-            return; // nobody awaits it any more
+            return; // nobody awaits it
         }
-        let late = acquired == Acquired::Late; // noticed where the replies are read
+        let late = acquired == Acquired::Late; // noticed when the replies are read
         if self.scenario.terms.is_slow(id) && !late {
             state.caller(id).phase = Phase::Answered {
                 reply: acquired,
@@ -310,7 +310,7 @@ impl Protocol {
         }
     }
 
-    /// The caller's future reads the reply to its request.
+    /// Reads the reply to the caller's request.
     pub(crate) fn read(&self, state: &mut State, id: CallerId, sent: Stamp, acquired: Acquired) {
         let process = self.process_of(id);
         let event = match acquired {
@@ -327,7 +327,7 @@ impl Protocol {
                 Event::Granted(self.described(state, process, sent, found).sole())
             }
             Acquired::Held(found) => {
-                // It waits from here on: where the grant's local deadline has passed, it queues again.
+                // The caller now waits: if the local deadline of the grant has passed, it queues again.
                 self.on(state, id, Event::Queued);
                 let grant = self.described(state, process, sent, found);
                 return self.take_up(state, process, &grant, By::Resend);
@@ -345,7 +345,7 @@ impl Protocol {
         self.on(state, id, event);
     }
 
-    /// Whether a slow caller has left a reply unread, or its request unanswered, for a claim.
+    /// Whether a slow caller has left a reply unread, or its request unanswered, for the length of a claim.
     pub(crate) fn is_unread(&self, state: &State, id: CallerId) -> bool {
         let caller = &state.callers[usize::from(id)];
         let unread = matches!(caller.phase, Phase::Asking | Phase::Answered { .. });
@@ -358,7 +358,8 @@ impl Protocol {
             && state.now >= caller.asked + self.scenario.terms.claim
     }
 
-    /// The engine gives up what the reply may have granted: one step against the caller's reading of it.
+    /// The engine gives up the grant that a reply may contain. This is a single step, before or after the caller reads
+    /// the reply.
     pub(crate) fn revoke(&self, state: &mut State, id: CallerId) {
         state.observed.revoked = true;
         let caller = state.caller(id);
@@ -366,12 +367,12 @@ impl Protocol {
         if !self.is(Broken::RevokedEnters) {
             caller.phase = Phase::Revoked;
         } else {
-            caller.asked = Tick::MAX / 2; // not again
+            caller.asked = Tick::MAX / 2; // only once
         }
         self.clean_up(state, id);
     }
 
-    /// The session's own request was answered, or its connection is gone.
+    /// Opens the gate: the session's own request was answered, or its connection is gone.
     pub(crate) fn open_gate(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id);
         caller.resending = false;
@@ -400,13 +401,13 @@ impl Protocol {
         ) && state.now >= caller.wait_until
     }
 
-    /// The end of the wait: it enters by an offer that it has, or leaves.
+    /// Ends the wait: the caller enters by its offer if it has one, or leaves.
     pub(crate) fn stop_waiting(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         let once = self.scenario.terms.wait(id) == 0;
         let caller = state.caller(id);
         if let Some(turn) = caller.turn() {
-            // Its last poll enters, if it may.
+            // Its last poll may still enter.
             self.poll(state, id);
             if state.caller(id).turn() == Some(turn) {
                 self.give_up(state, id, End::Busy);
@@ -424,7 +425,7 @@ impl Protocol {
         }
     }
 
-    /// What leaving has found: a grant is a cohort's, and if it is its own turn it enters.
+    /// Handles the result of leaving. A grant belongs to a cohort, and the caller enters if it is its turn.
     pub(crate) fn left(&self, state: &mut State, id: CallerId, sent: Stamp, found: Option<Found>) {
         let Some(found) = found else {
             self.on(state, id, Event::Left);
@@ -437,12 +438,12 @@ impl Protocol {
         self.take_up(state, process, &grant, By::Leave);
         self.poll(state, id);
         if state.caller(id).phase == Phase::Queued {
-            // Its turn is still to come, or has passed.
+            // Its turn is still to come or has passed.
             self.give_up(state, id, End::Busy);
         }
     }
 
-    /// The call's future is dropped.
+    /// Drops the call's future.
     pub(crate) fn cancel(&self, state: &mut State, id: CallerId) {
         match state.caller(id).phase {
             Phase::Inside(Hold {
@@ -553,7 +554,7 @@ impl Protocol {
             _ => {}
         }
         match state.caller(id).behind {
-            // Of no use to anybody else either: the home session goes on.
+            // The connection is of no use to others either; the home session goes on.
             Some(Behind::Leave { .. }) => self.break_main(state, self.process_of(id)),
             Some(Behind::LeaveFromHome { until, .. }) if now < until => {
                 self.leave_from_home(state, id);

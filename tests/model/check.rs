@@ -1,4 +1,4 @@
-//! Runs a checker, and says what it found.
+//! Runs the checker and reports its result.
 
 use std::{fmt::Write as _, time::Instant};
 
@@ -20,17 +20,17 @@ pub(crate) fn holds(scenario: Scenario) {
     }
 }
 
-/// Checks a scenario until a promise is broken, which has to be this one.
+/// Checks that breaking this rule breaks this promise in a scenario.
 #[track_caller]
 pub(crate) fn is_caught(broken: Broken, scenario: Scenario, promise: &'static str) {
     are_caught(&[broken], &scenario, promise);
-    // And it is the rule that matters, not the scenario.
+    // The scenario has to hold with the rule in place.
     if let Some((name, trace)) = run(&Protocol::new(scenario, None), false) {
         panic!("{broken:?}: `{name}` is broken also with the rule in place:\n{trace}");
     }
 }
 
-/// Each of these, in a scenario that is known to hold without them.
+/// Checks that breaking each of these rules breaks the promise, in a scenario that is known to hold with them.
 #[track_caller]
 pub(crate) fn are_caught(broken: &[Broken], scenario: &Scenario, promise: &'static str) {
     for broken in broken {
@@ -43,14 +43,14 @@ pub(crate) fn are_caught(broken: &[Broken], scenario: &Scenario, promise: &'stat
     }
 }
 
-/// Checks that a promise can be broken where that is documented.
+/// Checks that a promise is broken in a scenario in which this is documented.
 #[track_caller]
 pub(crate) fn is_known(scenario: Scenario, promise: &'static str) {
     let found = run(&Protocol::new(scenario, None), false);
     assert_eq!(found.map(|(name, _)| name), Some(promise));
 }
 
-/// The first promise found to be broken, if any, and how.
+/// Returns the first broken promise, if any, and the steps that break it.
 fn run(protocol: &Protocol, reaches: bool) -> Option<(&'static str, String)> {
     let started = Instant::now();
     let properties = protocol.properties();
@@ -104,7 +104,7 @@ fn trace(path: &Path<State, Action>) -> String {
     trace
 }
 
-/// One line: the time, who has the lock until when, who queues where, and what each caller knows.
+/// A state in one line: the time, the holder and its deadline, the queue, and what each caller knows.
 fn summary(state: &State) -> String {
     let mut line = format!("{:2}:", state.now);
     if state.server.clock != state.now {

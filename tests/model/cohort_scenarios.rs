@@ -1,4 +1,4 @@
-//! The protocol as it is where processes are given the lock for several of their callers at once.
+//! The protocol as it is, with processes that are granted the lock for several of their callers at once.
 
 use crate::{
     check,
@@ -10,7 +10,7 @@ use crate::{
     state::ProcessId,
 };
 
-/// These callers begin at once, do not stay long, and have short leases.
+/// Callers that begin at once, stay only briefly, and have short leases.
 pub(crate) fn callers(callers: &[ProcessId]) -> Terms {
     Terms {
         lease: 3,
@@ -20,7 +20,7 @@ pub(crate) fn callers(callers: &[ProcessId]) -> Terms {
     }
 }
 
-/// A cohort of two, and somebody else behind it.
+/// A cohort of two, and another caller behind it.
 pub(crate) fn late_cohort() -> Scenario {
     Scenario {
         faults: Faults::late(1),
@@ -36,7 +36,7 @@ pub(crate) fn late_cohort() -> Scenario {
     }
 }
 
-/// Half a minute and more, so not by default.
+/// Skipped by default, because it takes half a minute and more.
 #[test]
 fn a_cohort_is_late_and_others_wait() {
     if std::env::var_os("MODEL_DEEPER").is_some() {
@@ -79,7 +79,7 @@ fn two_things_go_wrong_with_a_cohort() {
     );
 }
 
-/// Minutes, so not by default.
+/// Skipped by default, because it takes minutes.
 #[test]
 fn one_thing_goes_wrong_with_a_cohort_and_all_is_late() {
     if std::env::var_os("MODEL_DEEPER").is_none() {

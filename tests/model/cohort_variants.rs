@@ -1,4 +1,4 @@
-//! Cohorts and batches with one of their rules taken out.
+//! Cohorts and batches with one of their rules removed.
 
 use crate::{
     broken::Broken,
@@ -8,7 +8,7 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// Without this rule, these callers break this promise when that goes wrong.
+/// Checks that without this rule these callers break this promise under these faults.
 #[track_caller]
 fn is_caught(broken: Broken, terms: Terms, faults: Faults, promise: &'static str) {
     let scenario = Scenario::of("a variant", terms).with(faults);
@@ -127,7 +127,7 @@ fn who_waits_in_a_cohort_that_is_lost_comes_back() {
     check::are_caught(&broken, &late_cohort(), ORDER);
 }
 
-/// A place is what a reply tells; who is in the grant by then is not told of one.
+/// A caller learns its place from a reply. A caller that was granted the lock meanwhile is told of no place.
 #[test]
 fn who_knows_of_no_place_comes_back_as_well() {
     let terms = Terms {
@@ -146,7 +146,7 @@ fn who_knows_of_no_place_comes_back_as_well() {
     );
 }
 
-/// Else those whom the server took for dead, when its clock jumped, are not missed while a younger one is queued.
+/// Otherwise waiters that the server considered dead when its clock jumped go unnoticed while a younger one is queued.
 #[test]
 fn a_probe_asks_for_the_oldest() {
     let terms = Terms {

@@ -1,5 +1,5 @@
 //! The registry of a process's cohorts, and the requests that queue several of its callers. The engine's [`Cohort`]
-//! decides; this file drives it as `cohort_registry.rs` and `grants.rs` of the runtime do.
+//! decides, and this file drives it as `cohort_registry.rs` and `grants.rs` of the runtime do.
 
 use std::time::Duration;
 
@@ -20,29 +20,29 @@ use crate::{
     },
 };
 
-/// The id of a session. Each process has one, and hears nothing of the others', so that one name does for all.
+/// The ID of a session. Each process has one and hears nothing of the others', so all may have the same.
 const SESSION: &str = "session";
 
 /// How often the engine renews offers.
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
-/// What becomes of a grant whose turn is free.
+/// What happens to a grant whose turn has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
-    /// The turn is offered to another member, or the member had lost it before, or the others queue again.
+    /// The turn is offered to another member, or the member had already lost it, or the others queue again.
     On,
-    /// The grant of this token is released.
+    /// The grant with this token is released.
     Ended(Token),
 }
 
-/// What the heartbeat has to do for a cohort.
+/// A chore of the heartbeat for a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
-    /// The local deadline has passed, and members are to come.
+    /// The local deadline has passed while members are still to come.
     Suspend,
     /// Nobody has taken the offer.
     PassOn,
-    /// The offer is renewed to this lease.
+    /// The offer is renewed with this lease.
     Renew(Duration),
 }
 
@@ -66,7 +66,7 @@ impl Protocol {
         caller.expect("an owner is a caller").0
     }
 
-    /// Whether another caller of its process is at the lock: then a caller queues in a batch.
+    /// Whether another caller of the process wants the lock, in which case the caller queues in a batch.
     pub(crate) fn has_company(&self, state: &State, id: CallerId) -> bool {
         self.callers_of(self.process_of(id)).any(|other| {
             let other_phase = state.callers[usize::from(other)].phase;
@@ -119,7 +119,7 @@ impl Protocol {
         });
     }
 
-    /// The answer to a batch.
+    /// Handles the answer to a batch.
     pub(crate) fn joined(
         &self,
         state: &mut State,
@@ -131,7 +131,7 @@ impl Protocol {
             self.break_main(state, process);
             return;
         }
-        // Its members learn of their places first, so that they can be given their turn.
+        // The members learn their places first, so that they can be given their turns.
         for (id, place) in joined.members.iter() {
             let caller = state.caller(id);
             if place.is_some() {
@@ -150,7 +150,7 @@ impl Protocol {
         self.send_batch(state, process);
     }
 
-    /// A grant that a reply describes, valid from the sending of its request.
+    /// Takes up a grant that a reply describes; it is valid from the sending of its request.
     pub(crate) fn take_up_described(
         &self,
         state: &mut State,
@@ -166,13 +166,13 @@ impl Protocol {
             Phase::Asking | Phase::Answered { .. }
         );
         if owners.len() == 1 && unread && !self.is(Broken::UnreadGrantOffered) {
-            return; // its own reply tells it
+            return; // its own reply reports it
         }
         let grant = self.described(state, process, sent, found);
         self.take_up(state, process, &grant, by);
     }
 
-    /// A grant as a reply tells of it.
+    /// A grant as a reply describes it.
     pub(crate) fn described(
         &self,
         state: &State,
@@ -192,7 +192,7 @@ impl Protocol {
         GrantSnapshot::parse(&text, terms.millis(left), asked).expect("a reply can be read")
     }
 
-    /// A grant that was pushed.
+    /// Takes up a pushed grant.
     pub(crate) fn take_up_pushed(&self, state: &mut State, process: ProcessId, push: Push) {
         let Push { owners, token } = push;
         let terms = &self.scenario.terms;
@@ -200,7 +200,7 @@ impl Protocol {
         let told = format!("{token}|{lease}|{}|lock", owners_text(owners));
         let signed = format!("{SESSION}{told}{SESSION}");
         let signature = sha1_smol::Sha1::from(signed).digest();
-        // The stamp lies before the push.
+        // The stamp precedes the push.
         let stamp = state.processes[process].main.answered;
         let after = if self.is(Broken::DeadlineFromThePush) {
             self.moment(state, process)
@@ -214,7 +214,7 @@ impl Protocol {
         self.take_up(state, process, &grant, By::Push);
     }
 
-    /// Begins the cohort of a grant that the server tells of, unless it is known already.
+    /// Begins the cohort of a grant that the server reports, unless it is known already.
     pub(crate) fn take_up(
         &self,
         state: &mut State,
@@ -239,7 +239,7 @@ impl Protocol {
         if let [owner] = grant.owners[..]
             && !self.may_be_told(state, self.caller_of(owner), first)
         {
-            return; // an owner that has left gives the grant back by itself
+            return; // an owner that has left gives the grant back itself
         }
         let replaced = state.processes[process].entry.replace(Entry {
             cohort,
@@ -255,7 +255,7 @@ impl Protocol {
             }
         }
         if !self.offer_next(state, process) {
-            // Else its local deadline has passed.
+            // Either nobody is left, or the local deadline has passed.
             let waits = self.has_waiting(state, process);
             if !(waits && self.queue_again_late(state, process, first)) {
                 self.end(state, process);
@@ -263,7 +263,7 @@ impl Protocol {
             }
         }
         if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
-            // The server has lost it.
+            // The server has lost the replaced cohort.
             let others = replaced.cohort.to_come().iter();
             let others = others.filter(|owner| !grant.owners.contains(owner));
             let others: Vec<_> = others.map(|owner| self.caller_of(*owner)).collect();
@@ -271,14 +271,14 @@ impl Protocol {
         }
     }
 
-    /// The members to come, of the cohort that the process knows.
+    /// The members to come in the cohort that the process knows.
     fn to_come(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
         let entry = state.processes[process].entry.as_ref();
         let owners = entry.into_iter().flat_map(|entry| entry.cohort.to_come());
         owners.map(|owner| self.caller_of(*owner)).collect()
     }
 
-    /// Whether one of the members to come still waits.
+    /// Whether a member to come still waits.
     pub(crate) fn has_waiting(&self, state: &State, process: ProcessId) -> bool {
         let to_come = self.to_come(state, process).into_iter();
         to_come
@@ -286,7 +286,7 @@ impl Protocol {
             .any(|id| state.callers[usize::from(id)].is_waiting())
     }
 
-    /// Whether a caller still waits, also one that has its turn by an older grant, which the server has lost.
+    /// Whether a caller still waits, or has its turn by an older grant that the server has lost.
     fn may_be_told(&self, state: &State, id: CallerId, first: Token) -> bool {
         let caller = &state.callers[usize::from(id)];
         let is_newer = |older: Token| older < first && !self.is(Broken::OlderGrantStands);
@@ -297,7 +297,7 @@ impl Protocol {
         waits && caller.turn().is_none_or(is_newer)
     }
 
-    /// Offers the turn to the next member that still waits; false if there is none, or no time is left.
+    /// Offers the turn to the next member that still waits. Returns false if there is none or no time is left.
     fn offer_next(&self, state: &mut State, process: ProcessId) -> bool {
         let now = self.moment(state, process);
         while let Some(entry) = &mut state.processes[process].entry {
@@ -346,8 +346,8 @@ impl Protocol {
         }
     }
 
-    /// The release of a grant is confirmed, or has been given up: the grant is known while somebody waits, who may be
-    /// told of it late.
+    /// The release of a grant is confirmed or was given up. The grant stays known while a caller waits, because it may
+    /// be reported late.
     pub(crate) fn forget(&self, state: &mut State, process: ProcessId, token: Token) {
         let at_lock = self.callers_of(process).any(|id| state.caller(id).waits());
         let known = &mut state.processes[process].entry;
@@ -360,7 +360,7 @@ impl Protocol {
         }
     }
 
-    /// What nobody asks about any longer is forgotten with the next heartbeat.
+    /// A released grant that no caller waits for is forgotten with the next heartbeat.
     pub(crate) fn forget_released(&self, state: &mut State, process: ProcessId) {
         if !self.callers_of(process).any(|id| state.caller(id).waits()) {
             let known = &mut state.processes[process].entry;
@@ -368,7 +368,7 @@ impl Protocol {
         }
     }
 
-    /// As callers did before cohorts had offers.
+    /// Renews a caller's turn as callers did before cohorts had offers.
     pub(crate) fn renew_by_itself(&self, state: &mut State, id: CallerId, token: Token) {
         let renewal = Renewal {
             token,
@@ -378,7 +378,7 @@ impl Protocol {
         self.send(state, id, Script::Renew(renewal));
     }
 
-    /// The token by which the server knows the grant of a member.
+    /// The token under which the server knows the grant of a member.
     pub(crate) fn known_by(
         &self,
         state: &State,
@@ -391,8 +391,8 @@ impl Protocol {
         cohort.map(|cohort| token_of(cohort.first()))
     }
 
-    /// How the server knows the grant of this token: by another one if it is a cohort's. `Err` if the member has lost
-    /// its turn.
+    /// The token under which the server knows the grant of this token, if it is another one because the grant is a
+    /// cohort's. `Err` if the member has lost its turn.
     pub(crate) fn known(
         &self,
         state: &State,
@@ -424,7 +424,7 @@ impl Protocol {
         }
     }
 
-    /// What the heartbeat has to do for the cohort of a process.
+    /// The heartbeat's next chore for the cohort of a process.
     pub(crate) fn chore(&self, state: &State, process: ProcessId) -> Option<Chore> {
         let now = self.moment(state, process);
         let entry = state.processes[process].entry.as_ref()?;
@@ -448,7 +448,7 @@ impl Protocol {
         lease.filter(|_| !entry.renewing).map(Chore::Renew)
     }
 
-    /// The engine passes on an offer that nobody takes.
+    /// The engine passes on an untaken offer.
     pub(crate) fn pass_on(&self, state: &mut State, process: ProcessId) {
         let Some(entry) = &state.processes[process].entry else {
             return;
@@ -462,7 +462,7 @@ impl Protocol {
         self.poll_if_prompt(state, self.caller_of(missed.owner));
     }
 
-    /// Those to come queue again: where the server still has the grant, they share it again.
+    /// The members to come queue again. If the server still has the grant, they share it again.
     pub(crate) fn suspend(&self, state: &mut State, process: ProcessId) {
         let to_come = self.to_come(state, process);
         if let Some(Entry { cohort, .. }) = &mut state.processes[process].entry {
@@ -474,8 +474,8 @@ impl Protocol {
         }
     }
 
-    /// The server was asked then, and knows this owner neither as queued nor as a member of the grant: the grant that it
-    /// is to come in is lost.
+    /// The token of the lost grant in which this owner was to come, if there is one: the server, asked at `sent`, knows
+    /// the owner neither as queued nor as a member of the grant.
     pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
         let entry = state.processes[self.process_of(id)].entry.as_ref()?;
         let cohort = &entry.cohort;
@@ -490,7 +490,7 @@ impl Protocol {
         }
     }
 
-    /// The member under this token leaves: another member goes on, or the grant is released.
+    /// The member with this token leaves. Another member goes on, or the grant is released.
     pub(crate) fn pass(&self, state: &mut State, id: CallerId, token: Token) -> Passed {
         let process = self.process_of(id);
         let entry = &mut state.processes[process].entry;
@@ -518,7 +518,8 @@ impl Protocol {
         Passed::Ended(first)
     }
 
-    /// The local deadline of a cohort has passed while members wait: they queue again. False if they do not.
+    /// The local deadline of a cohort has passed while members wait, and they queue again. Returns false if they do
+    /// not.
     fn queue_again_late(&self, state: &mut State, process: ProcessId, first: Token) -> bool {
         state.observed.lost_cohort = true;
         if self.is(Broken::LostCohortStaysAway) {
@@ -539,7 +540,7 @@ impl Protocol {
         }
     }
 
-    /// The server does not hold the grant any more: who still waits queues again.
+    /// The server no longer holds the grant. Members that still wait queue again.
     pub(crate) fn lose_cohort(&self, state: &mut State, process: ProcessId, first: Token) {
         let to_come = self.to_come(state, process);
         let waited_for = self.has_waiting(state, process);
@@ -588,7 +589,8 @@ impl Protocol {
         }
     }
 
-    /// What the server answered to a renewal of the member under this token. Whether it counts for that member.
+    /// Handles the server's answer to a renewal of the member with this token. Returns whether the answer counts for
+    /// that member.
     pub(crate) fn confirm(
         &self,
         state: &mut State,
@@ -614,7 +616,7 @@ impl Protocol {
         counts
     }
 
-    /// From when a validity counts.
+    /// The moment from which a validity counts.
     fn counted_from(&self, state: &State, process: ProcessId, sent: Stamp) -> Moment {
         if self.is(Broken::DeadlineFromTheReply) {
             self.moment(state, process)
@@ -623,7 +625,7 @@ impl Protocol {
         }
     }
 
-    /// A local deadline: a validity counted from a moment known to lie before the grant.
+    /// A local deadline: a validity counted from a moment that is known to precede the grant.
     pub(crate) fn deadline(
         &self,
         state: &State,

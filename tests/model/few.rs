@@ -1,6 +1,6 @@
 //! A short list that can be copied.
 
-/// No list has more: of callers there are four at most.
+/// The length of the longest list: there are at most four callers.
 const MOST: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

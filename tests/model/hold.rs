@@ -53,7 +53,7 @@ impl Protocol {
         observed.begun = observed.begun.max(fencing);
     }
 
-    /// What is due for a hold: the lease that a renewal asks for, 0 for a check.
+    /// What is due for a hold: the lease that a renewal asks for, or 0 for a check.
     pub(crate) fn tending(&self, state: &State, id: CallerId) -> Option<Tick> {
         let (terms, faults) = (&self.scenario.terms, &self.scenario.faults);
         let now = state.now;
@@ -63,7 +63,7 @@ impl Protocol {
         if hold.tending || self.clock_of(state, id) >= hold.until || now < hold.tended + 1 {
             return None;
         }
-        // A check finds nothing where the server neither loses its state nor its clock jumps.
+        // A check finds nothing if the server neither loses its state nor has a clock that jumps.
         let checks =
             faults.state_losses + faults.restarts + faults.jumps_ahead + faults.jumps_back > 0;
         match (terms.renewed, hold.claim, checks) {
@@ -149,7 +149,7 @@ impl Protocol {
         }
     }
 
-    /// `HoldState::lose`: the body is dropped.
+    /// `HoldState::lose`: drops the body.
     pub(crate) fn lose(&self, state: &mut State, id: CallerId) {
         if let Phase::Inside(hold) = state.caller(id).phase {
             self.end_inside(state, id, hold.token, hold.until, End::Lost);
@@ -174,7 +174,7 @@ impl Protocol {
         }
     }
 
-    /// Ends a call that has a grant; its release goes on in the background (`release_until`).
+    /// Ends a call that has a grant. Its release goes on in the background (`release_until`).
     pub(crate) fn end_inside(
         &self,
         state: &mut State,

@@ -1,4 +1,4 @@
-//! What is promised in every state, and what has to be reached somewhere for that to mean anything.
+//! The promises of every state, and the conditions that a scenario has to reach to be meaningful.
 
 use std::time::Duration;
 
@@ -33,10 +33,10 @@ pub(crate) const TAKEN: &str = "a turn that is not taken passes on when its clai
 pub(crate) const OVER: &str = "in the end nothing is left";
 
 pub(crate) type Condition = fn(&Protocol, &State) -> bool;
-/// What is promised in every state.
+/// A promise that holds in every state.
 pub(crate) type Promise = (&'static str, Condition);
 
-/// The promises that hold whatever goes wrong in this scenario.
+/// The promises that hold under all faults of this scenario.
 pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
     let faults = &scenario.faults;
     let loses_state = faults.state_losses + faults.restarts > 0;
@@ -50,11 +50,11 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
         (ANSWERED, |_, state| !state.observed.answered_astray),
         (CRASH, |_, state| !state.observed.outlived),
     ];
-    // The one gap of the tokens: state lost, and a clock behind by more than the outage.
+    // The only gap of the tokens: the state is lost, and the clock is set back by more than the outage.
     if !loses_state || faults.jumps_back == 0 || scenario.shows_gaps {
         promises.push((TOKENS, |_, state| !state.observed.token_fell));
     }
-    // The documented overlap, until the first is told.
+    // The documented overlap, until the first holder is told.
     if !loses_state && faults.jumps_ahead == 0 || scenario.shows_gaps {
         promises.push((EXCLUSION, |protocol, state| inside(protocol, state) <= 1));
         promises.push((BEGUN, |_, state| !state.observed.begun_fell));
@@ -63,7 +63,7 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
         promises.push((ORDER, |_, state| state.observed.overtaken.is_none()));
         promises.push((FORGOTTEN, |_, state| state.observed.neglected < 2));
     }
-    // Else a late request can hold the key for one lease.
+    // Without the right to kill connections, a late request can hold the key for one lease.
     if scenario.terms.may_kill || scenario.shows_gaps {
         promises.push((TOLD, holder_is_told));
         promises.push((LEFT, leavers_are_gone));
@@ -74,7 +74,7 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
     promises
 }
 
-/// The promises, with what has to be reached.
+/// The promises and the conditions to reach.
 pub(crate) fn of(protocol: &Protocol) -> Vec<Property<Protocol>> {
     let property = |expectation| {
         move |(name, condition): &(&'static str, Condition)| Property {
@@ -104,12 +104,12 @@ fn holds(protocol: &Protocol, state: &State) -> impl Iterator<Item = Hold> {
         })
 }
 
-/// How many bodies run before their local deadline.
+/// The number of bodies that run before their local deadline.
 fn inside(protocol: &Protocol, state: &State) -> usize {
     holds(protocol, state).count()
 }
 
-/// A holder on the server is inside with this very grant, or waits and will hear of it, or gives it back, or is dead.
+/// Every holder on the server is inside with this grant, or waits and will hear of it, or gives it back, or is dead.
 fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     let Some(grant) = state.server.grant else {
         return true;
@@ -129,17 +129,17 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     let releases = |request: &Request| request.script == Script::Release(grant.token);
     let mut sent = process.main.requests.iter().chain(&process.home.requests);
     if sent.any(releases) {
-        return true; // of one that has stopped to wait for the answer
+        return true; // the release of a call that has stopped waiting for the answer
     }
-    // Who was granted the lock again after a loss of state may be inside by the older grant, or have left it. Where the push
-    // is lost, too, nobody gives the newer one back: it stands for its claim, which is bounded, too: `CLAIM`.
+    // A caller that was granted the lock again after a loss of state may be inside by the older grant, or have left it.
+    // If the push is lost too, nobody gives the newer grant back. It stands for its claim, which `CLAIM` bounds.
     let (left, at_first) = (&state.faults, &protocol.scenario.faults);
     let lost_state = left.state_losses < at_first.state_losses || left.restarts < at_first.restarts;
     let lost_push = state.observed.lost_push == Some(grant.token);
     if lost_push && lost_state && grant.claimed_until.is_some() {
         return true;
     }
-    // Which is bounded: `TAKEN`.
+    // `TAKEN` bounds the time of this offer.
     let cohort = process.entry.as_ref().map(|entry| &entry.cohort);
     let cohort = cohort.filter(|cohort| cohort.first() == u64::from(grant.token));
     let is_offered = cohort.is_some_and(|cohort| {
@@ -186,7 +186,7 @@ fn wait_is_bounded(protocol: &Protocol, state: &State) -> bool {
         })
 }
 
-/// Whatever may still come late, a word of a cohort that nobody awaits lets nobody in.
+/// No late message of a cohort lets in a caller that does not await it.
 fn offers_are_asked_for(_: &Protocol, state: &State) -> bool {
     let word = queued_grant(0, Moment::new(Duration::ZERO), Duration::ZERO);
     state.callers.iter().all(|caller| {
@@ -200,10 +200,10 @@ fn claim_ends(_: &Protocol, state: &State) -> bool {
     claim.is_none_or(|until| state.server.clock < until)
 }
 
-/// A probe after the claim, and what was late.
+/// The bound is a probe after the claim, and the ticks that were late.
 fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
     if protocol.is(Broken::AnswerSeats) {
-        return true; // was not promised
+        return true; // not promised then
     }
     let (terms, faults) = (&protocol.scenario.terms, &protocol.scenario.faults);
     let late = (faults.late - state.faults.late + faults.state_losses - state.faults.state_losses
@@ -229,7 +229,7 @@ fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
     offers && replies
 }
 
-/// Whether somebody alive waits for a lock that nobody holds, or is neither queued nor inside.
+/// Whether a live caller waits for a lock that nobody holds, or is neither queued nor inside.
 pub(crate) fn somebody_is_neglected(protocol: &Protocol, state: &State) -> bool {
     (0..).zip(&state.callers).any(|(id, caller)| {
         caller.phase == Phase::Queued
@@ -242,7 +242,7 @@ pub(crate) fn somebody_is_neglected(protocol: &Protocol, state: &State) -> bool 
     })
 }
 
-/// Something that a scenario has to reach.
+/// A condition that a scenario has to reach.
 pub(crate) type Reached = (&'static str, Condition);
 
 fn entered_by(state: &State, by: By) -> bool {

@@ -1,4 +1,4 @@
-//! The protocol as a model: what can happen in a state, and what comes of it.
+//! The protocol as a model: the possible actions in a state, and their results.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use crate::{
     },
 };
 
-/// A moment that leaves room for a clock set back.
+/// The initial time, which leaves room for a clock set back.
 const START: Tick = 3;
-/// By so much a clock jumps.
+/// The size of a clock jump.
 const JUMP: Tick = 2;
 
 pub(crate) fn moment_of(stamp: Stamp) -> Moment {
@@ -41,7 +41,7 @@ pub(crate) enum Action {
     /// The server reads the next request of a session.
     Serve(ProcessId),
     ServeHome(ProcessId, usize),
-    /// The server reads what an old connection has left behind.
+    /// The server reads a request that an old connection has left behind.
     ServeOld(ProcessId),
     /// A process hears the next push or reply.
     Hear(ProcessId),
@@ -57,10 +57,10 @@ pub(crate) enum Action {
     TendCohort(ProcessId, Chore),
     /// The local deadline has passed.
     Lose(CallerId),
-    /// The heartbeat, on behalf of one that waits.
+    /// The heartbeat probes on behalf of a waiter.
     Probe(CallerId),
     Reconnect(ProcessId),
-    /// The server notices that an old connection is no more.
+    /// The server notices that an old connection is closed.
     Notice(ProcessId),
     Tick,
     Cancel(CallerId),
@@ -69,7 +69,7 @@ pub(crate) enum Action {
     LosePush(ProcessId),
     LoseReply(ProcessId, usize),
     LoseState,
-    /// Without its state.
+    /// Restarts the server without its state.
     Restart,
     JumpAhead,
     JumpBack,
@@ -111,7 +111,7 @@ impl Protocol {
         self.scenario.terms.process_of(id)
     }
 
-    /// What the clock of a process says.
+    /// The time on the clock of a process.
     pub(crate) fn moment(&self, state: &State, process: ProcessId) -> Moment {
         moment_of(self.stamp(state, process))
     }
@@ -131,14 +131,14 @@ impl Protocol {
             .filter_map(move |(id, of)| (*of == process).then_some(id))
     }
 
-    /// When nobody waits any more.
+    /// The latest time at which callers wait.
     fn last_queue(&self) -> Tick {
         let (terms, faults) = (&self.scenario.terms, &self.scenario.faults);
         let spare = faults.late + 2 * faults.jumps_back + faults.lags + faults.state_losses + 2;
         START + terms.begin_within + terms.wait + spare.cast_signed()
     }
 
-    /// When everything has to be over.
+    /// The time at which everything has to be over.
     pub(crate) fn horizon(&self) -> Tick {
         let terms = &self.scenario.terms;
         self.last_queue()
@@ -151,11 +151,11 @@ impl Protocol {
             && state.now <= START + self.scenario.terms.begin_within
             && state.processes[self.scenario.terms.process_of(id)].alive
             && !self.scenario.terms.is_next_owner(id)
-            // Whoever begins first is called the first.
+            // Callers are numbered in the order in which they begin.
             && (index == 0 || state.callers[index - 1].phase != Phase::Idle)
     }
 
-    /// What happens before time goes on, unless it is late.
+    /// Actions that happen before time advances, unless it is late.
     fn due(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, process) in state.processes.iter().enumerate() {
             if !process.main.requests.is_empty() {
@@ -198,7 +198,7 @@ impl Protocol {
         }
     }
 
-    /// What happens at any time, or never.
+    /// Actions that may happen at any time, or never.
     fn free(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, caller) in (0..).zip(&state.callers) {
             if self.may_begin(state, id) {
@@ -280,7 +280,7 @@ impl Protocol {
         }
     }
 
-    /// Whether one of its callers is under way.
+    /// Whether a caller of the process is under way.
     fn concerns(&self, state: &State, process: ProcessId) -> bool {
         (0..).zip(&state.callers).any(|(id, caller)| {
             self.scenario.terms.process_of(id) == process
@@ -318,7 +318,7 @@ impl Protocol {
         }
     }
 
-    /// Losing its state takes the server a moment.
+    /// The server takes a moment to lose its state.
     fn lose_state(&self, state: &mut State) {
         state.server.clock += 1;
         state.now += 1;
@@ -344,7 +344,7 @@ impl Protocol {
         }
     }
 
-    /// Background releases that have been tried for long enough.
+    /// Gives up background releases that have been tried for long enough.
     fn give_up_releases(&self, state: &mut State) {
         for process in 0..state.processes.len() {
             let now = state.now;
@@ -361,7 +361,7 @@ impl Protocol {
 
     pub(crate) fn is_over(&self, state: &State) -> bool {
         let ended = (0..).zip(&state.callers).all(|(id, caller)| {
-            // Who is never polled again ends never.
+            // A caller that is never polled again never ends.
             let forgotten = self.scenario.terms.is_slow(id) && caller.waits();
             let never = caller.phase == Phase::Idle && !self.may_begin(state, id);
             caller.has_ended() || never || forgotten && caller.behind.is_none()
@@ -425,7 +425,7 @@ impl Model for Protocol {
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         if properties::is_broken(self, state) {
-            return; // what follows from it is of no interest
+            return; // later states are irrelevant
         }
         self.due(state, actions);
         let in_time = actions.is_empty();
@@ -536,7 +536,7 @@ impl Model for Protocol {
     }
 }
 
-/// What plays no part any more would only tell equal states apart.
+/// Clears values that no longer matter, because they would distinguish equal states.
 fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
     if let Phase::Ended(_) = caller.phase {
         caller.wait_until = 0;
@@ -553,7 +553,7 @@ fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
             caller.carried = None;
         }
     }
-    // Until then its place in the queue may still count.
+    // While it is queued, its place may still count.
     if caller.has_ended() && !is_queued {
         caller.joined = None;
     }

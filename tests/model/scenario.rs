@@ -1,4 +1,4 @@
-//! A scenario: who calls, on what terms, and what may go wrong.
+//! A scenario: the callers, their terms, and the possible faults.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) terms: Terms,
     pub(crate) faults: Faults,
-    /// Checks also the promises that are known not to hold in it.
+    /// Whether to check also the promises that are known not to hold in it.
     pub(crate) shows_gaps: bool,
-    /// What it has to reach, or it proves nothing.
+    /// The conditions that it has to reach; otherwise it proves nothing.
     pub(crate) reaches: Vec<Reached>,
 }
 
@@ -25,39 +25,39 @@ pub(crate) struct Terms {
     /// The process of each caller.
     pub(crate) callers: Vec<ProcessId>,
     pub(crate) lease: Tick,
-    /// These have a lease of their own.
+    /// Callers with a lease of their own.
     pub(crate) leases: Vec<(CallerId, Tick)>,
-    /// So many owners at most are given the lock at once.
+    /// The largest number of owners in one cohort.
     pub(crate) cohort_limit: usize,
     /// Whether the lease is renewed while the body runs.
     pub(crate) renewed: bool,
     /// How long a pushed grant stands unconfirmed (`lease::CLAIM`).
     pub(crate) claim: Tick,
     pub(crate) wait: Tick,
-    /// These make one attempt only.
+    /// Callers that make only one attempt.
     pub(crate) once: Vec<CallerId>,
-    /// The futures of these are polled at any time, or never again.
+    /// Callers whose futures are polled at any time, or never again.
     pub(crate) slow: Vec<CallerId>,
-    /// One that misses its turn goes on as this owner, with its place.
+    /// Pairs of owners: a caller that misses its turn as the first goes on as the second, with its place.
     pub(crate) next_owners: Vec<(CallerId, CallerId)>,
-    /// Callers begin within this time.
+    /// The time within which callers begin.
     pub(crate) begin_within: Tick,
-    /// No body runs longer.
+    /// The longest duration of a body.
     pub(crate) body: Tick,
     /// Whether the server lets a process close its old connections.
     pub(crate) may_kill: bool,
 }
 
-/// How often each thing may go wrong in one run, and how often anything may.
+/// How often each fault may happen in one run, and how often any of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Faults {
-    /// Ticks that may pass while something is due: requests, replies and pushes lie about, processes are stopped.
+    /// Ticks that may pass while something is due: requests, replies and pushes are delayed, processes are stopped.
     pub(crate) late: u8,
     pub(crate) crashes: u8,
     pub(crate) breaks: u8,
     pub(crate) cancels: u8,
     pub(crate) lost_pushes: u8,
-    /// Requests of the background that are carried out, and their replies lost.
+    /// Requests of the background that are carried out but whose replies are lost.
     pub(crate) lost_replies: u8,
     pub(crate) state_losses: u8,
     pub(crate) restarts: u8,
@@ -65,7 +65,7 @@ pub(crate) struct Faults {
     pub(crate) jumps_back: u8,
     /// Milliseconds by which a process's clock may fall behind.
     pub(crate) lags: u8,
-    /// Of all of these together, but the late ticks.
+    /// All of these together, except the late ticks.
     pub(crate) any: u8,
 }
 
@@ -116,7 +116,7 @@ impl Faults {
         }
     }
 
-    /// Everything of which nobody is to notice anything.
+    /// All faults that callers must not notice.
     pub(crate) const fn any(any: u8) -> Self {
         Self {
             crashes: 1,
@@ -131,7 +131,7 @@ impl Faults {
 }
 
 impl Scenario {
-    /// In which nothing goes wrong.
+    /// A scenario without faults.
     pub(crate) fn of(name: &'static str, terms: Terms) -> Self {
         Self {
             name,
@@ -142,12 +142,12 @@ impl Scenario {
         }
     }
 
-    /// What may go wrong.
+    /// Sets the possible faults.
     pub(crate) fn with(self, faults: Faults) -> Self {
         Self { faults, ..self }
     }
 
-    /// What it has to reach.
+    /// Adds conditions that the scenario has to reach.
     pub(crate) fn reaching(mut self, reaches: impl IntoIterator<Item = Reached>) -> Self {
         self.reaches.extend(reaches);
         self
@@ -161,7 +161,7 @@ impl Scenario {
         }
     }
 
-    /// As `MODEL_DEEPER` asks.
+    /// Adds the faults that `MODEL_DEEPER` asks for.
     pub(crate) fn deeper(mut self) -> Self {
         let more = std::env::var("MODEL_DEEPER").map_or(0, |more| {
             more.parse().expect("MODEL_DEEPER is a small number")
@@ -185,7 +185,7 @@ impl Scenario {
 }
 
 impl Terms {
-    /// Callers of these processes begin at once, and do not stay long.
+    /// Callers of these processes that begin at once and stay only briefly.
     pub(crate) fn of(callers: &[ProcessId]) -> Self {
         Self {
             callers: callers.to_vec(),
@@ -245,8 +245,8 @@ impl Terms {
         own.fold(self.lease, Tick::max)
     }
 
-    /// As long as makes the engine's claim time so many ticks: rounded up, so that no local deadline lies behind the
-    /// server's.
+    /// The length of a tick in ms, with which the engine's claim time is the number of ticks in `claim`. It is rounded
+    /// up, so that no local deadline is after the server's.
     fn tick(&self) -> u64 {
         let claim = u64::try_from(CLAIM.as_millis()).unwrap_or(u64::MAX);
         claim.div_ceil(self.claim.cast_unsigned().into())
@@ -260,7 +260,7 @@ impl Terms {
         Duration::from_millis(self.millis(ticks))
     }
 
-    /// So many ticks are long enough.
+    /// The number of ticks that cover this time.
     pub(crate) fn ticks(&self, time: Duration) -> Tick {
         let ticks = time.as_nanos().div_ceil(self.time(1).as_nanos());
         Tick::try_from(ticks).unwrap_or(Tick::MAX)

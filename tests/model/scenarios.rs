@@ -1,4 +1,4 @@
-//! The protocol as it is, with everything that may go wrong.
+//! The protocol as it is, with all possible faults.
 
 use crate::{
     check,
@@ -9,7 +9,7 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// What is reached where anything may go wrong.
+/// Conditions that are reached if any fault may happen.
 const GONE_WRONG: [Reached; 7] = [
     HANDOFF,
     HEALED,
@@ -20,7 +20,7 @@ const GONE_WRONG: [Reached; 7] = [
     GIVEN_BACK,
 ];
 
-/// Two processes, a caller in each, who begin at once.
+/// Two processes with one caller each, which begin at once.
 fn two_at_once() -> Terms {
     Terms {
         body: 3,
@@ -28,7 +28,7 @@ fn two_at_once() -> Terms {
     }
 }
 
-/// Two processes, a caller in each.
+/// Two processes with one caller each.
 fn two_processes() -> Terms {
     Terms {
         begin_within: 1,
@@ -66,7 +66,7 @@ fn one_thing_goes_wrong_and_all_is_late() {
     );
 }
 
-/// Half a minute in a debug build, so not by default.
+/// Skipped by default, because it takes half a minute in a debug build.
 #[test]
 fn two_things_go_wrong() {
     if std::env::var_os("MODEL_DEEPER").is_none() {
@@ -97,7 +97,7 @@ fn callers_of_one_process() {
     );
 }
 
-/// Half a minute and more, so not by default.
+/// Skipped by default, because it takes half a minute and more.
 #[test]
 fn three_processes() {
     if std::env::var_os("MODEL_DEEPER").is_none() {

@@ -1,6 +1,7 @@
-//! The server: its state of one lock, and one function for each script, which decides as the script does.
+//! The server: its state of one lock, and a function for each script that decides as the script does.
 //!
-//! `lock-runtime/src/backend/redis/protocol/native/*.lua` are the originals; a function here has the name of its script.
+//! The originals are in `lock-runtime/src/backend/redis/protocol/native/*.lua`. Each function has the name of its
+//! script.
 
 use crate::{
     broken::Broken,
@@ -9,31 +10,31 @@ use crate::{
     state::{CallerId, ProcessId, Tick},
 };
 
-/// A fencing token, and in its unit the server's clock: so many grants fit into one tick.
+/// A fencing token. It is also the unit of the server's clock, so a tick has room for a limited number of grants.
 pub(crate) type Token = u16;
 /// A score in the queue, in the unit of the server's clock.
 pub(crate) type Place = u16;
 
 const MICROS_A_TICK: i16 = 16;
 
-/// The server's clock, fine enough that no two grants are given at one moment.
+/// The server's clock, fine enough that no two grants happen at the same moment.
 pub(crate) fn micros(clock: Tick) -> u16 {
     u16::try_from(i16::from(clock) * MICROS_A_TICK).unwrap_or(0)
 }
 
-/// The string `token|lease|session|owner owner …`, and its expiry. The session is that of the first owner.
+/// The string `token|lease|session|owner owner …` and its expiry. The session is that of the first owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Grant {
-    /// Of the first owner. It names the grant; those after it have the tokens after it.
+    /// The token of the first owner. It names the grant; the owners after it have the tokens after it.
     pub(crate) token: Token,
     pub(crate) lease: Tick,
     pub(crate) owners: Few<CallerId>,
     pub(crate) expires: Tick,
-    /// Until when it is a claim; not stored by the real server, for the properties only.
+    /// The end of the claim. The real server does not store it; only the properties use it.
     pub(crate) claimed_until: Option<Tick>,
 }
 
-/// A member `owner|session|lease|wait` of the sorted set; session, lease and wait follow from the owner.
+/// A member `owner|session|lease|wait` of the sorted set. The owner determines session, lease and wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Member {
     pub(crate) place: Place,
@@ -43,10 +44,10 @@ pub(crate) struct Member {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Server {
     pub(crate) clock: Tick,
-    /// How far into this tick: no two waiters queue at one moment.
+    /// The position within the tick: no two waiters queue at the same moment.
     pub(crate) into_tick: Place,
     pub(crate) grant: Option<Grant>,
-    /// By place.
+    /// In the order of places.
     pub(crate) queue: Vec<Member>,
     pub(crate) queue_expires: Tick,
     pub(crate) fence: Token,
@@ -54,16 +55,16 @@ pub(crate) struct Server {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Acquired {
-    /// Inside, for the whole lease.
+    /// The caller is inside, for the whole lease.
     Taken(Token),
-    /// Mine already: the same grant, and what is left of it.
+    /// The owner already has the grant: the grant, and its remaining time.
     Held(Found),
     Queued(Place),
     Busy,
     Late,
 }
 
-/// The reply to a batch: the place of each member that queues, and the grant if it was of this session before.
+/// The reply to a batch: the place of each member that queues, and the grant if this session had it before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Joined {
     pub(crate) members: Few<(CallerId, Option<Place>)>,
@@ -78,13 +79,13 @@ pub(crate) struct Push {
     pub(crate) token: Token,
 }
 
-/// One run of one script: what it is given beside its own arguments, and what it does beside its reply.
+/// One run of one script: its inputs beside the arguments, and its effects beside the reply.
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) terms: &'a Terms,
     pub(crate) broken: Option<Broken>,
     pub(crate) floor: Token,
-    /// Whether the session of each process has a receiver, as far as the server knows.
+    /// Whether the session of each process has a subscriber, as far as the server knows.
     pub(crate) heard: Vec<bool>,
     pub(crate) pushes: Vec<Push>,
     pub(crate) granted: Vec<Grant>,
@@ -110,12 +111,12 @@ impl Server {
         }
     }
 
-    /// Everything is gone but the clock.
+    /// Loses everything except the clock.
     pub(crate) fn lose_state(&mut self) {
         *self = Self::new(self.clock);
     }
 
-    /// Keys whose time has come are gone.
+    /// Removes expired keys.
     pub(crate) fn expire(&mut self) {
         if self.grant.is_some_and(|grant| grant.expires <= self.clock) {
             self.grant = None;
@@ -147,7 +148,7 @@ impl Server {
         }
     }
 
-    /// The first of so many tokens in turn.
+    /// The first of `count` consecutive tokens.
     fn next_tokens(&mut self, run: &Run<'_>, count: usize) -> Token {
         let mut first = self.fence + 1;
         if first < run.floor && !run.is(Broken::CounterStartsAgain) {
@@ -184,21 +185,21 @@ impl Server {
         (!self.queue.is_empty()).then(|| self.queue.remove(0))
     }
 
-    /// Whether it was in the queue.
+    /// Removes an owner from the queue. Returns whether it was there.
     fn remove(&mut self, owner: CallerId) -> bool {
         let before = self.queue.len();
         self.queue.retain(|member| member.owner != owner);
         self.queue.len() < before
     }
 
-    /// No grant lasts longer than its lease, also if the clock was set back.
+    /// No grant lasts longer than its lease, even if the clock was set back.
     fn clamp(&mut self) {
         if let Some(held) = &mut self.grant {
             held.expires = held.expires.min(self.clock + held.lease);
         }
     }
 
-    /// The head, and those after it who wait in the same process on the same lease.
+    /// The head, and the waiters directly after it of the same process and with the same lease.
     fn cohort(&mut self, run: &mut Run<'_>, head: CallerId) -> Few<CallerId> {
         let terms = run.terms;
         let mut owners = Few::from_iter([head]);
@@ -223,7 +224,7 @@ impl Server {
         owners
     }
 
-    /// Gives the lock to the first waiters that are alive and can be told, or deletes it.
+    /// Grants the lock to the first live waiters that can hear it, or deletes it.
     fn grant_next(&mut self, run: &mut Run<'_>) {
         while let Some(head) = self.pop_first() {
             if self.is_living(head, run.terms) {
@@ -277,7 +278,7 @@ impl Server {
             return self.take(run, owner);
         }
         if self.grant.is_none() {
-            // If a queue lives, its head gets the lock, whoever asks.
+            // If the queue has live waiters, its head gets the lock, whoever asks.
             if self.queue[0].owner == owner {
                 self.remove(owner);
                 return self.take(run, owner);
@@ -285,7 +286,7 @@ impl Server {
             self.grant_next(run);
         }
         let Some(held) = self.grant else {
-            return self.take(run, owner); // those who queued are gone
+            return self.take(run, owner); // the queued callers are gone
         };
         if held.owners.contains(owner) && !run.is(Broken::QueuesBehindItself) {
             return Acquired::Held(self.found(held));
@@ -297,8 +298,8 @@ impl Server {
         Acquired::Queued(self.join(run, owner, None))
     }
 
-    /// `ZADD NX`, at the place that it has had or at the end; at a place that is dead by a clock that jumped it would be
-    /// dropped again and again.
+    /// `ZADD NX`, at the owner's old place or at the end. A place that is dead by a clock that jumped would be dropped
+    /// again and again.
     fn join(&mut self, run: &Run<'_>, owner: CallerId, place: Option<Place>) -> Place {
         let stands = |place: &Place| {
             let place = *place;
@@ -310,7 +311,7 @@ impl Server {
             _ => {
                 let now = micros(self.clock) + self.into_tick;
                 match self.queue.last() {
-                    // A clock that stepped back does not reorder.
+                    // A clock that stepped back does not reorder the queue.
                     Some(last) if !run.is(Broken::PlaceByClockAlone) => now.max(last.place + 1),
                     _ => now,
                 }
@@ -327,7 +328,7 @@ impl Server {
         place
     }
 
-    /// `queue.lua`: several callers of one process. Who is in the grant is not queued.
+    /// `queue.lua`: several callers of one process. Callers in the grant are not queued.
     pub(crate) fn queue(
         &mut self,
         run: &mut Run<'_>,
@@ -348,7 +349,7 @@ impl Server {
         let members: Few<_> = members.collect();
         let held = self.grant;
         if held.is_none() {
-            self.grant_next(run); // of which a push tells
+            self.grant_next(run); // a push reports the grant
         }
         let session = |owners: Option<CallerId>| owners.map(|owner| run.terms.process_of(owner));
         let asks = session(members.iter().next().map(|(owner, _)| owner));
@@ -360,7 +361,7 @@ impl Server {
         }
     }
 
-    /// `release.lua`, and `release_last.lua` after it. Whether it was held under this token.
+    /// `release.lua`, and `release_last.lua` after it. Returns whether the lock was held under this token.
     pub(crate) fn release(&mut self, run: &mut Run<'_>, token: Token) -> bool {
         let Some(held) = self.grant else {
             return false;
@@ -372,7 +373,7 @@ impl Server {
         true
     }
 
-    /// `renew.lua`, with a lease of 0 a check. What is left, if it is held under this token.
+    /// `renew.lua`; a lease of 0 is a check. Returns the remaining time if the lock is held under this token.
     pub(crate) fn renew(
         &mut self,
         run: &Run<'_>,
@@ -391,7 +392,7 @@ impl Server {
             });
         }
         let held = self.grant.as_mut().filter(|held| held.token == token)?;
-        // No grant lasts longer than its lease, also if the clock was set back.
+        // No grant lasts longer than its lease, even if the clock was set back.
         let mut left = held.expires - clock;
         if left > held.lease {
             left = held.lease;
@@ -410,8 +411,8 @@ impl Server {
         Some(lease)
     }
 
-    /// `leave.lua`. The grant that the caller enters with, if it is not to be abandoned; the cohort that it is of, which
-    /// only its process lets go of.
+    /// `leave.lua`. Returns the grant with which the caller enters, unless it is to be abandoned, or the caller's
+    /// cohort, which only its process releases.
     pub(crate) fn leave(
         &mut self,
         run: &mut Run<'_>,
@@ -457,7 +458,7 @@ impl Server {
     }
 }
 
-/// A grant, and what is left of it, as a reply describes it.
+/// A grant and its remaining time, as a reply describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Found {
     pub(crate) token: Token,

@@ -1,4 +1,4 @@
-//! A process's sessions: what they send and hear, the heartbeat, and what a break costs.
+//! A process's sessions: their messages, the heartbeat, and the effects of a break.
 
 use crate::{
     attempt_state,
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Protocol {
-    /// Over the session's connection, if there is one; else the next connection carries it.
+    /// Sends a script over the session's connection; without one, the next connection carries it.
     pub(crate) fn send(&self, state: &mut State, id: CallerId, script: Script) {
         let process = self.process_of(id);
         let sent = self.stamp(state, process);
@@ -28,7 +28,7 @@ impl Protocol {
         }
     }
 
-    /// Over the home session.
+    /// Sends a script over the home session.
     pub(crate) fn send_from_home(&self, state: &mut State, id: CallerId, script: Script) {
         let process = self.process_of(id);
         let sent = self.stamp(state, process);
@@ -71,7 +71,7 @@ impl Protocol {
                 if let Some(found) = found {
                     self.take_up_described(state, process, sent, found, By::Leave);
                 }
-                // Where a late request cannot be stopped, it may still come.
+                // A late request that cannot be stopped may still arrive.
                 let may_kill = self.scenario.terms.may_kill;
                 let caller = state.caller(id);
                 match caller.behind {
@@ -101,7 +101,8 @@ impl Protocol {
         }
     }
 
-    /// The oldest of each lock's waiters; nobody where this process holds, for it will release (`Session::awaited`).
+    /// The oldest waiter of the lock, or nobody if this process holds it, because the process will release it
+    /// (`Session::awaited`).
     pub(crate) fn awaited(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
         let holds = |id: &CallerId| {
             let now = self.clock_of(state, *id);
@@ -133,7 +134,7 @@ impl Protocol {
         }
     }
 
-    /// `beat`. What finds nothing is one step, for its parts would meet nobody.
+    /// `beat`. A probe that finds nothing is a single step, because no other step could interfere with its parts.
     pub(crate) fn probe(&self, state: &mut State, id: CallerId) {
         let process = self.process_of(id);
         let this = &mut state.processes[process];
@@ -180,7 +181,7 @@ impl Protocol {
             .callers_of(process)
             .filter(|id| state.caller(*id).phase == Phase::Queued && state.caller(*id).is_waiting())
             .collect();
-        // Else the one under way goes first, and settles it.
+        // If a request is under way already, it goes first and settles the matter.
         queued.retain(|id| !state.caller(*id).resending);
         if self.is(Broken::ComesBackToAPlaceOnly) {
             queued.retain(|id| state.caller(*id).place.is_some());
@@ -191,7 +192,7 @@ impl Protocol {
         self.send_batch(state, process);
     }
 
-    /// The process finds its connection broken. The server may not have noticed.
+    /// The process finds its connection broken. The server may not have noticed the break.
     pub(crate) fn break_main(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         this.main.up = false;
@@ -211,14 +212,14 @@ impl Protocol {
             if let Some(Behind::Leave { .. }) = caller.behind {
                 self.leave_from_home(state, id);
             }
-            // Else held until the connection is known to be closed on the server.
+            // Otherwise the gate stays shut until the connection is known to be closed on the server.
             if state.caller(id).resending && self.is(Broken::GateOpensWithTheBreak) {
                 self.open_gate(state, id);
             }
         }
     }
 
-    /// There is a new connection, and everything unanswered is sent again.
+    /// Connects again, and resends everything that is unanswered.
     pub(crate) fn reconnect(&self, state: &mut State, process: ProcessId) {
         let (floor, now) = (micros(state.server.clock), self.stamp(state, process));
         let this = &mut state.processes[process];
@@ -230,7 +231,7 @@ impl Protocol {
         this.main.answered = now;
         for id in self.callers_of(process) {
             if let Phase::Leaving { .. } = state.caller(id).phase {
-                state.caller(id).resending = false; // it is sent below
+                state.caller(id).resending = false; // sent below
             } else if state.caller(id).resending {
                 self.open_gate(state, id);
             }
@@ -262,7 +263,7 @@ impl Protocol {
         }
     }
 
-    /// The home session sends again what it got no answer to.
+    /// The home session resends a request whose reply was lost.
     pub(crate) fn answer_lost(&self, state: &mut State, id: CallerId, reply: Reply) {
         if let Reply::Released(token) = reply {
             let letting_go = &state.processes[self.process_of(id)].letting_go;
@@ -294,7 +295,7 @@ impl Protocol {
         }
     }
 
-    /// Killed. What was sent may still be read.
+    /// Kills a process. Its sent requests may still be read.
     pub(crate) fn crash(&self, state: &mut State, process: ProcessId) {
         for id in self.callers_of(process) {
             let lease = self.scenario.terms.lease(id);

@@ -8,7 +8,7 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// The second of three callers of a process is slow, and may miss its turn once.
+/// The second of three callers of a process is slow and may miss its turn once.
 fn slow_member() -> Terms {
     Terms {
         once: vec![0],
@@ -70,7 +70,7 @@ fn an_offer_that_nobody_takes_is_passed_on() {
     is_caught(Broken::OfferStands, slow_member(), late(0), TAKEN);
 }
 
-/// Renewals of a cohort that are answered late.
+/// A cohort whose renewals are answered late.
 fn late_answers() -> Scenario {
     Scenario {
         faults: late(1),
@@ -88,7 +88,7 @@ fn late_answers() -> Scenario {
     }
 }
 
-/// Minutes, so not by default.
+/// Skipped by default, because it takes minutes.
 #[test]
 fn renewals_of_a_cohort_are_answered_late() {
     if std::env::var_os("MODEL_DEEPER").is_some() {
@@ -101,7 +101,7 @@ fn an_answer_after_the_deadline_revives_nothing() {
     check::are_caught(&[Broken::AnswerRevives], &late_answers(), EXCLUSION);
 }
 
-/// A slow caller that has missed its turn, and others that queued behind it.
+/// A slow caller that has missed its turn, and other callers that queued behind it.
 fn comes_back() -> Scenario {
     Scenario {
         reaches: vec![MISSED, CAME_BACK],
@@ -120,7 +120,7 @@ fn comes_back() -> Scenario {
     }
 }
 
-/// Half a minute and more, so not by default.
+/// Skipped by default, because it takes half a minute and more.
 #[test]
 fn a_slow_caller_comes_back_to_its_place() {
     if std::env::var_os("MODEL_DEEPER").is_some() {

@@ -1,4 +1,4 @@
-//! A state of the model: the server, the processes with their connections, the callers, and what may still go wrong.
+//! A state of the model: the server, the processes with their connections, the callers, and the remaining faults.
 
 use std::hash::{Hash, Hasher};
 
@@ -13,12 +13,12 @@ use crate::{
     server::{Acquired, Found, Joined, Place, Push, Server, Token},
 };
 
-/// A stretch of time: about a heartbeat.
+/// The unit of time: about the interval of the heartbeat.
 pub(crate) type Tick = i8;
-/// A moment of a process's clock, in ms.
+/// A time on a process's clock, in ms.
 pub(crate) type Stamp = u16;
 pub(crate) type ProcessId = usize;
-/// A caller is one acquisition, and so one owner.
+/// The number of a caller. Each caller is one acquisition, and so one owner.
 pub(crate) type CallerId = u8;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,29 +28,30 @@ pub(crate) struct State {
     pub(crate) server: Server,
     pub(crate) processes: Vec<Process>,
     pub(crate) callers: Vec<Caller>,
-    /// How much of what can go wrong still may.
+    /// The faults that may still happen.
     pub(crate) faults: Faults,
     pub(crate) observed: Observed,
 }
 
-/// What an observer knows who sees everything, for the properties.
+/// The knowledge of an observer that sees everything, for the properties.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Observed {
     /// The newest grant whose push was lost.
     pub(crate) lost_push: Option<Token>,
-    /// The newest token that was given.
+    /// The newest token that was granted.
     pub(crate) token: Token,
     pub(crate) token_fell: bool,
-    /// The newest token that a body has begun with.
+    /// The newest token with which a body has begun.
     pub(crate) begun: Token,
     pub(crate) begun_fell: bool,
-    /// A process was killed, and the lock stands for longer than the lease of who was inside.
+    /// A process was killed, and the lock outlasts the lease of the caller that was inside.
     pub(crate) outlived: bool,
-    /// Who entered, and who had queued before and was still waiting.
+    /// A caller that entered, and a caller that had queued before and still waited.
     pub(crate) overtaken: Option<(CallerId, CallerId)>,
-    /// How many ticks in turn somebody alive waited for a lock that nobody held, or in no queue, and nothing was late.
+    /// The number of consecutive ticks in which a live caller waited for a lock that nobody held, or without a place in
+    /// the queue, while nothing was late.
     pub(crate) neglected: u8,
-    /// A waiter that could not be told was given the lock.
+    /// A waiter that could not hear it was granted the lock.
     pub(crate) unheard: bool,
     /// A dead waiter was passed over.
     pub(crate) skipped: bool,
@@ -58,40 +59,40 @@ pub(crate) struct Observed {
     pub(crate) seated_late: bool,
     /// The answer to a renewal counted for a member without the turn.
     pub(crate) answered_astray: bool,
-    /// A member of a cohort that had left was passed over.
+    /// A member of a cohort was passed over, because it had left.
     pub(crate) passed_over: bool,
-    /// An offer was passed on that nobody took.
+    /// An untaken offer was passed on.
     pub(crate) missed: bool,
-    /// A reply that nobody read was given up.
+    /// An unread reply was given up.
     pub(crate) revoked: bool,
-    /// A cohort was lost, and members of it queued again.
+    /// A cohort was lost, and its members queued again.
     pub(crate) lost_cohort: bool,
-    /// A cohort was released of which nobody waited any more when it was heard of.
+    /// A cohort was released because none of its members waited when the process heard of it.
     pub(crate) nobody_left: bool,
-    /// A cohort that was known, or over, was described once more.
+    /// A cohort that was known or over was described again.
     pub(crate) told_again: bool,
 }
 
-/// One process: one session (`session.rs`) for its callers, and the home session for what goes on in the background.
+/// One process: a session for its callers (`session.rs`), and the home session for background work.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     pub(crate) alive: bool,
     /// How far its clock has fallen behind, in ms.
     pub(crate) lag: u8,
     pub(crate) main: Session,
-    /// What the server still knows of a connection that is no more: a subscriber, and requests not read yet.
+    /// What the server still has of a closed connection: a subscription, and unread requests.
     pub(crate) old: Option<Vec<Request>>,
     pub(crate) home: Home,
-    /// The newest grant that its callers share, and whose turn it is.
+    /// The newest grant that its callers share, and the current turn.
     pub(crate) entry: Option<Entry>,
-    /// Releases of cohorts in the background, and when they are given up.
+    /// Background releases of cohorts, and when each is given up.
     pub(crate) letting_go: Vec<(Token, Tick)>,
     /// Whether the heartbeat of this tick has happened, and whether it still waits for its answer.
     pub(crate) probed: bool,
     pub(crate) probing: bool,
 }
 
-/// A cohort as the registry of its process has it, and what the model alone notes of it.
+/// A cohort in the registry of its process, with additional data of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) cohort: Cohort,
@@ -99,11 +100,11 @@ pub(crate) struct Entry {
     pub(crate) renewing: bool,
     /// When the turn was offered.
     pub(crate) since: Tick,
-    /// How its first owner heard of it.
+    /// How its first owner heard of the grant.
     pub(crate) by: By,
 }
 
-/// What plays no part any longer would only tell equal states apart: of a cohort that is over its name counts alone.
+/// Values that no longer matter would distinguish equal states. For a cohort that is over, only its name counts.
 impl Hash for Entry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let cohort = &self.cohort;
@@ -122,7 +123,7 @@ pub(crate) struct Session {
     pub(crate) up: bool,
     /// The server's time when it was made.
     pub(crate) floor: Token,
-    /// When the newest command was sent whose reply has come (`Health`).
+    /// When the newest command with a reply was sent (`Health`).
     pub(crate) answered: Stamp,
     /// Whether a batch is under way.
     pub(crate) sending_batch: bool,
@@ -130,7 +131,7 @@ pub(crate) struct Session {
     pub(crate) events: Vec<Event>,
 }
 
-/// The connection of what goes on in the background. No order is relied upon, so none is kept.
+/// The connection for background work. Nothing relies on its order, so none is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Home {
     pub(crate) floor: Token,
@@ -142,44 +143,44 @@ pub(crate) struct Home {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Request {
     pub(crate) caller: CallerId,
-    /// By the clock of its process.
+    /// The time on the clock of its process.
     pub(crate) sent: Stamp,
     pub(crate) script: Script,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Script {
-    /// A caller that has had no place, and is alone at the lock.
+    /// A caller that has had no place and is the only one at the lock.
     Acquire {
         not_after: Option<Tick>,
     },
-    /// All others, several at once, with the places that they have had.
+    /// All other callers, several at once, with their old places.
     Queue {
         members: Few<(CallerId, Option<Place>)>,
         not_after: Option<Tick>,
     },
-    /// With `close`, after a `CLIENT KILL` of the connection that carried the request.
+    /// With `close`, follows a `CLIENT KILL` of the connection that carried the request.
     Leave {
         abandon: bool,
         close: bool,
     },
     Release(Token),
     Renew(Renewal),
-    /// On behalf of the caller's whole process.
+    /// Sent on behalf of the caller's whole process.
     Probe,
 }
 
-/// A renewal, or with a lease of 0 a check.
+/// A renewal; a lease of 0 is a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Renewal {
-    /// Of the member that asks.
+    /// The token of the member that asks.
     pub(crate) token: Token,
-    /// The token by which the server knows the grant, if it is a cohort's.
+    /// The token under which the server knows the grant, if it is a cohort's.
     pub(crate) known: Option<Token>,
     pub(crate) lease: Tick,
 }
 
-/// What a process hears from the server.
+/// A message from the server to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Event {
     Push(Push),
@@ -194,7 +195,7 @@ pub(crate) enum Event {
 pub(crate) enum Reply {
     Acquired(Acquired),
     Joined(Joined),
-    /// To `leave … enter`: the grant to enter with, or the cohort to pass on.
+    /// The reply to `leave … enter`: the grant to enter with, or the cohort to pass on.
     Left(Option<Found>),
     /// The cohort to pass on.
     Abandoned(Option<Found>),
@@ -203,8 +204,8 @@ pub(crate) enum Reply {
     Probed(Option<Found>, bool),
 }
 
-/// The acquisition of a caller. The model's phase says more of it than its own, and nothing is refused, so that it is
-/// hashed without.
+/// The acquisition of a caller. Its own phase is not hashed, because the model's phase says more and nothing is
+/// refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt(pub(crate) AttemptState);
 
@@ -220,24 +221,24 @@ impl Hash for Attempt {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Caller {
     pub(crate) phase: Phase,
-    /// When its `wait` ends, by the clock of its process.
+    /// When its `wait` ends, on the clock of its process.
     pub(crate) wait_until: Tick,
     /// When it began, for the properties.
     pub(crate) began: Tick,
-    /// When its request was sent, where the engine may give it up.
+    /// When its request was sent, if the engine may give it up.
     pub(crate) asked: Tick,
     pub(crate) place: Option<Place>,
-    /// As which it joined the queue, for the properties.
+    /// The order in which it joined the queue, for the properties.
     pub(crate) joined: Option<u8>,
     pub(crate) attempt: Attempt,
-    /// The turn that it was told of last, and has not read.
+    /// The turn that it was last told of and has not read.
     pub(crate) told: Option<Token>,
-    /// Goes with the next batch.
+    /// Whether it goes with the next batch.
     pub(crate) joins: bool,
-    /// Whether the session has sent the request again, and not been answered: until then the gate is shut,
-    /// and the owner neither enters nor leaves.
+    /// Whether the session has resent the request and has no answer yet. Until the answer the gate is shut, and the
+    /// owner neither enters nor leaves.
     pub(crate) resending: bool,
-    /// Whether the connection that carried the newest request still stands; none if nothing was sent.
+    /// Whether the connection that carried the newest request still exists; `None` if nothing was sent.
     pub(crate) carried: Option<bool>,
     pub(crate) behind: Option<Behind>,
 }
@@ -246,12 +247,12 @@ pub(crate) struct Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum By {
     Reply,
-    /// The reply to a request that was sent again.
+    /// The reply to a request that was resent.
     Resend,
     Push,
     Probe,
     Leave,
-    /// Another member of its cohort was through.
+    /// The turn of another member of its cohort ended.
     Pass,
 }
 
@@ -260,27 +261,27 @@ pub(crate) enum Phase {
     Idle,
     /// Its request is under way, or will be with the next connection.
     Asking,
-    /// The reply has come, and its future was not polled since.
+    /// The reply has arrived, and its future has not been polled since.
     Answered {
         reply: Acquired,
         sent: Stamp,
     },
-    /// The engine has given up what the reply may have granted, and its future was not polled since.
+    /// The engine has given up the grant that the reply may contain, and its future has not been polled since.
     Revoked,
     /// Waits for its turn, or has an offer and waits for the gate or for the engine's renewal.
     Queued,
-    /// Renews its turn by itself (`Broken::AnswerSeats`), with what the server has answered.
+    /// Renews its turn by itself (`Broken::AnswerSeats`), with the server's answer.
     Confirming {
         token: Token,
         answer: Option<Moment>,
     },
     /// Its body runs.
     Inside(Hold),
-    /// Its `wait` is over; leaving the queue decides.
+    /// Its `wait` is over. The result of leaving the queue decides.
     Leaving {
         since: Tick,
     },
-    /// The grant is named by its first token.
+    /// The first token names the grant.
     Releasing {
         token: Token,
         first: Token,
@@ -296,11 +297,11 @@ pub(crate) struct Hold {
     pub(crate) since: Tick,
     /// The local deadline.
     pub(crate) until: Moment,
-    /// Stands for a claim only, until it is confirmed.
+    /// The grant stands only for a claim until it is confirmed.
     pub(crate) claim: bool,
     /// When a renewal or a check was last sent.
     pub(crate) tended: Tick,
-    /// Whether that is under way.
+    /// Whether that request is under way.
     pub(crate) tending: bool,
     pub(crate) by: By,
 }
@@ -309,7 +310,7 @@ pub(crate) struct Hold {
 pub(crate) enum End {
     Left,
     Lost,
-    /// It goes on as another owner.
+    /// The caller goes on as another owner.
     Missed,
     Busy,
     Unreachable,
@@ -319,7 +320,7 @@ pub(crate) enum End {
     },
 }
 
-/// What goes on behind the caller's back.
+/// Work in the background for a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Behind {
     /// Waits for the gate, with the offer to give back.
@@ -351,7 +352,7 @@ impl State {
 }
 
 impl Caller {
-    /// Has neither entered nor been told.
+    /// Whether it still waits: it has neither entered nor ended.
     pub(crate) fn waits(&self) -> bool {
         matches!(
             self.phase,
@@ -364,7 +365,7 @@ impl Caller {
         )
     }
 
-    /// Whether it is to be told of its turn: it has not been, and has not left.
+    /// Whether it is to be told of its turn: it waits and has no offer.
     pub(crate) fn is_waiting(&self) -> bool {
         let waits = matches!(
             self.phase,
@@ -378,7 +379,7 @@ impl Caller {
         self.told.or_else(|| self.attempt.0.offer().map(token_of))
     }
 
-    /// A token of the grant that it is inside with, or gives back.
+    /// A token of the grant with which it is inside, or which it gives back.
     pub(crate) fn held(&self) -> Option<Token> {
         match (self.phase, self.behind) {
             (Phase::Inside(hold), _) => Some(hold.token),

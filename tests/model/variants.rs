@@ -1,4 +1,4 @@
-//! The protocol with one of its rules taken out, and the gaps that it is known to have.
+//! The protocol with one of its rules removed, and its known gaps.
 
 use crate::{
     broken::Broken,
@@ -7,7 +7,7 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// Without this rule, these callers break this promise when that goes wrong.
+/// Checks that without this rule these callers break this promise under these faults.
 #[track_caller]
 fn is_caught(broken: Broken, terms: Terms, faults: Faults, promise: &'static str) {
     let scenario = Scenario::of("a variant", terms).with(faults);
@@ -110,7 +110,7 @@ fn the_gate_stays_shut_until_the_old_connection_is_closed() {
     );
 }
 
-/// The request that was sent again may be read after the release: the engine's releases go over another connection.
+/// The request that was resent may be read after the release, because the engine's releases go over another connection.
 #[test]
 fn who_gives_back_a_turn_leaves_as_well() {
     let faults = Faults {
@@ -274,7 +274,7 @@ fn a_lost_counter_goes_on_above_the_clock() {
     );
 }
 
-/// Else there is a grant that nobody knows: the answer to a request that was sent again comes after a push has given the
+/// Otherwise there is a grant that nobody knows: the answer to a resent request arrives after a push has given the
 /// owner its turn, and in between the server has lost the pushed grant.
 #[test]
 fn the_newer_grant_counts() {

@@ -1,5 +1,5 @@
-//! The wire between the processes and the server: requests are read in the order of their connection, and pushes and
-//! replies are heard in that order.
+//! The wire between the processes and the server. The server reads requests, and processes hear pushes and replies, in
+//! the order of their connection.
 
 use crate::{
     protocol::Protocol,
@@ -38,7 +38,7 @@ impl Protocol {
         });
     }
 
-    /// The server reads what an old connection has left behind. Nobody hears the reply.
+    /// The server reads a request that an old connection has left behind. Nobody hears the reply.
     pub(crate) fn serve_old(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         let floor = this.main.floor;
@@ -73,7 +73,7 @@ impl Protocol {
             Script::Acquire { not_after } => {
                 let caller = &mut state.callers[usize::from(owner)];
                 if caller.place.is_none() && !server.is_queued(owner) {
-                    // Whatever place it may have had, it has not been told of it.
+                    // The caller has not been told of any place that it may have had.
                     caller.joined = None;
                 }
                 Reply::Acquired(server.acquire(&mut run, owner, not_after))
@@ -123,11 +123,11 @@ impl Protocol {
             if main.up {
                 main.events.push(Event::Push(push));
             } else {
-                // To a connection that is no more.
+                // The connection to which the push goes is closed.
                 state.observed.lost_push = state.observed.lost_push.max(Some(push.token));
             }
         }
-        // In the order of their places; some have come into the lock by the script that queued them.
+        // In the order of their places. Some got the lock from the script that queued them.
         let mut places: Vec<_> = state
             .server
             .queue
@@ -157,7 +157,7 @@ impl Protocol {
         reply
     }
 
-    /// Notes whether tokens rise, and whether somebody who waits was overtaken.
+    /// Records whether tokens rise, and whether a waiting caller was overtaken.
     fn observe(&self, state: &mut State, grant: Grant, had: Option<Grant>) {
         let terms = &self.scenario.terms;
         let heard = state.heard();
@@ -167,7 +167,7 @@ impl Protocol {
         observed.token = observed.token.max(last);
         let is_heard = |owner: CallerId| heard[terms.process_of(owner)];
         observed.unheard |= grant.claimed_until.is_some() && !grant.owners.iter().all(is_heard);
-        // Who was given the lock, and has not been given a turn by its process, waits as well.
+        // A caller that was granted the lock but not given its turn by its process waits as well.
         let passed_by = had.into_iter().flat_map(|had| had.owners.iter());
         let queued = state.server.queue.iter().filter_map(|member| {
             let lives = state.server.is_living(*member, terms);
@@ -176,10 +176,10 @@ impl Protocol {
         let waiting: Vec<_> = queued.chain(passed_by).collect();
         for owner in grant.owners.iter() {
             if had.is_some_and(|had| had.owners.contains(owner)) {
-                continue; // was inside already
+                continue; // already inside
             }
             if !state.processes[terms.process_of(owner)].alive {
-                continue; // it had that place, and gives way when its claim ends: `CLAIM`
+                continue; // it had that place; it gives way when its claim ends: `CLAIM`
             }
             let entered = state.callers[usize::from(owner)].joined;
             for other in waiting.iter().copied() {

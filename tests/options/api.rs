@@ -1,4 +1,4 @@
-//! What users call beside the attribute: ways to make and find a client, the explicit and the blocking API, events.
+//! The public API beside the attribute: ways to make and find a client, the explicit and the blocking API, events.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ async fn tls_works_and_a_mismatch_is_told() {
         .start()
         .await;
     let url = format!("rediss://localhost:{}/", server.tls_port());
-    // Its certificate is signed by nobody that the machine trusts.
+    // The machine does not trust the issuer of its certificate.
     let refused = LockClient::connect(&url).await.unwrap_err();
     assert!(
         matches!(refused, ConnectError::Unreachable { .. }),
@@ -66,7 +66,7 @@ async fn tls_works_and_a_mismatch_is_told() {
         refused.to_string().to_lowercase().contains("certificate"),
         "{refused}"
     );
-    // TLS to a port that speaks none.
+    // TLS to a port without TLS.
     let plain = format!("rediss://:secret@localhost:{}/", server.port());
     let refused = LockClient::connect(plain).await.unwrap_err();
     assert!(matches!(refused, ConnectError::NoTls { .. }), "{refused}");
@@ -83,7 +83,7 @@ async fn tls_works_and_a_mismatch_is_told() {
     works(&made.unwrap()).await;
 }
 
-/// Each `#[tokio::test]` is a runtime; a client made in one that has ended serves the next.
+/// Each `#[tokio::test]` is a runtime. A client made in a runtime that has ended serves the next one.
 #[test]
 fn a_client_outlives_the_runtime_that_made_it() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();
@@ -95,7 +95,7 @@ fn a_client_outlives_the_runtime_that_made_it() {
     guard.blocking_release();
 }
 
-/// The first call comes from a runtime that has ended already.
+/// The first call comes from a runtime that has already ended.
 #[test]
 fn a_runtime_that_has_ended_does_not_stop_a_client() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();
@@ -145,7 +145,7 @@ fn the_blocking_form_works_outside_async() {
     }
 }
 
-/// A runtime that drives neither sockets nor timers is served by the engine's.
+/// The engine's own runtime serves a runtime that drives neither sockets nor timers.
 #[test]
 fn a_runtime_without_drivers_works() {
     let url = tokio::runtime::Runtime::new()
@@ -192,7 +192,7 @@ async fn a_guard_tells_and_extends() {
     }
 }
 
-/// Two blocking bodies use up the whole user runtime for three leases.
+/// Two blocking bodies occupy the whole user runtime for three leases.
 #[test]
 fn a_blocked_runtime_does_not_stop_its_renewals() {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -214,7 +214,7 @@ fn a_blocked_runtime_does_not_stop_its_renewals() {
     assert!(client.stats().renewed >= 6, "{:?}", client.stats());
 }
 
-/// A lock whose renewals are refused takes no other with it.
+/// A lock whose renewals are refused does not affect other locks.
 #[tokio::test]
 async fn one_locks_failure_touches_no_other() {
     let client = redis().await;
@@ -264,7 +264,7 @@ async fn under_a_paused_clock_nothing_is_waited_for() {
     assert!(started.elapsed() < 5 * SECOND);
 }
 
-/// A paused clock jumps while real I/O is awaited, and the lease ends with it; a clock that runs does not.
+/// A paused clock jumps while real I/O is awaited, and the lease ends. A running clock does not jump.
 #[test]
 fn a_lease_lasts_over_real_io_where_the_clock_runs() {
     let wait_for_a_thread = |paused: bool| {

@@ -1,4 +1,4 @@
-//! `extend`: what it adds to, and what bounds it.
+//! `extend`: the moment from which it counts, and its bounds.
 
 use std::{
     future::{Future, poll_fn},
@@ -42,7 +42,7 @@ async fn extensions_called_together_do_not_add_up() {
     .await;
 }
 
-/// A grant that was handed on stands for a claim at first.
+/// A grant that was handed on first stands for a claim.
 #[tokio::test]
 async fn what_was_handed_on_is_extended_from_the_end_of_its_lease() {
     on_stores_with_a_queue(|store| async move {
@@ -61,7 +61,7 @@ async fn what_was_handed_on_is_extended_from_the_end_of_its_lease() {
     .await;
 }
 
-/// The caller's thread stands still for longer than the lease. The engine renews it, so the extension has time.
+/// The caller's thread is blocked for longer than the lease. The engine renews the lease, so the extension has time.
 #[tokio::test]
 async fn an_extension_lasts_as_long_as_the_lease_is_renewed() {
     for store in [Store::redis().await, Store::redlock().await] {
@@ -88,7 +88,7 @@ async fn an_extension_of_a_lost_lease_is_lost() {
     on_every_store(|store| async move {
         let client = store.client().await;
         let guard = client.lock("k").lease(50 * MS).acquire().await.unwrap();
-        // Nobody watches the guard.
+        // Nobody polls the guard.
         thread::sleep(60 * MS);
         let lost = guard.extend(SECOND).await;
         let expired = LossReason::Expired;

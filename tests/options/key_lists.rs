@@ -213,7 +213,7 @@ async fn the_list_may_be_moved_by_the_body_and_by_the_fallback() {
     let guard = hold(&other, "2").await;
     assert_eq!(client.scope(now(vec![1, 2])).await.unwrap(), 200);
     guard.release().await;
-    // Nothing to lock is a mistake, and not busy.
+    // An empty list is a mistake and not busy.
     let refused = client.scope(now(Vec::new())).await;
     assert!(
         matches!(refused, Err(LockError::InvalidKey(KeyError::NoKeys))),
@@ -240,7 +240,7 @@ async fn it_waits_for_each_item_in_turn() {
     .await;
 }
 
-/// A list of the user's own.
+/// A list type of the user's own.
 struct Cart {
     items: Vec<Item>,
 }
@@ -388,7 +388,7 @@ async fn set_of(ids: [u64; 2]) -> Vec<String> {
     set(ids.into()).await.unwrap()
 }
 
-/// The future is `Send`, whatever the list is: the keys are texts before the first await.
+/// The future is `Send` for any list type, because the keys are strings before the first await.
 #[tokio::test]
 async fn a_list_asks_nothing_of_the_future() {
     fn send<F: Send>(future: F) -> F {
@@ -423,7 +423,7 @@ async fn pairs(stock: Pairs) -> Result<Vec<String>, LockError> {
     Ok(names(&holds))
 }
 
-/// What stands in the key can be made by the iteration.
+/// The iteration may compute the parts of the key.
 struct Pairs(BTreeMap<u64, u64>);
 
 impl<'a> IntoIterator for &'a Pairs {

@@ -1,4 +1,4 @@
-//! The options of a call that are no promise by themselves, on every backend.
+//! Options of a call that are not promises by themselves, on every backend.
 
 mod extend;
 mod hold_at_least;

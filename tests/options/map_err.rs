@@ -1,4 +1,4 @@
-//! `map_err`: a lock's failure becomes the function's error without `From<LockError>`.
+//! `map_err`: the error of a lock becomes the function's error without `From<LockError>`.
 
 use lock_runtime::{LockError, distributed_lock};
 
@@ -53,7 +53,7 @@ async fn a_failure_goes_through_the_named_function_and_a_value_does_not() {
         guard.release().await;
     })
     .await;
-    // Not busy: no client at all.
+    // The call has no client at all, so the lock is not busy.
     assert!(matches!(
         skipped().await,
         Err(PayError::Told(text)) if text.contains("no lock client")

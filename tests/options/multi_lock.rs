@@ -173,7 +173,7 @@ async fn opposite_orders_never_deadlock_and_never_overlap() {
                         let locks = client.locks(keys.iter().map(|key| format!("key:{key}")));
                         let locks = locks.wait(60 * SECOND);
                         let visit = async {
-                            // Two that overlap would lose an update.
+                            // Two overlapping bodies would lose an update.
                             let seen: Vec<_> = keys
                                 .iter()
                                 .map(|key| visits[*key].load(Ordering::SeqCst))
@@ -416,7 +416,7 @@ async fn free_ones_are_taken_in_one_script() {
     for _ in 0..10 {
         locks.acquire().await.unwrap().release().await;
     }
-    // One in, and one out for each lock.
+    // One script to enter, and one to leave for each lock.
     assert_eq!(server.scripts().await - before, 10 * 4);
 }
 
@@ -447,7 +447,7 @@ async fn a_thousand_are_taken_and_released() {
     .await;
 }
 
-/// A server serves nobody else while it takes many at once.
+/// The server serves nobody else while it takes many locks at once.
 #[tokio::test]
 async fn a_list_of_more_keys_than_allowed_is_refused() {
     on_every_store(|store| async move {

@@ -1,4 +1,4 @@
-//! `on_busy`: what a call does while its lock is busy, other than to fail.
+//! `on_busy`: what a call does while its lock is busy, instead of failing.
 
 #![expect(clippy::unused_async, reason = "a fallback is async, whatever it does")]
 
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::stores::{Store, hold, on_every_store, on_stores_with_a_queue, until_waiting};
 
-/// Can be moved, and nothing else.
+/// A type that can only be moved.
 #[derive(Debug, PartialEq)]
 struct Order(u64);
 
@@ -197,7 +197,7 @@ async fn dropped_while_it_waits_a_call_with_a_fallback_leaves_nothing() {
 #[distributed_lock(key = "k", wait = "0s")]
 async fn outer() -> Result<u8, LockError> {
     let told = Notify::new();
-    // While the first one is inside, the second one has no turn.
+    // The second call has no turn while the first one is inside.
     let (first, second) = tokio::join!(nested(&told), nested(&told));
     Ok(first? + second?)
 }

@@ -1,4 +1,4 @@
-//! `release`: whether a call's value waits until the lock is known to be free, or only until the release is on its way.
+//! `release`: whether a call waits until its lock is known to be free, or only until the release is on its way.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use tokio::{
 
 use crate::stores::{MS, SECOND, Store, on_every_store, on_stores_with_a_queue, until_waiting};
 
-/// How long a call waits at most for its release to be confirmed.
+/// The longest time that a call waits for the confirmation of its release.
 const PATIENCE: Duration = SECOND;
 
-/// A client whose servers can be kept from answering, and one that is not.
+/// A client whose servers can be kept from answering, and a direct client.
 struct Fixture {
     store: Store,
     proxies: Vec<FaultProxy>,
@@ -56,7 +56,7 @@ impl Fixture {
         self.proxies.iter().for_each(|proxy| proxy.hold_replies(on));
     }
 
-    /// How long the call takes whose release is not answered.
+    /// How long a call takes whose release is not answered.
     async fn unanswered(&self, call: impl Future<Output = Result<u8, LockError>>) -> Duration {
         let started = Instant::now();
         assert_eq!(self.behind.scope(call).await, Ok(7));
@@ -66,7 +66,7 @@ impl Fixture {
         took
     }
 
-    /// The body of such a call.
+    /// A body that stops the servers' answers, for such a call.
     async fn body(&self) -> u8 {
         self.hold_replies(true);
         tokio::task::yield_now().await;
@@ -74,7 +74,7 @@ impl Fixture {
     }
 }
 
-/// Connected from this runtime, too. Until then calls go to a quorum over connections of the engine's.
+/// Connects from this runtime. Before that, calls to a quorum go over connections of the engine's.
 async fn warm(store: &Store, client: &LockClient) {
     client.lock("warm").run(async {}).await.unwrap();
     if store.is_redlock() {
@@ -145,7 +145,7 @@ async fn a_client_says_how_its_calls_release() {
             fixture.unanswered(lock.run(fixture.body())).await,
         ];
         assert!(times.iter().all(|took| *took < PATIENCE / 2), "{times:?}");
-        // A call says better.
+        // The option of a call overrides the default.
         let lock = lock.release(Release::Confirmed);
         let times = [
             fixture.unanswered(confirmed(&fixture)).await,
@@ -188,7 +188,7 @@ async fn the_same_client_is_never_in_its_own_way() {
     .await;
 }
 
-/// Nor when the answers take their time.
+/// The next acquisition follows the release even if the answers take their time.
 #[tokio::test]
 async fn the_next_acquisition_goes_after_the_release() {
     on_every_server(async |store| {
@@ -242,7 +242,7 @@ async fn a_waiter_of_another_client_is_next() {
                 left.await.unwrap();
             };
             lock.run(body).await.unwrap();
-            // Behind the one who waited.
+            // Behind the caller that waited.
             let again = lock.wait(20 * SECOND).run(async { Instant::now() });
             again.await.unwrap()
         });

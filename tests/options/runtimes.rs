@@ -32,7 +32,8 @@ where
     }
 }
 
-/// Every wait of a call that needs a timer: for the lock, for its own turn among siblings, for the end of its lease.
+/// Exercises every wait of a call that needs a timer: for the lock, for its turn among siblings, and for the end of its
+/// lease.
 async fn enters_waits_and_loses(store: Store) {
     let client = store.client().await;
     client.lock("k").run(async {}).await.unwrap();
@@ -76,7 +77,7 @@ fn with_a_server_a_runtime_needs_no_drivers() {
     on_bare_runtimes(&store, enters_waits_and_loses);
 }
 
-/// A caller whose waker polls it at once, on the thread that wakes it.
+/// A caller whose waker polls it at once, on the waking thread.
 struct Inline(Mutex<Option<BoxFuture<'static, ()>>>);
 
 impl Inline {
@@ -88,7 +89,7 @@ impl Inline {
 impl Wake for Inline {
     fn wake(self: Arc<Self>) {
         let Some(mut caller) = self.0.lock().unwrap().take() else {
-            return; // it is being polled, or has ended
+            return; // being polled already, or ended
         };
         let waker = self.clone().into();
         if caller
@@ -100,7 +101,7 @@ impl Wake for Inline {
     }
 }
 
-/// In process, for the lock and for its turn among siblings.
+/// In process: the lock and a turn among siblings.
 #[test]
 fn a_caller_may_be_polled_by_the_one_that_wakes_it() {
     let (ended, has_ended) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! Callers of two keys in process that are polled by chance, under a paused clock.
+//! Callers of two keys in process that are polled at random under a paused clock.
 
 use std::{cell::Cell, future::poll_fn, task::Poll, time::Duration};
 
@@ -13,14 +13,14 @@ use tokio::{
 
 use crate::stores::{MS, SECOND};
 
-/// Which of two keys have a body running. A body takes three polls if `long`, otherwise one.
+/// Records which of the two keys have a running body. A body takes three polls if `long`, otherwise one.
 #[derive(Default)]
 struct Visits {
     long: bool,
     inside: [Cell<bool>; 2],
 }
 
-/// A body inside one of the keys, also if it is dropped.
+/// A body inside one of the keys, until it completes or is dropped.
 struct Visit<'a>(&'a Cell<bool>);
 
 impl<'a> Visit<'a> {
@@ -53,7 +53,7 @@ async fn visit_both(client: &LockClient, visits: &Visits) -> Result<(), LockErro
     Ok(())
 }
 
-/// One of the callers.
+/// The call of one of the callers.
 fn call<'a>(
     client: &'a LockClient,
     visits: &'a Visits,
@@ -75,21 +75,21 @@ const CALLERS: usize = 5;
 
 type Steps = Vec<(usize, u64)>;
 
-/// Which caller is polled, or which guard is taken or dropped, after so many milliseconds each; and whether bodies take more
-/// than one poll.
+/// Steps: which caller to poll, or which guard to take or drop, and after how many milliseconds; and whether bodies
+/// take more than one poll.
 pub(crate) fn steps() -> impl Strategy<Value = (Steps, bool)> {
     let times = select(vec![0, 1, 700, 1999, 2001, 3100]);
     (vec((0..CALLERS + 2, times), 0..60), any::<bool>())
 }
 
-/// A runtime whose time passes only when nothing else is to be done.
+/// A runtime with a paused clock, which advances only when nothing else is left to do.
 pub(crate) fn runtime() -> Runtime {
     let mut builder = Builder::new_current_thread();
     let builder = builder.enable_all().start_paused(true);
     builder.build().expect("a runtime can be built")
 }
 
-/// Polls callers in these steps, and new ones for those that have ended. In the end they are not polled any more, and another
+/// Polls callers in these steps and replaces those that have ended. At the end they are no longer polled, and another
 /// caller gets these keys.
 pub(crate) async fn poll(client: &LockClient, steps: Steps, long: bool, keys: &[&str]) {
     let visits = Visits {

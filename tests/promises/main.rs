@@ -1,4 +1,4 @@
-//! The contract, promise by promise, on every backend where it applies. Each module is named after its promise, and
+//! The contract, promise by promise, on every backend to which it applies. Each module is named after its promise and
 //! has a mutant of its own in `tools/mutants` that turns it red and leaves the others green.
 
 mod chance;

@@ -1,4 +1,4 @@
-//! Two holds of one key never overlap, and tokens rise in grant order, whatever the server loses.
+//! Promise 1: two holds of one key never overlap, and tokens rise in the order of grants, whatever the server loses.
 
 use std::sync::{
     Arc, Mutex,
@@ -73,7 +73,7 @@ async fn token(client: &LockClient) -> u64 {
     token
 }
 
-/// Everything is lost, and the client goes on over the connection that it had.
+/// Tokens still rise when the server loses everything and the client goes on over its old connection.
 #[tokio::test]
 async fn tokens_rise_over_flushall_on_an_old_connection() {
     let server = RedisServer::start().await;
@@ -98,7 +98,7 @@ async fn tokens_rise_over_flushall_on_an_old_connection() {
     }
 }
 
-/// A replica that lacks the newest grants is promoted.
+/// Tokens still rise when a replica that lacks the newest grants is promoted.
 #[tokio::test]
 async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
     let master = RedisServer::start().await;
@@ -111,7 +111,7 @@ async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
         info.contains("master_link_status:up")
     })
     .await;
-    // The replica is promoted here, so it sees nothing of what the master grants from now on.
+    // The replica is promoted here and sees no later grants of the master.
     ask::<()>(
         &mut on_replica,
         redis::cmd("REPLICAOF").arg("NO").arg("ONE"),
@@ -129,7 +129,7 @@ async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
     );
 }
 
-/// A holder that is told late is fenced: the token of whoever follows is higher.
+/// A holder that is told of its loss late is fenced: the next token is higher.
 #[tokio::test]
 async fn whoever_follows_an_expired_hold_has_a_higher_token() {
     on_every_store(|store| async move {

@@ -1,4 +1,4 @@
-//! Two holds of one key never overlap, however late callers are polled.
+//! Promise 1: two holds of one key never overlap, however late callers are polled.
 
 use std::{
     future::Future,
@@ -18,10 +18,10 @@ use crate::{
     stores::{MS, SECOND, Store, hold, on_stores_with_a_queue, until, until_free, until_waiting},
 };
 
-/// How long a caller that is not polled may delay others: a claim, and the look that finds its end.
+/// How long a caller that is not polled may delay others: a claim, and the heartbeat that finds its end.
 const DELAY: Duration = Duration::from_millis(2200);
 
-/// Polls a future once; whether it has ended.
+/// Polls a future once and returns whether it has ended.
 async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
@@ -42,10 +42,10 @@ async fn a_grant_that_its_owner_reads_late_is_its_own() {
     until(async || status().await.holder.is_some()).await;
     let other = tokio::spawn(acquired(lock));
     until(async || status().await.waiters == 1).await;
-    tokio::time::sleep(100 * MS).await; // and its reply is read
+    tokio::time::sleep(100 * MS).await; // its reply is read, too
 
     let guard = late.await.unwrap();
-    // Longer than a turn is kept for somebody who does not take it.
+    // Longer than an untaken turn is offered.
     tokio::time::sleep(3 * SECOND).await;
     assert!(guard.loss().is_none());
     assert!(!other.is_finished(), "both are inside");
@@ -56,7 +56,7 @@ async fn a_grant_that_its_owner_reads_late_is_its_own() {
     other.release().await;
 }
 
-/// Polls a future of this client until so many wait for the key, and it has read that it does.
+/// Polls a future of this client until this many callers wait for the key and the future has read that it waits.
 async fn poll_until_waiting<T>(
     future: &mut Pin<Box<impl Future<Output = T>>>,
     client: &LockClient,
@@ -65,7 +65,7 @@ async fn poll_until_waiting<T>(
 ) {
     until(async || {
         assert!(!poll_once(future).await, "it has to wait");
-        // Its answer comes after that to the future's request, over the same connection.
+        // The status is answered after the future's request, over the same connection.
         let status = client.lock(key).status().await.unwrap();
         status.waiters == waiters
     })
@@ -95,7 +95,7 @@ async fn fixed(
     Ok(())
 }
 
-/// A call has the first of its two locks, waits for the second one, and is not polled any more.
+/// A call has the first of its two locks, waits for the second one, and is no longer polled.
 async fn forgotten_between(
     store: &Store,
     [one, two]: [&str; 2],
@@ -116,10 +116,10 @@ async fn forgotten_between(
         assert!(took < DELAY + epsilon(), "{two} after {took:?}");
     }
     let taken = other.lock(one).wait(20 * SECOND).acquire().await.unwrap();
-    // Its wait, and a claim.
+    // The length of its wait, and a claim.
     let took = started.elapsed();
     assert!(took < SECOND + DELAY + epsilon(), "{one} after {took:?}");
-    // Both are free again when it is polled, and its time is over.
+    // Both locks are free again when the call is polled after its wait is over.
     guard.unwrap().release().await;
     taken.release().await;
     let late = forgotten.await;
@@ -130,8 +130,8 @@ async fn forgotten_between(
     until_free(&other, two).await;
 }
 
-/// A call for two locks is not polled while it waits for the second one: the locks granted to it are passed on,
-/// whatever the lease, also if the second one is granted in the meantime.
+/// A call for two locks is not polled while it waits for the second one. Its locks are passed on whatever the lease,
+/// even if the second one is granted in the meantime.
 #[tokio::test]
 async fn a_lock_whose_body_has_not_begun_is_passed_on() {
     on_stores_with_a_queue(|store| async move {
@@ -147,8 +147,8 @@ async fn a_lock_whose_body_has_not_begun_is_passed_on() {
     .await;
 }
 
-/// Callers that stand one behind the other are not polled any more: each of them delays the others by a claim, and comes
-/// back to its old place.
+/// Several callers, one behind the other, are no longer polled. Each of them delays the others by a claim and gets its
+/// old place back.
 #[tokio::test]
 async fn callers_that_are_forgotten_one_behind_the_other_are_passed_over() {
     on_stores_with_a_queue(|store| async move {
@@ -190,7 +190,7 @@ async fn callers_that_are_forgotten_one_behind_the_other_are_passed_over() {
     .await;
 }
 
-/// A caller that is not polled does not know its place yet when it loses its turn, and comes back to it.
+/// A caller that is not polled loses its turn before it has read its place, and gets this place back.
 #[tokio::test]
 async fn a_caller_comes_back_to_a_place_of_which_it_has_not_read() {
     on_stores_with_a_queue(|store| async move {
@@ -222,7 +222,7 @@ async fn a_caller_comes_back_to_a_place_of_which_it_has_not_read() {
 }
 
 proptest! {
-    /// However late callers are polled, no two of them are inside, and those that are not polled keep nobody out.
+    /// However late callers are polled, no two of them are inside, and callers that are not polled keep nobody out.
     #[test]
     fn callers_that_are_polled_by_chance_exclude_each_other((steps, long) in chance::steps()) {
         chance::runtime().block_on(async {
@@ -233,7 +233,8 @@ proptest! {
     }
 }
 
-/// In process the waiters pass on the turns of a caller that is polled every 2.5 s: not a claim each time.
+/// In process, a caller that is polled every 2.5 s delays the others by one claim in all, because the waiters pass on
+/// its turns.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_is_polled_rarely_delays_others_once() {
     const CALLERS: u32 = 5;
@@ -269,7 +270,7 @@ async fn a_caller_that_is_polled_rarely_delays_others_once() {
     );
 }
 
-/// On a server it comes back to its place at the head each time, and is offered its turn for a moment only.
+/// On a server, the caller returns to its place at the head each time, and later offers of its turn are short.
 #[tokio::test]
 async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
     const OTHERS: usize = 4;
@@ -281,7 +282,7 @@ async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
     poll_until_waiting(&mut rare, &client, "k", 1).await;
     let mut others = Vec::new();
     for place in 0..OTHERS {
-        // Of processes of their own: no two of them share a grant.
+        // Each waits in a process of its own, so no two of them share a grant.
         let lock = store.client().await.lock("k").wait(30 * SECOND);
         others.push(tokio::spawn(async move {
             let body = async { tokio::time::sleep(500 * MS).await };
@@ -303,7 +304,7 @@ async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
         () = rarely => {}
     }
     let took = released.elapsed();
-    // Their bodies, and an offer that stands for a tenth of a claim, and a look.
+    // Their bodies, an offer for a tenth of a claim, and a heartbeat.
     assert!(
         took < DELAY + OTHERS as u32 * 500 * MS + SECOND + epsilon(),
         "{took:?}"

@@ -1,4 +1,4 @@
-//! `wait` bounds the acquisition, end to end.
+//! Promise 3: `wait` bounds the acquisition end to end.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ async fn one_attempt_neither_queues_nor_overtakes() {
         assert_busy(&other.lock("k").try_acquire().await);
         assert!(started.elapsed() < support::epsilon());
         assert_eq!(client.lock("k").status().await.unwrap().waiters, 1);
-        // The try comes while the lock changes hands: the waiter is first all the same.
+        // The try comes while the lock changes hands. The waiter is first nevertheless.
         let lock = other.lock("k");
         let (_, tried) = tokio::join!(guard.release(), lock.try_acquire());
         assert_busy(&tried);
@@ -57,10 +57,10 @@ async fn one_attempt_neither_queues_nor_overtakes() {
     .await;
 }
 
-/// A silent server may cost so much more: the caller tries to leave the queue.
+/// The extra time that a silent server may cost, because the caller tries to leave the queue.
 const LEAVING: Duration = Duration::from_millis(200);
 
-/// The server takes the request and never says a word.
+/// The server takes the request and never answers.
 #[tokio::test]
 async fn a_silent_server_is_unreachable_within_wait() {
     let proxy = FaultProxy::start(shared_server().await.port()).await;
@@ -103,7 +103,7 @@ async fn a_wait_spans_a_reconnect() {
     entering.await.unwrap().unwrap().release().await;
 }
 
-/// The rest of somebody's deadline may be next to nothing.
+/// The rest of a caller's deadline may be next to nothing.
 #[tokio::test]
 async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
     on_every_store(|store| async move {
@@ -122,7 +122,8 @@ async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
     .await;
 }
 
-/// Far more callers than their process can ask for in time: the server answers, and they are late.
+/// More callers than their process can ask for in time. They are late, but their server answers and does not count as
+/// unreachable.
 #[tokio::test]
 async fn many_waiters_are_late_and_their_server_is_not_unreachable() {
     const CALLERS: usize = 10_000;

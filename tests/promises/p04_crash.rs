@@ -1,4 +1,4 @@
-//! A crash frees the lock; a waiter that only looks alive delays by two seconds at most.
+//! Promise 4: a crash frees the lock. A waiter whose process only looks alive delays others by two seconds at most.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
-/// The process is not killed here but forgets its hold, which is the same to the server; `tests/faults` kills some.
+/// The process forgets its hold instead of being killed, which looks the same to the server; `tests/faults` kills some.
 #[tokio::test]
 async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     let store = Store::redis().await;
@@ -15,7 +15,7 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     let guard = dead.lock("k").lease(SECOND).acquire().await.unwrap();
     let started = Instant::now();
     std::mem::forget(guard);
-    // The waiters' own leases are longer, and do not count.
+    // The waiters' own leases are longer and do not count.
     let entered = alive
         .lock("k")
         .wait(10 * SECOND)
@@ -31,8 +31,8 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     entered.release().await;
 }
 
-/// So many callers of one process queue, and are cut off without a word: the server still believes in the connection,
-/// and gives them the lock.
+/// This many callers of one process queue and are cut off silently. The server still believes in the connection and
+/// gives them the lock.
 async fn delayed_by_silent(callers: usize) {
     let store = Store::redis().await;
     let proxy = FaultProxy::start(shared_server().await.port()).await;
@@ -68,8 +68,8 @@ async fn a_cohort_that_only_looks_alive_delays_by_two_seconds_at_most() {
     delayed_by_silent(8).await;
 }
 
-/// One of several that were given the lock at once forgets its hold, and its process lives: the others enter when the lease
-/// has ended, as does who queued behind them.
+/// A member of a cohort forgets its hold, and its process lives on. The other members and the caller queued behind them
+/// enter when the lease has ended.
 #[tokio::test]
 async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
     const MEMBERS: usize = 4;
@@ -100,7 +100,7 @@ async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
         guard.release().await;
         callers.push(caller);
     }
-    // Whoever stood in the queue when the lease ended may be first; the others come back in their order.
+    // The caller that is in the queue when the lease ends may be first; the members come back in their order.
     callers.retain(|caller| *caller < MEMBERS);
     assert_eq!(callers, [1, 2, 3]);
 }

@@ -1,4 +1,4 @@
-//! The holder is told: its body is dropped, and the call says why.
+//! Promise 5: the holder is told of a loss. Its body is dropped, and the call returns the reason.
 
 use std::{
     sync::{
@@ -114,7 +114,7 @@ async fn with_continue_the_body_runs_on_and_the_loss_is_visible() {
     .await;
 }
 
-/// The lock is deleted under a body, which is told within this time.
+/// The lock is deleted under a body, which is told within `at_most`.
 async fn told_of_a_deletion(options: impl FnOnce(Lock) -> Lock, at_most: Duration) {
     let store = Store::redis().await;
     let client = store.client().await;
@@ -160,16 +160,16 @@ async fn a_renewed_lease_outlives_its_time_and_max_hold_ends_it() {
                 ..
             })
         ));
+        let ended = started.elapsed();
         assert!(
-            started.elapsed() < 1500 * MS + support::epsilon(),
-            "{:?}",
-            started.elapsed()
+            (980 * MS..1500 * MS + support::epsilon()).contains(&ended),
+            "{ended:?}"
         );
     })
     .await;
 }
 
-/// A nested call's renewal ends with that call: its last deadline stays, and is not renewed.
+/// The renewal of a nested call ends with that call. Its last deadline stays and is not renewed.
 #[tokio::test]
 async fn a_fixed_lease_is_fixed_again_when_a_renewed_call_in_it_has_left() {
     on_every_store(|store| async move {
@@ -189,7 +189,7 @@ async fn a_fixed_lease_is_fixed_again_when_a_renewed_call_in_it_has_left() {
             lasted > 600 * MS && lasted < SECOND + support::epsilon(),
             "{lasted:?}"
         );
-        // A guard that nobody watches, too.
+        // The same for a guard that nobody polls.
         let guard = client.lock("k").lease(300 * MS).acquire().await.unwrap();
         guard.run(nested.run(async {})).await.unwrap().unwrap();
         let next = client.lock("k").wait(5 * SECOND).acquire().await;
@@ -199,7 +199,7 @@ async fn a_fixed_lease_is_fixed_again_when_a_renewed_call_in_it_has_left() {
     .await;
 }
 
-/// What is left of a hold after its release is not lost, however long ago its lease would have ended.
+/// A released hold is never reported as lost, however long ago its lease would have ended.
 #[tokio::test]
 async fn a_hold_that_was_released_is_never_lost() {
     on_every_store(|store| async move {
@@ -226,7 +226,7 @@ async fn a_hold_that_was_released_is_never_lost() {
     .await;
 }
 
-/// A guard that is given back too late was lost, though nobody has asked.
+/// A guard that is released too late was lost, even if nobody had asked.
 #[tokio::test]
 async fn a_hold_that_is_released_after_its_lease_was_lost() {
     on_every_store(|store| async move {

@@ -1,4 +1,4 @@
-//! Nothing leaks when a call is dropped. `p06_drops.rs` counts hundreds of drops in each state.
+//! Promise 6: nothing leaks when a call is dropped. `p06_drops.rs` counts hundreds of drops in each state.
 
 use std::{
     future::Future,
@@ -70,7 +70,7 @@ async fn calls_dropped_at_any_moment_leave_nothing() {
     .await;
 }
 
-/// Neighbours of one process are given the lock together: some of them are dropped, and the others have their turns.
+/// Some members of a cohort are dropped, and the others have their turns.
 #[tokio::test]
 async fn waiters_dropped_while_their_neighbours_are_inside() {
     const CALLERS: usize = 7;
@@ -127,7 +127,7 @@ async fn shutting_down_drains() {
             async move { client.lock("k").wait(60 * SECOND).acquire().await.map(drop) }
         });
         until_waiting(&other, "k", 1).await;
-        let down = tokio::spawn({
+        let mut down = tokio::spawn({
             let client = client.clone();
             async move { client.shutdown().await }
         });
@@ -136,14 +136,18 @@ async fn shutting_down_drains() {
             client.lock("k").acquire().await,
             Err(LockError::ShutDown)
         ));
+        let early = timeout(300 * MS, &mut down).await;
+        assert!(early.is_err(), "shut down while a lock is held");
         drop(guard);
         down.await.unwrap();
-        hold(&other, "k").await.release().await;
+        // The release is done, and not only on its way.
+        let next = other.lock("k").wait(Duration::ZERO).acquire().await;
+        next.unwrap().release().await;
     })
     .await;
 }
 
-/// The places whose leases are renewed.
+/// Runs a test on the stores whose leases are renewed.
 async fn on_stores_that_renew<Fut: Future<Output = ()>>(test: impl Fn(Store) -> Fut) {
     for store in [
         Store::redis().await,
@@ -155,7 +159,7 @@ async fn on_stores_that_renew<Fut: Future<Output = ()>>(test: impl Fn(Store) -> 
     }
 }
 
-/// What a waiter may still have to wait for when nobody renews any more.
+/// The longest wait that remains when renewals have ended.
 const LEASE: Duration = Duration::from_secs(1);
 
 #[tokio::test]
@@ -246,7 +250,7 @@ async fn what_a_dropped_body_owned_is_dropped_inside_its_hold() {
     .await;
 }
 
-/// The hold lasts until the last of what the body owned is dropped.
+/// The hold lasts until everything that the body owned is dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_destructor_enters_the_lock_of_its_dropped_body_again() {
     struct Entering(LockClient, Arc<OnceLock<Result<FencingToken, LockError>>>);

@@ -1,7 +1,7 @@
-//! Hundreds of calls dropped in each state of an acquisition, and what they leave behind: nothing.
+//! Promise 6: hundreds of calls are dropped in each state of an acquisition and leave nothing.
 //!
-//! Each test prints how many drops hit the state it is about. After each batch one round trip of another client has to
-//! find neither a key nor a queue entry; with the connection cut at the drop, the claim or lease ends it.
+//! Each test prints how many drops hit its state. After each batch, one round trip of another client has to find
+//! neither a key nor a queue entry. If the connection is cut at the drop, the end of the claim or lease removes them.
 
 use std::{
     future::Future,
@@ -21,7 +21,7 @@ use uuid::Uuid;
 const DROPS: usize = 500;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Where the drops happen, and the clients that drop, look on and hold.
+/// A namespace, the clients that drop calls and hold locks, and an observer.
 struct Fixture {
     namespace: String,
     dropping: LockClient,
@@ -48,7 +48,7 @@ impl Fixture {
             observer: server.connection().await,
             namespace: namespace.clone(),
         };
-        // Both are connected from this runtime before anything is dropped.
+        // Connects both from this runtime before anything is dropped.
         fixture.dropping.lock("warm").run(async {}).await.unwrap();
         fixture.other.lock("warm").run(async {}).await.unwrap();
         fixture
@@ -59,7 +59,7 @@ impl Fixture {
         Self::on(server, &server.url()).await
     }
 
-    /// The keys that are left, whatever their kind.
+    /// The remaining keys of any kind.
     async fn left(&mut self) -> Vec<String> {
         let pattern = format!("*{}*", self.namespace);
         let keys = redis::cmd("KEYS")
@@ -69,7 +69,7 @@ impl Fixture {
         keys.expect("the server lists its keys")
     }
 
-    /// Waits until nothing is left, and says how long that took.
+    /// Waits until nothing is left, and returns how long that took.
     async fn until_clean(&mut self, at_most: Duration) -> Duration {
         let started = Instant::now();
         loop {
@@ -92,7 +92,6 @@ impl Fixture {
     }
 }
 
-/// Polls a future once.
 fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -116,7 +115,8 @@ async fn unsent() {
     report("unsent", DROPS, took);
 }
 
-/// The request is on its way or carried out, its answer not read: this runtime does not run between poll and drop.
+/// The request is on its way or carried out, and its answer is not read: this runtime does not run between poll and
+/// drop.
 #[tokio::test]
 async fn unanswered() {
     let mut fixture = Fixture::direct().await;
@@ -128,7 +128,7 @@ async fn unanswered() {
         assert!(poll_once(call.as_mut()).is_pending());
         drops += 1;
         if drops % 3 == 0 {
-            // The bytes are written, and no answer is read.
+            // The bytes are written, but no answer is read.
             tokio::task::yield_now().await;
         }
         drop(call);
@@ -168,7 +168,7 @@ async fn granted_but_not_polled() {
             let _ = poll_once(call.as_mut());
             tokio::task::yield_now().await;
         }
-        // Its answer `queued` is taken in; from here on it is not polled.
+        // Reads the answer `queued`. From here on the call is not polled.
         let _ = poll_once(call.as_mut());
         guard.release().await;
         drops += usize::from(
@@ -228,7 +228,7 @@ async fn releasing() {
     report("releasing", drops, took);
 }
 
-/// The connection is cut at the drop: the clean-up goes over another one, within the claim or lease at the latest.
+/// The connection is cut at the drop. The clean-up uses another connection, and the claim or lease bounds it.
 #[tokio::test]
 async fn with_the_connection_cut_at_the_drop() {
     let server = RedisServer::start().await;

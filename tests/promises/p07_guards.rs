@@ -1,4 +1,4 @@
-//! Re-entry into the locks of a guard, by what runs in it.
+//! Promise 7: code that runs in a guard enters the guard's locks again.
 
 use lock_runtime::{BusyWith, Hold, Holds, LockError};
 use support::{Room, assert_busy};
@@ -82,7 +82,7 @@ async fn siblings_below_one_guard_take_turns() {
         let guard = hold(&client, "k").await;
         let (a, b) = tokio::join!(guard.run(nested()), guard.run(nested()));
         a.unwrap().and(b.unwrap()).unwrap();
-        // Also below a call that has entered through the guard: a guard's run and a nested call are siblings there.
+        // The same below a call that has entered through the guard: `guard.run` and a nested call are siblings there.
         let below = lock.run(async {
             let (a, b) = tokio::join!(guard.run(nested()), nested());
             a.unwrap().and(b)
@@ -91,7 +91,7 @@ async fn siblings_below_one_guard_take_turns() {
         let (below, other) = tokio::join!(guard.run(below), other);
         below.unwrap().unwrap().and(other.unwrap()).unwrap();
         guard.release().await;
-        // And below a guard that was itself acquired inside the hold.
+        // The same below a guard that was itself acquired inside the hold.
         let entered_again = lock.run(async {
             let guard = lock.acquire().await?;
             let (a, b) = tokio::join!(guard.run(nested()), guard.run(guard.run(nested())));
@@ -103,7 +103,7 @@ async fn siblings_below_one_guard_take_turns() {
     .await;
 }
 
-/// A guard that was acquired in a turn keeps it, wherever it is moved to.
+/// A guard that was acquired in a turn keeps that turn, wherever the guard is moved to.
 #[tokio::test]
 async fn a_guard_keeps_the_turn_that_it_was_acquired_in() {
     on_every_store(|store| async move {

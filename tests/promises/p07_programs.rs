@@ -1,5 +1,5 @@
-//! Any program of nested calls, guards and tasks, beside the rule of who may enter again: each call that is inside a lock is
-//! an entry; the newest one lets in whoever its call stack encloses, and nobody else.
+//! Promise 7: random programs of nested calls, guards and tasks, compared with the rule of re-entry. Each call that is
+//! inside a lock is an entry. The newest entry lets in the callers that its call stack encloses, and nobody else.
 
 use std::{
     collections::HashMap,
@@ -14,10 +14,10 @@ use tokio::runtime::Builder;
 use crate::{chance, stores::Store};
 
 const KEYS: [&str; 2] = ["j", "k"];
-/// How many guards a program has room for.
+/// The number of guards that a program can keep.
 const GUARDS: usize = 3;
 
-/// How what follows is run.
+/// How a task is started.
 #[derive(Debug, Clone, Copy)]
 enum Task {
     Spawned,
@@ -27,11 +27,11 @@ enum Task {
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// A call of one lock, and what its body does.
+    /// Calls one lock and runs these operations in its body.
     Run(usize, Vec<Op>),
-    /// A guard of this lock, kept in this room.
+    /// Acquires a guard of this lock and keeps it in this room.
     Acquire(usize, usize),
-    /// What is done in the guard of this room.
+    /// Runs operations in the guard of this room.
     RunIn(usize, Vec<Op>),
     Release(usize),
     Task(Task, Vec<Op>),
@@ -57,10 +57,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 type Entry = u32;
 
-/// The entries that enclose what runs.
+/// The entries that enclose the running code.
 type Stack = Vec<Entry>;
 
-/// What a call may find.
+/// The result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entrance {
     New,
@@ -69,11 +69,11 @@ enum Entrance {
     Stranger,
 }
 
-/// The rule.
+/// The rule of re-entry.
 #[derive(Debug, Default)]
 struct Rule {
     newest: Entry,
-    /// Those inside each lock, the oldest first.
+    /// The entries inside each lock, the oldest first.
     inside: HashMap<usize, Vec<Entry>>,
     tokens: HashMap<usize, FencingToken>,
 }
@@ -89,7 +89,7 @@ impl Rule {
         }
     }
 
-    /// What came of a call is what the rule says; an entry, if it is inside.
+    /// Asserts that the result of a call is what the rule says. Returns its entry if it is inside.
     fn judge(
         &mut self,
         key: usize,
@@ -137,7 +137,7 @@ impl Rule {
     }
 }
 
-/// What runs a program.
+/// Runs a program.
 struct Program {
     client: LockClient,
     rule: Mutex<Rule>,
@@ -188,7 +188,7 @@ impl Program {
                 let inside = [&stack[..], &[entry]].concat();
                 let ops = self.clone().run_all(ops, inside);
                 guard.run(ops).await.expect("nothing is lost");
-                // What the program has put there meanwhile is released.
+                // Releases a guard that the program has put into the room meanwhile.
                 let before = self.rooms.lock().unwrap()[room].replace((key, entry, guard));
                 if let Some(before) = before {
                     self.release(before).await;
@@ -214,7 +214,7 @@ impl Program {
         }
     }
 
-    /// A call, which is judged by its own body if it enters.
+    /// Calls a lock. If the call enters, its own body judges it.
     async fn call(self: &Arc<Self>, key: usize, ops: Vec<Op>, stack: &Stack) {
         let lock = self.client.lock(KEYS[key]).wait(std::time::Duration::ZERO);
         let body = async {
@@ -239,7 +239,7 @@ impl Program {
         self.rule.lock().unwrap().leave(key, entry);
     }
 
-    /// In the end nobody is inside.
+    /// Releases all guards and asserts that nobody is inside.
     async fn end(&self) {
         for room in 0..GUARDS {
             let guard = self.rooms.lock().unwrap()[room].take();

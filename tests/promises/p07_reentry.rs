@@ -1,4 +1,4 @@
-//! Re-entry follows the call stack: enclosing calls are entered again, and strangers wait.
+//! Promise 7: re-entry follows the call stack. Enclosed calls enter again, and strangers wait.
 
 use std::{
     future::Future,
@@ -104,7 +104,7 @@ async fn a_hold_lasts_until_the_last_entry_under_it_has_left() {
             })
             .await
             .unwrap();
-        // The call has returned, its task is still inside.
+        // The call has returned, but its task is still inside.
         assert_busy(&other.lock("k").try_acquire().await);
         go_on.send(()).unwrap();
         task.unwrap().await.unwrap();
@@ -144,12 +144,12 @@ async fn a_nested_entry_extends_a_shorter_lease_and_shortens_none() {
     .await;
 }
 
-/// The deadline that a nested entry asks for stays when it has left: no lease is shortened.
+/// The deadline that a nested entry has asked for outlasts the entry, because no lease is shortened.
 #[tokio::test]
 async fn the_longer_deadline_of_a_nested_entry_outlasts_it() {
     on_every_store(|store| async move {
         let client = store.client().await;
-        // By default, 30 s that are renewed.
+        // The default is a renewed lease of 30 s.
         for nested in [client.lock("k"), client.lock("k").lease(30 * SECOND)] {
             let guard = client.lock("k").lease(SECOND).acquire().await.unwrap();
             guard.run(nested.run(async {})).await.unwrap().unwrap();
@@ -182,7 +182,7 @@ async fn inside_a_lost_hold_an_entry_is_lost() {
 }
 
 proptest! {
-    /// However late siblings are polled, no two of them are inside, and those that are not polled keep no turn.
+    /// However late siblings are polled, no two of them are inside, and siblings that are not polled keep no turn.
     #[test]
     fn siblings_that_are_polled_by_chance_take_turns((steps, long) in chance::steps()) {
         chance::runtime().block_on(async {
@@ -194,7 +194,7 @@ proptest! {
     }
 }
 
-/// Refused, because another call of this process is inside.
+/// Asserts a refusal because another call of this process is inside.
 pub(crate) fn is_stranger(entered: Result<(), LockError>) {
     let with = match entered {
         Err(LockError::Busy { with, .. }) => Some(with),
@@ -216,7 +216,7 @@ async fn local_tasks_that_a_body_drives_are_strangers() {
         client
             .lock("k")
             .run(local.run_until(async {
-                // What the body itself awaits is inside.
+                // A future that the body itself awaits is inside.
                 nested(SECOND).await.unwrap();
                 is_stranger(from_outside.await.unwrap());
                 is_stranger(spawn_local(nested(50 * MS)).await.unwrap());
@@ -243,7 +243,7 @@ async fn tasks_of_a_runtime_that_a_body_drives_are_strangers() {
                 is_stranger(inner.block_on(inner.spawn(nested(50 * MS))).unwrap());
                 let taken_along = inner.spawn(nested(SECOND).in_current_hold());
                 inner.block_on(taken_along).unwrap().unwrap();
-                // The body's own call stack goes on in what it blocks on.
+                // The body's call stack continues in a future that the body blocks on.
                 inner.block_on(nested(SECOND)).unwrap();
                 Handle::current().block_on(nested(SECOND)).unwrap();
             });
@@ -260,7 +260,7 @@ async fn tasks_of_a_runtime_that_a_body_drives_are_strangers() {
     .await;
 }
 
-/// The frame is that of the task that polls, whichever it is.
+/// The frame belongs to the task that polls, whichever task this is.
 #[tokio::test]
 async fn a_body_that_moves_to_another_task_stays_inside_its_hold() {
     on_every_store(|store| async move {
@@ -320,7 +320,7 @@ fn tick(client: LockClient, left: usize, done: oneshot::Sender<()>) -> BoxFuture
     })
 }
 
-/// A task that takes the next one along costs the same at each step, and so does the end of all of them.
+/// Each task starts the next one with the hold. Each step costs the same, and so does the end of all of them.
 #[tokio::test]
 async fn a_chain_of_tasks_that_take_each_other_along_ends() {
     const STEPS: usize = 20_000;

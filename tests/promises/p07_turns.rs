@@ -1,4 +1,4 @@
-//! Re-entry: siblings take turns, and a turn that is not taken is passed on.
+//! Promise 7: siblings take turns, and a turn that is not taken is passed on.
 
 use std::{
     future::Future,
@@ -78,8 +78,8 @@ async fn a_sibling_in_the_way_is_named() {
     .await;
 }
 
-/// A turn lasts as long as anything nested in it: also a call that was begun there and is polled on elsewhere, and a
-/// task that was taken along.
+/// A turn lasts as long as anything nested in it, including a call that began there and is polled elsewhere, and a task
+/// that was taken along.
 #[tokio::test]
 async fn whatever_was_begun_in_a_turn_keeps_the_next_sibling_waiting() {
     on_every_store(|store| async move {
@@ -123,7 +123,8 @@ async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
 
-/// The turn comes to a sibling that is not polled: the next one enters after a claim, and it enters when it is polled.
+/// A sibling that is not polled gets its turn. The next one enters after a claim, and the first one enters when it is
+/// polled.
 #[tokio::test]
 async fn a_turn_that_is_not_taken_is_passed_on() {
     on_every_store(|store| async move {
@@ -155,7 +156,7 @@ async fn k_and_x(client: &LockClient, ran: &AtomicBool) -> Result<(), LockError>
     Ok(())
 }
 
-/// A sibling has its turn, waits for another lock, and is not polled any more.
+/// A sibling has its turn, waits for another lock, and is no longer polled.
 #[tokio::test]
 async fn a_turn_whose_body_has_not_begun_is_passed_on() {
     on_stores_with_a_queue(|store| async move {
@@ -172,13 +173,13 @@ async fn a_turn_whose_body_has_not_begun_is_passed_on() {
             .await;
             let left = Instant::now();
             lock.run(async {}).await.unwrap();
-            // Its wait, and a claim.
+            // The length of its wait, and a claim.
             let took = left.elapsed();
             assert!(took < SECOND + DELAY + epsilon(), "{took:?}");
             guard.release().await;
             let late = forgotten.await;
             assert_busy(&late);
-            // What it had got of the other lock is free, and the turn is.
+            // Both the other lock and the turn are free.
             until_free(&other, "x").await;
             lock.run(async {}).await.unwrap();
         })
@@ -189,7 +190,8 @@ async fn a_turn_whose_body_has_not_begun_is_passed_on() {
     .await;
 }
 
-/// A call waits for another lock inside the hold of its caller, which returns: it keeps nobody out, and takes both again.
+/// A call waits for another lock inside the hold of its caller, which returns. The call keeps nobody out and takes both
+/// locks again.
 #[tokio::test]
 async fn a_hold_is_not_kept_for_a_body_that_has_not_begun() {
     on_stores_with_a_queue(|store| async move {
@@ -213,7 +215,7 @@ async fn a_hold_is_not_kept_for_a_body_that_has_not_begun() {
     .await;
 }
 
-/// A sibling has its turn, and does not come back for the answer that extends the lease.
+/// A sibling has its turn and does not poll for the answer that extends the lease.
 #[tokio::test]
 async fn a_turn_is_passed_on_whose_extension_is_not_read() {
     for store in [Store::redis().await, Store::redlock().await] {
@@ -231,7 +233,7 @@ async fn a_turn_is_passed_on_whose_extension_is_not_read() {
                     if !inside.is_taken() {
                         break call;
                     }
-                    // The answer came during the poll.
+                    // The answer arrived during the poll.
                     call.await.unwrap();
                 };
                 let left = Instant::now();

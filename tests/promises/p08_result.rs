@@ -1,9 +1,10 @@
-//! The body's result is the body's, whatever becomes of the lease and the release.
+//! Promise 8: the call returns the result of its body, whatever happens to the lease and the release.
 
 use lock_runtime::{LockError, LossReason, ReleaseOutcome, distributed_lock};
-use support::server::RedisServer;
+use support::{log, server::RedisServer};
+use tracing::Level;
 
-use crate::stores::{MS, SECOND, Store, on_every_store};
+use crate::stores::{MS, SECOND, Store, on_every_store, until};
 
 #[derive(Debug, PartialEq)]
 enum PayError {
@@ -38,7 +39,7 @@ async fn values_and_errors_pass_through() {
     .await;
 }
 
-/// A body that outlasts its lease without a further await still has its value, and the loss is counted.
+/// A body that outlasts its lease without a further await still returns its value, and the loss is counted.
 #[tokio::test]
 async fn a_body_that_completes_keeps_its_value_though_the_lease_is_lost() {
     on_every_store(|store| async move {
@@ -53,22 +54,34 @@ async fn a_body_that_completes_keeps_its_value_though_the_lease_is_lost() {
     .await;
 }
 
-/// The server is gone when the body ends: the release fails, the value stays.
+/// The server is gone when the body ends. The release fails, and the value stays.
 #[tokio::test]
 async fn a_failed_release_does_not_replace_the_value() {
+    log::keep();
     let mut server = RedisServer::start().await;
     let client = Store::on(&server.url()).client().await;
     let body = async {
         server.kill();
         7
     };
-    assert_eq!(client.lock("k").lease(SECOND).run(body).await, Ok(7));
-    let stats = crate::stores::until(async || client.stats().release_failed == 1);
-    stats.await;
+    let lock = client.lock("p08").lease(SECOND);
+    assert_eq!(lock.run(body).await, Ok(7));
+    until(async || client.stats().release_failed == 1).await;
     assert_eq!(client.stats().released, 0);
+    let warned = || {
+        log::saying("release").into_iter().filter(|record| {
+            let is_ours = record
+                .fields
+                .get("key")
+                .is_some_and(|key| key.ends_with("p08"));
+            is_ours && record.level == Level::WARN
+        })
+    };
+    // Logged after it is counted.
+    until(async || warned().count() == 1).await;
 }
 
-/// A guard's release says what became of the lock, and a loss is counted once, as a loss alone.
+/// The release of a guard reports what happened to the lock. A loss is counted once, and not as a failed release.
 #[tokio::test]
 async fn a_release_says_what_became_of_the_lock() {
     on_every_store(|store| async move {
@@ -97,7 +110,7 @@ async fn a_release_says_what_became_of_the_lock() {
     .await;
 }
 
-/// Nobody answers: the release goes on behind, and a guard that was lost has no release that fails.
+/// Nobody answers: the release goes on in the background. A guard that was lost has no failed release.
 #[tokio::test]
 async fn a_release_without_an_answer_goes_on_in_the_background() {
     let server = RedisServer::start().await;
@@ -109,7 +122,7 @@ async fn a_release_without_an_answer_goes_on_in_the_background() {
     let expired = LossReason::Expired;
     assert_eq!(lost.release().await, ReleaseOutcome::Lost(expired));
     assert_eq!(held.release().await, ReleaseOutcome::InBackground);
-    // As long as the lost one is tried to be given back.
+    // As long as the client tries to release the lost lock.
     tokio::time::sleep(3 * SECOND).await;
     let stats = client.stats();
     assert_eq!((stats.lost, stats.release_failed), (1, 0));

@@ -1,4 +1,4 @@
-//! Every way out of the body releases, and what the body owns is dropped before.
+//! Promise 9: every exit of the body releases the lock, after the values that the body owns are dropped.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use lock_runtime::{LockClient, LockError, distributed_lock};
 
 use crate::stores::{hold, on_every_store, until_free};
 
-/// Says when it is dropped, and whether the lock was held then.
+/// Records when it is dropped and whether the lock was held at that moment.
 struct Witness {
     name: &'static str,
     client: LockClient,

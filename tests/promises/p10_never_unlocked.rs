@@ -1,4 +1,4 @@
-//! No option, missing part, missing client or failed backend runs the body without its lock.
+//! Promise 10: no option, missing part, missing client or failed backend runs the body without its lock.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -39,7 +39,7 @@ async fn refused(client: Option<&LockClient>, id: &str) -> LockError {
     result.expect_err("the call is refused")
 }
 
-// One test, because it counts the runs of one function.
+// A single test, because it counts the runs of one function.
 #[tokio::test]
 async fn the_body_is_not_run_without_its_lock() {
     assert_eq!(refused(None, "1").await, LockError::NoClient);
@@ -75,7 +75,7 @@ async fn the_body_is_not_run_without_its_lock() {
         "{unreachable}"
     );
 
-    // A replica refuses to write; whoever asks is told why.
+    // A replica refuses to write, and the caller is told why.
     let master = RedisServer::start().await;
     let replica = RedisServer::builder().replica_of(&master).start().await;
     let client = Store::on(&replica.url()).client().await;
@@ -85,7 +85,7 @@ async fn the_body_is_not_run_without_its_lock() {
         "{read_only}"
     );
 
-    // A full server refuses to grow.
+    // A server without free memory refuses writes that need memory.
     let full = RedisServer::builder().arg("--maxmemory", "1").start().await;
     let client = Store::on(&full.url()).client().await;
     let out_of_memory = refused(Some(&client), "1").await;
@@ -214,7 +214,7 @@ async fn every_unusable_server_is_a_typed_error_in_time_and_prints_no_password()
     assert_eq!(missing, ConnectError::MissingUrl);
 }
 
-/// A user without the rights that locks need is told which one is missing.
+/// A user without one of the rights that locks need is told which one is missing.
 #[tokio::test]
 async fn a_missing_right_is_named() {
     let server = RedisServer::start().await;
@@ -249,13 +249,13 @@ async fn a_missing_right_is_named() {
     }
 }
 
-/// Lets a user have the rights that the README names, and those that it names for this.
+/// Gives a user the rights that docs/guides/acl.md names, and `more`.
 async fn limit(server: &RedisServer, more: &[&str]) {
-    let readme = include_str!("../../README.md");
-    let line = readme
+    let guide = include_str!("../../docs/guides/acl.md");
+    let line = guide
         .lines()
         .find(|line| line.starts_with("ACL SETUSER"))
-        .expect("the README names the rights");
+        .expect("docs/guides/acl.md names the rights");
     let mut words = line.split(' ');
     let mut command = redis::cmd(words.next().unwrap());
     command.arg(words.collect::<Vec<_>>()).arg(more);
@@ -263,7 +263,7 @@ async fn limit(server: &RedisServer, more: &[&str]) {
     command.exec_async(&mut admin).await.unwrap();
 }
 
-/// What the server has refused.
+/// The commands that the server has refused.
 async fn refusals(server: &RedisServer) -> Vec<redis::Value> {
     let mut log = redis::cmd("ACL");
     log.arg("LOG");
@@ -271,7 +271,8 @@ async fn refusals(server: &RedisServer) -> Vec<redis::Value> {
     log.query_async(&mut admin).await.unwrap()
 }
 
-/// All that locks do, by two clients, with callers that wait so. Shutting down ends soon, with a waiter that nobody polls.
+/// Exercises all operations of locks with two clients and this strategy. A shutdown ends soon, even with a waiter that
+/// nobody polls.
 async fn all_that_locks_do(url: &str, strategy: Strategy) {
     let connect = || LockClient::builder().url(url).strategy(strategy).connect();
     let (client, other) = (connect().await.unwrap(), connect().await.unwrap());
@@ -289,7 +290,7 @@ async fn all_that_locks_do(url: &str, strategy: Strategy) {
             tokio::spawn(async move { lock.run(async move { entered.send(()).unwrap() }).await });
         }
     }
-    // Beyond a renewal.
+    // Long enough for a renewal.
     tokio::time::sleep(500 * MS).await;
     guard.release().await;
     for _ in 0..4 {
@@ -324,7 +325,7 @@ async fn transfer(from: u64, to: u64) -> Result<(), LockError> {
     Ok(())
 }
 
-/// The rights that the README names are enough for everything, on one server and on a Redlock.
+/// The rights that docs/guides/acl.md names are enough for everything, on one server and on a Redlock.
 #[tokio::test]
 async fn the_rights_in_the_readme_are_enough() {
     for strategy in [Strategy::Handoff, Strategy::Notify, Strategy::Spin] {
@@ -350,7 +351,8 @@ async fn the_rights_in_the_readme_are_enough() {
     }
 }
 
-/// Without the right to ask what a server evicts nobody knows that it evicts nothing: the right is named.
+/// Without the right to ask for the eviction policy, a client cannot know that the server evicts nothing. The right is
+/// named.
 #[tokio::test]
 async fn a_server_that_may_evict_is_refused_without_the_right_to_ask() {
     let server = RedisServer::builder()
@@ -373,7 +375,7 @@ async fn a_server_that_may_evict_is_refused_without_the_right_to_ask() {
         .unwrap();
 }
 
-/// The only test of this process that looks at the variable, in a process of its own.
+/// The only test that reads the environment variable, in a process of its own.
 #[test]
 fn an_unset_environment_is_an_error_and_never_memory() {
     let check = |value: Option<&str>| {
@@ -407,7 +409,7 @@ async fn from_env_child() {
     }
 }
 
-/// A quorum that is none is refused at connect, and so is one of which too few nodes can be used.
+/// A server list that is no quorum is refused at connect, and so is a quorum with too few usable nodes.
 #[tokio::test]
 async fn every_unusable_quorum_is_a_typed_error() {
     let mut quorum = Quorum::start(3).await.in_use().await;
@@ -417,7 +419,7 @@ async fn every_unusable_quorum_is_a_typed_error() {
     assert_eq!(error, ConnectError::TooFewServers { servers: 2 });
     for url in [
         format!("redlock://127.0.0.1:{a},127.0.0.1:{b},127.0.0.1:{a}"),
-        // Two names of one server are told by its own identity.
+        // Two names of one server are detected by the server's own identity.
         format!("redlock://127.0.0.1:{a},127.0.0.1:{b},localhost:{a}"),
     ] {
         let (error, _) = refusal(&url).await;
@@ -454,7 +456,7 @@ async fn every_unusable_quorum_is_a_typed_error() {
         "{error:?}"
     );
 
-    // A node that evicts does not count, though a majority is there without it.
+    // A node that evicts does not count, although the others are a majority.
     let mixed = LockClient::connect(format!(
         "redlock://127.0.0.1:{a},127.0.0.1:{e},127.0.0.1:{b}"
     ));

@@ -1,4 +1,4 @@
-//! Keys cannot be confused: no two argument lists of one template give one lock.
+//! Promise 11: keys cannot be confused. No two argument lists of one template give the same lock.
 
 use std::{cell::Cell, collections::HashMap, fmt, fmt::Display, future::Future};
 
@@ -55,7 +55,7 @@ fn values_that_contain_separators_do_not_collide() {
     assert_eq!(rendered(colon("a:b", "c")).unwrap(), "a:a%3Ab:c");
 }
 
-/// Prints a million letters, and counts those that were taken.
+/// Prints a million letters and counts those that were taken.
 struct Endless<'a>(&'a Cell<usize>);
 
 impl Display for Endless<'_> {
@@ -101,7 +101,7 @@ async fn namespaces_separate_and_cannot_be_confused_either() {
         let client = store.client().await;
         let ours = client.lock("b:c").namespace("a").acquire().await.unwrap();
         let theirs = client.lock("c").namespace("a:b").try_acquire().await;
-        // A name of Redisson's is what it says.
+        // A name in Redisson's layout is used as it is.
         assert_eq!(theirs.is_err(), store.is_redisson());
         assert!(
             client

@@ -1,10 +1,10 @@
-//! What a destructor sees of the hold that its body is in.
+//! A witness of the hold that is current when a value of the body is dropped.
 
 use std::sync::{Arc, OnceLock};
 
 use lock_runtime::Hold;
 
-/// The hold that a witness was dropped in.
+/// The hold in which a witness was dropped.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Seen(Arc<OnceLock<Option<Hold>>>);
 
@@ -13,14 +13,14 @@ impl Seen {
         Witness(self.clone())
     }
 
-    /// The hold that the witness has seen.
+    /// The hold that the witness saw.
     pub(crate) fn hold(&self) -> Hold {
         let seen = self.0.get().expect("the witness was dropped");
         seen.clone().expect("it was dropped inside a hold")
     }
 }
 
-/// Looks for its hold when it is dropped.
+/// Records the current hold when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Witness(Seen);
 

@@ -1,4 +1,4 @@
-//! One call of the API, polled by hand, and only when it was woken.
+//! One call of the API, polled by hand, and only after it was woken.
 
 use std::{
     cell::{Cell, RefCell},
@@ -27,7 +27,7 @@ impl Wake for Woken {
     }
 }
 
-/// A future that is polled when it was woken, and at first.
+/// A future that is polled at first and after it was woken.
 pub(crate) struct Polled<T> {
     future: Option<Pin<Box<dyn Future<Output = T>>>>,
     woken: Arc<Woken>,
@@ -63,7 +63,7 @@ impl<T> Polled<T> {
 
 type Job = Box<dyn FnOnce()>;
 
-/// A body, and the strings by which it is pulled.
+/// A body, and the controls by which a test drives it.
 #[derive(Default)]
 struct Body {
     holds: RefCell<Vec<Hold>>,
@@ -111,7 +111,7 @@ async fn try_both(
     Ok(())
 }
 
-/// A call under way, or inside, or over.
+/// A call that is under way, inside or over.
 pub(crate) struct Call {
     running: Polled<Result<Option<LockGuard>, LockError>>,
     guard: Option<LockGuard>,
@@ -120,7 +120,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// A call that was not polled yet.
+    /// Creates a call that has not been polled yet.
     pub(crate) fn new(client: &LockClient, spec: &Spec, own_clock: bool) -> Self {
         let body = Rc::new(Body::default());
         let client = client.clone();
@@ -173,7 +173,7 @@ impl Call {
         }
     }
 
-    /// Polls it, if it was woken.
+    /// Polls the call if it was woken.
     pub(crate) fn poll(&mut self) {
         match self.running.poll() {
             Some(Ok(Some(guard))) => {
@@ -190,7 +190,7 @@ impl Call {
         self.running.is_woken()
     }
 
-    /// Its holds, once it is inside and while it is.
+    /// The holds of the call while it is inside.
     pub(crate) fn holds(&self) -> Vec<Hold> {
         if self.outcome.is_some() {
             return Vec::new();
@@ -229,7 +229,7 @@ impl Call {
         self.poll();
     }
 
-    /// Lets it leave: a guard is released, a body ends, and is polled on by others.
+    /// Lets a call leave: a guard is released, or a body ends, which needs further polls.
     pub(crate) async fn leave(call: &Rc<RefCell<Self>>) {
         let guard = call.borrow_mut().guard.take();
         if let Some(guard) = guard {

@@ -1,4 +1,4 @@
-//! The shortest sequences to the defects that the machine has found, in the engine and in its model.
+//! The shortest sequences to the defects that the state machine has found, in the engine and in its model.
 
 use lock_runtime::Strategy;
 use proptest::test_runner::Config;
@@ -31,7 +31,7 @@ fn notified(client: usize) -> Spec {
     }
 }
 
-/// It lasted until the end of its `wait`.
+/// The shutdown lasted until the end of the caller's `wait`.
 #[test]
 fn a_shutdown_dismisses_who_is_notified() {
     run(vec![
@@ -41,7 +41,8 @@ fn a_shutdown_dismisses_who_is_notified() {
     ]);
 }
 
-/// It looked again at the end of the lease that it saw, and nobody woke it earlier: where there was none, never.
+/// The caller probed again only at the end of the lease that it had seen, and never if there was none, because nobody
+/// woke it earlier.
 #[test]
 fn the_end_of_a_kept_lock_wakes_who_is_notified() {
     let at_least = Spec {
@@ -56,7 +57,7 @@ fn the_end_of_a_kept_lock_wakes_who_is_notified() {
     ]);
 }
 
-/// As above, and the holder is another one by then.
+/// The same when the lock has another holder meanwhile.
 #[test]
 fn the_end_of_a_later_lease_wakes_who_is_notified() {
     let short = Spec {

@@ -1,9 +1,9 @@
-//! Callers that are polled late, rarely, once, or never again, on servers whose replies are late too. What comes of them
-//! is open; the laws hold at any rate: no two valid holds overlap, tokens rise in the order of entry, who was never inside
-//! has lost nothing, and a caller that is not polled delays others by a claim.
+//! Callers that are polled late, rarely, once, or never again, on servers whose replies are late too. The results of
+//! calls are open, but these laws hold: no two valid holds overlap, tokens rise in the order of entry, a caller that
+//! was never inside has lost nothing, and a caller that is not polled delays others by a claim.
 //!
-//! The callers of many locks run side by side, because their pauses are real. `LATE_SEED` repeats what a failure names,
-//! and `LATE_ROUNDS` says how many rounds are tried.
+//! The callers of many locks run concurrently, because their pauses are real. `LATE_SEED` repeats the seed that a
+//! failure names, and `LATE_ROUNDS` sets the number of rounds.
 
 use std::{
     cell::{Cell, RefCell},
@@ -31,36 +31,36 @@ use support::{
 use tokio::{task::yield_now, time::sleep};
 use uuid::Uuid;
 
-/// The locks of one round, and those who want one of them by being polled late.
+/// The locks of one round, and the callers of each.
 const LOCKS: usize = 40;
 const CALLERS: usize = 5;
 const PROCESSES: usize = 2;
-/// A turn that is not taken up is passed on after so long.
+/// The time after which an untaken turn is passed on.
 const CLAIM: Duration = Duration::from_secs(2);
 
-/// What a caller does.
+/// The behaviour of a caller.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     /// Runs a body that ends at its first poll, or after two more.
     Body { long: bool },
-    /// Acquires a guard, and keeps it for two polls.
+    /// Acquires a guard and keeps it for two polls.
     Guard,
     /// Takes this lock and another one.
     Both,
-    /// Waits for a moment only.
+    /// Waits only briefly.
     Brief,
-    /// Has a lease that nobody renews.
+    /// Has a lease that is not renewed.
     Fixed,
 }
 
 #[derive(Debug, Clone)]
 struct Late {
     callers: Vec<(usize, Form)>,
-    /// After how long which caller is polled.
+    /// After which pause each caller is polled.
     polls: Vec<(Duration, usize)>,
 }
 
-/// When, and for how long, the replies of which process stall; of a quorum those of one server.
+/// When and for how long the replies of a process stall; for a quorum, those of one server.
 type Weather = Vec<(Duration, Duration, usize)>;
 
 fn pauses() -> impl Strategy<Value = Duration> {
@@ -88,14 +88,14 @@ fn weather() -> impl Strategy<Value = Weather> {
     vec((pauses(), stalls, 0..PROCESSES), 0..6)
 }
 
-/// Who is inside one lock, and was last.
+/// The holds that are inside one lock, and its newest token.
 #[derive(Default)]
 struct Inside {
     holds: RefCell<Vec<Hold>>,
     newest: Cell<Option<FencingToken>>,
 }
 
-/// Somebody inside, also if it is dropped.
+/// A visit, which ends when this is dropped.
 struct Visit<'a>(&'a Inside, FencingToken);
 
 impl Inside {
@@ -129,10 +129,10 @@ impl Drop for Visit<'_> {
     }
 }
 
-/// One lock, the one beside it, and the clients of the processes that want them.
+/// One lock, the lock beside it, and the clients of the processes that use them.
 struct Fixture<'a> {
     clients: &'a [LockClient],
-    /// Whether the replies of a process stall for so long that a claim runs out before it is confirmed.
+    /// Whether the replies of each process stall for so long that a claim ends before it is confirmed.
     stalls: [bool; PROCESSES],
     names: [String; 2],
     inside: [Inside; 2],
@@ -152,7 +152,7 @@ async fn visit_both(
     Ok(())
 }
 
-/// What came of a call, and whether it was inside.
+/// The result of a call, and whether it was inside.
 type Came = (Result<(), LockError>, bool);
 
 impl Fixture<'_> {
@@ -193,8 +193,8 @@ impl Fixture<'_> {
         (came, entered.get())
     }
 
-    /// What may come of a call: a lock that was never held cannot be lost, and one that is renewed is lost only where no
-    /// reply comes.
+    /// Asserts that the result of a call is allowed: a lock that was never held cannot be lost, and a renewed lock is
+    /// lost only if no reply arrives.
     fn judge(&self, (process, form): (usize, Form), (came, entered): Came) {
         let may_lose = matches!(form, Form::Fixed) || self.stalls[process];
         match came {
@@ -204,7 +204,7 @@ impl Fixture<'_> {
         }
     }
 
-    /// A caller that is polled whenever it can go on, again and again.
+    /// A caller that is polled whenever it is woken, and that repeats its call.
     async fn prompt(&self, process: usize) {
         let lock = self.clients[process].lock(&self.names[0]).wait(60 * SECOND);
         loop {
@@ -239,10 +239,10 @@ impl Fixture<'_> {
                 calls[*who] = call(*who);
             }
         }
-        // Whoever is forgotten inside keeps the lock.
+        // A caller that is forgotten while it is inside keeps the lock.
         if self.inside[0].holds.borrow().is_empty() {
-            // A claim for each of those who are not polled, on this lock and on the one that a pair waits for, and for
-            // itself; and as long as a pair waits for its second lock, it keeps its first.
+            // A claim for each caller that is not polled, on this lock and on the second lock of a pair, and one for
+            // the caller itself. While a pair waits for its second lock, it keeps its first.
             let claims = u32::try_from(2 * CALLERS + 1).expect("they are few");
             let longest = claims * CLAIM + 2 * SECOND + 5 * SECOND;
             let lock = self.clients[0].lock(&self.names[0]).wait(longest);
@@ -252,12 +252,12 @@ impl Fixture<'_> {
         drop(calls);
     }
 
-    /// Nothing stays behind.
+    /// Asserts that nothing stays behind.
     async fn is_free(&self) {
         for name in &self.names {
             let lock = self.clients[0].lock(name);
             until(async || {
-                // Its replies may stall.
+                // The replies may stall.
                 let status = lock.status().await;
                 status.is_ok_and(|status| status.holder.is_none() && status.waiters == 0)
             })
@@ -266,7 +266,7 @@ impl Fixture<'_> {
     }
 }
 
-/// One round of so many locks at one time.
+/// Runs one round of many locks at the same time.
 async fn round(runner: &mut TestRunner, ways: &[Vec<FaultProxy>], urls: &[String]) {
     let mut pick = |_| late().new_tree(runner).expect("there is one").current();
     let lates: Vec<Late> = (0..LOCKS).map(&mut pick).collect();
@@ -311,7 +311,7 @@ async fn round(runner: &mut TestRunner, ways: &[Vec<FaultProxy>], urls: &[String
     join(storm, join_all(fixtures)).await;
 }
 
-/// Says whose laws are broken, if they are.
+/// Prints the callers whose test has panicked.
 struct Blame<'a>(&'a Late);
 
 impl Drop for Blame<'_> {
@@ -326,7 +326,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// So many rounds, unless `LATE_ROUNDS` says how many.
+/// Runs this many rounds, unless `LATE_ROUNDS` is set.
 async fn rounds(rounds: u64, ways: &[Vec<FaultProxy>], urls: &[String]) {
     let first = number("LATE_SEED").unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0 >> 16);
     for seed in first..first + number("LATE_ROUNDS").unwrap_or(rounds) {

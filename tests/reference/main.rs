@@ -1,8 +1,8 @@
-//! Any sequence of what callers can do, on the real backends and on a model of what is promised: who is granted and in
-//! which order, tokens, losses, counts, and that nothing is left.
+//! Random sequences of callers' actions, on the real backends and on a model of the promises. Compared are the order of
+//! grants, tokens, losses and counts, and that nothing is left.
 //!
-//! `PROPTEST_CASES` sets how many sequences are tried. One that fails is shrunk and printed, and its seed is written to
-//! `regressions/`, from where it is tried again first.
+//! `PROPTEST_CASES` sets the number of sequences. A failing sequence is shrunk and printed, and its seed is written to
+//! `regressions/`, whose seeds are tried first.
 
 mod call;
 #[cfg(test)]
@@ -56,7 +56,7 @@ impl Home for Redis {
     }
 }
 
-/// So many cases, unless `PROPTEST_CASES` says how many.
+/// A configuration with this many cases, unless `PROPTEST_CASES` is set.
 fn config(cases: u32, regressions: &'static str) -> Config {
     let chosen = std::env::var_os("PROPTEST_CASES").is_some();
     let config = Config::default();
@@ -64,7 +64,7 @@ fn config(cases: u32, regressions: &'static str) -> Config {
         cases: if chosen { config.cases } else { cases },
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(regressions))),
         max_shrink_iters: 2000,
-        // In ms; what has to happen on a server and does not is waited for each time.
+        // In ms. A test waits each time for an event that a server has to cause and does not.
         max_shrink_time: 60_000,
         ..config
     }

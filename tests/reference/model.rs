@@ -1,4 +1,4 @@
-//! What the locks promise, as a program without a server, a future or a clock: who holds, who waits, who comes next.
+//! The promises of the locks as a program without a server, futures or a clock: who holds, who waits, who is next.
 
 mod leaving;
 mod spec;
@@ -19,9 +19,9 @@ use spec::{MARGIN, RENEWED_LEASE};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// For the turn among those nested in that call.
+    /// Waits for the turn among the siblings nested in that call.
     Turn(CallId),
-    /// For the lock, by its strategy.
+    /// Waits for the lock with its strategy.
     Lock,
     Inside,
     Ended(Outcome),
@@ -60,7 +60,7 @@ impl Call {
         keys
     }
 
-    /// The lock that it comes to next.
+    /// The lock that the call takes next.
     fn next_key(&self) -> usize {
         self.in_order()[self.entries.len()]
     }
@@ -70,25 +70,25 @@ impl Call {
 pub(crate) struct Hold {
     pub(crate) key: usize,
     pub(crate) client: usize,
-    /// How many are inside.
+    /// The number of calls inside.
     pub(crate) entries: usize,
     lease: Lease,
-    /// Its local deadline, unless one of those inside asks for renewal.
+    /// Its local deadline, unless one of the calls inside asks for renewal.
     promised: u64,
     pub(crate) keep_until: u64,
-    /// Whether the server has it.
+    /// Whether the server still has it.
     pub(crate) stands: bool,
     /// Whether its holder knows of the loss.
     pub(crate) known_lost: bool,
-    /// Whether the call that acquired it has come in: nobody loses what nobody used.
+    /// Whether the call that acquired it has entered: an unused lock is not lost.
     used: bool,
 }
 
-/// Who has a lock.
+/// The hold of a lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Held {
     pub(crate) hold: HoldId,
-    /// The hold is over, and the lock taken until then.
+    /// Set if the hold is over and the lock stays taken until this time.
     pub(crate) kept_until: Option<u64>,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Held {
 pub(crate) struct Key {
     pub(crate) held: Option<Held>,
     pub(crate) queue: VecDeque<CallId>,
-    /// Those who wait without a queue.
+    /// Callers that wait without a queue.
     pub(crate) others: Vec<CallId>,
 }
 
@@ -117,10 +117,11 @@ pub(crate) struct Counts {
     pub(crate) lost: u64,
     /// Releases in the background that find nothing: they may be counted as carried out before.
     pub(crate) unsure: u64,
-    /// Second locks of calls: their holders may end in the same instant as the first one's, before or after the call comes to
-    /// them.
+    /// Second locks of calls: their holders may end at the same moment as those of the first locks, before or after the
+    /// calls reach them.
     pub(crate) tied: u64,
-    /// Calls that were dropped: who comes while one is being forgotten queues behind it, though the lock is free.
+    /// Calls that were dropped. A caller that arrives while one of them is being removed queues behind it although the
+    /// lock is free.
     pub(crate) dropped: u64,
 }
 
@@ -147,13 +148,14 @@ pub(crate) struct Model {
     pub(crate) calls: BTreeMap<CallId, Call>,
     pub(crate) holds: Vec<Hold>,
     turns: BTreeMap<(CallId, usize), Turn>,
-    /// Those who got one of their locks, and come to the next one when all has left that leaves at the same moment.
+    /// Calls that got one of their locks. They take the next one when all calls that leave at the same moment have
+    /// left.
     arriving: Vec<CallId>,
-    /// The moments of the newest step at which something happened.
+    /// The times of the newest step at which something happened.
     pub(crate) moments: Vec<u64>,
 }
 
-/// What decides about the next step, in a few lines.
+/// The parts that decide about the next step, in a few lines.
 impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at {} ms", self.now)?;
@@ -187,8 +189,8 @@ impl Model {
         }
     }
 
-    /// The calls around one, the innermost first. What runs in a guard is inside the guard's own lock, and not inside the
-    /// calls in which the guard was acquired: the system runs guards outside all of them.
+    /// The calls around a call, the innermost first. A call in a guard is inside the guard's lock, but not inside the
+    /// calls in which the guard was acquired, because the system runs guards outside all of them.
     fn around(&self, id: CallId) -> impl Iterator<Item = CallId> {
         around(&self.calls, id)
     }
@@ -201,7 +203,7 @@ impl Model {
         &mut self.clients[client].counts
     }
 
-    /// Whether a call has lost one of its holds, and knows.
+    /// Whether a call has lost one of its holds and knows it.
     fn has_lost(&self, id: CallId) -> bool {
         let mut entries = self.calls[&id].entries.iter();
         entries.any(|entry| self.holds[entry.hold].known_lost)
@@ -244,7 +246,7 @@ impl Model {
         self.settle();
     }
 
-    /// Who a call of this client finds in its way.
+    /// The holder that a call of this client finds in its way.
     fn who(&self, client: usize, key: usize) -> With {
         let newest = self.clients[client].newest[key];
         if newest.is_some_and(|hold| !self.holds[hold].known_lost) {
@@ -254,7 +256,7 @@ impl Model {
         }
     }
 
-    /// Comes to the call's next lock.
+    /// Proceeds to the call's next lock.
     fn enter(&mut self, id: CallId) {
         let key = self.calls[&id].next_key();
         let inside = self.inside_of(id, key);
@@ -278,13 +280,13 @@ impl Model {
         }
     }
 
-    /// The innermost call around that has entered this lock.
+    /// The innermost enclosing call that has entered this lock.
     fn inside_of(&self, id: CallId, key: usize) -> Option<CallId> {
         self.around(id)
             .find(|around| self.calls[around].spec.keys.contains(&key))
     }
 
-    /// Whether a call with two locks, one of which comes later, stands between this one and the lock.
+    /// Whether a call with two locks, one of which comes later in the order, is between this call and the lock.
     fn is_out_of_order(&self, id: CallId, key: usize) -> bool {
         let inside = self.inside_of(id, key);
         self.around(id)
@@ -322,7 +324,7 @@ impl Model {
         self.come_in(id);
     }
 
-    /// Whether one of those inside asks for renewal.
+    /// Whether one of the calls inside asks for renewal.
     fn has_renewal(&self, hold: HoldId) -> bool {
         self.calls.values().any(|call| {
             call.is_inside()
@@ -331,7 +333,7 @@ impl Model {
         })
     }
 
-    /// The local deadline; none while the lease is kept.
+    /// The local deadline, or `None` while the lease is renewed.
     fn until(&self, hold: HoldId) -> Option<u64> {
         let asks = |call: &Call| {
             call.is_alive()
@@ -363,7 +365,7 @@ impl Model {
         }
     }
 
-    /// Gives a lock to a call, which comes to its next one, or in.
+    /// Grants a lock to a call, which takes its next lock or enters.
     fn grant(&mut self, id: CallId, key: usize, waited: bool) {
         self.give(id, key, waited);
         let call = &self.calls[&id];
@@ -423,8 +425,8 @@ fn around(calls: &BTreeMap<CallId, Call>, id: CallId) -> impl Iterator<Item = Ca
     })
 }
 
-/// Whether a call that has a turn at this lock is alive, or one that is nested in it. A guard of another lock that is held is
-/// inside no call around it.
+/// Whether a call with a turn at this lock, or a call nested in it, is alive. A held guard of another lock is not
+/// inside the calls around it.
 fn is_going_on(calls: &BTreeMap<CallId, Call>, id: CallId, key: usize) -> bool {
     calls[&id].is_alive()
         || calls.iter().any(|(other, call)| {

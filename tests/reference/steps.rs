@@ -1,4 +1,4 @@
-//! What callers do next: any of it that makes sense where they stand.
+//! The next step of the callers: any step that is possible in the current state.
 
 use std::{fmt, marker::PhantomData};
 
@@ -8,30 +8,30 @@ use proptest_state_machine::ReferenceStateMachine;
 
 use crate::model::{CLIENTS, CallId, Form, KEYS, Lease, Model, NAMES, Rules, Spec, Stage, Wait};
 
-/// So many callers are inside or wait at most.
+/// The largest number of callers that are inside or wait.
 const MOST_CALLS: usize = 8;
 
 #[derive(Clone)]
 pub(crate) enum Step {
-    /// A caller comes, and is polled.
+    /// A caller begins and is polled.
     Begin(CallId, Spec),
-    /// It comes, is polled once, and is gone.
+    /// A caller begins, is polled once, and is dropped.
     Abandon { client: usize, key: usize },
-    /// It leaves: the guard is released, the body ends.
+    /// A caller leaves: the guard is released, or the body ends.
     Release(CallId),
-    /// It is dropped, inside or while it waits.
+    /// A caller is dropped while it is inside or waits.
     Drop(CallId),
-    /// It leaves, and the one whose turn it is then is dropped before it has seen so.
+    /// A caller leaves, and the next one, whose turn it is, is dropped before it has read that.
     ReleaseTo { release: CallId, dropped: CallId },
-    /// Its lease is extended.
+    /// The lease of a caller is extended.
     Extend(CallId),
-    /// So many ms pass.
+    /// This many ms pass.
     Advance(u64),
-    /// The operator deletes a lock that is held.
+    /// The operator deletes a held lock.
     Delete(usize),
-    /// The operator deletes a lock that others wait for, and at that moment a caller tries once.
+    /// The operator deletes a lock that others wait for, and at the same moment a caller tries once.
     DeleteAndTry(usize, CallId, usize),
-    /// The operator lets a lock expire that is held.
+    /// The operator makes a held lock expire.
     Expire(usize),
     /// All connections are cut.
     Cut,
@@ -40,7 +40,7 @@ pub(crate) enum Step {
 }
 
 impl fmt::Debug for Step {
-    // In one line, however it is printed.
+    // On a single line in any format.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Begin(id, spec) => write!(f, "Begin({id}: {spec:?})"),
@@ -63,7 +63,7 @@ impl fmt::Debug for Step {
     }
 }
 
-/// A place where locks live, and what can be done there.
+/// A backend, and the rules of the model for it.
 pub(crate) trait Place: 'static {
     const RULES: Rules;
 }
@@ -89,13 +89,13 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
         let mut steps = vec![(1, (0..CLIENTS).prop_map(Step::ShutDown).boxed())];
         if living.len() < MOST_CALLS {
             steps.push((20, begin(model, &inside)));
-            // Neighbours of one client, which get the lock together.
+            // Neighbours of one client, which are granted the lock as a cohort.
             let lines = lines(model);
             if !lines.is_empty() {
                 steps.push((10, join(model, lines)));
             }
         }
-        // Who waits behind its own process may stand in a grant already.
+        // A caller that waits behind its own process may be in a grant already.
         let members = members(model);
         if !members.is_empty() {
             steps.push((4, select(members).prop_map(Step::Drop).boxed()));
@@ -259,7 +259,7 @@ fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
                         Lease::Short if spins => Lease::Long,
                         lease => lease,
                     },
-                    // A lease that is asked for has to be as long.
+                    // The lease has to be as long as the least time.
                     at_least: at_least && !several && !spins,
                     under: under.filter(|_| !several),
                     keys,
@@ -270,7 +270,7 @@ fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// Whose callers stand last in the queue of which lock.
+/// For each lock with a queue, the client of the last caller in it.
 fn lines(model: &Model) -> Vec<(usize, usize)> {
     let keys = model.keys.iter().enumerate();
     let lines = keys.filter_map(|(key, state)| {
@@ -282,7 +282,7 @@ fn lines(model: &Model) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// One more of them.
+/// One further caller of such a client.
 fn join(model: &Model, lines: Vec<(usize, usize)>) -> BoxedStrategy<Step> {
     let id = next_id(model);
     let form = prop_oneof![Just(Form::Guard), Just(Form::Body)];
@@ -301,7 +301,7 @@ fn join(model: &Model, lines: Vec<(usize, usize)>) -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// Those who wait for a lock that their own client holds.
+/// Callers that wait for a lock that their own client holds.
 fn members(model: &Model) -> Vec<CallId> {
     let members = model.keys.iter().flat_map(|key| {
         let holder = key.held.map(|held| model.holds[held.hold].client);
@@ -311,8 +311,8 @@ fn members(model: &Model) -> Vec<CallId> {
     members.collect()
 }
 
-/// Who waits without a queue has no order, and how two calls with several locks come along at one moment is open: of
-/// those there is one at a time.
+/// Whether a caller may begin. Callers that wait without a queue have no order, and the order of two calls with several
+/// locks at one moment is open, so there is at most one of these at a time.
 fn may_begin(model: &Model, spec: &Spec) -> bool {
     let fits = spec.under.is_none_or(|around| {
         let around = model.calls.get(&around);
@@ -329,8 +329,8 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
     fits && (spec.wait == Wait::Zero || !waiting.any(|call| clashes(&call.spec)))
 }
 
-/// Whether it is known who comes next where a lock that is held is taken away: those who share its grant stand in no queue
-/// until their process knows.
+/// Whether the next holder is known if a held lock is removed. Callers that share its grant are in no queue until their
+/// process knows of the loss.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
     let holder = state.held.map(|held| model.holds[held.hold].client);
@@ -339,8 +339,8 @@ fn removable(model: &Model, key: usize) -> bool {
     holder.is_some() && next != holder && model.is_watched(key)
 }
 
-/// Whether a call keeps a lock on a server for which its own client waits: the client's shutting down waits then until the
-/// lock is kept no more, which is an hour here.
+/// Whether a call retains a lock on a server for which its own client waits. The client's shutdown would then wait
+/// until the lock is free, which takes an hour here.
 fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
     let call = &model.calls[&id];
     let waits_itself = |key: &usize| {
@@ -350,7 +350,7 @@ fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
     !model.rules.own_clock && call.spec.at_least && call.spec.keys.iter().any(waits_itself)
 }
 
-/// Whether a call that waits is next when another one leaves.
+/// Whether a waiting call is next when another one leaves.
 fn would_get(model: &Model, release: CallId, waiting: CallId) -> bool {
     let entries = &model.calls[&release].entries;
     entries.iter().any(|entry| {

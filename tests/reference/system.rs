@@ -1,4 +1,4 @@
-//! The real thing, step by step beside the model.
+//! The real system, driven step by step beside the model.
 
 mod compare;
 
@@ -23,23 +23,23 @@ use crate::{
     steps::{Place, Reference, Step},
 };
 
-/// How long a server may take until what has to happen has happened.
+/// How long a server may take until an expected event has happened.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// A push that nobody confirmed yet stands as long as this.
+/// How long an unconfirmed push stands.
 const CLAIM: Duration = Duration::from_secs(2);
 
-/// Where a system of a place lives.
+/// The backend of a system.
 pub(crate) trait Home: Place {
-    /// New locks that nobody else sees.
+    /// New locks that no other test uses.
     fn store(runtime: &Runtime) -> Store;
 }
 
-/// A machine at such a place.
+/// The state machine for a backend.
 pub(crate) struct Machine<P>(std::marker::PhantomData<P>);
 
-/// What is not as the model says.
+/// A difference from the model.
 struct Unlike {
-    /// Whether no time can mend it.
+    /// Whether the difference cannot go away with time.
     for_good: bool,
     what: String,
 }
@@ -59,7 +59,7 @@ fn not_yet(what: String) -> Unlike {
 }
 
 pub(crate) struct System {
-    // Before the runtime that they run on.
+    // Dropped before the runtime that they run on.
     calls: BTreeMap<CallId, Rc<RefCell<Call>>>,
     endings: BTreeMap<usize, (Polled<()>, bool)>,
     clients: Vec<LockClient>,
@@ -148,7 +148,7 @@ impl System {
         match step {
             Step::Begin(id, spec) => {
                 if let (Some(_), false) = (spec.under, model.rules.own_clock) {
-                    // It may extend the lease of the call around it.
+                    // The nested call may extend the lease of the enclosing one.
                     let lock = self.observer.lock(NAMES[spec.keys[0]]);
                     if lock
                         .status()
@@ -211,14 +211,14 @@ impl System {
         }
     }
 
-    /// What a client has sent before, has been carried out.
+    /// Waits until the server has carried out the earlier commands of a client.
     async fn answered(&self, client: usize) {
         let client = self.clients.get(client).unwrap_or(&self.observer);
         let status = client.lock("a").status().await;
         status.expect("the server answers");
     }
 
-    /// The same of all that are not shut down.
+    /// The same for all clients that are not shut down.
     async fn all_answered(&self) {
         for client in 0..=CLIENTS {
             if !self.endings.contains_key(&client) {
@@ -261,7 +261,8 @@ impl System {
         assert!(right, "extending call {id}: {answer:?}\n{model:?}");
     }
 
-    /// Waits until who is inside has confirmed that it took up its grant: what is done to it before, it finds out.
+    /// Waits until the caller inside has confirmed its grant. Otherwise the confirmation would notice the operator's
+    /// change.
     async fn confirmed(&self, key: usize) {
         let start = Instant::now();
         loop {
@@ -278,7 +279,7 @@ impl System {
         }
     }
 
-    /// The operator does something to a lock that is held, and not only claimed.
+    /// Carries out an operator's commands on a lock that is held and not only claimed.
     async fn operate(&self, key: usize, before: &[&str], after: &[&str]) {
         self.confirmed(key).await;
         // A later member of a cohort may be confirming its turn.
@@ -295,7 +296,7 @@ impl System {
         assert_eq!(changed, 1, "{key} is held");
     }
 
-    /// Cuts all connections, and waits until those are back that somebody waits on.
+    /// Cuts all connections, and waits until the connections with waiters are back.
     async fn cut(&self) {
         let mut server = shared_server().await.connection().await;
         for kind in ["normal", "pubsub"] {
@@ -313,7 +314,7 @@ impl System {
         self.all_answered().await;
     }
 
-    /// Polls what was woken until nothing is.
+    /// Polls woken calls until none is woken.
     async fn poll_all(&mut self) {
         let mut idle = 0;
         while idle < 3 {
@@ -334,11 +335,11 @@ impl System {
         }
     }
 
-    /// Waits until all is as the model says.
+    /// Waits until the state equals that of the model.
     async fn come_to(&mut self, model: &Model, step: &Step) {
         let start = Instant::now();
         let patience = match step {
-            // A claim that nobody takes up has to be given back before it ends by itself.
+            // An untaken claim has to be given back before it ends on its own.
             Step::ReleaseTo { .. } | Step::Drop(_) | Step::Abandon { .. } => CLAIM * 3 / 4,
             _ => PATIENCE,
         };
@@ -357,7 +358,7 @@ impl System {
         }
     }
 
-    /// All leave, and nothing is left.
+    /// Lets all callers leave, and asserts that nothing is left.
     async fn end(&mut self, mut model: Model) {
         model.moments.clear();
         let living = model

@@ -1,4 +1,5 @@
-//! A runtime of this library's own, where real time passes, whether the test's clock is paused or its threads blocked.
+//! A runtime of this library's own in which real time passes, even if the test's clock is paused or its threads are
+//! blocked.
 
 use std::{
     future::Future,
@@ -31,7 +32,7 @@ fn handle() -> &'static Handle {
     })
 }
 
-/// Runs a future in real time; its panics are the caller's, and dropping the call ends it.
+/// Runs a future in real time. Its panics are passed to the caller, and dropping the call ends it.
 pub(crate) async fn run<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let mut running = JoinSet::new();
     running.spawn_on(future, handle());
@@ -41,12 +42,12 @@ pub(crate) async fn run<T: Send + 'static>(future: impl Future<Output = T> + Sen
     }
 }
 
-/// Waits for so much real time.
+/// Waits for a real duration.
 pub(crate) async fn sleep(duration: Duration) {
     run(async move { tokio::time::sleep(duration).await }).await;
 }
 
-/// Runs a future where it is called, for at most so much real time.
+/// Runs a future in place for at most this real duration.
 pub(crate) async fn within<T>(patience: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;

@@ -1,5 +1,5 @@
-//! What every guarded function is held to, whatever its shape: two calls of one key never overlap, the value is the
-//! body's, and afterwards the key is free.
+//! The requirements on every guarded function of any shape: two calls of one key never overlap, the value is that of
+//! the body, and the key is free afterwards.
 
 use std::{
     fmt::Debug,
@@ -20,7 +20,7 @@ tokio::task_local! {
     static PROBE: Probe;
 }
 
-/// Counts who is inside, and keeps them there until the test lets one out.
+/// Counts the calls that are inside, and keeps them there until the test lets one out.
 #[derive(Debug, Clone, Default)]
 pub struct Probe(Arc<Inside>);
 
@@ -42,7 +42,7 @@ impl Default for Inside {
 }
 
 impl Probe {
-    /// The probe of the call that runs right now.
+    /// The probe of the running call.
     ///
     /// # Panics
     /// Outside [`guarded`].
@@ -51,12 +51,12 @@ impl Probe {
         PROBE.with(Clone::clone)
     }
 
-    /// Takes the probe along into a task or a thread.
+    /// Passes the probe to a task or a thread.
     pub fn scope<F: Future>(&self, call: F) -> TaskLocalFuture<Self, F> {
         PROBE.scope(self.clone(), call)
     }
 
-    /// Is inside until the test lets it out.
+    /// Stays inside until the test lets the call out.
     pub async fn stay(&self) {
         self.0.entered.fetch_add(1, Ordering::SeqCst);
         let permit = self.0.gate.acquire().await;
@@ -77,16 +77,16 @@ impl Probe {
     }
 }
 
-/// What the body of a function under test does: it is inside until the test lets it out.
+/// The body of a function under test: stays inside until the test lets the call out.
 pub async fn stay() {
     Probe::current().stay().await;
 }
 
-/// Makes two calls at once, on a store of their own: they follow each other under the lock `key`, each returns
-/// `value`, and the key is free in the end.
+/// Makes two calls at once on a store of their own. They follow each other under the lock `key`, each returns `value`,
+/// and the key is free at the end.
 ///
 /// # Panics
-/// If one of these is not so.
+/// If one of these conditions does not hold.
 pub async fn guarded<T: Debug + PartialEq>(key: &str, value: T, call: impl AsyncFn() -> T) {
     let client = LockClient::connect("memory:").await;
     let client = client.expect("locks in process need no server");
@@ -115,7 +115,7 @@ pub async fn guarded<T: Debug + PartialEq>(key: &str, value: T, call: impl Async
     assert_eq!(status().await.holder, None, "both calls have ended");
 }
 
-/// Drives a call that must not end before something has come about.
+/// Drives a call that must not end before an event.
 async fn while_running<T: Debug>(
     call: Pin<&mut impl Future<Output = T>>,
     event: impl AsyncFnMut() -> bool,
@@ -144,7 +144,7 @@ mod tests {
         Ok(1)
     }
 
-    /// Locked at first, and others come in before it ends.
+    /// Holds the lock only at first, so that other calls enter before it ends.
     async fn released_early() -> Result<u8, LockError> {
         let guard = LockClient::current()?.lock("k").acquire().await?;
         guard.release().await;

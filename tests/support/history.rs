@@ -1,4 +1,5 @@
-//! Who was inside when, and whether that is what a lock promises: one at a time, tokens that rise, in queue order.
+//! Records who was inside when, and checks what a lock promises: one holder at a time, rising tokens, the order of the
+//! queue.
 
 use std::{
     collections::BTreeMap,
@@ -7,23 +8,23 @@ use std::{
     time::Instant,
 };
 
-/// A record of who was inside which lock, shared by its clones.
+/// A record of the visits to each lock. Clones share it.
 ///
-/// Entries are recorded while the lock is held, between the grant and the release, so that the record's order is the
-/// order of the grants.
+/// Entries are recorded while the lock is held, between the grant and the release, so that the order of the record is
+/// the order of the grants.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     tracks: Arc<Mutex<BTreeMap<String, Track>>>,
     strict: bool,
 }
 
-/// What happened with one key.
+/// The visits to one key.
 #[derive(Debug, Default)]
 struct Track {
-    /// In entry order.
+    /// In the order of entry.
     visits: Vec<Visit>,
     inside: usize,
-    /// Those who wait, the next one first.
+    /// The waiters, the next one first.
     queue: Vec<u64>,
     order: Vec<OrderFault>,
 }
@@ -33,11 +34,11 @@ struct Visit {
     token: u64,
     entered: Instant,
     left: Option<Instant>,
-    /// Others were inside at the entry; the clock need not have noticed.
+    /// The number of others inside at the entry, which the clock need not show.
     met: usize,
 }
 
-/// Somebody is inside, until this is dropped.
+/// A visit, which ends when this is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it is leaving"]
 pub struct Inside {
@@ -47,13 +48,13 @@ pub struct Inside {
 }
 
 impl History {
-    /// A record that [`check`](Self::check) judges in the end.
+    /// Creates a record that [`check`](Self::check) judges at the end.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A record that panics as soon as a second one is inside.
+    /// Creates a record that panics as soon as two are inside.
     #[must_use]
     pub fn strict() -> Self {
         Self {
@@ -66,15 +67,15 @@ impl History {
         self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody is inside from now on, with this token.
+    /// Records that a holder with this token is inside from now on.
     ///
     /// # Panics
-    /// If the record is [strict](Self::strict) and somebody else is inside.
+    /// If the record is [strict](Self::strict) and another holder is inside.
     pub fn enter(&self, key: &str, token: u64) -> Inside {
         self.note_entry(key, token, None)
     }
 
-    /// As [`enter`](Self::enter), for a caller that has [queued](Self::queued).
+    /// Like [`enter`](Self::enter), but for a caller that has [queued](Self::queued).
     ///
     /// # Panics
     /// As [`enter`](Self::enter).
@@ -109,20 +110,20 @@ impl History {
         inside
     }
 
-    /// A caller has joined the queue of a key, behind all that joined before.
+    /// Records that a caller has joined the queue of a key, behind all that joined before.
     pub fn queued(&self, key: &str, caller: u64) {
         let mut tracks = self.tracks();
         tracks.entry(key.to_owned()).or_default().queue.push(caller);
     }
 
-    /// A caller has left the queue without a turn: overtaking it is no fault.
+    /// Records that a caller has left the queue without a turn, so that overtaking it is no fault.
     pub fn gave_up(&self, key: &str, caller: u64) {
         if let Some(track) = self.tracks().get_mut(key) {
             track.leave_queue(caller);
         }
     }
 
-    /// Adds a visit that somebody else has measured. Visits are added in entry order.
+    /// Adds a visit that was measured elsewhere. Visits are added in the order of entry.
     pub fn record(&self, key: &str, token: u64, entered: Instant, left: Instant) {
         let mut tracks = self.tracks();
         tracks
@@ -137,7 +138,7 @@ impl History {
             });
     }
 
-    /// Judges what was recorded so far.
+    /// Judges the visits recorded so far.
     #[must_use]
     pub fn check(&self) -> Report {
         let mut report = Report::default();
@@ -173,7 +174,7 @@ impl Track {
     fn check_overlaps(&self, key: &str, overlaps: &mut Vec<Overlap>) {
         let mut by_time: Vec<&Visit> = self.visits.iter().collect();
         by_time.sort_by_key(|visit| visit.entered);
-        // Of those before, the one that stays longest; whoever has not left stays for ever.
+        // The earlier visit that lasts longest. A visit that has not ended lasts for ever.
         let mut longest: Option<&Visit> = None;
         for visit in by_time {
             let stays_longer = |other: &Visit| other.left.is_none_or(|left| left > visit.entered);
@@ -216,7 +217,7 @@ impl Track {
 }
 
 impl Inside {
-    /// Leaves, as dropping it does.
+    /// Ends the visit, as dropping it does.
     pub fn exit(self) {}
 }
 
@@ -230,63 +231,63 @@ impl Drop for Inside {
     }
 }
 
-/// What [`History::check`] found.
+/// The result of [`History::check`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How many visits there were.
+    /// The number of visits.
     pub holds: usize,
-    /// Two were inside at once.
+    /// Visits that overlap.
     pub overlaps: Vec<Overlap>,
-    /// A token was not above all before it.
+    /// Tokens that are not above all earlier ones.
     pub tokens: Vec<TokenFault>,
-    /// Somebody entered before those who had queued earlier.
+    /// Callers that entered before callers that had queued earlier.
     pub order: Vec<OrderFault>,
 }
 
-/// The second entered before the first had left.
+/// A second holder that entered before the first one had left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overlap {
-    /// Of which lock.
+    /// The key of the lock.
     pub key: String,
-    /// The token of who was inside.
+    /// The token of the holder that was inside.
     pub first: u64,
-    /// The token of who entered.
+    /// The token of the holder that entered.
     pub second: u64,
 }
 
-/// A token that is not above the highest before it.
+/// A token that is not above the highest earlier one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenFault {
-    /// Of which lock.
+    /// The key of the lock.
     pub key: String,
-    /// The highest token before.
+    /// The highest earlier token.
     pub before: u64,
     /// The token that followed.
     pub token: u64,
 }
 
-/// Somebody entered out of turn.
+/// A caller that entered out of turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderFault {
-    /// Of which lock.
+    /// The key of the lock.
     pub key: String,
-    /// Who entered.
+    /// The caller that entered.
     pub entered: u64,
-    /// Who had queued before and still waited; nobody if the caller that entered was not in the queue.
+    /// The callers that had queued before and still waited; empty if the caller that entered was not in the queue.
     pub overtaken: Vec<u64>,
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Whether there are no faults.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.overlaps.is_empty() && self.tokens.is_empty() && self.order.is_empty()
     }
 
-    /// Fails the test if anything is wrong, or if not so many visits were seen.
+    /// Fails the test if there are faults, or if the number of visits is not `holds`.
     ///
     /// # Panics
-    /// Then.
+    /// In these cases.
     #[track_caller]
     pub fn assert_clean(&self, holds: usize) {
         assert!(self.is_clean(), "{self}");
@@ -356,7 +357,7 @@ mod tests {
             inside.exit();
         }
         history.check().assert_clean(200);
-        // One may enter at the moment when the other leaves.
+        // A visit may begin at the moment when another one ends.
         of(&[(1, 0, 5), (2, 5, 9)]).assert_clean(2);
     }
 
@@ -375,12 +376,12 @@ mod tests {
     #[test]
     fn overlapping_intervals_are_found() {
         assert_eq!(of(&[(1, 0, 5), (2, 4, 9)]).overlaps, [overlap(1, 2)]);
-        // The one that stays long is not hidden by a short one in between.
+        // A short visit in between does not hide a long one.
         assert_eq!(
             of(&[(1, 0, 9), (2, 1, 2), (3, 3, 4)]).overlaps,
             [overlap(1, 2), overlap(1, 3)]
         );
-        // They need not have been recorded in the order of the clock.
+        // Visits may be recorded in another order than that of the clock.
         assert_eq!(of(&[(2, 4, 9), (3, 0, 5)]).overlaps, [overlap(3, 2)]);
     }
 
@@ -417,7 +418,7 @@ mod tests {
         };
         assert_eq!(of(&[(4, 0, 1), (4, 1, 2)]).tokens, [fault(4, 4)]);
         let report = of(&[(4, 0, 1), (2, 1, 2), (3, 2, 3), (5, 3, 4)]);
-        // The third is above the second, and yet below the highest that a resource has seen.
+        // The third token is above the second one, but below the highest that a resource has seen.
         assert_eq!(report.tokens, [fault(4, 2), fault(4, 3)]);
         assert!(!report.is_clean());
     }
@@ -437,7 +438,7 @@ mod tests {
             entered,
             overtaken: overtaken.to_vec(),
         };
-        // 2 has waited out its turn, and 9 was not in the queue at all.
+        // Caller 2 has given up its turn, and caller 9 was not in the queue at all.
         let report = history.check();
         assert_eq!(report.order, [fault(3, &[2]), fault(9, &[])]);
         assert!(!report.is_clean());
@@ -451,7 +452,7 @@ mod tests {
     fn a_mutex_passes_and_a_broken_one_fails() {
         let run = |broken: bool| {
             let (history, turn) = (History::new(), Mutex::new(0));
-            // Both are inside before one leaves, if the lock lets them.
+            // Both are inside before one leaves, if the lock lets them in.
             let meeting = std::sync::Barrier::new(2);
             std::thread::scope(|scope| {
                 for _ in 0..2 {

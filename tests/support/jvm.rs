@@ -1,4 +1,4 @@
-//! Java programs that lock with Redisson; they lie in `tests/redisson`.
+//! Java programs that lock with Redisson. Their sources are in `tests/redisson`.
 
 use std::{
     path::PathBuf,

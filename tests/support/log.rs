@@ -1,4 +1,4 @@
-//! What the library logs, kept for the tests that read it.
+//! The library's log records, stored for the tests that read them.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use tracing::{
     span,
 };
 
-/// One event.
+/// One log event.
 #[allow(missing_docs, reason = "the names say it")]
 #[derive(Debug, Clone)]
 pub struct Record {
@@ -30,7 +30,8 @@ fn all() -> MutexGuard<'static, Vec<Record>> {
     RECORDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps from now on what the library logs at INFO and above, and what it does of its sessions, in the whole process.
+/// Stores all events of the library at INFO and above, and its events about sessions, from now on and in the whole
+/// process.
 ///
 /// # Panics
 /// If the process has another subscriber.
@@ -56,7 +57,7 @@ pub fn of_any_level(field: &str, value: &str) -> Vec<Record> {
     all().iter().filter(is_about).cloned().collect()
 }
 
-/// The events whose message contains this text.
+/// The events whose message contains this text, oldest first.
 #[must_use]
 pub fn saying(text: &str) -> Vec<Record> {
     let says = |record: &&Record| record.message.contains(text);

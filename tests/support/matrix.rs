@@ -1,22 +1,22 @@
-//! The fault matrix: its rows, and what a run has seen of them.
+//! The fault matrix: its rows, and the times that a run has seen in them.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, io::Write as _, time::Duration};
 
 use crate::epsilon;
 
-/// How often each scenario runs, if anything but once: three times where `CI` is set.
+/// How often each scenario runs. The default is once, or three times if `CI` is set.
 pub const RUNS_VARIABLE: &str = "FAULT_RUNS";
-/// The folder into which the rows write what they have seen, if it is set.
+/// If set, the folder into which the rows write the times that they have seen.
 pub const SEEN_VARIABLE: &str = "FAULTS_SEEN";
 
-/// One fault, and what is promised then.
+/// A fault, and the promise that holds for it.
 #[derive(Debug)]
 pub struct Row {
     /// Its number.
     pub number: u8,
-    /// What goes wrong.
+    /// The fault.
     pub fault: &'static str,
-    /// What happens then.
+    /// The promise.
     pub expected: &'static str,
 }
 
@@ -306,7 +306,7 @@ pub const ROWS: &[Row] = &[
     ),
 ];
 
-/// Rows of what does not exist yet.
+/// Rows of features that do not exist yet.
 pub const NOT_YET: [u8; 2] = [27, 28];
 
 const fn row_of(number: u8, fault: &'static str, expected: &'static str) -> Row {
@@ -317,17 +317,17 @@ const fn row_of(number: u8, fault: &'static str, expected: &'static str) -> Row 
     }
 }
 
-/// What one scenario has seen.
+/// The times that one scenario has seen.
 #[derive(Debug, Default)]
 pub struct Seen {
     times: BTreeMap<&'static str, (Duration, Vec<Duration>)>,
 }
 
 impl Seen {
-    /// Notes a time that is `at_most` and ε at most.
+    /// Records a time that may be `at_most` and ε.
     ///
     /// # Panics
-    /// If it is longer.
+    /// If the time is longer.
     pub fn within(&mut self, what: &'static str, at_most: Duration, took: Duration) {
         assert!(
             took <= at_most + epsilon(),
@@ -339,7 +339,7 @@ impl Seen {
     }
 }
 
-/// How often a scenario runs.
+/// The number of runs of a scenario.
 fn runs() -> u32 {
     let asked = std::env::var(RUNS_VARIABLE).ok();
     let asked = asked.and_then(|runs| runs.parse().ok());
@@ -347,10 +347,10 @@ fn runs() -> u32 {
     asked.unwrap_or(if ci { 3 } else { 1 })
 }
 
-/// Runs the scenario of a row as often as is asked for, and writes down what it has seen, if that is.
+/// Runs the scenario of a row as often as requested. Writes the times that it has seen if [`SEEN_VARIABLE`] is set.
 ///
 /// # Panics
-/// As the scenario does.
+/// If the scenario panics.
 pub async fn row(number: u8, scenario: impl AsyncFn(&mut Seen)) {
     let mut seen = Seen::default();
     for _ in 0..runs() {

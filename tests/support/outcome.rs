@@ -1,4 +1,4 @@
-//! What calls return, and whether their bodies were alone.
+//! Checks of the results of calls, and of bodies that have to be alone.
 
 use std::{
     fmt::Debug,
@@ -33,17 +33,17 @@ pub fn assert_lost<T: Debug>(result: &Result<T, LockError>) {
 pub struct Room(AtomicBool);
 
 impl Room {
-    /// Stays inside for a while.
+    /// Stays inside for `time`.
     ///
     /// # Panics
-    /// If somebody else is inside.
+    /// If another caller is inside.
     pub async fn stay(&self, time: Duration) {
         assert!(!self.0.swap(true, Ordering::SeqCst), "two are inside");
         tokio::time::sleep(time).await;
         self.0.store(false, Ordering::SeqCst);
     }
 
-    /// Whether somebody is inside.
+    /// Whether a caller is inside.
     pub fn is_taken(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

@@ -1,5 +1,5 @@
-//! Measured tables as Markdown, and the pages that show them: what is between the marks of a name is the program's, the
-//! rest is written by hand.
+//! Measured tables as Markdown, and the pages that show them. A program writes the text between the marks of a name;
+//! the rest is written by hand.
 
 use std::{fmt::Write as _, fs, io, path::Path};
 
@@ -11,7 +11,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// A table of these rows, named in its first column, and of no other column yet. Those of ours are set in bold.
+    /// Creates a table with these rows, whose names are in the first column. The rows of this project are set in bold.
     pub fn new(first: &str, rows: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             columns: vec![first.into()],
@@ -22,7 +22,7 @@ impl Grid {
         }
     }
 
-    /// Adds a column; a row that has nothing to show gets a dash.
+    /// Adds a column. A row without a value gets a dash.
     pub fn column(
         &mut self,
         title: impl Into<String>,
@@ -34,7 +34,7 @@ impl Grid {
         }
     }
 
-    /// The table, without the rows that have nothing to show at all.
+    /// The table, without the rows that have no values at all.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!("| {} |\n", self.columns.join(" | "));
@@ -55,8 +55,7 @@ impl Grid {
     }
 }
 
-/// Replaces what an earlier run had measured between the marks of a name, `<!-- name: begin -->` and
-/// `<!-- name: end -->`.
+/// Replaces the text between the marks of a name, `<!-- name: begin -->` and `<!-- name: end -->`.
 ///
 /// # Errors
 /// If the page cannot be read or written, or has no such marks.

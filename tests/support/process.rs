@@ -1,4 +1,4 @@
-//! Child processes that a test starts and signals, and that die with it.
+//! Child processes that a test starts and signals, and that end with it.
 
 use std::{
     ffi::OsStr,
@@ -12,10 +12,10 @@ use std::{
 
 use crate::backstage;
 
-/// How long a worker may take to write what a test waits for.
+/// How long a worker may take to write the line that a test waits for.
 const LINE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Whether the system kills a child when its parent ends: Linux does so for those who ask through util-linux.
+/// Whether the system can kill a child when its parent ends. Linux does so for processes started through util-linux.
 fn has_setpriv() -> bool {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     *SETPRIV.get_or_init(|| {
@@ -28,8 +28,8 @@ fn has_setpriv() -> bool {
     })
 }
 
-/// A command whose process the system kills when this one ends, however that happens. Where the system cannot,
-/// [`Mortal`] makes up for it.
+/// A command whose process the system kills when this one ends in any way. On systems that cannot do so, [`Mortal`]
+/// does.
 #[must_use]
 pub fn dies_with_parent(program: impl AsRef<OsStr>) -> Command {
     if has_setpriv() {
@@ -41,8 +41,8 @@ pub fn dies_with_parent(program: impl AsRef<OsStr>) -> Command {
     }
 }
 
-/// A shell that outlives this process by a moment. It notices the end of this process, of whatever kind, by the end of
-/// its input, then kills the processes and removes the folders that it was told of.
+/// A shell that outlives this process by a moment. It notices any end of this process by the end of its input. It then
+/// kills the processes and removes the folders that were registered.
 #[derive(Debug)]
 struct Executor {
     shell: Child,
@@ -84,7 +84,7 @@ impl Executor {
     fn order(&self, order: &str, what: impl std::fmt::Display) {
         let orders = self.orders.as_ref().expect("open until the drop");
         let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);
-        // One write, so that an order is there as a whole or not at all.
+        // A single write, so that an order arrives as a whole or not at all.
         let _ = orders.write_all(format!("{order} {what}\n").as_bytes());
     }
 }
@@ -96,19 +96,19 @@ impl Drop for Executor {
     }
 }
 
-/// Removes a folder when this process ends, however that happens.
+/// Removes a folder when this process ends in any way.
 pub(crate) fn remove_in_the_end(folder: &Path) {
     Executor::of_this_process().order("remove", folder.display());
 }
 
 type Order = (Command, mpsc::Sender<io::Result<Child>>);
 
-/// Starts a process from a thread that lives as long as this process: to Linux, the parent of a process is the thread
-/// that started it, and a test's thread ends with its test. [`Mortal`] is more than that: reaped, and killed with this
+/// Starts a process from a thread that lives as long as this process. On Linux, the parent of a process is the thread
+/// that started it, and a test's thread ends with its test. [`Mortal`] also reaps the process, and kills it with this
 /// process on every system.
 ///
 /// # Errors
-/// As [`Command::spawn`].
+/// The errors of [`Command::spawn`].
 ///
 /// # Panics
 /// If no thread can be started.
@@ -133,7 +133,7 @@ pub fn spawn(command: Command) -> io::Result<Child> {
     spawned.recv().expect("the spawner answers")
 }
 
-/// A child process that is killed and reaped when this is dropped, and that dies with this process.
+/// A child process that is killed and reaped when this is dropped, and that ends with this process.
 #[derive(Debug)]
 pub struct Mortal {
     child: Child,
@@ -141,10 +141,10 @@ pub struct Mortal {
 }
 
 impl Mortal {
-    /// Starts a command, which was made with [`dies_with_parent`].
+    /// Starts a command that was made with [`dies_with_parent`].
     ///
     /// # Errors
-    /// As [`Command::spawn`].
+    /// The errors of [`Command::spawn`].
     pub fn start(command: Command) -> io::Result<Self> {
         let child = spawn(command)?;
         if !has_setpriv() {
@@ -153,13 +153,13 @@ impl Mortal {
         Ok(Self { child, ended: None })
     }
 
-    /// The process.
+    /// The ID of the process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// The exit status of the process, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().ok().flatten();
@@ -170,7 +170,7 @@ impl Mortal {
         self.ended
     }
 
-    /// Sends it a signal (`KILL`, `STOP`, `CONT`).
+    /// Sends the process a signal (`KILL`, `STOP`, `CONT`).
     ///
     /// # Panics
     /// If it has been reaped.
@@ -179,7 +179,7 @@ impl Mortal {
         signal(self.pid(), name);
     }
 
-    /// Kills it with SIGKILL and waits until it is gone.
+    /// Kills the process with SIGKILL and waits until it has ended.
     pub fn kill(&mut self) {
         if self.ended.is_none() {
             let _ = self.child.kill();
@@ -188,7 +188,7 @@ impl Mortal {
         }
     }
 
-    /// The number of a reaped process may become that of another.
+    /// Unregisters the process, because the ID of a reaped process may be reused.
     fn reaped(&self) {
         if !has_setpriv() {
             Executor::of_this_process().order("spare", self.pid());
@@ -202,7 +202,7 @@ impl Drop for Mortal {
     }
 }
 
-/// A worker: a process whose lines are events.
+/// A worker process, whose lines of output are events.
 #[derive(Debug)]
 pub struct Worker {
     process: Mortal,
@@ -211,7 +211,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a process whose standard output is read.
+    /// Starts a process and reads its standard output.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -221,7 +221,7 @@ impl Worker {
         Self::of(command)
     }
 
-    /// Starts a process that is [told](Self::tell) what to do, and whose standard output is read.
+    /// Starts a process that is [told](Self::tell) what to do, and reads its standard output.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -251,19 +251,19 @@ impl Worker {
         }
     }
 
-    /// Writes a line to its standard input.
+    /// Writes a line to the worker's standard input.
     ///
     /// # Panics
-    /// If it was not started as one that [obeys](Self::obeying), or has ended.
+    /// If it was not started with [`obeying`](Self::obeying), or has ended.
     pub fn tell(&mut self, line: &str) {
         let orders = self.orders.as_mut().expect("the worker takes orders");
         writeln!(orders, "{line}").expect("the worker listens");
     }
 
-    /// The next line; none once the worker has closed its output, which its end does.
+    /// The next line; `None` once the worker has closed its output, which its end does.
     ///
     /// # Panics
-    /// If there is neither within 30 s.
+    /// If there is neither a line nor the end within 30 s.
     pub async fn line(&mut self) -> Option<String> {
         backstage::within(LINE_PATIENCE, self.lines.recv())
             .await
@@ -290,13 +290,13 @@ impl Worker {
             .unwrap_or_else(|| panic!("the worker does not write `{text}`"))
     }
 
-    /// The worker's process.
+    /// The ID of the worker's process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Sends it a signal (`KILL`, `STOP`, `CONT`).
+    /// Sends the worker a signal (`KILL`, `STOP`, `CONT`).
     ///
     /// # Panics
     /// If it was killed already.
@@ -304,13 +304,13 @@ impl Worker {
         self.process.signal(name);
     }
 
-    /// Kills it with SIGKILL and waits until it is gone.
+    /// Kills the worker with SIGKILL and waits until it has ended.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 }
 
-/// What starts one test of the running test executable as a process of its own; the test is marked `#[ignore]`.
+/// A command that runs one test of the running test executable in a process of its own. The test is marked `#[ignore]`.
 ///
 /// # Panics
 /// If the executable is not known.
@@ -340,13 +340,13 @@ pub fn signal(pid: u32, name: &str) {
         .status()
         .expect("`kill` can be started");
     assert!(sent.success(), "SIG{name} could not be sent to {pid}");
-    // A process runs on for a moment after it was told to stop.
+    // A process runs on for a moment after the signal was sent.
     while name == "STOP" && !is_stopped(pid) {
         thread::yield_now();
     }
 }
 
-/// Whether a process stands still, or is gone.
+/// Whether a process is stopped or has ended.
 fn is_stopped(pid: u32) -> bool {
     let state = Command::new("ps")
         .args(["-o", "state=", "-p", &pid.to_string()])

@@ -1,7 +1,7 @@
-//! A TCP proxy that breaks what passes through it.
+//! A TCP proxy that disturbs the connections through it.
 //!
-//! It runs on a thread of its own, so that a test's runtime may be paused, blocked or gone. Every control is effective at
-//! once and for the connections that exist.
+//! It runs on its own thread, so that a test's runtime may be paused, blocked or gone. Every control takes effect at
+//! once, also for existing connections.
 
 use std::{
     future::Future,
@@ -22,10 +22,10 @@ mod link;
 
 use faults::{Faults, Way};
 
-/// How long an event may take that a test waits for.
+/// How long an event that a test waits for may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A proxy before one server. Dropping it closes its connections.
+/// A proxy in front of one server. Dropping it closes its connections.
 #[derive(Debug)]
 pub struct FaultProxy {
     port: u16,
@@ -34,7 +34,7 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// A proxy before the server on this port of 127.0.0.1.
+    /// Starts a proxy in front of the server on this port of 127.0.0.1.
     ///
     /// # Panics
     /// If no port is free.
@@ -92,45 +92,46 @@ impl FaultProxy {
         self.faults.set_latency(&self.faults.delay_micros, delay);
     }
 
-    /// Delays each direction by a random time up to this, beside [`delay`](Self::delay). Bytes stay in order.
+    /// Delays each direction by a random time up to this one, in addition to [`delay`](Self::delay). Bytes stay in
+    /// order.
     ///
     /// # Panics
-    /// As [`delay`](Self::delay).
+    /// See [`delay`](Self::delay).
     pub fn jitter(&self, most: Duration) {
         self.faults.set_latency(&self.faults.jitter_micros, most);
     }
 
-    /// Passes bytes one by one.
+    /// Passes bytes one at a time.
     pub fn split_bytes(&self, on: bool) {
         self.set(&self.faults.split, on);
     }
 
-    /// Holds back all bytes and the closing of either end, in both directions, and the sockets stay open; what was
-    /// held is delivered at the end. New connections are still accepted, and nothing passes through them.
+    /// Holds back all bytes and the closing of either end, in both directions, while the sockets stay open. Held bytes
+    /// are delivered when this ends. New connections are still accepted, but nothing passes through them.
     pub fn blackhole(&self, on: bool) {
         self.set(&self.faults.blackhole, on);
     }
 
-    /// Holds back the bytes to the server; they are delivered at the end, in order.
+    /// Holds back the bytes to the server. They are delivered in order when this ends.
     pub fn hold_requests(&self, on: bool) {
         self.set(&self.faults.hold_requests, on);
     }
 
-    /// Holds back the bytes to the server of connections that were cut, which
-    /// [`deliver_after_cut`](Self::deliver_after_cut) lets live on.
+    /// Holds back the bytes to the server of connections that were cut and that
+    /// [`deliver_after_cut`](Self::deliver_after_cut) keeps alive.
     pub fn hold_old_requests(&self, on: bool) {
         self.set(&self.faults.hold_old_requests, on);
     }
 
-    /// Holds back the bytes to the client; they are delivered at the end, in order.
+    /// Holds back the bytes to the client. They are delivered in order when this ends.
     pub fn hold_replies(&self, on: bool) {
         self.set(&self.faults.hold_replies, on);
     }
 
-    /// Loses the bytes to the client: the server has carried the command out, and nobody hears of it.
+    /// Loses the bytes to the client: the server has carried the command out, and the client does not learn of it.
     ///
-    /// A connection that has lost a reply stays silent when this ends, as the next reply would be taken for the lost
-    /// one; new connections answer.
+    /// A connection that has lost a reply stays silent when this ends, because the next reply would be taken for the
+    /// lost one. New connections get replies.
     pub fn drop_replies(&self, on: bool) {
         self.set(&self.faults.drop_replies, on);
     }
@@ -145,48 +146,48 @@ impl FaultProxy {
         self.faults.cut();
     }
 
-    /// Closes all connections after so many more bytes to the server, the rest is lost. Zero closes them instead of
-    /// delivering the next byte.
+    /// Closes all connections after this many further bytes to the server; later bytes are lost. With zero, closes them
+    /// instead of delivering the next byte.
     pub fn cut_after_request_bytes(&self, bytes: u64) {
         self.faults.set_budget(Way::Request, bytes);
     }
 
-    /// The same for bytes to the client.
+    /// Like [`cut_after_request_bytes`](Self::cut_after_request_bytes), for bytes to the client.
     pub fn cut_after_reply_bytes(&self, bytes: u64) {
         self.faults.set_budget(Way::Reply, bytes);
     }
 
-    /// When a connection is cut, its bytes that the proxy has read and not yet delivered still reach the server, at
-    /// once or when they are no longer held.
+    /// When a connection is cut, bytes that the proxy has read but not delivered still reach the server, at once or
+    /// when they are no longer held.
     pub fn deliver_after_cut(&self, on: bool) {
         self.set(&self.faults.deliver_after_cut, on);
     }
 
-    /// Closes the server's ends of all connections, and leaves the clients' ends open: what they send is swallowed, and
-    /// nothing comes back, until they are [cut](Self::cut).
+    /// Closes the server's ends of all connections and leaves the clients' ends open. Bytes from clients are swallowed,
+    /// and nothing comes back, until the connections are [cut](Self::cut).
     pub fn half_open(&self) {
         self.faults.half_open();
     }
 
-    /// How many connections have been accepted.
+    /// The number of accepted connections.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.faults.connections.load(Ordering::SeqCst)
     }
 
-    /// How many bytes clients have sent, delivered or not.
+    /// The number of bytes that clients have sent, delivered or not.
     #[must_use]
     pub fn request_bytes(&self) -> u64 {
         self.faults.bytes(Way::Request).load(Ordering::SeqCst)
     }
 
-    /// How many bytes the server has sent, delivered or not.
+    /// The number of bytes that the server has sent, delivered or not.
     #[must_use]
     pub fn reply_bytes(&self) -> u64 {
         self.faults.bytes(Way::Reply).load(Ordering::SeqCst)
     }
 
-    /// Waits until clients have sent more than `before` bytes in all.
+    /// Waits until clients have sent more than `before` bytes in total.
     ///
     /// # Panics
     /// If they do not within 30 s.
@@ -200,11 +201,11 @@ impl FaultProxy {
             .unwrap_or_else(|| panic!("no client has sent more than {before} bytes"));
     }
 
-    /// Resolves when one connection has sent these bytes, delivered or not, in one piece or many, all of them after
-    /// this call, which counts from itself and not from its first poll.
+    /// Resolves when one connection has sent these bytes, delivered or not, in any number of pieces. Only bytes sent
+    /// after this call count; the future need not have been polled.
     ///
     /// # Panics
-    /// If nobody sends them within 30 s.
+    /// If no connection sends them within 30 s.
     pub fn wait_for_request(&self, pattern: &[u8]) -> impl Future<Output = ()> + Send + use<> {
         let seen = self.faults.watch(pattern);
         let pattern = pattern.to_vec();

@@ -1,4 +1,4 @@
-//! Several servers that answer for a lock together.
+//! Several servers that form a quorum.
 
 use tokio::sync::OnceCell;
 
@@ -7,7 +7,7 @@ use crate::{
     server::{RedisServer, ask},
 };
 
-/// Independent servers.
+/// The independent servers of a quorum.
 #[derive(Debug)]
 pub struct Quorum {
     /// The servers. One that was killed may be [restarted](RedisServer::restart).
@@ -15,7 +15,7 @@ pub struct Quorum {
 }
 
 impl Quorum {
-    /// Servers that have never had a lock, and persist nothing.
+    /// Starts servers that have never had a lock and persist nothing.
     pub async fn start(servers: usize) -> Self {
         let mut started = Vec::new();
         for _ in 0..servers {
@@ -24,7 +24,8 @@ impl Quorum {
         Self { servers: started }
     }
 
-    /// Lets the servers look as if they had given locks before: a node that has lost its state is not counted.
+    /// Makes the servers look as if they had granted locks before, so that a node that has lost its state is not
+    /// counted.
     pub async fn in_use(self) -> Self {
         for server in &self.servers {
             ask::<()>(
@@ -43,7 +44,7 @@ impl Quorum {
         url_of(self.servers.iter().map(RedisServer::port))
     }
 
-    /// A proxy before each server.
+    /// Starts a proxy in front of each server.
     pub async fn proxies(&self) -> Vec<FaultProxy> {
         let mut proxies = Vec::new();
         for server in &self.servers {
@@ -52,7 +53,7 @@ impl Quorum {
         proxies
     }
 
-    /// The keys on those servers that run, without the fences.
+    /// The keys on the running servers, without the fences.
     pub async fn keys(&self) -> Vec<String> {
         let mut keys = Vec::new();
         for server in self.servers.iter().filter(|server| server.pid() != 0) {
@@ -74,7 +75,7 @@ fn url_of(ports: impl Iterator<Item = u16>) -> String {
     format!("redlock://{}/", hosts.join(","))
 }
 
-/// Three servers for all tests of a process; tests use names of their own. They end with the process.
+/// Three servers shared by all tests of a process. Tests use their own names. The servers end with the process.
 pub async fn shared_quorum() -> &'static Quorum {
     static SHARED: OnceCell<Quorum> = OnceCell::const_new();
     SHARED

@@ -1,13 +1,13 @@
-//! What clients have sent to a server, by the server's own count.
+//! The commands that clients have sent to a server, by the server's own count.
 
 use crate::server::RedisServer;
 
-/// Commands of making a connection, of an idle one, and of reading the statistics. Connections stand before what is
-/// counted.
+/// Commands that belong to a new connection, an idle connection, or reading the statistics. Connections exist before
+/// the count begins.
 const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setname", "ping"];
 
-/// Commands that are as a rule run by scripts only: the statistics count those too. What is missing in this list is
-/// counted as sent, so an error shows as too many.
+/// Commands that normally only scripts run; the statistics include them. A command that is missing in this list is
+/// counted as sent, so an error shows as too high a number.
 const WITHIN_SCRIPTS: [&str; 27] = [
     "del",
     "exists",
@@ -38,17 +38,18 @@ const WITHIN_SCRIPTS: [&str; 27] = [
     "zscore",
 ];
 
-/// Commands that clients have sent, and how long the server was busy with them.
+/// The commands that clients have sent, and the time that the server spent on them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sent {
-    /// A script is one, whatever it calls.
+    /// A script counts as one, whatever it calls.
     pub commands: u64,
-    /// In µs; a script with all that it calls.
+    /// In µs. The time of a script includes its calls.
     pub micros: u64,
 }
 
 impl Sent {
-    /// Until now. `plain` are commands that clients send by themselves where others run them within scripts.
+    /// Returns the commands up to now. `plain` lists commands that these clients send directly and others run within
+    /// scripts.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -65,7 +66,7 @@ impl Sent {
         })
     }
 
-    /// Since then.
+    /// Returns the commands since `self`.
     ///
     /// # Panics
     /// If the server cannot be reached.

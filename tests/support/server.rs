@@ -1,4 +1,4 @@
-//! Real Redis servers, as child processes on free ports that die with the test.
+//! Real Redis servers as child processes on free ports, which end with the test.
 
 use std::{
     collections::BTreeMap,
@@ -21,14 +21,14 @@ use crate::{
 
 /// How long a server may take to answer its first command.
 const START_PATIENCE: Duration = Duration::from_secs(20);
-/// How long a server that runs may take to answer what a test asks for.
+/// How long a running server may take to answer a test's command.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// How often another process may take the free port first.
+/// How often to try another port after a foreign process has taken a free one.
 const TRIES: usize = 10;
 
-/// A server of its own for one test.
+/// A server of one test's own.
 ///
-/// What it is asked for is asked in real time, from a thread that a paused clock or a blocked runtime does not touch.
+/// Its methods ask it in real time, from a thread that a paused clock or a blocked runtime does not affect.
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
@@ -39,12 +39,12 @@ pub struct RedisServer {
     process: Option<Mortal>,
 }
 
-/// What one command has cost the server.
+/// The cost of one command on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cost {
-    /// How often it was called.
+    /// The number of calls.
     pub calls: u64,
-    /// How long it ran in all, in µs; a script with all that it calls.
+    /// The total time in µs. The time of a script includes its calls.
     pub micros: u64,
 }
 
@@ -52,50 +52,51 @@ pub struct Cost {
 #[derive(Debug, Default)]
 pub struct ServerBuilder {
     args: Vec<String>,
-    /// Certificate and key.
+    /// The certificate and the key.
     tls: Option<(String, String)>,
-    /// Whether it is a Sentinel.
+    /// Whether the server is a Sentinel.
     sentinel: bool,
-    /// How far the server's clock is ahead of the system's, in seconds, if it can be set.
+    /// How many seconds the server's clock is ahead of the system's, if it can be set.
     ahead: Option<i64>,
 }
 
 impl ServerBuilder {
-    /// One setting of `redis-server`.
+    /// Adds a setting of `redis-server`.
     #[must_use]
     pub fn arg(mut self, name: &str, value: &str) -> Self {
         self.args.extend([name.to_owned(), value.to_owned()]);
         self
     }
 
-    /// Every write is on disk before it is answered, and a [restart](RedisServer::restart) finds it there.
+    /// Writes everything to disk before it is answered, so that a [restart](RedisServer::restart) finds it.
     #[must_use]
     pub fn aof_always(self) -> Self {
         self.arg("--appendonly", "yes")
             .arg("--appendfsync", "always")
     }
 
-    /// Follows another server.
+    /// Makes the server a replica of another one.
     #[must_use]
     pub fn replica_of(self, master: &RedisServer) -> Self {
         self.arg("--replicaof", &format!("127.0.0.1 {}", master.port))
     }
 
-    /// Its clock is ahead by so many seconds, and can be [set](RedisServer::set_clock). Works on Linux.
+    /// Sets the clock ahead by this many seconds, and lets the test [set](RedisServer::set_clock) it. Only works on
+    /// Linux.
     #[must_use]
     pub fn clock_ahead(mut self, seconds: i64) -> Self {
         self.ahead = Some(seconds);
         self
     }
 
-    /// Speaks TLS on one more port, with this certificate and key, which are PEM texts.
+    /// Listens with TLS on a further port, with this certificate and key in PEM format.
     #[must_use]
     pub fn tls(mut self, certificate: &str, key: &str) -> Self {
         self.tls = Some((certificate.to_owned(), key.to_owned()));
         self
     }
 
-    /// Is a Sentinel that watches nobody.
+    /// Makes the server a Sentinel that watches no other server.
     #[must_use]
     pub fn sentinel(mut self) -> Self {
         self.sentinel = true;
@@ -145,7 +146,7 @@ impl ServerBuilder {
     }
 }
 
-/// A port that nobody listens on at the moment.
+/// A port on which nobody listens at the moment.
 ///
 /// # Panics
 /// If there is none.
@@ -159,12 +160,12 @@ pub fn free_port() -> u16 {
 }
 
 impl RedisServer {
-    /// A server that persists nothing.
+    /// Starts a server that persists nothing.
     pub async fn start() -> Self {
         Self::builder().start().await
     }
 
-    /// Settings for a server.
+    /// Returns a builder for a server.
     #[must_use]
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
@@ -181,7 +182,7 @@ impl RedisServer {
         command
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-            // A replica is served at once.
+            // Lets a replica synchronize at once.
             .args(["--repl-diskless-sync-delay", "0"])
             .arg("--dir")
             .arg(&self.folder)
@@ -212,7 +213,7 @@ impl RedisServer {
         self.process = Some(Mortal::start(command).expect("redis-server can be started"));
     }
 
-    /// Whether this child answers, and not a stranger that took its port; it does not if it ends.
+    /// Returns whether this child answers, and not a foreign process on its port. Returns false if the child ends.
     async fn answers(&mut self) -> bool {
         let (client, pid) = (self.client(), self.pid());
         let process = self.process.as_mut().expect("it was started");
@@ -232,7 +233,7 @@ impl RedisServer {
                         .query_async::<String>(&mut connection)
                         .await
                 });
-                // Where a stranger answers, the child finds its port in use, and ends.
+                // If a foreign process answers, the child finds its port in use and ends.
                 if let Ok(info) = answer.await
                     && field(&info, "process_id") == pid.to_string()
                 {
@@ -254,7 +255,7 @@ impl RedisServer {
         self.folder.join("log")
     }
 
-    /// What the server has written since it was started the last time.
+    /// The server's log since its last start.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_file()).unwrap_or_default()
@@ -276,19 +277,19 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// The URL that asks for RESP3.
+    /// The server's URL with RESP3.
     #[must_use]
     pub fn url_resp3(&self) -> String {
         format!("{}?protocol=resp3", self.url())
     }
 
-    /// The URL of the same server's unix socket.
+    /// The URL of the server's Unix socket.
     #[must_use]
     pub fn unix_url(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// The port that speaks TLS, if one does.
+    /// The TLS port, if there is one.
     #[must_use]
     pub fn tls_port(&self) -> u16 {
         self.tls_port
@@ -300,18 +301,18 @@ impl RedisServer {
         self.port
     }
 
-    /// The server's process, which is this library's child; 0 if it was killed.
+    /// The ID of the server's process, which is a child of this process; 0 if it was killed.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.as_ref().map_or(0, Mortal::pid)
     }
 
-    /// Kills the server with SIGKILL and waits until it is gone.
+    /// Kills the server with SIGKILL and waits until it has ended.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Starts the server again, killed or not, on its port and with its settings.
+    /// Starts the server again, on its port and with its settings. Kills it first if it runs.
     ///
     /// # Panics
     /// If it does not answer.
@@ -324,29 +325,28 @@ impl RedisServer {
         );
     }
 
-    /// As [`restart`](Self::restart), without waiting until it answers: it may have to load its data first.
+    /// Like [`restart`](Self::restart), but does not wait until the server answers: it may have to load its data first.
     pub fn begin_restart(&mut self) {
         self.kill();
         self.spawn();
     }
 
-    /// Sets the clock of a server that was started with [`clock_ahead`](ServerBuilder::clock_ahead) so many seconds
-    /// ahead of the system's, or back.
+    /// Sets the server's clock this many seconds ahead of the system's; a negative number sets it back.
     ///
     /// # Panics
-    /// If it was not.
+    /// If it was not started with [`clock_ahead`](ServerBuilder::clock_ahead).
     pub fn set_clock(&self, ahead: i64) {
         let clocks = self.clocks.as_ref();
         clocks.expect("its clock can be set").set_ahead(ahead);
     }
 
-    /// Where the server keeps its files.
+    /// The folder of the server's files.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Stops the process where it stands (SIGSTOP).
+    /// Stops the process (SIGSTOP).
     ///
     /// # Panics
     /// If it was killed.
@@ -354,7 +354,7 @@ impl RedisServer {
         self.signal("STOP");
     }
 
-    /// Lets a stopped process go on (SIGCONT).
+    /// Continues a stopped process (SIGCONT).
     ///
     /// # Panics
     /// If it was killed.
@@ -370,7 +370,7 @@ impl RedisServer {
     }
 
     /// A connection of the test's own, which a paused clock or a blocked runtime does not disturb. Its commands wait
-    /// for their answers without end.
+    /// for their answers without a time-out.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -385,7 +385,7 @@ impl RedisServer {
         .await
     }
 
-    /// Asks the server over a new connection.
+    /// Sends the server a command over a new connection.
     async fn ask<T: FromRedisValue + Send + 'static>(&self, command: &[&str]) -> T {
         let mut connection = self.connection().await;
         let mut asked = redis::cmd(command[0]);
@@ -410,8 +410,8 @@ impl RedisServer {
         keys
     }
 
-    /// How often each command was called since the start or [`reset_stats`](Self::reset_stats), those inside scripts
-    /// and those of this call's own connection included. Names are lowercase, `client|setinfo` is one.
+    /// The number of calls of each command since the start or [`reset_stats`](Self::reset_stats), including calls
+    /// inside scripts and by this method's own connection. Names are lowercase; `client|setinfo` is one of them.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -420,7 +420,7 @@ impl RedisServer {
         costs.map(|(name, cost)| (name, cost.calls)).collect()
     }
 
-    /// What each command has cost, as [`calls`](Self::calls) counts them.
+    /// The cost of each command, with the same commands as [`calls`](Self::calls).
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -439,7 +439,7 @@ impl RedisServer {
             .collect()
     }
 
-    /// Counts commands from zero again.
+    /// Resets the counters of commands to zero.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -447,7 +447,7 @@ impl RedisServer {
         self.ask::<()>(&["CONFIG", "RESETSTAT"]).await;
     }
 
-    /// How many clients are connected, this call's own connection not counted.
+    /// The number of connected clients, without this method's own connection.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -459,7 +459,7 @@ impl RedisServer {
         connected - 1
     }
 
-    /// How many scripts were run.
+    /// The number of scripts that were run.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -479,7 +479,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// Connects without time-outs: those would be counted on a test's clock, and a server under load takes its time.
+/// Connects without time-outs, because they would use a test's clock, and a server under load may be slow.
 ///
 /// # Errors
 /// If the server cannot be reached.
@@ -492,20 +492,20 @@ pub async fn connect(client: &Client) -> redis::RedisResult<MultiplexedConnectio
         .await
 }
 
-/// One field of what INFO answers.
+/// One field of the reply to INFO.
 fn field<'a>(info: &'a str, name: &str) -> &'a str {
     info.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
         .unwrap_or_default()
 }
 
-/// One server for all tests of a process; tests use names of their own. It ends with the process.
+/// One server shared by all tests of a process. Tests use their own names. The server ends with the process.
 pub async fn shared_server() -> &'static RedisServer {
     static SHARED: OnceCell<RedisServer> = OnceCell::const_new();
     SHARED.get_or_init(RedisServer::start).await
 }
 
-/// Whether a program can be started.
+/// Whether a program is installed.
 #[must_use]
 pub fn is_installed(program: &str) -> bool {
     Command::new(program)
@@ -516,10 +516,10 @@ pub fn is_installed(program: &str) -> bool {
         .is_ok()
 }
 
-/// Sends a command over a connection, and returns the answer.
+/// Sends a command over a connection and returns the answer.
 ///
 /// # Panics
-/// If there is none, or the server refuses the command.
+/// If there is no answer, or the server refuses the command.
 pub async fn ask<T: FromRedisValue>(redis: &mut MultiplexedConnection, command: &Cmd) -> T {
     let answer = command.query_async(redis).await;
     answer.expect("the server carries the command out")

@@ -1,4 +1,4 @@
-//! The places where locks live that every promise is tested on.
+//! The backends on which every promise is tested.
 
 use std::{
     future::Future,
@@ -20,7 +20,7 @@ pub const MS: Duration = Duration::from_millis(1);
 /// A second.
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// One place, and how a process reaches it.
+/// A backend, and the way in which a process reaches it.
 #[derive(Debug, Clone)]
 pub struct Store {
     url: String,
@@ -29,7 +29,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Locks of the in-process backend that no other test sees.
+    /// Locks of the in-process backend, separate from those of other tests.
     #[must_use]
     pub fn memory() -> Self {
         Self {
@@ -39,17 +39,17 @@ impl Store {
         }
     }
 
-    /// Locks on a real server that no other test sees.
+    /// Locks on a real server, separate from those of other tests.
     pub async fn redis() -> Self {
         Self::on(&shared_server().await.url())
     }
 
-    /// Locks on a majority of three real servers that no other test sees.
+    /// Locks on a majority of three real servers, separate from those of other tests.
     pub async fn redlock() -> Self {
         Self::on(&shared_quorum().await.url())
     }
 
-    /// Locks on this server, or this quorum, that no other test sees.
+    /// Locks on this server or quorum, separate from those of other tests.
     #[must_use]
     pub fn on(url: &str) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Store {
         }
     }
 
-    /// Locks in Redisson's layout on a real server that no other test sees.
+    /// Locks in Redisson's layout on a real server, separate from those of other tests.
     pub async fn redisson() -> Self {
         Self {
             layout: Layout::Redisson,
@@ -67,7 +67,7 @@ impl Store {
         }
     }
 
-    /// The same locks, reached by another way.
+    /// The same locks, reached through another URL.
     #[must_use]
     pub fn through(&self, url: &str) -> Self {
         Self {
@@ -77,25 +77,25 @@ impl Store {
         }
     }
 
-    /// Whether a server stands behind it.
+    /// Whether the locks are on a single server.
     #[must_use]
     pub fn is_redis(&self) -> bool {
         self.url.starts_with("redis")
     }
 
-    /// Whether a quorum stands behind it.
+    /// Whether the locks are on a quorum.
     #[must_use]
     pub fn is_redlock(&self) -> bool {
         self.url.starts_with("redlock")
     }
 
-    /// Whether locks are stored as Redisson stores them.
+    /// Whether locks are stored in Redisson's layout.
     #[must_use]
     pub fn is_redisson(&self) -> bool {
         self.layout == Layout::Redisson
     }
 
-    /// How callers may wait here.
+    /// The strategies that this store supports.
     #[must_use]
     pub fn strategies(&self) -> &'static [Strategy] {
         match self.layout {
@@ -104,7 +104,7 @@ impl Store {
         }
     }
 
-    /// A client with links, owners and queue places of its own, as another process would have.
+    /// A client with its own sessions, owners and places in the queue, like another process.
     pub async fn client(&self) -> LockClient {
         self.builder()
             .connect()
@@ -112,7 +112,7 @@ impl Store {
             .expect("a test store can be connected to")
     }
 
-    /// As many of them.
+    /// Several such clients.
     pub async fn clients<const N: usize>(&self) -> [LockClient; N] {
         let mut clients = Vec::new();
         for _ in 0..N {
@@ -121,7 +121,7 @@ impl Store {
         clients.try_into().expect("so many were made")
     }
 
-    /// The settings of such a client.
+    /// The builder of such a client.
     pub fn builder(&self) -> LockClientBuilder {
         LockClient::builder()
             .url(&self.url)
@@ -129,8 +129,8 @@ impl Store {
             .layout(self.layout)
     }
 
-    /// The names that the server has for this store; none in process. Of a quorum the rest may confirm a moment after
-    /// the majority: what stays there is found.
+    /// The keys of this store on the server; none in process. The last nodes of a quorum may answer a moment after the
+    /// majority, so only keys that stay are returned.
     pub async fn keys(&self) -> Vec<String> {
         let patience = Instant::now() + crate::epsilon();
         loop {
@@ -151,10 +151,10 @@ impl Store {
         }
     }
 
-    /// Deletes the lock of a key that is held on a server, as an operator may.
+    /// Deletes the lock of a held key on a server, as an operator may.
     ///
     /// # Panics
-    /// If it is not held.
+    /// If the key is not held.
     pub async fn delete(&self, key: &str) {
         let mut redis = shared_server().await.connection().await;
         let deleted: u8 = ask(&mut redis, redis::cmd("DEL").arg(self.name(key))).await;
@@ -171,7 +171,7 @@ impl Store {
     }
 }
 
-/// Runs a test on every backend. The failing one is named by the panic's output.
+/// Runs a test on every backend. The output of a panic names the failing backend.
 pub async fn on_every_store<F, Fut>(test: F)
 where
     F: Fn(Store) -> Fut,
@@ -184,8 +184,8 @@ where
     }
 }
 
-/// Runs a test on every backend that promises an order. On a quorum and in Redisson's layout nobody queues: no order is
-/// promised, and nobody can be seen waiting.
+/// Runs a test on every backend that promises an order. On a quorum and in Redisson's layout nobody queues, so no order
+/// is promised and waiters are not visible.
 pub async fn on_stores_with_a_queue<F, Fut>(test: F)
 where
     F: Fn(Store) -> Fut,
@@ -197,7 +197,7 @@ where
     }
 }
 
-/// Waits until so many wait for the key.
+/// Waits until this many callers wait for the key.
 pub async fn until_waiting(client: &LockClient, key: &str, waiters: usize) {
     until(async || {
         let status = client.lock(key).status().await.expect("the store answers");
@@ -215,15 +215,15 @@ pub async fn until_free(client: &LockClient, key: &str) {
     .await;
 }
 
-/// Holds a key that is free.
+/// Acquires a free key.
 ///
 /// # Panics
-/// If it is not.
+/// If the key is not free.
 pub async fn hold(client: &LockClient, key: &str) -> LockGuard {
     client.lock(key).acquire().await.expect("the key is free")
 }
 
-/// The keys of the locks that are held, of those named.
+/// Returns which of these keys are held.
 ///
 /// # Panics
 /// If the store does not answer.
@@ -238,8 +238,8 @@ pub async fn held<'a>(client: &LockClient, keys: &[&'a str]) -> Vec<&'a str> {
     held
 }
 
-/// Drops calls for two locks after 0 to 11 polls, and waits after each until both locks are free. Another client holds
-/// the second lock in every third round, so that a call has the first one and waits.
+/// Drops calls for two locks after 0 to 11 polls, and waits after each until both locks are free. In every third round
+/// another client holds the second lock, so that a call has the first lock and waits for the second one.
 pub async fn drop_at_any_time<C: Future>(
     other: &LockClient,
     [first, second]: [&str; 2],

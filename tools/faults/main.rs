@@ -1,6 +1,6 @@
-//! Runs the fault matrix many times over, and writes what it has seen into `docs/faults.md`:
-//! `cargo run --release --bin faults -- --write`. Without `--write` it prints the table, `--runs N` runs each
-//! scenario N times, 20 by default, and `--again row_36` repeats that row and keeps what was seen of the others.
+//! Runs the fault matrix many times, and writes the results into `docs/faults.md`:
+//! `cargo run --release --bin faults -- --write`. Without `--write` it prints the table. `--runs N` runs each scenario
+//! N times, 20 by default, and `--again row_36` repeats that row and keeps the results of the others.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use support::{
     page,
 };
 
-/// Most scenarios wait most of the time.
+/// Most scenarios spend most of their time waiting.
 const THREADS: &str = "--test-threads=3";
 
 fn main() -> ExitCode {
@@ -65,13 +65,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a line of the test harness says of a test, if it does.
+/// Parses a line of the test harness that reports the result of a test.
 fn outcome(line: &str) -> Option<(String, bool)> {
     let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     Some((name.to_owned(), result.ends_with("ok")))
 }
 
-/// Runs the tests of these rows; by name, whether each passed.
+/// Runs the tests of these rows. Returns for each test whether it passed.
 fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool> {
     let mut tests = Command::new(env!("CARGO"))
         .args(["test", "--release", "--test", "faults", "--", rows, THREADS])
@@ -92,7 +92,7 @@ fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool
     outcomes
 }
 
-/// The table, and whether all rows that have tests are green.
+/// Returns the table, and whether all rows with tests are green.
 fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (String, bool) {
     let mut text = format!(
         "{runs} runs of each scenario, ε = 250 ms; times are medians, and the worst.\n\n\

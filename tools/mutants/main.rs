@@ -1,8 +1,9 @@
-//! Breaks the engine by one small change after the other, in a copy of the sources, and shows that the tests notice:
-//! for a promise its own tests and no others, for a row of the fault matrix each of its tests.
+//! Makes one small change at a time to a copy of the engine's sources, and checks that the tests notice it: for a
+//! promise its own tests and no others, for a row of the fault matrix each of its tests.
 //!
-//! `cargo run --bin mutants`, or `-- row_2` for the mutants that tests beginning so catch. With `-- --simulate`, and
-//! `-- --simulate row_2`, the simulation is asked instead: two minutes for each mutant of what it runs.
+//! `cargo run --bin mutants` tries all mutants; `-- row_2` tries those that are caught by tests whose names begin with
+//! `row_2`. With `-- --simulate` or `-- --simulate row_2`, the simulation tries the mutants that it can run, two
+//! minutes each.
 
 use std::{
     collections::BTreeSet,
@@ -32,7 +33,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tries the mutants that tests beginning with `only` catch.
+/// Tries the mutants that are caught by tests whose names begin with `only`.
 fn run(only: &str) -> Result<(), String> {
     let source = support::root();
     let copy = source.join("target/mutants/tree");
@@ -73,14 +74,14 @@ fn names(patch: &Patch) -> impl Iterator<Item = &str> {
     patch.caught_by.iter().map(String::as_str)
 }
 
-/// Changes the copy, tests it, and changes it back. True if exactly the tests that have to notice did.
+/// Changes the copy, tests it, and changes it back. Returns whether exactly the expected tests noticed the change.
 fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     let tests: Vec<&str> = names(patch).collect();
     patch.apply(copy)?;
     let outcome = run_tests(copy, patch.suite, &tests);
     patch.revert(copy)?;
     let own = |red: &str, test: &str| match patch.suite {
-        // The module is the promise.
+        // The module is named after the promise.
         Suite::Promises | Suite::Options | Suite::Simulation | Suite::Soak => red.starts_with(test),
         Suite::Faults => red.contains(test),
     };
@@ -102,7 +103,7 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     Ok(verdict == "caught")
 }
 
-/// Copies what git tracks, so that the copy's own target directory stays.
+/// Copies the files of the git checkout, and keeps the copy's own target directory.
 pub(crate) fn copy_sources(source: &Path, copy: &Path) {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -116,7 +117,7 @@ pub(crate) fn copy_sources(source: &Path, copy: &Path) {
         let (from, to): (PathBuf, PathBuf) = (source.join(file), copy.join(file));
         if let (true, Some(folder)) = (from.is_file(), to.parent()) {
             std::fs::create_dir_all(folder).expect("the copy's folders can be made");
-            // An unchanged file keeps its time, so that it is not compiled again.
+            // An unchanged file keeps its time stamp, so that it is not compiled again.
             if std::fs::read(&from).ok() != std::fs::read(&to).ok() {
                 std::fs::copy(&from, &to).expect("a source file can be copied");
             }
@@ -124,7 +125,7 @@ pub(crate) fn copy_sources(source: &Path, copy: &Path) {
     }
 }
 
-/// How many lines of what cargo says of a failure are shown.
+/// The number of lines of cargo's errors that are shown.
 const ERRORS_SHOWN: usize = 12;
 
 struct Outcome {
@@ -132,7 +133,7 @@ struct Outcome {
     failed: BTreeSet<String>,
 }
 
-/// Runs a suite: the promises as a whole, and the named tests of the others.
+/// Runs a suite: all promises, or the named tests of the other suites.
 fn run_tests(tree: &Path, suite: Suite, tests: &[&str]) -> Outcome {
     let tests = match suite {
         Suite::Soak => return soak(tree, tests),
@@ -157,7 +158,7 @@ fn run_tests(tree: &Path, suite: Suite, tests: &[&str]) -> Outcome {
     outcome
 }
 
-/// Soaks for a minute, calm or with faults.
+/// Runs a soak of a minute, calm or with faults.
 fn soak(tree: &Path, tests: &[&str]) -> Outcome {
     let mut outcome = Outcome {
         ran: 0,
@@ -179,7 +180,7 @@ fn soak(tree: &Path, tests: &[&str]) -> Outcome {
     outcome
 }
 
-/// What cargo prints in this tree.
+/// Returns what cargo prints in this tree.
 pub(crate) fn cargo(tree: &Path, args: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
         .args(args)
@@ -189,7 +190,7 @@ pub(crate) fn cargo(tree: &Path, args: &[&str]) -> String {
         .output()
         .expect("cargo can be started");
     if !output.status.success() {
-        // Red tests say so in the output. What else went wrong is said here alone.
+        // Failed tests are reported in the output. Other errors appear only here.
         let errors = String::from_utf8_lossy(&output.stderr);
         let last = errors.lines().rev().take(ERRORS_SHOWN).collect::<Vec<_>>();
         last.iter().rev().for_each(|line| eprintln!("{line}"));

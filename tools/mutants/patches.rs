@@ -1,4 +1,4 @@
-//! The mutants: small changes to the engine, each a patch file that names the tests that notice it.
+//! The mutants: small changes to the engine, each in a patch file that names the tests that notice it.
 //!
 //! A file of `patches/` begins with a header:
 //!
@@ -8,7 +8,7 @@
 //! what: a retry does not know its own grant
 //! ```
 //!
-//! An empty line and a diff follow, as `git diff` writes it.
+//! An empty line and a diff in the format of `git diff` follow.
 
 use std::{
     fs,
@@ -16,10 +16,10 @@ use std::{
     process::Command,
 };
 
-/// The tests that are run.
+/// The tests to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suite {
-    /// All promises. Only those of the patch may be red.
+    /// All promises. Only those of the patch may fail.
     Promises,
     /// The named rows of the fault matrix.
     Faults,
@@ -32,7 +32,7 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// In the order in which they are run.
+    /// The suites in the order in which they are run.
     pub const ALL: [Self; 5] = [
         Self::Promises,
         Self::Faults,
@@ -41,7 +41,7 @@ impl Suite {
         Self::Soak,
     ];
 
-    /// The name in a header, and that of the test target.
+    /// The name of the suite in a header, which is also the name of the test target.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,17 +57,17 @@ impl Suite {
 /// A change to the sources.
 #[derive(Debug)]
 pub struct Patch {
-    /// The tests that are run.
+    /// The tests to run.
     pub suite: Suite,
-    /// How the names of the tests that notice begin, without their module in the fault matrix.
+    /// The beginnings of the names of the tests that notice the change, without their module in the fault matrix.
     pub caught_by: Vec<String>,
-    /// What the changed engine does.
+    /// The behaviour of the changed engine.
     pub what: String,
     file: PathBuf,
 }
 
 impl Patch {
-    /// Reads the header of a file, or says what it lacks.
+    /// Reads the header of a file, or returns what it lacks.
     fn read(file: PathBuf) -> Result<Self, String> {
         let wrong = |what: &str| format!("{}: {what}", file.display());
         let text = fs::read_to_string(&file).map_err(|error| wrong(&error.to_string()))?;
@@ -93,16 +93,16 @@ impl Patch {
         })
     }
 
-    /// Whether one of the tests that notice begins with this.
+    /// Whether the name of a test that notices the change begins with `test`.
     #[must_use]
     pub fn is_for(&self, test: &str) -> bool {
         self.caught_by.iter().any(|name| name.starts_with(test))
     }
 
-    /// The files that it changes.
+    /// The files that the patch changes.
     ///
     /// # Panics
-    /// If the file cannot be read any more.
+    /// If the patch file can no longer be read.
     #[must_use]
     pub fn changes(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.file).expect("a patch can be read");
@@ -110,10 +110,10 @@ impl Patch {
         files.map(str::to_owned).collect()
     }
 
-    /// Tells whether the patch fits the sources of a folder.
+    /// Checks whether the patch fits the sources of a folder.
     ///
     /// # Errors
-    /// What git says where it does not.
+    /// Git's error if it does not fit.
     pub fn check(&self, sources: &Path) -> Result<(), String> {
         self.git_apply(sources, &["--check"])
     }
@@ -121,7 +121,7 @@ impl Patch {
     /// Changes the sources of a folder.
     ///
     /// # Errors
-    /// What git says where the patch does not fit. Nothing is changed then.
+    /// Git's error if the patch does not fit. Nothing is changed in this case.
     pub fn apply(&self, sources: &Path) -> Result<(), String> {
         self.git_apply(sources, &[])
     }
@@ -129,7 +129,7 @@ impl Patch {
     /// Undoes [`apply`](Self::apply).
     ///
     /// # Errors
-    /// What git says where the patch was not applied.
+    /// Git's error if the patch was not applied.
     pub fn revert(&self, sources: &Path) -> Result<(), String> {
         self.git_apply(sources, &["--reverse"])
     }
@@ -140,7 +140,7 @@ impl Patch {
             .args(options)
             .arg(&self.file)
             .current_dir(sources)
-            // In a folder of a repository git would skip every file that is not below that folder.
+            // Inside a repository, git would skip every file that is not below the current folder.
             .env("GIT_CEILING_DIRECTORIES", sources.join(".."))
             .output()
             .map_err(|error| format!("git: {error}"))?;
@@ -152,10 +152,10 @@ impl Patch {
     }
 }
 
-/// All patches, by the names of their files.
+/// All patches, in the order of their file names.
 ///
 /// # Errors
-/// Which file cannot be read, and why.
+/// The file that cannot be read, and the reason.
 pub fn all() -> Result<Vec<Patch>, String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("mutants/patches");
     let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -180,7 +180,7 @@ mod tests {
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 
-    /// The sources below a folder, each with its name.
+    /// The sources below a folder with their names.
     fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

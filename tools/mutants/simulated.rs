@@ -1,4 +1,4 @@
-//! Which mutants the simulation finds by itself, without a scenario made for them, and how soon.
+//! Finds out which mutants the simulation detects without a scenario made for them, and how soon.
 
 use std::{path::Path, time::Instant};
 
@@ -9,8 +9,8 @@ use crate::{cargo, copy_sources};
 /// How long seeds are tried for one mutant, in seconds.
 const PATIENCE: u64 = 120;
 
-/// What the simulation does not run: the in-process backend, what the compiler decides, what is made before a first
-/// connection.
+/// Sources that the simulation does not run: the in-process backend, decisions at compile time, and steps before the
+/// first connection.
 const ELSEWHERE: [&str; 5] = [
     "lock-macros/",
     "lock-core/src/key",
@@ -19,7 +19,7 @@ const ELSEWHERE: [&str; 5] = [
     "/url.rs",
 ];
 
-/// Tries the mutants that tests beginning with `only` catch.
+/// Tries the mutants that are caught by tests whose names begin with `only`.
 pub(crate) fn run(only: &str) -> Result<(), String> {
     let source = support::root();
     let copy = source.join("target/mutants/tree");
@@ -54,7 +54,7 @@ fn is_simulated(patch: &Patch) -> bool {
     !patch.changes().iter().any(elsewhere)
 }
 
-/// The first promise that a seed breaks.
+/// Returns the first promise that a seed breaks.
 fn simulate(tree: &Path) -> Option<String> {
     let patience = PATIENCE.to_string();
     let built = [

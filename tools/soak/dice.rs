@@ -17,7 +17,7 @@ impl Dice {
         bits ^ (bits >> 31)
     }
 
-    /// A number below this one.
+    /// A number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

@@ -1,4 +1,4 @@
-//! The host: it starts the server and the workers, lets things go wrong, and judges what was seen.
+//! The host: starts the server and the workers, injects faults, and judges the results.
 
 use std::{
     collections::BTreeMap,
@@ -28,32 +28,32 @@ use crate::{
     plan::{DELETED_FROM, Poller, read_outcomes},
 };
 
-/// A visit is reported within this time after it began.
+/// The time within which a visit is reported after its beginning.
 const LAG: Duration = Duration::from_secs(60);
-/// By how much, in ns, one that asked later may have been inside before: its request was quicker. On a busy machine a debug
-/// build takes more than a second to send one.
+/// How much earlier, in ns, a caller that asked later may have been inside, because its request was quicker. On a busy
+/// machine a debug build takes more than a second to send a request.
 const ORDER: u64 = 3_000_000_000;
-/// How long, in ns, a key may stand because of a slow poller: a claim of 2 s, a probe of 200 ms, and what a loaded machine
-/// takes.
+/// How long, in ns, a slow poller may delay a key: a claim of 2 s, a probe interval of 200 ms, and the delay of a
+/// loaded machine.
 const STANDS: u64 = 2_000_000_000 + 200_000_000 + 1_000_000_000;
 const PROGRESS: Duration = Duration::from_secs(10);
-/// How long what is left may take to end: without faults everybody has cleaned up behind himself, after faults the last
-/// leases and queues have to run out.
+/// How long the remaining keys may take to disappear. Without faults all workers have cleaned up; after faults the last
+/// leases and queues have to expire.
 const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// What all workers have said.
+/// The reports of all workers.
 #[derive(Debug)]
 struct Seen {
     ledger: Ledger,
-    /// Of each process, the newest, and whether it has ended by itself.
+    /// The newest report of each process, and whether the process has ended on its own.
     outcomes: Vec<(BTreeMap<String, u64>, bool)>,
     waits: Waits,
 }
 
-/// How long those who queued have waited.
+/// The waits of callers that queued.
 #[derive(Debug, Default)]
 struct Waits {
-    /// By the power of two, in µs, that they were below.
+    /// Counts by the power of two, in µs, that is above the wait.
     below: BTreeMap<u64, u64>,
     longest: u64,
 }
@@ -70,7 +70,7 @@ impl Waits {
         }
     }
 
-    /// What this share of them were below, in µs.
+    /// The bound in µs that this share of the waits does not reach.
     fn most(&self, share: f64) -> u64 {
         let all: u64 = self.below.values().sum();
         let mut seen = 0;
@@ -84,7 +84,7 @@ impl Waits {
     }
 }
 
-/// The workers' processes.
+/// The processes of the workers.
 #[derive(Debug)]
 pub(crate) struct Crew {
     pids: Vec<AtomicU32>,
@@ -95,13 +95,13 @@ impl Crew {
         self.pids[index].load(Ordering::Acquire)
     }
 
-    /// Kills one; another takes its place.
+    /// Kills a worker; another one takes its place.
     pub(crate) fn kill(&self, index: usize) {
         process::signal(self.pid(index), "KILL");
     }
 }
 
-/// The memory that a process has, in KiB; `None` where the system does not say.
+/// The memory of a process in KiB; `None` if the system does not report it.
 fn memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
@@ -110,7 +110,7 @@ fn memory(pid: u32) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse().ok()
 }
 
-/// A place of the crew: how its workers are started.
+/// A place in the crew, which says how to start its workers.
 struct Place {
     index: usize,
     url: String,
@@ -118,7 +118,7 @@ struct Place {
 }
 
 impl Place {
-    /// Starts the worker that comes after so many others.
+    /// Starts a worker of this place after `incarnation` earlier ones.
     fn start(&self, incarnation: u64) -> Worker {
         let this = std::env::current_exe().expect("a program knows its file");
         let options = &self.options;
@@ -139,7 +139,7 @@ impl Place {
     }
 }
 
-/// Keeps one place filled, beginning with this worker, and passes on what its workers say.
+/// Keeps a place filled, beginning with this worker, and records the reports of its workers.
 async fn employ(
     place: Place,
     mut worker: Worker,
@@ -183,7 +183,7 @@ async fn employ(
     }
 }
 
-/// Runs the soak; whether all is as promised.
+/// Runs the soak. Returns whether all promises were kept.
 pub(crate) async fn run(options: Options) -> bool {
     println!("seed {}", options.seed);
     let builder = RedisServer::builder().arg("--loglevel", "warning");
@@ -203,7 +203,7 @@ pub(crate) async fn run(options: Options) -> bool {
     }));
     let places = proxies.iter().enumerate().map(|(index, proxy)| Place {
         index,
-        // Without faults nothing stands between.
+        // Without faults there is no proxy in between.
         url: if options.faults {
             proxy.url()
         } else {
@@ -398,7 +398,7 @@ fn report(
             "a process died by itself",
         ),
         (flat, "a worker's memory has grown"),
-        // What waits and reconnects under faults may be late, and those who do not queue have no place.
+        // Callers that wait and reconnect under faults may be late, and callers that do not queue have no place.
         (
             options.faults || vain == 0,
             "callers waited without an entry",

@@ -1,25 +1,25 @@
-//! What was seen of all keys, checked while it comes in: memory stays flat over hours.
+//! The visits to all keys, which are checked as they arrive, so that memory stays flat over hours.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::plan::{BUFFERED, BUFFERED_FROM, Poller};
 
-/// One visit to a lock's inside, on a clock that all processes share.
+/// One visit to the inside of a lock, on a clock that all processes share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Visit {
     pub(crate) key: u32,
     pub(crate) token: u64,
     pub(crate) poller: Poller,
-    /// In ns, before the call; 0 if it did not queue.
+    /// In ns, before the call; 0 if the caller did not queue.
     pub(crate) asked: u64,
     /// In ns, after the grant.
     pub(crate) entered: u64,
-    /// In ns, before the release; of a hold that was lost, no later than its deadline.
+    /// In ns, before the release; for a lost hold, no later than its deadline.
     pub(crate) ended: u64,
 }
 
 impl Visit {
-    /// As a worker writes it.
+    /// The line that a worker writes.
     pub(crate) fn line(self) -> String {
         let Self {
             key,
@@ -48,24 +48,24 @@ impl Visit {
     }
 }
 
-/// What is printed of a key that stands without an entry, in ns: more than a claim and a probe.
+/// The gap of a key without an entry that is printed, in ns: more than a claim and a probe interval.
 const REMARKABLE: u64 = 2_500_000_000;
 
-/// What is known of one key.
+/// The state of one key.
 #[derive(Debug, Default)]
 struct Track {
-    /// By token; those that come next may still be under way.
+    /// By token; visits with lower tokens may still be under way.
     pending: BTreeMap<u64, Visit>,
     newest: Option<Visit>,
-    /// When the latest asked of those who queued and have been inside.
+    /// The newest time of asking among the callers that queued and have been inside.
     latest_asked: u64,
-    /// From when to when nobody was inside, where that was longer than anything found so far.
+    /// The times in which nobody was inside, if longer than all gaps found so far.
     gaps: Vec<(u64, u64)>,
 }
 
 impl Track {
-    /// Notes how long the key stood without an entry before this visit. Whoever enters promptly has waited through the
-    /// earlier gaps as well, behind others.
+    /// Records how long the key had no entry before this visit. A prompt caller has waited through the earlier gaps as
+    /// well, behind other callers.
     fn stands(&mut self, visit: &Visit, longest: &mut u64) {
         let since = self.newest.map_or(visit.entered, |last| last.ended);
         if visit.entered.saturating_sub(since) > *longest {
@@ -88,27 +88,27 @@ impl Track {
     }
 }
 
-/// What was found.
+/// The results.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) visits: u64,
-    /// Somebody entered while the one before was inside.
+    /// A caller entered while the one before was inside.
     pub(crate) overlaps: u64,
-    /// The same, or somebody entered late, where an operator had deleted the key: the holder is told at its next renewal,
-    /// and a call with two keys may begin its body until then.
+    /// The same, or a late entry, on keys that an operator deletes: the holder is told at its next renewal, and a call
+    /// with two keys may begin its body until then.
     pub(crate) allowed: u64,
-    /// A token was given twice.
+    /// A token was granted twice.
     pub(crate) repeated: u64,
     /// A later visit had a lower token.
     pub(crate) fallen: u64,
-    /// By how much the one asked later, in ns, that was inside before another one who queued: what a request is under way,
-    /// if the queue is in order.
+    /// The largest time, in ns, by which a caller that was inside before another queued caller had asked later. If the
+    /// queue is in order, this is the time of a request.
     pub(crate) overtaken: u64,
-    /// For how long, in ns, nobody was inside while a prompt poller waited.
+    /// How long, in ns, nobody was inside while a prompt poller waited.
     pub(crate) stood: u64,
-    /// The same of keys that buffers of futures want, several of which may miss their turns.
+    /// The same for keys that buffers of futures want, several of which may miss their turns.
     pub(crate) stood_buffered: u64,
-    /// When the first overlap or fallen token was, in ns.
+    /// The time of the first overlap or falling token, in ns.
     pub(crate) first_fault: Option<u64>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Ledger {
     tracks: HashMap<u32, Track>,
     found: Found,
     by_poller: BTreeMap<Poller, u64>,
-    /// Where an operator deletes keys, from this one on.
+    /// The first of the keys that an operator deletes.
     deleted_from: u32,
 }
 
@@ -132,7 +132,7 @@ impl Ledger {
         }
     }
 
-    /// Notes a visit, in whatever order they come in.
+    /// Records a visit, in any order.
     pub(crate) fn add(&mut self, visit: Visit) {
         self.found.visits += 1;
         *self.by_poller.entry(visit.poller).or_default() += 1;
@@ -142,7 +142,7 @@ impl Ledger {
             self.found.repeated += 1;
             eprintln!("token given twice: {visit:?}");
         } else if visit.token < newest {
-            // Reported later than anything can be under way.
+            // Reported later than any visit can be under way.
             self.found.fallen += 1;
             self.found.first_fault.get_or_insert(visit.entered);
             track.pending.remove(&visit.token);
@@ -150,7 +150,7 @@ impl Ledger {
         }
     }
 
-    /// Judges all visits that were entered before this moment: nothing that is still to come belongs between them.
+    /// Judges all visits that began before this time, between which no further visits can arrive.
     pub(crate) fn settle(&mut self, before: u64) {
         for track in self.tracks.values_mut() {
             while let Some(first) = track.pending.first_entry() {
@@ -193,7 +193,7 @@ impl Ledger {
         self.found
     }
 
-    /// How many visits each kind of poller made.
+    /// The number of visits of each kind of poller.
     pub(crate) fn by_poller(&self) -> &BTreeMap<Poller, u64> {
         &self.by_poller
     }
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(found(&visits), clean);
         let [a, b, c] = visits;
         assert_eq!(found(&[c, a, b]), clean);
-        // Another key is another matter.
+        // Other keys have their own tokens and times.
         assert_eq!(found(&[a, (2, 5, 10, 20), (2, 6, 25, 26)]), clean);
     }
 

@@ -1,4 +1,4 @@
-//! Locks for as long as you like, in many processes, without faults or under random ones, and checks all of it.
+//! Locks for any length of time in many processes, without faults or under random ones, and checks every visit.
 
 mod chaos;
 mod dice;
@@ -22,7 +22,7 @@ valid, tokens rose, every call was told its end, and no key was left on the serv
 
 --write puts the figures into docs/soak.md. By default a minute with 4 processes of 16 tasks, and a random seed, which is printed.";
 
-/// How long, and how.
+/// The length and the kind of the run.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) time: Option<Duration>,
@@ -77,7 +77,7 @@ impl Options {
         Ok(options)
     }
 
-    /// How much of the run is done.
+    /// The part of the run that is done.
     pub(crate) fn part(&self, elapsed: Duration, acquisitions: u64) -> f64 {
         let time = self
             .time

@@ -1,4 +1,4 @@
-//! What host and workers agree on.
+//! The conventions of host and workers.
 
 use std::{
     collections::BTreeMap,
@@ -9,17 +9,18 @@ use lock_runtime::LockError;
 
 pub(crate) const NAMESPACE: &str = "soak";
 
-/// Keys by how many callers want them.
+/// The numbers of keys that many, some and few callers want.
 pub(crate) const HOT: u32 = 4;
 pub(crate) const WARM: u32 = 32;
 pub(crate) const COLD: u32 = 10_000;
-/// Keys of slow pollers, so many of each process: a key has one slow poller at a time, which pauses for up to three claims.
+/// The keys of slow pollers, this many for each process. A key has one slow poller at a time, which pauses for up to
+/// three claims.
 pub(crate) const SLOW_FROM: u32 = 20_000;
 pub(crate) const SLOW: u32 = 4;
 /// Keys that whole buffers of futures want, whose consumer pauses for more than half a claim.
 pub(crate) const BUFFERED_FROM: u32 = 30_000;
 pub(crate) const BUFFERED: u32 = 4;
-/// From here on keys are deleted by an operator now and then.
+/// The first of the keys that an operator deletes now and then.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
 
 /// How a caller polls.
@@ -27,13 +28,13 @@ pub(crate) const DELETED_FROM: u32 = 1_000_000;
 pub(crate) enum Poller {
     /// Whenever it is woken.
     Prompt,
-    /// In a `buffer_unordered` stream whose consumer works a while on each item.
+    /// In a `buffer_unordered` stream whose consumer works for a while on each item.
     Buffered,
-    /// In a `select!` loop that works between two polls, and may want the same lock there.
+    /// In a `select!` loop that works between two polls and may want the same lock there.
     Selected,
     /// At random intervals.
     ByHand,
-    /// A few times, and then not for a while, or never again.
+    /// A few times, and then not for a while or never again.
     Forgotten,
 }
 
@@ -46,7 +47,7 @@ impl Poller {
         Self::Forgotten,
     ];
 
-    /// As a worker writes it.
+    /// The number that a worker writes.
     pub(crate) fn number(self) -> u64 {
         self as u64
     }
@@ -58,7 +59,7 @@ impl Poller {
 
 macro_rules! outcomes {
     ($($name:ident),+) => {
-        /// What became of calls.
+        /// The results of calls.
         #[derive(Debug, Default)]
         pub(crate) struct Outcomes {
             pub(crate) begun: AtomicU64,
@@ -66,11 +67,11 @@ macro_rules! outcomes {
         }
 
         impl Outcomes {
-            /// As a worker writes it.
+            /// The line that a worker writes.
             pub(crate) fn line(&self) -> String {
                 let mut line = "o".to_owned();
                 $(line += &format!(" {}={}", stringify!($name), self.$name.load(Ordering::Relaxed));)+
-                // The last: no more have ended than have begun.
+                // Read last, so that no more calls have ended than have begun.
                 line += &format!(" begun={}", self.begun.load(Ordering::Relaxed));
                 line
             }
@@ -94,7 +95,8 @@ impl Outcomes {
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What became of a call that has ended; `may_be_busy`: one attempt, or one that may miss its turns.
+    /// The counter for the result of a call. `may_be_busy` is set for a single attempt, and for a call that may miss
+    /// its turns.
     pub(crate) fn of(&self, result: &Result<(), LockError>, may_be_busy: bool) -> &AtomicU64 {
         match result {
             Ok(()) => &self.completed,
@@ -110,7 +112,7 @@ impl Outcomes {
     }
 }
 
-/// Reads such a line.
+/// Parses the line of outcomes.
 pub(crate) fn read_outcomes(line: &str) -> Option<BTreeMap<String, u64>> {
     let pairs = line.strip_prefix("o ")?.split(' ');
     pairs

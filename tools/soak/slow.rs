@@ -16,10 +16,10 @@ const MICRO: Duration = Duration::from_micros(1);
 /// How long a turn is kept for a caller that does not take it.
 const CLAIM: Duration = Duration::from_secs(2);
 
-/// Where slow pollers call, and how long they pause.
+/// The keys of slow pollers, and the length of their pauses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pace {
-    /// On everybody's keys, for a few ms.
+    /// On the keys of all callers, for a few ms.
     Brief,
     /// On a key with no other slow poller, for up to three claims.
     Claims { key: u32 },
@@ -28,7 +28,7 @@ pub(crate) enum Pace {
 }
 
 impl Pace {
-    /// What the slow poller of this number does in the process of this place.
+    /// The pace of the slow poller with this number in a process.
     pub(crate) fn of(number: u32, process: u32) -> Self {
         match number {
             0..SLOW => Self::Claims {
@@ -42,7 +42,7 @@ impl Pace {
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A call that has begun: one that is dropped before its end counts as cancelled.
+/// A call that has begun. If it is dropped before its end, it counts as cancelled.
 struct Begun<'a> {
     outcomes: &'a Outcomes,
     ended: bool,
@@ -57,7 +57,7 @@ impl<'a> Begun<'a> {
         }
     }
 
-    /// A slow poller may miss its turns until its `wait` is over.
+    /// Records the end of the call. A slow poller may miss its turns until its `wait` is over.
     fn end(mut self, result: &Result<(), LockError>) {
         self.ended = true;
         Outcomes::count(self.outcomes.of(result, true));
@@ -72,17 +72,17 @@ impl Drop for Begun<'_> {
     }
 }
 
-/// Polls it once; whether it has ended.
+/// Polls a call once and returns whether it has ended.
 async fn poll_once(call: &mut Call) -> bool {
     std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_ready())).await
 }
 
 impl Task {
-    /// One slow poller, until its calls have ended.
+    /// Runs one slow poller until its calls have ended.
     pub(crate) async fn poll_slowly(&self, pace: Pace, dice: &mut Dice) {
         let kind = match pace {
             Pace::Buffers => Poller::Buffered,
-            // One future at a time that is not polled.
+            // One unpolled future at a time.
             Pace::Claims { .. } => match dice.below(3) {
                 0 => Poller::Selected,
                 1 => Poller::ByHand,
@@ -116,7 +116,7 @@ impl Task {
         }
     }
 
-    /// Nobody polls meanwhile. The end of the run ends it.
+    /// Works without polling. The end of the run ends the work.
     async fn work(&self, pace: Pace, dice: &mut Dice) {
         let most = match pace {
             Pace::Brief if dice.below(2) == 0 => return tokio::task::yield_now().await,
@@ -140,7 +140,7 @@ impl Task {
     /// A call that has not been polled yet.
     fn call(&self, pace: Pace, key: u32, dice: &mut Dice) -> Call {
         let awaits = match pace {
-            // A body that nobody polls holds the lock, as any body does.
+            // A body that nobody polls holds the lock, like any body.
             Pace::Claims { .. } => 0,
             Pace::Brief | Pace::Buffers => u32::try_from(dice.below(3)).unwrap_or(0),
         };
@@ -179,7 +179,7 @@ impl Task {
                 () = tokio::task::yield_now() => {}
             }
             match pace {
-                // Which waits behind the one that nobody polls now.
+                // This call waits behind the one that is not polled meanwhile.
                 Pace::Claims { .. } if dice.below(4) == 0 => self.call(pace, key, dice).await,
                 _ => self.work(pace, dice).await,
             }
@@ -207,7 +207,7 @@ impl Task {
         match dice.below(3) {
             0 => drop(call),
             1 => call.await,
-            // By another task.
+            // Polled by another task.
             _ => tokio::spawn(call).await.expect("a call does not panic"),
         }
     }

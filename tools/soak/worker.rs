@@ -1,4 +1,4 @@
-//! A worker process: tasks that lock in all ways there are, and say what they saw.
+//! A worker process: tasks that lock in all possible ways and report what they saw.
 
 use std::{
     io::{BufRead, Write},
@@ -27,31 +27,31 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// How many tasks want the keys on which slow pollers pause for long, and are prompt themselves.
+/// The number of prompt tasks that want the keys on which slow pollers pause for long.
 const WITNESSES: u64 = 6;
-/// How many visits the prompt and the slow pollers of a process may be away from two to one.
+/// How far the visits of prompt and slow pollers of a process may be away from the ratio of two to one.
 const BALANCE: i64 = 64;
 
-/// What a task needs.
+/// The data of a task.
 #[derive(Clone)]
 pub(crate) struct Task {
     pub(crate) client: LockClient,
     out: Arc<Mutex<Vec<u8>>>,
     pub(crate) outcomes: Arc<Outcomes>,
     pub(crate) poller: Poller,
-    /// How many processes there are, of which each has slow pollers with keys of their own.
+    /// The number of processes, each of which has slow pollers with their own keys.
     processes: u32,
-    /// How many visits slow pollers have made, twice, less those of prompt ones.
+    /// Twice the number of slow pollers' visits, minus the number of prompt ones.
     balance: Arc<AtomicI64>,
     pub(crate) stop: watch::Receiver<bool>,
     /// Whether bodies take a while.
     lingers: bool,
 }
 
-/// What the host tells a worker.
+/// The host's orders to a worker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Orders {
-    /// Which of the processes it is.
+    /// The number of this process.
     pub(crate) place: u32,
     pub(crate) processes: u32,
     pub(crate) tasks: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Orders {
     pub(crate) faults: bool,
 }
 
-/// Runs until the host says stop.
+/// Runs until the host orders the end.
 pub(crate) async fn work(url: &str, orders: Orders) {
     let Orders {
         place,
@@ -68,7 +68,7 @@ pub(crate) async fn work(url: &str, orders: Orders) {
         seed,
         faults,
     } = orders;
-    // The bodies that panic do so on purpose.
+    // Bodies of the soak panic on purpose.
     std::panic::set_hook(Box::new(|panic| {
         if panic.payload().downcast_ref::<&str>() != Some(&PANIC) {
             eprintln!("{panic}");
@@ -76,17 +76,17 @@ pub(crate) async fn work(url: &str, orders: Orders) {
     }));
     let client = loop {
         let builder = LockClient::builder().url(url).namespace(NAMESPACE);
-        // Without faults nothing may have to wait for the end of a lease.
+        // Without faults, nothing may have to wait for the end of a lease.
         let lease = if faults { 3 * SECOND } else { 30 * SECOND };
         match builder.lease(lease).connect().await {
             Ok(client) => break client,
-            // The server is down for the moment.
+            // The server is down at the moment.
             Err(error) => eprintln!("{error}"),
         }
     };
     let (stopping, stop) = watch::channel(false);
     std::thread::spawn(move || {
-        // A line, or the end of the host.
+        // Either a line, or the end of the host.
         let _ = std::io::stdin().lock().read_line(&mut String::new());
         stopping.send_replace(true);
     });
@@ -120,7 +120,7 @@ pub(crate) async fn work(url: &str, orders: Orders) {
             }
         });
     }
-    // As many that pause for a few ms as there are prompt ones, and those that pause for long.
+    // As many slow pollers with pauses of a few ms as prompt tasks, and the slow pollers with long pauses.
     let slow = u32::try_from(2 * tasks).unwrap_or(u32::MAX) + SLOW + 1;
     for number in 0..slow {
         let task = task.as_poller(Poller::Forgotten);
@@ -155,12 +155,12 @@ pub(crate) async fn work(url: &str, orders: Orders) {
 
 const PANIC: &str = "a body panics, as it shall";
 
-/// Who is inside, from its first instruction to its last, or until the hold is lost.
+/// A caller that is inside, from its first instruction to its last, or until its hold is lost.
 struct Inside {
     task: Task,
     hold: Hold,
     visit: Visit,
-    /// A moment up to which the hold was known to stand.
+    /// A time up to which the hold was known to stand.
     stands_until: AtomicU64,
 }
 
@@ -182,11 +182,11 @@ impl Inside {
             hold,
             stands_until: AtomicU64::new(entered),
         };
-        // The process may have stood still since the grant.
+        // The process may have been stopped since the grant.
         inside.look().then_some(inside)
     }
 
-    /// Looks how long the hold stands at least.
+    /// Records how long the hold stands at least.
     fn look(&self) -> bool {
         let remaining = self.hold.remaining();
         let until = now() + u64::try_from(remaining.as_nanos()).unwrap_or(0);
@@ -214,7 +214,7 @@ async fn guarded(task: &Task, key: u32, awaits: u32, asked: u64) -> Result<(), L
     Ok(())
 }
 
-/// The same, and the call returns when its release is on its way.
+/// The same, but the call returns when its release is on its way.
 #[distributed_lock(key = "<key>", wait = "20s", client = &task.client, release = background)]
 async fn guarded_released_behind(
     task: &Task,
@@ -252,7 +252,7 @@ impl Task {
         *self.stop.borrow()
     }
 
-    /// Keeps a third of all visits slow pollers': whoever is ahead pauses.
+    /// Keeps the visits of slow pollers at a third of all visits: the kind of poller that is ahead pauses.
     async fn is_its_turn(&self) {
         loop {
             let balance = self.balance.load(Ordering::Relaxed);
@@ -277,7 +277,7 @@ impl Task {
         let _ = writeln!(out, "{}", visit.line());
     }
 
-    /// Some time inside; longer where an operator may delete the key meanwhile, and where slow pollers are to be seen.
+    /// Stays inside for some time, which is longer if an operator may delete the key, and for keys of slow pollers.
     async fn pause(&self, key: u32) {
         if key >= SLOW_FROM {
             sleep(20 * MS).await;
@@ -288,7 +288,7 @@ impl Task {
         }
     }
 
-    /// The same task, as one that polls in this way.
+    /// The same task as a poller of this kind.
     pub(crate) fn as_poller(&self, poller: Poller) -> Self {
         Self {
             poller,
@@ -307,7 +307,7 @@ impl Task {
         inside.look();
     }
 
-    /// One prompt call on a key on which slow pollers pause for long.
+    /// Makes a prompt call on a key on which slow pollers pause for long.
     async fn witness(&self, dice: &mut Dice) {
         let key = match dice.below(2) {
             0 => BUFFERED_FROM + u32::try_from(dice.below(BUFFERED.into())).unwrap_or(0),
@@ -324,7 +324,7 @@ impl Task {
         sleep(10 * MS).await;
     }
 
-    /// One call, and what became of it.
+    /// Makes one call and counts its result.
     async fn step(self, dice: &mut Dice) {
         let key = self.key(dice);
         let awaits = u32::try_from(dice.below(3)).unwrap_or(0);
@@ -382,7 +382,7 @@ impl Task {
                     lock.run(self.body(key, awaits, 0)).await
                 }
                 90..92 => {
-                    // Longer than its lease.
+                    // The body takes longer than its lease.
                     let lock = lock.lease(20 * MS);
                     let late = async {
                         self.body(key, 1, asked).await;
@@ -398,7 +398,7 @@ impl Task {
                     .await
                 }
                 _ => {
-                    // Given up at any instant.
+                    // Gives up at any instant.
                     let patience = Duration::from_micros(dice.below(3000));
                     let call = lock.run(self.body(key, awaits, 0));
                     return tokio::time::timeout(patience, call).await.ok();
@@ -414,7 +414,7 @@ impl Task {
         Outcomes::count(outcome);
     }
 
-    /// A key: a few that all want, some, and many that are nearly always free.
+    /// A random key: one of a few that all callers want, of some, or of many that are nearly always free.
     pub(crate) fn key(&self, dice: &mut Dice) -> u32 {
         let (from, count) = match dice.below(10) {
             0 => (0, HOT),
@@ -425,7 +425,7 @@ impl Task {
         from + u32::try_from(dice.below(count.into())).unwrap_or(0)
     }
 
-    /// Hands on what was seen.
+    /// Writes the reports to the host.
     fn tell(&self) {
         let mut out = std::mem::take(&mut *self.out.lock().expect("nobody panics here"));
         let _ = writeln!(out, "{}", self.outcomes.line());

@@ -28,14 +28,14 @@ impl OneThread {
         }
     }
 
-    /// A body blocks its thread for so long.
+    /// Blocks the thread for `time`.
     async fn block(&self, time: Duration) {
         let blocked = self.handle.spawn(async move { thread::sleep(time) });
         blocked.await.unwrap();
     }
 }
 
-/// A cohort of callers that live on one thread, the second one of which is inside.
+/// A cohort of callers on one thread, with the second member inside.
 async fn second_inside(thread: &OneThread, renew: bool) -> (Fixture, Stored, Entered) {
     let mut fixture = Fixture::start().await;
     let url = fixture.server.url();
@@ -59,7 +59,7 @@ async fn second_inside(thread: &OneThread, renew: bool) -> (Fixture, Stored, Ent
     (fixture, cohort, second)
 }
 
-/// Row 44: a member blocks its runtime for longer than the lease and the claim, and its lease is renewed: the others
+/// Row 44: a member blocks its runtime for longer than the lease and the claim. Its lease is renewed, and the others
 /// have their turns after it.
 #[tokio::test]
 async fn row_44_runtime_blocked_in_a_cohort_that_is_renewed() {
@@ -82,7 +82,7 @@ async fn row_44_runtime_blocked_in_a_cohort_that_is_renewed() {
     .await;
 }
 
-/// Row 44: the same with a fixed lease, which ends: the others take their places again, before those who came later.
+/// Row 44: the same with a fixed lease, which ends. The others take their places again, before callers that came later.
 #[tokio::test]
 async fn row_44_runtime_blocked_in_a_cohort_that_is_not_renewed() {
     row(44, async |seen| {
@@ -92,7 +92,7 @@ async fn row_44_runtime_blocked_in_a_cohort_that_is_not_renewed() {
         second.loses();
         thread.block(1500 * MS).await;
         assert!(second.guard.loss().is_some(), "the lease has ended");
-        // Whoever is next when it ends comes in: those of the cohort stood in the grant, not in the queue.
+        // The next caller in the queue enters: the cohort's members stood in the grant, not in the queue.
         let next = fixture.waiters.next().await;
         assert_eq!(next.caller, BEHIND);
         let took = next.at.saturating_duration_since(since);

@@ -1,4 +1,4 @@
-//! How cohorts are left, and releases nobody waits for.
+//! How members leave a cohort, and releases that nobody waits for.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use support::{
     stores::{MS, SECOND, Store, hold, until_free, until_waiting},
 };
 
-/// Its turn has come, and it is dropped before it has seen so: it held nothing, and so released nothing.
+/// A member that is dropped after its turn has come, but before it was polled, held nothing and releases nothing.
 #[tokio::test]
 async fn a_turn_that_nobody_takes_is_no_release() {
     for store in [Store::memory(), Store::redis().await] {
@@ -35,8 +35,8 @@ async fn a_turn_that_nobody_takes_is_no_release() {
     }
 }
 
-/// The lock is kept after a member whose neighbour still waits, and the client is shut down: the neighbour is dismissed,
-/// nothing is left to do, and the lock stays taken for its time.
+/// The client is shut down while a lock stays taken (`hold_at_least`) after a member whose neighbour still waits. The
+/// neighbour is dismissed, the shutdown has nothing left to do, and the lock stays taken for its time.
 #[tokio::test]
 async fn shutting_down_does_not_wait_for_a_lock_that_is_kept() {
     const AT_LEAST: Duration = Duration::from_secs(5);
@@ -78,7 +78,8 @@ async fn shutting_down_does_not_wait_for_a_lock_that_is_kept() {
     }
 }
 
-/// Nobody has been there from this runtime before.
+/// The first calls of a runtime do not block one another: each finds the lock free although the release before it goes
+/// on in the background.
 #[tokio::test]
 async fn the_first_calls_of_a_runtime_are_not_in_their_own_way() {
     for store in [
@@ -95,7 +96,7 @@ async fn the_first_calls_of_a_runtime_are_not_in_their_own_way() {
                 .wait(Duration::ZERO)
                 .release(Release::Background);
             if store.is_redlock() {
-                // A quorum is asked over the engine's connections until the runtime has its own.
+                // Calls to a quorum go over the engine's connections until the runtime has its own.
                 let patient = client.lock("k").wait(20 * SECOND);
                 assert_eq!(patient.run(async {}).await, Ok(()));
                 until_free(&client, "k").await;

@@ -1,4 +1,5 @@
-//! Rows 40, 42, 45, 48: cohorts whose process ends or stands still, or whose grant is lost, and waiters of four processes.
+//! Rows 40, 42, 45, 48: cohorts whose process ends or is stopped, or whose grant is lost, and waiters of four
+//! processes.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +19,10 @@ use crate::{
     waiters::{Waiters, holder, time_to_live, until_cohort},
 };
 
-/// A process whose callers queue one after the other, and have the lock as a cohort then.
+/// A process whose callers queue one after the other and are then granted the lock as a cohort.
 ///
-/// It prints `entered <number> <token>`. The caller `stays` leaves when it is told to, or when its lease is lost; the others
-/// at once. With `nested`, the first one enters again for a minute while it is inside.
+/// It prints `entered <number> <token>`. The caller `stays` leaves when it is told to or when its lease is lost; the
+/// others leave at once. With `nested`, the first one enters again for a minute while it is inside.
 #[tokio::test]
 #[ignore = "run as a process of its own by the other tests"]
 async fn worker_process() {
@@ -30,7 +31,7 @@ async fn worker_process() {
     let url = variable("WORKER_URL");
     let builder = LockClient::builder().url(url).namespace(NAMESPACE);
     let client = builder.connect().await.unwrap();
-    // Whoever asks before there is a connection has no order yet.
+    // Callers that ask before there is a connection have no order yet.
     client.lock("warm").run(async {}).await.unwrap();
     let lease = MS * u32::try_from(number("WORKER_LEASE_MS")).unwrap();
     let (stays, nested) = (number("WORKER_STAYS"), number("WORKER_NESTED") == 1);
@@ -64,7 +65,7 @@ async fn worker_process() {
     client.shutdown().await;
 }
 
-/// Nobody stays.
+/// A value of `stays` with which nobody stays.
 const NOBODY: usize = usize::MAX;
 
 #[derive(Debug, Clone, Copy)]
@@ -93,7 +94,7 @@ impl Process {
     }
 }
 
-/// The numbers after this word.
+/// The numbers after `word`.
 fn numbers<const N: usize>(line: &str, word: &str) -> Option<[u64; N]> {
     let mut fields = line.split(' ');
     if fields.next() != Some(word) {
@@ -103,13 +104,13 @@ fn numbers<const N: usize>(line: &str, word: &str) -> Option<[u64; N]> {
     numbers?.try_into().ok()
 }
 
-/// What is left of the lease of `k`, in all.
+/// The whole time left of the lease of `k`.
 async fn rest(redis: &mut MultiplexedConnection) -> Duration {
     time_to_live(redis).await.expect("it is held")
 }
 
-/// Row 40: the process of a cohort is killed while the member `stays` is inside. Those of other processes enter when its
-/// lease has ended, each in its place.
+/// Row 40: the process of a cohort is killed while the member `stays` is inside. Callers of other processes enter when
+/// its lease has ended, each in its place.
 async fn killed_in_a_cohort(stays: usize) -> Duration {
     const LEASE: Duration = Duration::from_millis(1500);
     const MEMBERS: usize = 64;
@@ -126,7 +127,7 @@ async fn killed_in_a_cohort(stays: usize) -> Duration {
     };
     let mut worker = process.start(&server);
     waiters.until_queued(MEMBERS).await;
-    // Others, some of the same process between them.
+    // Callers of other processes, between two groups of this one.
     for caller in 0..4 {
         let lock = others[caller % 2].lock("k").wait(60 * SECOND);
         waiters.queue(lock.lease(30 * SECOND)).await;
@@ -170,14 +171,14 @@ async fn row_40_process_of_a_cohort_killed() {
     .await;
 }
 
-/// What takes a grant away.
+/// How the grant is taken away.
 #[derive(Debug, Clone, Copy)]
 enum Removal {
     Del,
     FlushAll,
 }
 
-/// Row 42: an operator takes the grant of a cohort away while its second member is inside.
+/// Row 42: an operator takes away the grant of a cohort while its second member is inside.
 async fn removed(removal: Removal) -> Duration {
     const LEASE: Duration = Duration::from_millis(900);
     const MEMBERS: usize = 5;
@@ -196,7 +197,7 @@ async fn removed(removal: Removal) -> Duration {
     waiters.pass([0]).await;
     let mut second = waiters.next().await;
     second.loses();
-    // Nobody else looks before the holder is told: it would find the lock free.
+    // Holds back probes of the other client until the holder is told, because a probe would find the lock free.
     proxy.hold_requests(true);
     let removed = Instant::now();
     let mut command = match removal {
@@ -216,7 +217,7 @@ async fn removed(removal: Removal) -> Duration {
     assert_eq!(third.caller, 2);
     assert!(third.token() > cohort.token + MEMBERS as u64 - 1);
     proxy.hold_requests(false);
-    // It gives nothing back that is another's.
+    // The release of the second member does not touch the grant of the third.
     second.leave().await;
     assert_eq!(third.guard.loss(), None);
     until(async || queue_length(&server).await == 2).await;
@@ -228,7 +229,7 @@ async fn removed(removal: Removal) -> Duration {
     took
 }
 
-/// How many queue.
+/// The number of waiters in the queue.
 async fn queue_length(server: &RedisServer) -> usize {
     let mut redis = server.connection().await;
     ask(&mut redis, redis::cmd("ZCARD").arg(QUEUE)).await
@@ -252,8 +253,8 @@ async fn row_42_flushall_in_a_cohort() {
     .await;
 }
 
-/// Row 42: the process of a cohort stands still past its lease: the member inside is told, and the others stand where they
-/// stood, before those who came later.
+/// Row 42: the process of a cohort is stopped past its lease. The member inside is told, and the others keep their
+/// places, before callers that came later.
 #[tokio::test]
 async fn row_42_process_of_a_cohort_stopped() {
     const MEMBERS: usize = 4;
@@ -281,7 +282,7 @@ async fn row_42_process_of_a_cohort_stopped() {
         waiters.queue(lock).await;
         worker.signal("CONT");
         worker.until("lost 1").await;
-        // Those who have not been inside yet.
+        // The members that have not been inside yet.
         waiters.until_queued(1 + MEMBERS - 2).await;
         assert_eq!(next.guard.loss(), None);
         let newest = next.token();
@@ -307,8 +308,8 @@ async fn row_42_process_of_a_cohort_stopped() {
     .await;
 }
 
-/// Row 45: the first member of a cohort has entered again for a minute, and its process is killed while the second one is
-/// inside: the lock is free when that one's lease has ended.
+/// Row 45: the first member of a cohort has entered again for a minute, and its process is killed while the second
+/// member is inside. The lock is free when the lease of the second member has ended.
 #[tokio::test]
 async fn row_45_killed_after_a_longer_nested_lease() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -327,13 +328,13 @@ async fn row_45_killed_after_a_longer_nested_lease() {
         let mut worker = process.start(&server);
         waiters.until_queued(3).await;
         waiters.queue(client.lock("k").wait(60 * SECOND)).await;
-        // What the nested entry asked for, as the server was told.
+        // Whether the server was told of the lease that the nested entry asked for.
         let asked = server.calls().await.get("pexpire").copied().unwrap_or(0);
         guard.release().await;
         let cohort = until_cohort(&server, 3).await;
         worker.until("entered 1 ").await;
         let entered = Instant::now();
-        // The lease that is restarted behind the second one.
+        // The second member's lease is restarted after it has entered.
         let mut left = Duration::MAX;
         until(async || {
             left = rest(&mut redis).await;
@@ -367,7 +368,7 @@ async fn row_45_killed_after_a_longer_nested_lease() {
     .await;
 }
 
-/// Row 48: a thousand callers in four processes queue all at once, in groups.
+/// Row 48: a thousand callers in four processes queue at the same time, in groups.
 #[tokio::test]
 async fn row_48_a_thousand_queue_in_groups() {
     const PROCESSES: usize = 4;
@@ -404,7 +405,7 @@ async fn row_48_a_thousand_queue_in_groups() {
         let took = start.elapsed();
         visits.sort_unstable();
         assert_eq!(visits.len(), PROCESSES * CALLERS);
-        // Over all processes in the order in which they queued, and those of each in the order in which they asked.
+        // The order of queueing holds over all processes, and the order of asking within each.
         let session_ids = queue.iter().map(|member| member.split('|').nth(1).unwrap());
         let mut of: [Option<&str>; PROCESSES] = [None; PROCESSES];
         let mut next = [0; PROCESSES];
@@ -423,7 +424,8 @@ async fn row_48_a_thousand_queue_in_groups() {
             history.record("k", token, at(entered), at(left));
         }
         history.check().assert_clean(PROCESSES * CALLERS);
-        // A tenth of a command each, and the processes' looks, five times a second; and the first use of each script.
+        // A tenth of a command for each caller, a probe by each process five times a second, and the first use of each
+        // script.
         let looks = took.as_millis() / 200 * PROCESSES as u128;
         let scripts = u128::from(server.scripts().await - asked);
         let most = (PROCESSES * CALLERS / 10) as u128 + looks + 40;

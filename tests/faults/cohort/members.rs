@@ -11,20 +11,20 @@ use crate::{
     waiters::{Stored, holder, time_to_live, until_cohort},
 };
 
-/// When a member of a cohort is cancelled.
+/// The moment at which a member of a cohort is cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum When {
-    /// It queues.
+    /// While it queues.
     Before,
-    /// The server has given it the lock, and its process does not know yet.
+    /// After the server has granted it the lock, before its process knows.
     AtThePush,
-    /// It waits for its turn in the process; the first one is inside.
+    /// While it waits for its turn in the process and the first member is inside.
     After,
-    /// Its turn has come, and it has not been polled since.
+    /// After its turn has come, before it is polled.
     AtItsTurn,
 }
 
-/// These are cancelled, the others come in.
+/// Cancels these callers; the others enter.
 async fn cancelled(callers: &[usize], when: When) -> Duration {
     let mut fixture = Fixture::start().await;
     let guard = holder(&fixture.direct).await;
@@ -95,7 +95,8 @@ async fn cancelled(callers: &[usize], when: When) -> Duration {
     took
 }
 
-/// Row 39: members of a cohort are cancelled: the others have their turns, in order, and the one behind them after them.
+/// Row 39: members of a cohort are cancelled. The others have their turns in order, and the caller behind the cohort
+/// follows.
 #[tokio::test]
 async fn row_39_members_cancelled() {
     row(39, async |seen| {
@@ -111,7 +112,7 @@ async fn row_39_members_cancelled() {
                 );
             }
         }
-        // Of the first one the push is the turn: row 8 and the promises drop it there.
+        // For the first member the push is the turn: row 8 and the tests of the promises drop it there.
         for caller in [1, middle, last] {
             let took = cancelled(&[caller], When::AtItsTurn).await;
             seen.within(
@@ -124,7 +125,7 @@ async fn row_39_members_cancelled() {
     .await;
 }
 
-/// Row 41: the connection breaks while a member of a cohort is inside: it goes on, and so do the others.
+/// Row 41: the connection breaks while a member of a cohort is inside. It goes on, and so do the others.
 async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     let mut fixture = Fixture::start().await;
     let (cohort, first) = fixture.inside(30 * SECOND).await;
@@ -134,7 +135,7 @@ async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     cut(&fixture).await;
     let proxy = &fixture.proxy;
     until(async || proxy.connections() > connections).await;
-    // The members ask for their places again: they have theirs in the grant.
+    // The members ask for their places again and learn that the grant names them.
     let status = async || fixture.behind.lock("k").status().await.unwrap();
     assert_eq!(status().await.waiters, MEMBERS - 2 + 1);
     let extended = second.guard.extend(40 * SECOND).await.unwrap();
@@ -147,7 +148,7 @@ async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     assert_eq!(fixture.waiters.queued().await, 1, "a member queues twice");
     assert_eq!((second.caller, second.token()), (1, cohort.token + 1));
     second.leave().await;
-    // Once more, and this time a member leaves before the connection is back.
+    // The connection breaks again, and this time a member leaves before it is back.
     let third = fixture.waiters.next().await;
     cut(&fixture).await;
     third.leave().await;
@@ -177,7 +178,7 @@ async fn row_41_connection_killed_in_the_middle_of_a_cohort() {
         let took = cut_in_the_middle(async |fixture| {
             let mut redis = fixture.server.connection().await;
             let clients: String = ask(&mut redis, redis::cmd("CLIENT").arg("LIST")).await;
-            // The test's own connections listen to nobody.
+            // The test's own connections subscribe to nothing.
             for client in clients.lines().filter(|line| !line.contains(" sub=0 ")) {
                 let id = client
                     .split(' ')
@@ -195,7 +196,7 @@ async fn row_41_connection_killed_in_the_middle_of_a_cohort() {
     .await;
 }
 
-/// Row 43: the server has made a cohort, and its push is lost while the connection lives: a look finds it.
+/// Row 43: the server has made a cohort, and its push is lost while the connection lives. A probe finds the grant.
 #[tokio::test]
 async fn row_43_push_of_a_cohort_lost() {
     const GIVE_WITHOUT_A_WORD: &str = "
@@ -232,7 +233,7 @@ async fn row_43_push_of_a_cohort_lost() {
             assert_eq!((entered.caller, entered.token()), (caller, token));
             entered.leave().await;
         }
-        // Its grant was taken away: it gives nothing of the others' back.
+        // Its grant was taken away: its release gives back nothing that belongs to the others.
         guard.release().await;
         fixture.waiters.pass([BEHIND]).await;
         fixture.end().await;
@@ -240,7 +241,7 @@ async fn row_43_push_of_a_cohort_lost() {
     .await;
 }
 
-/// Row 46: a member in the middle of a cohort wants the lock kept after it.
+/// Row 46: a member in the middle of a cohort has `hold_at_least`.
 #[tokio::test]
 async fn row_46_member_that_keeps_the_lock() {
     const AT_LEAST: Duration = SECOND;
@@ -261,7 +262,7 @@ async fn row_46_member_that_keeps_the_lock() {
         keeper.leave().await;
         let returned = since.elapsed();
         assert!(returned < AT_LEAST / 2, "left after {returned:?}");
-        // Kept on the server as well, should the process end.
+        // The server keeps the lock as well, in case the process ends.
         let mut redis = fixture.server.connection().await;
         let left = time_to_live(&mut redis).await.expect("the lock is kept");
         assert!(left + since.elapsed() >= AT_LEAST, "{left:?}");
@@ -278,8 +279,8 @@ async fn row_46_member_that_keeps_the_lock() {
     .await;
 }
 
-/// Row 47: neighbours of one client with leases and waits of their own: a cohort has one lease, and nobody in it whose time
-/// is up.
+/// Row 47: neighbours of one client have leases and waits of their own. A cohort has one lease, and no member whose
+/// wait is over.
 #[tokio::test]
 async fn row_47_mixed_leases_and_waits() {
     row(47, async |_| {
@@ -323,7 +324,7 @@ async fn row_47_mixed_leases_and_waits() {
                 let entered = fixture.waiters.next().await;
                 assert_eq!((entered.caller, entered.token()), (caller, token));
                 if caller == 2 {
-                    // Until the wait of the next one is over.
+                    // Stays inside until the wait of the next member is over.
                     let (gone, error) = fixture.waiters.refused().await;
                     assert!(matches!(error, LockError::Busy { .. }), "{error}");
                     assert_eq!(gone, 3);
@@ -337,7 +338,7 @@ async fn row_47_mixed_leases_and_waits() {
     .await;
 }
 
-/// Between the first two in the queue stands one like them, whose time is up.
+/// Plants a waiter whose wait is over between the first two in the queue.
 async fn plant_the_dead(server: &RedisServer) {
     const PLANT: &str = "
         local heads = redis.call('ZRANGE', KEYS[1], 0, 1, 'WITHSCORES')

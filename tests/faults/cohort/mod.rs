@@ -16,15 +16,16 @@ use crate::{
     waiters::{Entered, Stored, Waiters, holder, until_cohort},
 };
 
-/// How many callers of one client queue, and have the lock as a cohort then. One of another client queues behind them.
+/// The number of callers of one client that queue and then have the lock as a cohort. A caller of another client queues
+/// behind them.
 const MEMBERS: usize = 5;
 const BEHIND: usize = MEMBERS;
 
-/// A key that is held, with callers of one client in its queue and of another one behind them.
+/// A held key, with callers of one client in its queue and a caller of another one behind them.
 struct Fixture {
     server: RedisServer,
     proxy: FaultProxy,
-    /// Through the proxy.
+    /// Connected through the proxy.
     behind: LockClient,
     direct: LockClient,
     waiters: Waiters,
@@ -43,7 +44,7 @@ impl Fixture {
         }
     }
 
-    /// All have queued.
+    /// Queues all callers.
     async fn queued(&mut self, lease: Duration) {
         let lock = self.behind.lock("k").wait(60 * SECOND).lease(lease);
         self.waiters.queue_many(MEMBERS, &lock).await;
@@ -55,7 +56,7 @@ impl Fixture {
         self.waiters.queue(lock).await;
     }
 
-    /// They are a cohort, the first one is inside, and the last one still queues.
+    /// Returns when the members are a cohort, with the first one inside and the last caller still in the queue.
     async fn inside(&mut self, lease: Duration) -> (Stored, Entered) {
         let guard = holder(&self.direct).await;
         self.queued(lease).await;
@@ -66,7 +67,7 @@ impl Fixture {
         (cohort, first)
     }
 
-    /// Nothing is left, and nothing was wrong.
+    /// Asserts that nothing is left and that the waiters saw no error.
     async fn end(self) {
         until(async || left(&self.server).await.is_empty()).await;
         self.waiters.assert_clean();

@@ -1,5 +1,5 @@
-//! The turns of a cohort's members where something is odd about one of them: it has stretched the lease, its grant is found
-//! late or lost, nobody polls it, nobody drives its runtime.
+//! Turns of a cohort's members in unusual states: a member has extended the lease, its grant is found late or lost,
+//! nobody polls it, or nobody drives its runtime.
 
 use std::{
     future::Future,
@@ -20,10 +20,10 @@ use tokio::{runtime, task::JoinSet};
 
 use crate::fixture::{MS, NAME, SECOND, client, epsilon, left, until, until_waiting};
 
-/// Who entered, in order.
+/// The callers that entered, in order.
 type Entered = Arc<Mutex<Vec<usize>>>;
 
-/// Callers of one client that queue one after the other, while `holder` holds the lock, each inside for `body`.
+/// Queues callers of one client one after the other while another holds the lock; each stays inside for `body`.
 async fn queue<F, Fut>(client: &LockClient, callers: usize, lease: Duration, body: F) -> JoinSet<()>
 where
     F: Fn(usize) -> Fut,
@@ -45,8 +45,8 @@ async fn left_of(server: &RedisServer) -> Duration {
     Duration::from_millis(u64::try_from(left).unwrap_or_default())
 }
 
-/// Each member enters again for longer than its lease. The lease of the next one is restarted before it may be
-/// extended again: nobody counts on more than the server keeps.
+/// Each member enters again for longer than its lease. The lease of the next one is restarted before it may be extended
+/// again, so that nobody counts on more than the server grants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     let server = Arc::new(RedisServer::start().await);
@@ -74,7 +74,8 @@ async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     assert!(too_much.lock().unwrap().is_empty(), "{too_much:?}");
 }
 
-/// While this process holds, nothing is heard over the connection of those who wait here: their cohort is young all the same.
+/// While this process holds the lock, nothing arrives on the connection of its waiters. Their cohort counts as fresh
+/// nevertheless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
     let server = RedisServer::start().await;
@@ -101,7 +102,7 @@ async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
     assert_eq!(*entered.lock().unwrap(), [0, 1, 2, 3, 4, 5, 6]);
 }
 
-/// A member whose turn it is finds that the grant is gone: it comes back to its place, before those behind it.
+/// A member whose turn it is finds that the grant is gone and gets its place back, before those behind it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_whose_grant_is_gone_has_its_place_again() {
     let server = Arc::new(RedisServer::start().await);
@@ -119,7 +120,7 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
                 .get_or_insert_with(Instant::now)
                 .elapsed();
             entered.lock().unwrap().push(caller);
-            // A third of the lease has passed: the next one has to ask before it starts.
+            // A third of the lease has passed: the next member has to ask the server before it starts.
             if inside > 370 * MS && !deleted.swap(true, Ordering::SeqCst) {
                 let mut connection = server.connection().await;
                 let _: i64 = ask(&mut connection, redis::cmd("DEL").arg(NAME)).await;
@@ -136,7 +137,7 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
     assert_eq!(*entered.lock().unwrap(), (0..20).collect::<Vec<_>>());
 }
 
-/// A push is lost, and the grant found when almost nothing is left of its claim: no body starts on that.
+/// A push is lost, and the grant is found when almost nothing is left of its claim. No body starts on such a grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_body_starts_on_the_last_moment_of_a_claim() {
     let server = RedisServer::start().await;
@@ -159,7 +160,8 @@ async fn no_body_starts_on_the_last_moment_of_a_claim() {
     }
 }
 
-/// One that is not polled when its turn comes delays those behind it by a claim, and keeps its process's neighbours in order.
+/// A member that is not polled when its turn comes delays those behind it by a claim. The neighbours in its process
+/// keep their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_not_polled_is_waited_for_as_long_as_a_claim() {
     let server = RedisServer::start().await;
@@ -169,7 +171,7 @@ async fn who_is_not_polled_is_waited_for_as_long_as_a_claim() {
     let mut callers = JoinSet::new();
     let mut unpolled = None;
     for caller in 0..8 {
-        // The last two are no neighbours.
+        // The last two have another lease and are not neighbours of the others.
         let lease = if caller < 6 { 30 * SECOND } else { 20 * SECOND };
         let lock = client.lock("k").wait(30 * SECOND).lease(lease);
         let entered = entered.clone();
@@ -207,7 +209,7 @@ fn current_thread() -> runtime::Runtime {
     builder.enable_all().build().unwrap()
 }
 
-/// A program that drives its runtime for each call, and not in between: the release does not wait for the next one.
+/// A program drives its runtime for each call and not in between. The release does not wait for the next call.
 #[test]
 fn a_release_in_the_background_needs_nobody_to_drive_its_runtime() {
     let tests = current_thread();
@@ -226,8 +228,8 @@ fn a_release_in_the_background_needs_nobody_to_drive_its_runtime() {
     assert!(closed.is_ok(), "nothing is left to wait for");
 }
 
-/// Callers that queue together are dropped, and nobody drives the runtime that was about to ask for them: nothing of them
-/// stays, and the client can be shut down.
+/// Callers that queue together are dropped, and nobody drives the runtime that was about to ask for them. Nothing of
+/// them stays, and the client can be shut down.
 #[test]
 fn callers_dropped_with_nobody_to_drive_their_runtime_leave_nothing() {
     let tests = current_thread();

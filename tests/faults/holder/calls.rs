@@ -15,13 +15,13 @@ use tokio::task::JoinSet;
 
 use crate::fixture::{MS, NAME, SECOND, client, grant, left, row, until};
 
-/// How long a key still lives, read by a thread of its own.
+/// The time for which the key still lives, read from a separate thread.
 fn time_to_live(redis: &mut redis::Connection) -> Duration {
     let left: i64 = redis::cmd("PTTL").arg(NAME).query(redis).unwrap();
     Duration::from_millis(left.try_into().unwrap_or(0))
 }
 
-/// Row 4: every thread of the holder's runtime is blocked for ten leases: the lease is renewed all the same.
+/// Row 4: every thread of the holder's runtime is blocked for ten leases. The lease is renewed nevertheless.
 #[tokio::test]
 async fn row_04_runtime_blocked() {
     const LEASE: Duration = SECOND;
@@ -50,7 +50,7 @@ async fn row_04_runtime_blocked() {
                 }
                 longest
             });
-            // The one thread of this runtime.
+            // Blocks the only thread of this runtime.
             watching.join().unwrap()
         });
         let longest_gap = longest_gap.await.unwrap();
@@ -63,7 +63,7 @@ async fn row_04_runtime_blocked() {
     .await;
 }
 
-/// Row 5: a body hangs: its renewal ends with `max_hold`.
+/// Row 5: a body hangs, and its renewal ends with `max_hold`.
 #[tokio::test]
 async fn row_05_body_hangs() {
     row(5, async |seen| {
@@ -90,7 +90,7 @@ async fn panics() -> Result<(), LockError> {
     panic!("as it shall");
 }
 
-/// Row 6: a body panics: one release, at once.
+/// Row 6: a body panics, and its lock is released once, at once.
 #[tokio::test]
 async fn row_06_body_panics() {
     row(6, async |seen| {
@@ -107,7 +107,7 @@ async fn row_06_body_panics() {
     .await;
 }
 
-/// Five awaits inside the lock; says how many were passed.
+/// Has five awaits inside the lock and counts those that were passed.
 #[distributed_lock(key = "k")]
 async fn five_awaits(passed: &std::cell::Cell<usize>) -> Result<(), LockError> {
     for _ in 0..5 {
@@ -127,7 +127,7 @@ async fn row_07_body_dropped_at_each_await() {
             {
                 let mut call = pin!(client.scope(five_awaits(&passed)));
                 let mut inside = false;
-                // Polled by hand until the body stands at this await.
+                // Polled by hand until the body has reached this await.
                 while !inside || passed.get() < at {
                     let poll = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                     assert_eq!(poll, Poll::Pending);
@@ -143,7 +143,7 @@ async fn row_07_body_dropped_at_each_await() {
     .await;
 }
 
-/// Row 8: calls are dropped at random instants: nothing is left of them.
+/// Row 8: calls are dropped at random instants and leave nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_08_dropped_at_random_instants() {
     const CALLERS: u64 = 10;
@@ -176,7 +176,8 @@ async fn row_08_dropped_at_random_instants() {
             "only {dropped} were dropped"
         );
         until(async || left(&server).await.is_empty()).await;
-        // The calls keep a machine busy, and leave hundreds of clean-ups. Without these a claim passes.
+        // The calls keep the machine busy and leave hundreds of clean-ups. Without clean-ups, a claim would have to
+        // pass.
         seen.within("nothing is left", 500 * MS, start.elapsed());
     })
     .await;
@@ -204,7 +205,7 @@ async fn siblings() -> Result<(), LockError> {
     a.and(b).and(c)
 }
 
-/// Row 34: siblings of one task, on one key: they take turns, also where an ancestor holds the key.
+/// Row 34: siblings of one task on one key take turns, with and without a holding ancestor.
 #[tokio::test]
 async fn row_34_siblings() {
     row(34, async |_| {

@@ -1,4 +1,5 @@
-//! Grants, confirmations and restarts of a lease that their caller reads late: no body starts on what is left of them.
+//! Callers that read the answer to a grant, a confirmation or a restart of a lease late. No body starts on the rest of
+//! such a lease.
 
 use std::{
     future::{Future, poll_fn},
@@ -25,7 +26,7 @@ async fn polled_after<T>(gap: Duration, call: impl Future<Output = T>) -> T {
     call.await
 }
 
-/// A client that has a connection of this runtime, so that a request is sent at its first poll.
+/// A client with a connection of this runtime, so that a request is sent at its first poll.
 async fn connected(store: &Store) -> LockClient {
     let client = store.client().await;
     client.lock("first").run(async {}).await.unwrap();
@@ -114,7 +115,7 @@ async fn several_grants_that_are_read_late_are_confirmed_or_acquired_again() {
     }
 }
 
-/// Polls a call until the other locks' observer sees it wait.
+/// Polls a call until the other client sees it wait for `b`.
 async fn until_it_waits<T>(call: &mut Pin<Box<impl Future<Output = T>>>, other: &LockClient) {
     until(async || {
         let is_pending = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await;
@@ -125,7 +126,7 @@ async fn until_it_waits<T>(call: &mut Pin<Box<impl Future<Output = T>>>, other: 
 }
 
 /// The lease of the first lock restarts with the body. An answer that is read when the restarted lease is over, or
-/// nearly so, starts no body.
+/// nearly over, starts no body.
 #[tokio::test]
 async fn what_was_restarted_late_is_confirmed_or_acquired_again() {
     for gap in [600 * MS, 1200 * MS] {
@@ -136,7 +137,7 @@ async fn what_was_restarted_late_is_confirmed_or_acquired_again() {
         until_it_waits(&mut call, &other).await;
         guard.release().await;
         until(async || other.lock("b").status().await.unwrap().waiters == 0).await;
-        // Its turn has come; the next poll takes it up and asks for the restart.
+        // Its turn has come; the next poll takes the turn and asks for the restart.
         sleep(100 * MS).await;
         let left = polled_after(gap, call).await.unwrap();
         assert!(left > 600 * MS, "after {gap:?}: {left:?}");

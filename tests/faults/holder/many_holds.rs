@@ -1,4 +1,4 @@
-//! Many holds of one process, which are renewed together: each has a fate of its own.
+//! Many holds of one process, which are renewed together but lost separately.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Fixture {
         }
     }
 
-    /// All of these, renewed.
+    /// Takes all of these locks, with renewal.
     async fn hold(&self, keys: &[String]) -> Vec<LockGuard> {
         let taken = keys.iter().map(async |key| {
             let lock = self.client.lock(key.as_str()).lease(LEASE).renew(true);
@@ -41,7 +41,7 @@ impl Fixture {
         join_all(taken).await
     }
 
-    /// What the server calls a lock.
+    /// The server's key of a lock.
     fn name(&self, key: &str) -> String {
         match self.layout {
             Layout::Redisson => key.to_owned(),
@@ -49,13 +49,13 @@ impl Fixture {
         }
     }
 
-    /// Tells the server something about a lock that exists there.
+    /// Runs a command on the server's key of a lock.
     async fn tell(&mut self, command: &str, key: &str, args: &[&str]) {
         let name = self.name(key);
         ask::<()>(&mut self.redis, redis::cmd(command).arg(name).arg(args)).await;
     }
 
-    /// Waits for so many renewals from now on.
+    /// Waits for this many further renewals.
     async fn until_renewed(&self, renewals: usize) {
         let before = self.client.stats().renewed;
         until(async || self.client.stats().renewed - before >= renewals as u64).await;
@@ -75,7 +75,7 @@ async fn many_holds_are_renewed_by_few_commands() {
     for layout in [Layout::Native, Layout::Redisson] {
         let fixture = Fixture::in_layout(layout).await;
         let guards = fixture.hold(&keys(MANY)).await;
-        // From here on nothing but renewals.
+        // From here on the server sees nothing but renewals.
         let (scripts, renewed) = (
             fixture.server.scripts().await,
             fixture.client.stats().renewed,
@@ -120,7 +120,7 @@ async fn of_many_holds_those_that_are_gone_are_lost_and_no_others() {
         let guards = fixture.hold(&keys(MANY)).await;
         fixture.tell("DEL", "key:7", &[]).await;
         fixture.tell("DEL", "key:8", &[]).await;
-        // Something of another type is there by now.
+        // The key now holds a value of another type.
         match layout {
             Layout::Native => fixture.tell("HSET", "key:8", &["field", "1"]).await,
             Layout::Redisson => fixture.tell("SET", "key:8", &["1"]).await,
@@ -137,7 +137,7 @@ async fn of_many_holds_those_that_are_gone_are_lost_and_no_others() {
     }
 }
 
-/// A rule of the server's that names one key refuses the command for all of them.
+/// A rule of the server that names one key refuses the command for all of its keys.
 #[tokio::test]
 async fn of_many_holds_those_that_the_server_refuses_are_lost_and_no_others() {
     let mut fixture = Fixture::in_layout(Layout::Native).await;
@@ -146,7 +146,7 @@ async fn of_many_holds_those_that_the_server_refuses_are_lost_and_no_others() {
     let guards = fixture.hold(&named).await;
     let told = ["SETUSER", "default", "resetkeys", "~*key:*"];
     ask::<()>(&mut fixture.redis, redis::cmd("ACL").arg(&told)).await;
-    // A refusal is no loss: it is tried again until the lease is over.
+    // A refusal is no loss: the renewal is tried again until the lease is over.
     guards[7].lost().await;
     fixture.until_renewed(4 * MANY).await;
     for (number, loss) in losses(&guards).into_iter().enumerate() {
@@ -185,7 +185,8 @@ async fn many_holds_outlive_the_scripts_of_the_server() {
     assert_eq!(fixture.client.stats().renewal_failed, 0);
 }
 
-/// The answer to a renewal says what was left when the server carried it out, at the earliest when it was sent.
+/// The answer to a renewal says how much was left when the server carried it out, which is at the earliest when it was
+/// sent.
 #[tokio::test]
 async fn a_late_answer_counts_from_the_sending() {
     let fixture = Fixture::in_layout(Layout::Native).await;
@@ -195,7 +196,7 @@ async fn a_late_answer_counts_from_the_sending() {
     let before = fixture.client.stats();
     fixture.server.stop_process();
     until(async || fixture.client.stats().commands > before.commands).await;
-    // Less than a third: the next renewal is not due yet when the answer comes.
+    // Less than a third of the lease: the next renewal is not due when the answer comes.
     sleep(lease / 5).await;
     fixture.server.continue_process();
     until(async || fixture.client.stats().renewed > before.renewed).await;
@@ -203,7 +204,7 @@ async fn a_late_answer_counts_from_the_sending() {
     assert!(left <= lease - lease / 5, "{left:?}");
 }
 
-/// One request is under way for both of them, and only one of them has time left.
+/// One renewal request is under way for two holds, and only one of them has time left.
 #[tokio::test]
 async fn a_hold_is_lost_at_its_own_deadline() {
     let fixture = Fixture::in_layout(Layout::Native).await;
@@ -220,7 +221,7 @@ async fn a_hold_is_lost_at_its_own_deadline() {
     long.extend(10 * SECOND).await.unwrap();
     let left = short.remaining();
     fixture.server.stop_process();
-    // Nobody looks at the guard: the engine does.
+    // Nobody polls the guard: the engine notices the loss.
     sleep(left.saturating_sub(100 * MS)).await;
     assert_eq!(fixture.client.stats().lost, 0);
     sleep(600 * MS).await;
@@ -237,7 +238,7 @@ async fn of_many_holds_the_released_leave_the_others_in_the_schedule() {
     let fixture = Fixture::in_layout(Layout::Native).await;
     let mut guards = fixture.hold(&keys(MANY)).await;
     for _ in 0..3 {
-        // The first of each that are due together, for whom the last one moves up.
+        // Releases holds at the front of each batch, so that the last one moves up.
         let released = guards.split_off(guards.len() * 2 / 3);
         guards.reverse();
         join_all(released.into_iter().map(LockGuard::release)).await;

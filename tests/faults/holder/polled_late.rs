@@ -1,4 +1,4 @@
-//! Rows 49 to 51: callers that are polled late, once, or never again, and answers that come late.
+//! Rows 49 to 51: callers that are polled late, once, or never again, and answers that arrive late.
 
 use std::{
     future::Future,
@@ -21,10 +21,10 @@ use tokio::time::sleep;
 
 use crate::fixture::{MS, SECOND, client, until};
 
-/// How long a waiter that only looks alive may delay others: a claim, and the look that finds its end.
+/// How long a waiter that is not polled may delay others: a claim, and the heartbeat that finds its end.
 const DELAY: Duration = Duration::from_millis(2200);
 
-/// Judges who enters one key: nobody beside another one whose lease is valid, and their tokens rise.
+/// Asserts that nobody enters a key beside a holder whose lease is valid, and that tokens rise.
 #[derive(Debug, Default)]
 struct Judge {
     inside: AtomicBool,
@@ -32,7 +32,7 @@ struct Judge {
 }
 
 impl Judge {
-    /// The body of a call: it stays inside for so long.
+    /// The body of a call, which stays inside for `time`.
     async fn body(self: Arc<Self>, who: &'static str, time: Duration) {
         let token = Hold::current().expect("a body has a hold").token().get();
         assert!(
@@ -63,7 +63,7 @@ async fn until_waiting(lock: &Lock, waiters: usize) {
     until(async || lock.status().await.unwrap().waiters == waiters).await;
 }
 
-/// Polls a future once, with nobody to wake. True if it has ended.
+/// Polls a future once, with nothing to wake, and returns whether it has ended.
 fn poll(future: Pin<&mut (impl Future + ?Sized)>) -> bool {
     future
         .poll(&mut Context::from_waker(Waker::noop()))
@@ -77,11 +77,11 @@ async fn queue(mut future: Pin<&mut impl Future>, lock: &Lock, waiters: usize) {
         lock.status().await.unwrap().waiters == waiters
     })
     .await;
-    // It reads that it is queued: the reply came before the status.
+    // The reply came before the status: this poll reads that the caller is queued.
     assert!(!poll(future.as_mut()), "it has to wait");
 }
 
-/// The processes of one scenario, and their lock: a holder, one with slow callers, and another one.
+/// The processes of one scenario and their lock: a holder, one with slow callers, and another one.
 struct Three {
     holder: Lock,
     slow: Lock,
@@ -106,7 +106,7 @@ impl Three {
     }
 }
 
-/// A caller that is polled after each of these gaps, and then as usual, in front of its neighbour and of another process.
+/// A caller in front of its neighbour and another process. It is polled after each of these gaps, and then as usual.
 async fn polled_late(server: &RedisServer, key: &str, gaps: [u32; 2], neighbour: bool) {
     let three = Three::on(server, key).await;
     let guard = three.holder.acquire().await.unwrap();
@@ -136,7 +136,7 @@ async fn polled_late(server: &RedisServer, key: &str, gaps: [u32; 2], neighbour:
     }
 }
 
-/// Row 49: a waiter is polled late, at any of its awaits, alone and in a cohort.
+/// Row 49: a waiter is polled late at any of its awaits, alone and in a cohort.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_49_polled_late() {
     row(49, async |_| {
@@ -154,9 +154,9 @@ async fn row_49_polled_late() {
     .await;
 }
 
-/// Row 49: the caller does not come back for the answer that grants it the lock. Polled again it enters all the same, after
-/// those who were let in meanwhile.
-// On one thread no answer comes during a poll.
+/// Row 49: the caller does not poll for the answer that grants it the lock. When it is polled again it enters, after
+/// those that were let in meanwhile.
+// On a runtime with one thread no answer arrives during a poll.
 #[tokio::test]
 async fn row_49_an_answer_is_read_late() {
     row(49, async |seen| {
@@ -207,7 +207,7 @@ async fn replies_stall(server: &RedisServer, key: &str, begin: u32, time: u32, b
     proxy.hold_replies(false);
     for call in calls {
         match call.await.unwrap() {
-            // Told at its deadline, if the stall outlasts what was confirmed.
+            // The caller is told at its deadline if the stall outlasts the confirmed lease.
             Ok(()) | Err(LockError::Lost { .. }) => {}
             Err(error) => panic!("{error}"),
         }
@@ -215,8 +215,8 @@ async fn replies_stall(server: &RedisServer, key: &str, begin: u32, time: u32, b
     }
 }
 
-/// Row 50: replies stall once, around a grant, a confirmation, a renewal, a release. A body that is lost meanwhile ends
-/// before the next one enters.
+/// Row 50: replies stall once, around a grant, a confirmation, a renewal or a release. A body that is lost meanwhile
+/// ends before the next one enters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_50_replies_stall() {
     row(50, async |_| {
@@ -232,7 +232,7 @@ async fn row_50_replies_stall() {
     .await;
 }
 
-/// Row 51: a waiter is never polled again, alone and in a cohort: the others enter after a claim, whatever the lease.
+/// Row 51: a waiter is never polled again, alone and in a cohort. The others enter after a claim, whatever the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_forgotten() {
     row(51, async |seen| {
@@ -301,8 +301,9 @@ async fn both(client: &LockClient) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Row 51: a caller that was granted the lock in a reply never reads it: a call, a try, and a call with several keys.
-// On one thread no answer comes during a poll.
+/// Row 51: a caller that was granted the lock in a reply never reads the reply: a call, a try, and a call with several
+/// keys.
+// On a runtime with one thread no answer arrives during a poll.
 #[tokio::test]
 async fn row_51_an_answer_is_never_read() {
     row(51, async |seen| {
@@ -331,8 +332,8 @@ async fn row_51_an_answer_is_never_read() {
     .await;
 }
 
-/// Row 51: a body has ended, and its call is not polled again, though its release takes more than one step: a neighbour
-/// enters after the least time, or with a lease of its own.
+/// Row 51: a body has ended, and its call is not polled again although the release takes more than one step. A
+/// neighbour enters after the least time, or with a lease of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_a_release_is_never_polled() {
     row(51, async |seen| {
@@ -379,7 +380,8 @@ async fn row_51_a_release_is_never_polled() {
     .await;
 }
 
-/// Row 51: a call has a lock, and its body has not begun: its lease has to be confirmed, or another lock is waited for.
+/// Row 51: a call has a lock, and its body has not begun, because its lease has to be confirmed or it waits for another
+/// lock.
 #[tokio::test]
 async fn row_51_no_body_begins() {
     row(51, async |seen| {
@@ -420,7 +422,7 @@ async fn both_soon(client: &LockClient) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Row 51: a caller leaves while a request that queues it is under way, and is not polled again: nobody of its process
+/// Row 51: a caller leaves while a request that queues it is under way, and is not polled again. Nobody of its process
 /// waits for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_forgotten_while_it_leaves() {
@@ -439,7 +441,7 @@ async fn row_51_forgotten_while_it_leaves() {
         proxy.hold_replies(true);
         assert!(!poll(leaving.as_mut()));
         let second = tokio::spawn(enter(lock.clone()));
-        // The second one may go in the same request, or in the next.
+        // The second caller may go in the same request or in the next.
         until(async || holder.lock("k").status().await.unwrap().waiters >= 2).await;
         sleep(900 * MS).await;
         poll(leaving.as_mut());
@@ -447,7 +449,8 @@ async fn row_51_forgotten_while_it_leaves() {
         sleep(1700 * MS).await;
         proxy.hold_replies(false);
         let third = tokio::spawn(enter(lock));
-        // The place of the forgotten caller stands, and counts: who takes it out of the queue sees that it is dead.
+        // The place of the forgotten caller still counts. The script that takes it out of the queue sees that it is
+        // dead.
         until_waiting(&holder.lock("k"), 4).await;
         let released = Instant::now();
         guard.release().await;

@@ -41,7 +41,7 @@ async fn worker_process() {
             let hold = lock_runtime::Hold::current().unwrap();
             println!("\ninside {}", hold.token());
             if variable("WORKER_TASK") == "hold" {
-                // Guarded awaits, one after the other.
+                // Guarded awaits, in sequence.
                 loop {
                     sleep(10 * MS).await;
                     if let Some(reason) = hold.loss() {
@@ -59,7 +59,7 @@ async fn worker_process() {
     client.shutdown().await;
 }
 
-/// One more caller queues for each line that comes in, and says when it enters.
+/// Queues one more caller for each line of input; each reports when it enters.
 async fn queue(client: &LockClient) {
     let mut orders = tokio::io::BufReader::new(tokio::io::stdin()).lines();
     let mut callers = 0;
@@ -73,12 +73,12 @@ async fn queue(client: &LockClient) {
     }
 }
 
-/// Callers of one worker process, in the order in which they ask.
+/// The number of callers of one worker process, in the order in which they ask.
 const WAITERS: usize = 250;
 
-/// They queue, and each says its token when it is inside.
+/// Queues the callers; each prints its token when it is inside.
 async fn waiters(client: &LockClient) {
-    // Whoever asks before there is a connection has no order yet.
+    // Callers that ask before there is a connection have no order yet.
     client.lock("warm").run(async {}).await.unwrap();
     let mut callers = tokio::task::JoinSet::new();
     for caller in 0..WAITERS {
@@ -93,7 +93,7 @@ async fn waiters(client: &LockClient) {
     println!("\nended");
 }
 
-/// Row 1: the holder is killed; the waiters' own leases do not count.
+/// Row 1: the holder is killed. The waiters' own leases do not count.
 #[tokio::test]
 async fn row_01_holder_killed() {
     row(1, async |seen| {
@@ -143,7 +143,7 @@ async fn row_01_holder_killed() {
     .await;
 }
 
-/// The next line that says something.
+/// The next line that is not empty.
 async fn next_word(worker: &mut Worker) -> String {
     loop {
         let line = worker.line().await.expect("the worker goes on");
@@ -153,7 +153,8 @@ async fn next_word(worker: &mut Worker) -> String {
     }
 }
 
-/// Row 2: the holder is stopped past its lease and continued: it is told before its next guarded await completes.
+/// Row 2: the holder is stopped past its lease and continued. It is told of the loss before its next guarded await
+/// completes.
 #[tokio::test]
 async fn row_02_holder_stopped_and_continued() {
     row(2, async |seen| {
@@ -180,8 +181,8 @@ async fn row_02_holder_stopped_and_continued() {
     .await;
 }
 
-/// Row 3: the holder's machine is suspended for longer than its lease: its monotonic clock has stood still, and so have
-/// the timers that count on it.
+/// Row 3: the holder's machine is suspended for longer than its lease. Its monotonic clock stands still meanwhile, and
+/// so do the timers that use it.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn row_03_holder_suspended() {
@@ -263,7 +264,7 @@ async fn row_20_a_thousand_waiters() {
             order.iter().copied().eq(queued),
             "not in the order of their queueing"
         );
-        // One script each was asked before, one more is its release; and each process looks five times a second.
+        // Each caller has sent one script before, and its release is one more. Each process probes five times a second.
         let callers = u64::try_from(PROCESSES * WAITERS).unwrap();
         let looks =
             u64::try_from(took.as_millis() / 200 + 1).unwrap() * u64::try_from(PROCESSES).unwrap();
@@ -278,7 +279,7 @@ async fn row_20_a_thousand_waiters() {
     .await;
 }
 
-/// Row 21: a waiting process is killed while it is queued: it is skipped at once.
+/// Row 21: a process is killed while it waits in the queue, and is skipped at once.
 #[tokio::test]
 async fn row_21_queued_process_killed() {
     row(21, async |seen| {
@@ -291,7 +292,7 @@ async fn row_21_queued_process_killed() {
         queued.kill();
         let next = entering(client.lock("k").wait(30 * SECOND));
         until_waiting(&client, 2).await;
-        // The server notices the closed socket in its own time; the row is about what follows.
+        // The server may take its time to notice the closed socket; the row is about what follows.
         let mut observer = server.connection().await;
         until(async || {
             let clients: String = ask(
@@ -317,7 +318,7 @@ async fn row_21_queued_process_killed() {
     .await;
 }
 
-/// Row 33: a runtime is shut down while it holds and while it waits.
+/// Row 33: a runtime is shut down while it holds a lock and while it waits for one.
 #[tokio::test]
 async fn row_33_runtime_shut_down_while_held_and_while_waiting() {
     row(33, async |seen| {
@@ -354,7 +355,7 @@ async fn row_33_runtime_shut_down_while_held_and_while_waiting() {
     .await;
 }
 
-/// Row 36: a waiting process is stopped past its grant and its lease: its body never starts on that grant, and it
+/// Row 36: a waiting process is stopped past its grant and its lease. Its body never starts on that grant, and it
 /// queues again.
 #[tokio::test]
 async fn row_36_waiter_stopped_past_its_grant() {
@@ -372,7 +373,7 @@ async fn row_36_waiter_stopped_past_its_grant() {
         let newer = next.token().get();
         assert!(newer > stale);
         waiter.signal("CONT");
-        // It stands in the queue again, not inside.
+        // It is in the queue again, not inside.
         until_waiting(&client, 1).await;
         assert_eq!(next.loss(), None);
         next.release().await;

@@ -1,4 +1,4 @@
-//! Row 37: a waiter at the head that only looks alive.
+//! Row 37: a waiter at the head of the queue whose process is stopped.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use support::server::RedisServer;
 
 use crate::fixture::{SECOND, client, entering, row, until_waiting, worker};
 
-/// A stopped process still has its socket; a stray subscriber counts as a receiver of every push.
+/// A stopped process still has its socket, and a stray subscriber counts as a receiver of every push.
 #[tokio::test]
 async fn row_37_stopped_waiter_and_stray_subscriber() {
     row(37, async |seen| {

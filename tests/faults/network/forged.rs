@@ -1,4 +1,4 @@
-//! Row 58: messages that no script has sent.
+//! Row 58: forged and repeated pushes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ use uuid::Uuid;
 
 use crate::fixture::{client, row, until, until_waiting};
 
-/// Somebody who may use all of Pub/Sub, and read or write no key.
+/// A user who may use all of Pub/Sub but read and write no key.
 struct Forger {
     connection: MultiplexedConnection,
-    /// Channel and payload of each message.
+    /// The channel and the payload of each message.
     heard: mpsc::UnboundedReceiver<(String, String)>,
 }
 
@@ -65,7 +65,7 @@ impl Forger {
         .await
     }
 
-    /// Publishes it, and returns when the engine has said that it ignored it.
+    /// Publishes a message and returns when the engine has logged that it ignored it.
     async fn publish(&mut self, channel: &str, payload: &str) {
         let shown = format!("{:?}", payload.chars().take(100).collect::<String>());
         let ignored = || log::of_any_level("payload", &shown).len();
@@ -79,7 +79,7 @@ impl Forger {
         until(async || ignored() > before).await;
     }
 
-    /// The next push that grants a lock to so many owners. The forger hears itself, too.
+    /// Returns the next push that grants a lock to this many owners. The forger hears its own messages, too.
     async fn hear_grant_to(&mut self, owners: usize) -> (String, String) {
         loop {
             let heard = timeout(20 * SECOND, self.heard.recv()).await;
@@ -90,7 +90,7 @@ impl Forger {
         }
     }
 
-    /// Says it once more, as it was said.
+    /// Publishes a message that was heard before.
     async fn repeat(&mut self, channel: &str, payload: &str) {
         ask::<()>(
             &mut self.connection,
@@ -100,7 +100,7 @@ impl Forger {
     }
 }
 
-/// Who is inside says its number, and leaves when it is let.
+/// A body that reports its caller's number and leaves when it is told to.
 struct Room {
     entered: mpsc::UnboundedSender<(usize, u64)>,
     leave: Semaphore,
@@ -136,7 +136,7 @@ async fn row_58_forged_pushes() {
             until_waiting(&holder, who + 1).await;
         }
 
-        // Knowing the channels alone.
+        // The forger knows only the channels.
         let first = guard.token().get() + 1;
         for channel in forger.channels().await {
             let owner = Uuid::new_v4().simple();
@@ -153,7 +153,7 @@ async fn row_58_forged_pushes() {
         guard.release().await;
         let (channel, told) = forger.hear_grant_to(3).await;
         assert_eq!(entries.recv().await, Some((0, first)));
-        // Knowing the owners of a cohort, of which one is inside.
+        // The forger knows the owners of a cohort, one of which is inside.
         let owners: Vec<&str> = told
             .split('|')
             .filter(|field| field.contains(' '))
@@ -191,15 +191,15 @@ async fn row_58_forged_pushes() {
             let payload = &record.fields["payload"];
             assert!(payload.len() < 200 && !payload.contains('\n'), "{payload}");
         }
-        // Once for each session, however many there were.
+        // Each session warns once, however many forged messages it gets.
         let warned = loud.iter().filter(|record| record.level == Level::WARN);
         assert!(warned.count() < loud.len());
     })
     .await;
 }
 
-/// Row 58: a grant that was pushed is repeated when another one is inside: a member of it that has queued again since, because the
-/// member before it outstayed the lease, does not enter on it.
+/// Row 58: a grant that was pushed before is repeated when another caller is inside. A member of that grant, which has
+/// queued again since because the member before it outstayed the lease, does not enter on it.
 #[tokio::test]
 async fn row_58_repeated_push() {
     log::keep();
@@ -207,8 +207,8 @@ async fn row_58_repeated_push() {
         let server = RedisServer::start().await;
         let (one, two) = (client(&server.url()).await, client(&server.url()).await);
         let mut forger = Forger::on(&server).await;
-        // What the process still knows when the push comes again is different in each. Where a heartbeat comes right at the end
-        // of the lease, the member is back before the other one.
+        // The attempts differ in what the process still knows when the push is repeated. If a heartbeat comes right at
+        // the end of the lease, the member is back before the other caller.
         let mut repeated = 0;
         for attempt in 0..12 {
             repeated += u32::from(is_repeated(&one, &two, &mut forger, attempt * 70 * MS).await);
@@ -224,7 +224,7 @@ async fn row_58_repeated_push() {
     .await;
 }
 
-/// The first one is granted the lock after the pause. False if the member was the first to enter after it.
+/// Grants the lock to the first caller after the pause. Returns false if the member was the first to enter after it.
 async fn is_repeated(
     one: &LockClient,
     two: &LockClient,

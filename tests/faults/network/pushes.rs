@@ -7,7 +7,8 @@ use support::{proxy::FaultProxy, server::RedisServer};
 
 use crate::fixture::{MS, NAME, QUEUE, SECOND, client, entering, left, row, until, until_waiting};
 
-/// Row 19: the server has granted, and its push is lost while the connection lives: a heartbeat finds the grant.
+/// Row 19: the server has granted the lock, and its push is lost while the connection lives. A heartbeat finds the
+/// grant.
 #[tokio::test]
 async fn row_19_push_lost() {
     row(19, async |seen| {
@@ -40,7 +41,7 @@ async fn row_19_push_lost() {
     }).await;
 }
 
-/// Row 19: the connection is cut at the grant: the waiter comes back to its place.
+/// Row 19: the connection is cut at the grant. The waiter gets its place back.
 #[tokio::test]
 async fn row_19_connection_cut_at_the_grant() {
     row(19, async |seen| {
@@ -72,8 +73,8 @@ async fn row_19_connection_cut_at_the_grant() {
     .await;
 }
 
-/// Hundreds of waiters whose connection is cut while they are granted one after the other, and while some give up: no
-/// hold is given away under a body that runs, and nobody is granted who has gone.
+/// Row 19: the connection of hundreds of waiters is cut while they are granted their locks and while some give up. No
+/// hold is given away under a running body, and no caller that has gone is granted anything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_19_hundreds_reconnect_while_they_are_granted_or_give_up() {
     row(19, async |_| {
@@ -88,7 +89,7 @@ async fn row_19_hundreds_reconnect_while_they_are_granted_or_give_up() {
         }
         let mut waiting = tokio::task::JoinSet::new();
         for i in 0..KEYS {
-            // Every third one's time is up around the reconnect.
+            // The wait of every third caller ends around the reconnect.
             let wait = if i % 3 == 0 {
                 500 * MS + MS * u32::try_from(i % 20).unwrap()
             } else {

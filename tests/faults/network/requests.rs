@@ -1,4 +1,4 @@
-//! Rows 9 to 11, 13, 38: requests and replies that are late, lost, or come twice.
+//! Rows 9 to 11, 13, 38: requests and replies that are late, lost or duplicated.
 
 use std::{
     sync::mpsc,
@@ -18,7 +18,7 @@ use crate::fixture::{
     MS, SECOND, client, epsilon, grant, left, row, token_of, until, until_waiting,
 };
 
-/// Row 9: the reply of a grant is lost with its connection; the retry gives the same grant.
+/// Row 9: the reply of a grant is lost with its connection. The retry gets the same grant.
 #[tokio::test]
 async fn row_09_reply_of_the_grant_lost() {
     row(9, async |_| {
@@ -39,8 +39,8 @@ async fn row_09_reply_of_the_grant_lost() {
     .await;
 }
 
-/// Row 10: a request reaches the server only after its caller has given it up. `kill` says whether the client may close
-/// its old connections; where it may not, a late request refuses itself.
+/// Row 10: a request reaches the server only after its caller has given up. `kill` says whether the client may close
+/// its old connections. If it may not, a late request refuses itself.
 async fn late_request(kill: bool) {
     let server = RedisServer::start().await;
     let mut admin = server.connection().await;
@@ -68,7 +68,7 @@ async fn late_request(kill: bool) {
     );
     proxy.cut();
     if !kill {
-        // Past the moment up to which the request may still be carried out.
+        // The moment up to which the request may be carried out has passed.
         tokio::time::sleep(1500 * MS).await;
     }
     // A new connection gets through first, then the old bytes arrive.
@@ -106,7 +106,7 @@ async fn row_10_late_request_where_connections_cannot_be_killed() {
     .await;
 }
 
-/// Row 11: the reply of a release is lost, and the release is sent again: the successor is not touched.
+/// Row 11: the reply of a release is lost, and the release is sent again. The successor is not touched.
 #[tokio::test]
 async fn row_11_release_sent_twice() {
     row(11, async |_| {
@@ -126,20 +126,20 @@ async fn row_11_release_sent_twice() {
         proxy.cut();
         proxy.hold_replies(false);
         releasing.await.unwrap();
-        // The release came at least twice.
+        // The server ran the release at least twice.
         until(async || server.scripts().await >= before + 2).await;
         behind.lock("after").run(async {}).await.unwrap();
         assert!(direct.lock("k").try_acquire().await.is_err());
         assert_eq!(token_of(&grant(&server).await.unwrap()), next.token().get());
         assert_eq!(next.loss(), None);
-        // Nor is it a loss for the one that released.
+        // The caller that released has not lost anything, either.
         assert_eq!(behind.stats().lost, 0);
         next.release().await;
     })
     .await;
 }
 
-/// Row 11: the same for a lock that stays taken for its least time.
+/// Row 11: the same for a lock that stays taken until its least time is over.
 #[tokio::test]
 async fn row_11_lock_kept_twice() {
     row(11, async |_| {
@@ -181,7 +181,7 @@ async fn row_13_half_open_socket() {
         let lock = behind.lock("k").lease(1500 * MS).renew(true);
         let lost = lock
             .run(async {
-                // Connected again at once, it would be renewed for ever.
+                // If the client could connect again at once, the lease would be renewed for ever.
                 proxy.refuse(true);
                 proxy.half_open();
                 std::future::pending::<()>().await;
@@ -209,8 +209,8 @@ async fn row_13_half_open_socket() {
     .await;
 }
 
-/// Row 13: a half-open socket. Callers that have just asked ask again over a new connection, although the engine's own is
-/// half open, too, and cannot close theirs.
+/// Row 13: a half-open socket. Callers that have just asked ask again over a new connection, although the engine's own
+/// connection is half open too and cannot close theirs.
 #[tokio::test]
 async fn row_13_callers_ask_again() {
     row(13, async |seen| {
@@ -238,7 +238,8 @@ async fn row_13_callers_ask_again() {
     .await;
 }
 
-/// Row 38: a request stalls on its way, its client connects again, is granted and releases; then the old bytes arrive.
+/// Row 38: a request stalls on its way. Its client connects again, is granted the lock and releases it; then the old
+/// bytes arrive.
 #[tokio::test]
 async fn row_38_old_socket_is_read_late() {
     row(38, async |_| {
@@ -270,8 +271,8 @@ async fn row_38_old_socket_is_read_late() {
     .await;
 }
 
-/// Row 38: the same for a request that was sent again, whose owner is granted by a push, and released over another
-/// connection, before the server reads it.
+/// Row 38: the same for a request that was sent again. Its owner is granted the lock by a push and releases it over
+/// another connection before the server reads the request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_38_request_that_was_sent_again_is_read_late() {
     row(38, async |_| {
@@ -294,7 +295,7 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
             });
         });
         until_waiting(&holder, 1).await;
-        // The session connects again, and sends the request of its waiter again, which stalls.
+        // The session connects again and resends the request of its waiter, which stalls.
         proxy.delay(100 * MS);
         let handshake = proxy.wait_for_request(b"TIME");
         proxy.cut();
@@ -304,7 +305,7 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
         proxy.until_requested(proxy.request_bytes()).await;
         proxy.delay(Duration::ZERO);
         tokio::time::sleep(200 * MS).await;
-        // The push gets through, and that connection breaks, too.
+        // The push gets through, and then that connection breaks as well.
         guard.release().await;
         tokio::time::sleep(50 * MS).await;
         proxy.deliver_after_cut(true);
@@ -327,23 +328,23 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
     .await;
 }
 
-/// Row 38: the same for a caller that has sent its request again by itself, is offered its turn by a push, and is cancelled
-/// before the server reads the request: neither a grant nor a place stays behind.
+/// Row 38: the same for a caller that has resent its request, is offered its turn by a push, and is cancelled before
+/// the server reads the request. Neither a grant nor a place stays behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_38_caller_leaves_with_its_offer() {
     row(38, async |_| {
         let server = RedisServer::start().await;
         let proxy = FaultProxy::start(server.port()).await;
         let (holder, behind) = (client(&server.url()).await, client(&proxy.url()).await);
-        // Which of release and request the server reads first is the network's choice.
+        // The network decides whether the server reads the release or the request first.
         for _ in 0..8 {
             let guard = holder.lock("k").acquire().await.unwrap();
             let lock = behind.lock("k").wait(20 * SECOND).lease(30 * SECOND);
-            // It is queued, and does not hear of it.
+            // The caller is queued and does not learn of it.
             proxy.hold_replies(true);
             let waiting = tokio::spawn(lock.acquire());
             until_waiting(&holder, 1).await;
-            // It asks again over the next connection, where the request stalls.
+            // The caller asks again over the next connection, where the request stalls.
             proxy.delay(50 * MS);
             let handshake = proxy.wait_for_request(b"TIME");
             proxy.cut();

@@ -6,7 +6,7 @@ use support::{history::History, proxy::FaultProxy, server::RedisServer};
 
 use crate::fixture::{MS, SECOND, client, left, row, until_waiting};
 
-/// Row 18: a line whose round trip takes 200 ms. A connection is made in few of them, and a lock taken in one.
+/// Row 18: a line with a round trip of 200 ms. A connection takes few round trips, and an acquisition takes one.
 #[tokio::test]
 async fn row_18_slow_line() {
     row(18, async |seen| {
@@ -19,7 +19,7 @@ async fn row_18_slow_line() {
         seen.within("the first acquisition", 400 * MS, start.elapsed());
         assert!(guard.remaining() > 29 * SECOND);
         guard.release().await;
-        // And again, after a break.
+        // The same after a broken connection.
         proxy.cut();
         behind
             .lock("k")
@@ -32,8 +32,8 @@ async fn row_18_slow_line() {
     .await;
 }
 
-/// Row 18: the same line with jitter, whose bytes come in pieces: a lease is shorter by its round trip, and everybody
-/// enters.
+/// Row 18: the same line with jitter, and with bytes that arrive in pieces. A lease is shorter by its round trip, and
+/// everybody enters.
 #[tokio::test]
 async fn row_18_jitter_and_split_bytes() {
     const CALLERS: u32 = 8;
@@ -63,7 +63,7 @@ async fn row_18_jitter_and_split_bytes() {
         let start = Instant::now();
         guard.release().await;
         waiting.join_all().await;
-        // Each release and the push after it, and a look at most where the line has made a claim old.
+        // Each release and the push after it, and at most one heartbeat if the line has aged a claim.
         let most = CALLERS * 3 * 240 * MS;
         seen.within("all enter after the release", most, start.elapsed());
         history.check().assert_clean(CALLERS as usize);

@@ -1,4 +1,4 @@
-//! Callers of a quorum that are killed, dropped, not polled, or wait.
+//! Callers of a quorum that are killed, dropped, not polled, or waiting.
 
 use std::{
     pin::Pin,
@@ -21,8 +21,7 @@ async fn both() -> Result<(), LockError> {
     Ok(())
 }
 
-/// A waiter whose round has a majority, and which is not polled any more, gives it back within a claim. Polled again, it
-/// asks again.
+/// A waiter that has a majority and is not polled gives it back within a claim. When it is polled again, it asks again.
 #[tokio::test]
 async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
     let quorum = Quorum::start(3).await;
@@ -52,7 +51,7 @@ async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
     }
 }
 
-/// Calls dropped at any instant, the lock free or held by another: nothing stays on any node.
+/// Calls that are dropped at any instant leave nothing on any node, whether the lock is free or held by another.
 #[tokio::test]
 async fn calls_dropped_at_any_instant_leave_nothing_on_any_node() {
     let quorum = Quorum::start(3).await;
@@ -93,7 +92,7 @@ async fn calls_dropped_at_any_instant_leave_nothing_on_any_node() {
     client.lock("k").wait(SECOND).run(async {}).await.unwrap();
 }
 
-/// A process is killed while it holds: the others enter when its lease has ended.
+/// A process is killed while it holds the lock. The others enter when its lease has ended.
 #[tokio::test]
 async fn a_killed_holder_blocks_for_the_rest_of_its_lease() {
     let quorum = Quorum::start(3).await;
@@ -117,7 +116,7 @@ async fn a_killed_holder_blocks_for_the_rest_of_its_lease() {
     guard.release().await;
 }
 
-/// Whoever waits enters soon after the release; dropped, it leaves nothing; shut down, it is told.
+/// A waiter enters soon after the release, leaves nothing when it is dropped, and is told of a shutdown.
 #[tokio::test]
 async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
     let quorum = Quorum::start(3).await;
@@ -128,7 +127,7 @@ async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
     };
     let until_refused = async || {
         let before = waiter.stats().commands;
-        // Two rounds, each asking three nodes.
+        // Two rounds, each of which asks three nodes.
         until(async || waiter.stats().commands >= before + 6).await;
     };
     let guard = holder.lock("k").acquire().await.unwrap();

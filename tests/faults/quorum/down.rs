@@ -8,7 +8,7 @@ use support::{assert_busy, quorum::Quorum, server::ask};
 use super::{NODE_PATIENCE, OTHERS_GRANT, client, contend, until_empty, warm};
 use crate::fixture::{MS, NAME, SECOND, epsilon, row, token_of, until};
 
-/// Row 29: one node killed and one stopped, of five: exclusive, and acquisitions go on.
+/// Row 29: of five nodes one is killed and one is stopped. Exclusion holds, and acquisitions go on.
 #[tokio::test]
 async fn row_29_two_of_five_down() {
     row(29, async |seen| {
@@ -23,19 +23,20 @@ async fn row_29_two_of_five_down() {
             let asked = Instant::now();
             let guard = client.lock("k").try_acquire().await.unwrap();
             slowest = slowest.max(asked.elapsed());
-            // The others cannot get it from what is left.
+            // The remaining nodes are no majority for others.
             let refused = after.lock("k").try_acquire().await;
             assert_busy(&refused);
             guard.release().await;
         }
         seen.within("the slowest acquisition", NODE_PATIENCE, slowest);
-        // Somebody else has one of the three: who gets the other two gives them back at once, but for one round of four.
+        // Another caller has one of the three nodes. A caller that gets the other two gives them back at once, except
+        // in one round of four.
         let mut third = quorum.servers[2].connection().await;
         let _: () = ask(&mut third, redis::cmd("SET").arg(NAME).arg(OTHERS_GRANT)).await;
         let before_it = after.stats().commands;
         let refused = after.lock("k").wait(3 * SECOND).acquire().await;
         assert_busy(&refused);
-        // Three nodes are asked, and two leave.
+        // A round asks three nodes and releases on two.
         let rounds = (after.stats().commands - before_it) / 5;
         println!("{rounds} rounds");
         assert!(
@@ -52,8 +53,8 @@ async fn row_29_two_of_five_down() {
     .await;
 }
 
-/// Row 30: three of five are stopped: no grant, and what two of them granted is free again; also what the others
-/// granted when they went on.
+/// Row 30: three of five nodes are stopped. There is no grant, and the partial grants are free again, those of the two
+/// nodes at once and those of the others when they go on.
 #[tokio::test]
 async fn row_30_three_of_five_down() {
     row(30, async |seen| {
@@ -105,8 +106,8 @@ async fn row_30_three_of_five_down() {
     .await;
 }
 
-/// The counter of one node is far ahead, by its clock or its past: a token that it offered is known to a majority
-/// before the body starts, so that those after it are greater without that node.
+/// The counter of one node is far ahead, because of its clock or its past. A token that this node offered is known to a
+/// majority before the body starts, so that later tokens are greater without that node.
 #[tokio::test]
 async fn tokens_rise_over_quorums() {
     let mut quorum = Quorum::start(5).await.in_use().await;
@@ -124,7 +125,7 @@ async fn tokens_rise_over_quorums() {
                 .arg(u64::try_from(far.as_micros()).unwrap()),
         )
         .await;
-        // Into a majority that the node is part of, sooner or later.
+        // Acquires until the node has been part of a majority.
         let mut newest = 0;
         until(async || {
             let guard = client.lock("k").wait(SECOND).acquire().await.unwrap();
@@ -153,8 +154,7 @@ async fn tokens_rise_over_quorums() {
     }
 }
 
-/// A hold survives the loss of any minority while it lasts, also of nodes that were quicker than the others when it
-/// was granted.
+/// A hold survives the loss of any minority while it lasts, including the nodes that were quickest to grant it.
 #[tokio::test]
 async fn a_hold_survives_the_loss_of_any_minority() {
     for lost in [[0, 1], [1, 2], [3, 4]] {
@@ -167,7 +167,7 @@ async fn a_hold_survives_the_loss_of_any_minority() {
             .acquire()
             .await
             .unwrap();
-        // The slower ones have joined.
+        // The slower nodes have joined the grant.
         for server in &quorum.servers {
             until(async || {
                 let grant = crate::fixture::grant(server).await;

@@ -1,4 +1,4 @@
-//! Row 31: nodes that come back without their state, or missed a hold.
+//! Row 31: nodes that come back without their state or missed a hold.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use tokio::{task::JoinSet, time::sleep};
 use super::{BACKOFF, client, is_held_on, until_empty};
 use crate::fixture::{MS, SECOND, row, token_of, until};
 
-/// Row 31: a lock is held on two of three nodes, and one of these comes back empty: with the third it is no majority,
-/// for clients that have seen it go and for those that have not, until the lease has ended.
+/// Row 31: a lock is held on two of three nodes, and one of the two comes back empty. Until the lease has ended it
+/// forms no majority with the third node, neither for clients that saw it go nor for clients that did not.
 #[tokio::test]
 async fn row_31_node_returns_empty() {
     row(31, async |seen| {
@@ -32,7 +32,8 @@ async fn row_31_node_returns_empty() {
         let granted = Instant::now();
         let guard = holder.lock("k").lease(LEASE).acquire().await.unwrap();
         let token = guard.token();
-        // The third has the request still; it is given back as soon as it has been carried out.
+        // The third node still has the request, and its grant is given back as soon as the request has been carried
+        // out.
         sleep(LEASE / 10 + 50 * MS).await;
         quorum.servers[2].continue_process();
         until_empty(&quorum.servers[2]).await;
@@ -66,7 +67,7 @@ async fn row_31_node_returns_empty() {
         }
         guard.release().await;
 
-        // Counted again, it makes a majority with the third.
+        // The node counts again and makes a majority with the third.
         quorum.servers[0].kill();
         for client in [witness, newcomer] {
             let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
@@ -78,28 +79,28 @@ async fn row_31_node_returns_empty() {
     .await;
 }
 
-/// Row 31: nodes that have never been used count where all of them are there; where one is missing it may be the only one
-/// that remembers.
+/// Row 31: nodes that have never been used count if all of them are up. If one is missing, it may be the only one that
+/// remembers a lease.
 #[tokio::test]
 async fn row_31_a_beginning_needs_all_nodes() {
     row(31, async |_| {
         let mut quorum = Quorum::start(3).await;
         quorum.servers[0].kill();
         let client = client(&quorum.url(), SECOND).await;
-        // For longer than a node is not counted that lost its state.
+        // Longer than the quarantine of a node that lost its state.
         let refused = client.lock("k").wait(6 * SECOND).acquire().await;
         let Err(LockError::Unreachable { detail, .. }) = refused else {
             panic!("{refused:?}");
         };
         assert!(detail.contains("started without its state"), "{detail}");
-        // With the third there, none of them remembers a lease.
+        // With the third node up, it is known that none of them remembers a lease.
         quorum.servers[0].restart().await;
         let lock = client.lock("k").wait(10 * SECOND);
         lock.acquire().await.unwrap().release().await;
 
         let beginning = Quorum::start(3).await;
         let client = self::client(&beginning.url(), 30 * SECOND).await;
-        // Far less than the longest lease, for which a node that lost its state is not counted.
+        // Far less than the longest lease, which is the quarantine of a node that lost its state.
         let lock = client.lock("k").wait(5 * SECOND);
         lock.acquire().await.unwrap().release().await;
     })
@@ -117,7 +118,7 @@ async fn held_on_two(quorum: &Quorum, lock: Lock) -> LockGuard {
     guard
 }
 
-/// The lock is not to be had before the hold's lease has ended.
+/// Asserts that nobody acquires the lock before the hold's lease has ended.
 async fn excluded_until_the_end(clients: &[LockClient], guard: &LockGuard, lease: Duration) {
     while guard.loss().is_none() {
         for client in clients {
@@ -132,9 +133,9 @@ async fn excluded_until_the_end(clients: &[LockClient], guard: &LockGuard, lease
     }
 }
 
-/// Row 31: a node comes back empty while another client, whose leases are short, uses the quorum. The node
-/// is not counted until the longest lease in use has ended, whichever client has it. Neither the locks of the other
-/// client nor a client that connects later shorten that time.
+/// Row 31: a node comes back empty while another client, whose leases are short, uses the quorum. The node is not
+/// counted until the longest lease in use has ended, whichever client has it. Neither the locks of the other client nor
+/// a client that connects later shorten that time.
 #[tokio::test]
 async fn row_31_another_clients_lock_ends_no_quarantine() {
     row(31, async |_| {
@@ -147,7 +148,7 @@ async fn row_31_another_clients_lock_ends_no_quarantine() {
             client.lock("warm").run(async {}).await.unwrap();
         }
         let guard = held_on_two(&quorum, holder.lock("k").lease(LEASE)).await;
-        // Else its hold would return to the node that missed it.
+        // Otherwise the hold would return to the node that missed it.
         proxies.iter().for_each(|proxy| proxy.blackhole(true));
         quorum.servers[1].restart().await;
         sleep(1200 * MS).await;
@@ -159,7 +160,7 @@ async fn row_31_another_clients_lock_ends_no_quarantine() {
     .await;
 }
 
-/// Row 31: a living node is flushed. It grants nothing before what it forgot has ended.
+/// Row 31: a living node is flushed. It grants nothing until the leases that it forgot have ended.
 #[tokio::test]
 async fn row_31_a_flushed_node_is_not_counted() {
     row(31, async |_| {
@@ -189,8 +190,8 @@ async fn a_node_that_kept_its_state_is_counted_at_once() {
     lock.run(async {}).await.unwrap();
 }
 
-/// A renewed hold is on two of three nodes, for the third was silent when it was granted, or has lost its state since. It
-/// comes to the third, so that another one may go.
+/// A renewed hold is on two of three nodes, because the third was silent when it was granted or has lost its state
+/// since. The hold returns to the third node, so that another node may fail.
 #[tokio::test]
 async fn a_hold_returns_to_a_node_that_missed_it() {
     for restarted in [false, true] {

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::{BACKOFF, client, contend, is_held_on, until_empty, warm};
 use crate::fixture::{MS, NAME, SECOND, epsilon, left, until};
 
-/// A node takes requests and says nothing until the leases of all of them have ended: nothing is left there then.
+/// A node takes requests and does not answer until all of their leases have ended. Nothing is left on it afterwards.
 #[tokio::test]
 async fn nothing_is_left_on_a_node_that_was_silent() {
     let quorum = Quorum::start(3).await;
@@ -27,7 +27,7 @@ async fn nothing_is_left_on_a_node_that_was_silent() {
         sleep(20 * MS).await;
     }
     quorum.servers[2].continue_process();
-    // All that it had been sent has been carried out.
+    // The reply shows that the node has carried out everything that it had been sent.
     let mut asked = quorum.servers[2].connection().await;
     let () = ask(&mut asked, &redis::cmd("PING")).await;
     let mut seen = Vec::new();
@@ -38,7 +38,8 @@ async fn nothing_is_left_on_a_node_that_was_silent() {
     assert_eq!(seen, [] as [String; 0]);
 }
 
-/// The clock of one node is an hour ahead of the others': leases are times and not moments, so nobody gets in by it.
+/// The clock of one node is an hour ahead of the others. Nobody gets in early, because leases are durations and not
+/// moments.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_clock_ahead_admits_nobody() {
@@ -54,7 +55,7 @@ async fn one_clock_ahead_admits_nobody() {
     let url = quorum.url();
     let clients = [warm(&url).await, warm(&url).await, warm(&url).await];
     contend(&clients, 4, 10).await;
-    // Kept by the time of each node, and free at its end.
+    // Each node keeps the lock by its own time, and it is free at the end.
     let kept = Instant::now();
     let lock = clients[0].lock("k").hold_at_least(500 * MS);
     lock.run(async {}).await.unwrap();
@@ -64,7 +65,7 @@ async fn one_clock_ahead_admits_nobody() {
         (490 * MS..500 * MS + BACKOFF + epsilon()).contains(&took),
         "{took:?}"
     );
-    // A lease is as long there as on the others.
+    // The lease is as long on this node as on the others.
     let guard = {
         guard.unwrap().release().await;
         clients[0]
@@ -90,7 +91,8 @@ async fn one_clock_ahead_admits_nobody() {
     next.release().await;
 }
 
-/// The clock of one node jumps while a lock is held on all: the lease ends early there, and the others are a majority.
+/// The clock of one node jumps while all nodes hold a lock. The lease ends early on that node, and the others are a
+/// majority.
 #[tokio::test]
 async fn a_clock_that_jumps_while_all_nodes_hold_admits_nobody() {
     let quorum = Quorum::start(3).await;
@@ -119,7 +121,8 @@ async fn a_clock_that_jumps_while_all_nodes_hold_admits_nobody() {
     assert_eq!(holder.stats().lost, 0);
 }
 
-/// A majority grants, and its answers come when most of the lease is over: that is no grant, and nothing stays.
+/// A majority grants, and its answers arrive when most of the lease is over. The caller is not granted the lock, and
+/// nothing stays.
 #[tokio::test]
 async fn a_quorum_that_answers_too_late_is_no_grant() {
     let quorum = Quorum::start(3).await;
@@ -130,7 +133,7 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
     }
     let mut late = 0;
     for _ in 0..50 {
-        // In time for the node's share, which is 20 ms at least, and not for the lease.
+        // In time for the node's share, which is at least 20 ms, but too late for the lease.
         let refused = client.lock("k").lease(16 * MS).try_acquire().await;
         let Err(LockError::Unreachable { detail, .. }) = refused else {
             panic!("{refused:?}");
@@ -142,7 +145,7 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
     }
     println!("{late} of 50 majorities were too late");
     assert!(late > 0);
-    // More than half of it is left: enough.
+    // More than half of the lease is left, which is enough.
     let guard = client.lock("k").lease(SECOND).try_acquire().await.unwrap();
     assert!(
         guard.remaining() < SECOND - 12 * MS,
@@ -155,7 +158,7 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
     }
 }
 
-/// Two of three carry the request out, and their answers come after the nodes' patience.
+/// Two of three nodes carry the request out, and their answers arrive after the nodes' patience.
 #[tokio::test]
 async fn answers_after_the_nodes_patience_are_given_back() {
     let quorum = Quorum::start(3).await;
@@ -173,7 +176,7 @@ async fn answers_after_the_nodes_patience_are_given_back() {
             matches!(refused, Err(LockError::Unreachable { .. })),
             "{refused:?}"
         );
-        // It was granted there and given back, before the client could know either.
+        // The lock was granted there and given back before the client could know of either.
         for server in &quorum.servers {
             until_empty(server).await;
         }

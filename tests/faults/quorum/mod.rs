@@ -1,4 +1,4 @@
-//! Quorums: nodes that are down, lose their state, answer late or have another time.
+//! Quorums: nodes that are down, lose their state, answer late or have a different time.
 
 mod callers;
 mod down;
@@ -13,21 +13,20 @@ use tokio::{task::JoinSet, time::sleep};
 
 use crate::fixture::{MS, NAMESPACE, SECOND, left, until};
 
-/// How long one of these nodes may take to answer for a lease of 30 s.
+/// How long a node may take to answer for a lease of 30 s.
 const NODE_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a lock stays granted to a caller that is not polled.
 const CLAIM: Duration = Duration::from_secs(2);
 /// The longest pause between two rounds.
 const BACKOFF: Duration = Duration::from_millis(128);
 
-/// A client whose leases are so long where a call does not say so: a node that lost its state is not counted for the
-/// longest of them.
+/// A client with this default lease. A node that lost its state is not counted for the longest of these leases.
 async fn client(url: &str, lease: Duration) -> LockClient {
     let builder = LockClient::builder().url(url).namespace(NAMESPACE);
     builder.lease(lease).connect().await.unwrap()
 }
 
-/// A client that has its connections already, those of this runtime too, and has asked the nodes over them.
+/// A client whose connections exist, those of this runtime too, and that has asked the nodes over them.
 async fn warm(url: &str) -> LockClient {
     let client = client(url, 30 * SECOND).await;
     for _ in 0..3 {
@@ -37,7 +36,7 @@ async fn warm(url: &str) -> LockClient {
     client
 }
 
-/// The grants on one node.
+/// Waits until a node has no grants.
 async fn until_empty(server: &RedisServer) {
     until(async || left(server).await.is_empty()).await;
 }
@@ -46,10 +45,10 @@ async fn is_held_on(server: &RedisServer) -> bool {
     crate::fixture::grant(server).await.is_some()
 }
 
-/// What another caller has on one node.
+/// The grant of another caller on one node.
 const OTHERS_GRANT: &str = "1|60000||00000000000000000000000000000001";
 
-/// Contends for `k` with so many tasks for each client, and checks that they exclude each other.
+/// Contends for `k` with this many tasks for each client, and checks that they exclude each other.
 async fn contend(clients: &[LockClient], tasks: usize, turns: usize) {
     let history = History::strict();
     let mut callers = JoinSet::new();

@@ -1,4 +1,4 @@
-//! The server: outages, restarts, what an operator does to it, and what it costs to probe it.
+//! The server: outages, restarts, an operator's commands, and the cost of probes.
 
 mod operator;
 mod outages;

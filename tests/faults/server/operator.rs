@@ -1,4 +1,4 @@
-//! Rows 12, 22, 23: what an operator does to the server, and a release that comes too late.
+//! Rows 12, 22, 23: an operator's commands to the server, and a release that comes too late.
 
 use std::{
     sync::{Arc, Mutex},
@@ -13,7 +13,7 @@ use support::{
 
 use crate::fixture::{MS, NAME, SECOND, client, left, row, until};
 
-/// Row 12: a release after the lease has ended, and another one is inside.
+/// Row 12: a release comes after the lease has ended, while another caller is inside.
 #[tokio::test]
 async fn row_12_release_after_expiry() {
     row(12, async |_| {
@@ -62,7 +62,7 @@ async fn row_22_scripts_flushed() {
     .await;
 }
 
-/// Row 23: an operator deletes the key, or everything: the holder is told, and tokens go on rising.
+/// Row 23: an operator deletes the key, or everything. The holder is told, and tokens go on rising.
 #[tokio::test]
 async fn row_23_key_deleted_and_flushall() {
     row(23, async |_| {
@@ -104,7 +104,7 @@ async fn row_23_key_deleted_and_flushall() {
     .await;
 }
 
-/// Row 23: everything is deleted while somebody waits: the waiter queues again, and enters.
+/// Row 23: everything is deleted while a caller waits. The waiter queues again and enters.
 #[tokio::test]
 async fn row_23_flushall_while_waiting() {
     row(23, async |seen| {

@@ -1,4 +1,4 @@
-//! Rows 14 to 17, 24 to 26, 32: a server that is killed, paused, full, not writable, or has another time.
+//! Rows 14 to 17, 24 to 26, 32: a server that is killed, paused, full, read-only, or whose clock jumps.
 
 use std::{
     fs,
@@ -12,10 +12,10 @@ use crate::fixture::{
     MS, NAMESPACE, SECOND, client, entering, epsilon, grant, left, row, until, until_waiting,
 };
 
-/// What the renewed leases here are.
+/// The length of the renewed leases in this file.
 const LEASE: Duration = Duration::from_millis(1500);
 
-/// Waits until the server answers, and can be written to.
+/// Waits until the server answers and accepts writes.
 async fn until_up(server: &RedisServer) {
     let redis = redis::Client::open(server.url()).unwrap();
     until(async || {
@@ -29,7 +29,7 @@ async fn until_up(server: &RedisServer) {
     .await;
 }
 
-/// Tells the server to do something.
+/// Sends the server a command.
 async fn tell(server: &RedisServer, command: &str) {
     let words: Vec<_> = command.split_whitespace().collect();
     let mut told = redis::cmd(words[0]);
@@ -39,7 +39,7 @@ async fn tell(server: &RedisServer, command: &str) {
         .unwrap_or_else(|error| panic!("{command}: {error}"));
 }
 
-/// Row 14: the server is killed and comes back with nothing.
+/// Row 14: the server is killed and comes back empty.
 #[tokio::test]
 async fn row_14_killed_and_nothing_persisted() {
     row(14, async |seen| {
@@ -70,7 +70,7 @@ async fn row_14_killed_and_nothing_persisted() {
     .await;
 }
 
-/// Row 15: the server is killed, and has written everything down: the hold and the queue stand.
+/// Row 15: the server is killed after it has persisted everything. The hold and the queue stay.
 #[tokio::test]
 async fn row_15_killed_with_everything_persisted() {
     row(15, async |seen| {
@@ -90,7 +90,7 @@ async fn row_15_killed_with_everything_persisted() {
             until_waiting(&holder, place + 1).await;
         }
         server.kill();
-        // A renewal falls into this time, and is tried until it is answered.
+        // A renewal falls into this time and is retried until it is answered.
         tokio::time::sleep(2 * SECOND).await;
         server.restart().await;
         let renewed = holder.stats().renewed;
@@ -113,7 +113,7 @@ async fn row_15_killed_with_everything_persisted() {
     .await;
 }
 
-/// Row 16: the server stands still for half of the lease.
+/// Row 16: the server is paused for half of the lease.
 #[tokio::test]
 async fn row_16_paused_for_half_a_lease() {
     row(16, async |_| {
@@ -121,7 +121,7 @@ async fn row_16_paused_for_half_a_lease() {
         let client = client(&server.url()).await;
         let lock = client.lock("k").lease(3 * SECOND).renew(true);
         lock.run(async {
-            // Renewals are under way, and one is due.
+            // Renewals have begun, and one is due during the pause.
             until(async || client.stats().renewed > 0).await;
             server.stop_process();
             tokio::time::sleep(1500 * MS).await;
@@ -137,7 +137,7 @@ async fn row_16_paused_for_half_a_lease() {
     .await;
 }
 
-/// Row 17: the server stands still for two leases.
+/// Row 17: the server is paused for two leases.
 #[tokio::test]
 async fn row_17_paused_for_two_leases() {
     row(17, async |seen| {
@@ -171,7 +171,7 @@ async fn row_17_paused_for_two_leases() {
     .await;
 }
 
-/// Row 24: the server is out of memory: nobody gets in, and those who are inside get out, to whoever waits.
+/// Row 24: the server is out of memory. Nobody gets in, and holders get out and hand the lock to waiters.
 #[tokio::test]
 async fn row_24_out_of_memory() {
     row(24, async |seen| {
@@ -209,7 +209,7 @@ async fn row_24_out_of_memory() {
     .await;
 }
 
-/// Row 25: a server that may drop a lock that is held.
+/// Row 25: a server that may evict a held lock.
 #[tokio::test]
 async fn row_25_evicting() {
     row(25, async |_| {
@@ -230,8 +230,8 @@ async fn row_25_evicting() {
     .await;
 }
 
-/// While the server is in a state, nobody is granted, and is told so within `wait`; one that waits is granted as soon
-/// as the state is over.
+/// While the server is in a state, nobody is granted the lock, and each call is told so within `wait`. A waiting call
+/// is granted the lock as soon as the state is over.
 async fn nobody_enters(
     client: &LockClient,
     server: &RedisServer,
@@ -261,7 +261,7 @@ async fn nobody_enters(
     until(async || !left(server).await.iter().any(ours)).await;
 }
 
-/// Row 26: a server that cannot write for the moment.
+/// Row 26: a server that cannot write at the moment.
 #[tokio::test]
 async fn row_26_noreplicas() {
     row(26, async |seen| {
@@ -306,7 +306,7 @@ async fn row_26_misconf() {
             })
             .await;
         };
-        // Not written over.
+        // A directory that the server cannot overwrite.
         fs::create_dir(&in_the_way).unwrap();
         let mut points = redis::cmd("CONFIG");
         points.arg(&["SET", "save", "3600 1000000"]);
@@ -368,7 +368,7 @@ async fn row_32_clock_forward() {
     .await;
 }
 
-/// Row 32: the server's clock goes back by an hour: no lease lasts longer than it was, and tokens rise.
+/// Row 32: the server's clock goes back by an hour. No lease lasts longer than its length, and tokens rise.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn row_32_clock_back() {
@@ -382,7 +382,7 @@ async fn row_32_clock_back() {
         let jumped = Instant::now();
         let lock = other.lock("k").wait(20 * SECOND);
         let guard = lock.acquire().await.unwrap();
-        // A look notices, and counts from there.
+        // A probe notices the jump and counts from there.
         seen.within(
             "the next one enters after the jump",
             LEASE + 400 * MS,
@@ -396,7 +396,7 @@ async fn row_32_clock_back() {
         guard.release().await;
         assert!(waiting.await.unwrap() > token);
         assert!(released.elapsed() < 200 * MS + epsilon());
-        // For those who try as well.
+        // The same for callers that spin.
         let gone = holder.lock("tried").lease(LEASE).acquire().await.unwrap();
         std::mem::forget(gone);
         server.set_clock(-7200);
@@ -415,7 +415,7 @@ async fn row_32_clock_back() {
     .await;
 }
 
-/// A client that connects now locks as ever.
+/// Whether a client that connects now can lock.
 async fn client_is_fine(server: &RedisServer) -> bool {
     let builder = LockClient::builder().url(server.url()).namespace(NAMESPACE);
     let client = builder.connect().await.unwrap();

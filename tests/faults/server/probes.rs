@@ -1,4 +1,4 @@
-//! Rows 54 to 57: what looks find, how soon, and at what cost.
+//! Rows 54 to 57: what probes find, how soon, and at what cost.
 
 use std::{
     sync::Arc,
@@ -19,8 +19,8 @@ use tokio::{
 
 use crate::fixture::{MS, QUEUE, SECOND, client, until, until_waiting, worker_command};
 
-/// Row 54: a process waits for thousands of keys over a slow line. It keeps its connection, and looks at no more keys a
-/// second than it may.
+/// Row 54: a process waits for thousands of keys over a slow line. It keeps its connection and probes no more keys a
+/// second than allowed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_54_thousands_of_waited_keys() {
     const KEYS: usize = 6000;
@@ -47,7 +47,7 @@ async fn row_54_thousands_of_waited_keys() {
         let before = waiter.stats().commands;
         sleep(WATCHED).await;
         let looks = waiter.stats().commands - before;
-        // A hundred locks a look, and 150 µs a lock.
+        // A hundred locks in each probe, and 150 µs for each lock.
         let most = WATCHED.as_millis() as u64 * 1000 / 15_000;
         assert!(
             looks <= most + most / 10,
@@ -67,7 +67,7 @@ async fn row_54_thousands_of_waited_keys() {
     .await;
 }
 
-/// Row 55: leases end without a release, at whatever moment of a look: who waits enters at once.
+/// Row 55: leases end without a release, at any moment between two probes. A waiter enters at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_55_a_lease_ends() {
     row(55, async |seen| {
@@ -88,14 +88,14 @@ async fn row_55_a_lease_ends() {
             guard.release().await;
         }
         delays.sort_unstable();
-        // The machine's own delays are in the worst, not in the median.
+        // Delays of the machine show in the worst time, not in the median.
         assert!(delays[7] <= 50 * MS, "{delays:?}");
     })
     .await;
 }
 
-/// Row 56: the waiters of a stopped process stand between those of others. They delay these by one claim, all together,
-/// and have their old places when it goes on.
+/// Row 56: the waiters of a stopped process are in the queue between those of others. All of them together delay the
+/// others by one claim, and they have their old places when the process goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_56_a_stopped_process_with_many_waiters() {
     row(56, async |seen| {
@@ -137,8 +137,8 @@ async fn row_56_a_stopped_process_with_many_waiters() {
     .await;
 }
 
-/// Row 57: half a million entries in a queue are dead, by their deadlines or with their process: nobody waits long for a
-/// script, and who is alive enters.
+/// Row 57: half a million entries in a queue are dead, because of their deadlines or with their process. Nobody waits
+/// long for a script, and a live waiter enters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_57_dead_entries() {
     const ENTRIES: u64 = 500_000;
@@ -170,7 +170,8 @@ async fn row_57_dead_entries() {
             until(async || holder.lock("k").status().await.unwrap().waiters as u64 == ENTRIES + 1)
                 .await;
             let mut slow = redis::cmd("CONFIG");
-            // All entries in one script take seconds; a bounded step on a busy machine does not take half of one.
+            // Removing all entries in one script takes seconds. A bounded step takes less than half a second even on a
+            // busy machine.
             slow.arg("SET").arg("slowlog-log-slower-than").arg(500_000);
             slow.exec_async(&mut connection).await.unwrap();
             ask::<()>(&mut connection, redis::cmd("SLOWLOG").arg("RESET")).await;

@@ -1,4 +1,4 @@
-//! Row 53: the server restarts, and counts the IDs of its connections from one again.
+//! Row 53: the server restarts and numbers its connections from one again.
 
 use lock_runtime::LockClient;
 use support::{proxy::FaultProxy, server::RedisServer};
@@ -8,7 +8,8 @@ use crate::fixture::{client, row, until};
 const CLIENTS: usize = 8;
 const STRANGERS: usize = 60;
 
-/// The server restarts while none of ours can connect. Strangers are there first, with the IDs that ours had.
+/// Restarts the server while none of our clients can connect. Clients of strangers connect first and get the IDs that
+/// ours had.
 async fn restarted(
     server: &mut RedisServer,
     ours: &str,
@@ -29,7 +30,7 @@ async fn restarted(
         .map(|_| theirs.get_connection().unwrap())
         .collect();
     open();
-    // The engine's own connection, and the one of this runtime.
+    // The engine's own connection and that of this runtime.
     until(async || {
         let mut now = clients.iter().map(connections).zip(&before);
         now.all(|(now, before)| now >= before + 2)
@@ -59,7 +60,7 @@ async fn row_53_restarted_tcp() {
     .await;
 }
 
-/// Row 53: over a unix socket, where all connections have one address.
+/// Row 53: over a Unix socket, where all connections have one address.
 #[tokio::test]
 async fn row_53_restarted_unix() {
     row(53, async |_| {

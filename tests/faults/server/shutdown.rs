@@ -1,4 +1,4 @@
-//! Row 52: the process shuts down, and the server is gone.
+//! Row 52: the process shuts down after the server has gone.
 
 use std::{
     future::Future,
@@ -12,13 +12,13 @@ use tokio::{task::JoinSet, time::timeout};
 
 use crate::fixture::{MS, NAMESPACE, SECOND, client, row, until, until_waiting};
 
-/// How a server is gone.
+/// The ways in which a server goes.
 const GONE: [fn(&mut RedisServer); 2] = [|server| server.kill(), |server| server.stop_process()];
 
-/// The longest that shutting down may take, whatever the leases.
+/// The longest time that a shutdown may take, whatever the leases.
 const AT_MOST: Duration = Duration::from_secs(10);
 
-/// Shuts down, however long it takes.
+/// Shuts down and returns how long it took.
 async fn shut_down(client: &LockClient) -> Duration {
     let start = Instant::now();
     let down = timeout(4 * AT_MOST, client.shutdown()).await;
@@ -26,7 +26,7 @@ async fn shut_down(client: &LockClient) -> Duration {
     start.elapsed()
 }
 
-/// Row 52: every call that waits ends, whether it stands in a queue, is woken or spins.
+/// Row 52: every waiting call ends, whether it is queued, waits for a notification or spins.
 #[tokio::test]
 async fn row_52_waiting_when_the_server_is_gone() {
     for gone in GONE {
@@ -40,12 +40,12 @@ async fn row_52_waiting_when_the_server_is_gone() {
                 let lock = waiter.lock("k").wait(3600 * SECOND).strategy(strategy);
                 waiting.spawn(async move { lock.acquire().await.map(drop) });
             }
-            // Polled once, and never again.
+            // Polled once and never again.
             let lock = waiter.lock("other").wait(3600 * SECOND);
             let mut parked = Box::pin(lock.acquire());
             let mut cx = Context::from_waker(Waker::noop());
             assert!(parked.as_mut().poll(&mut cx).is_pending());
-            // One stands in the queue, and one process is to be woken.
+            // One caller is queued, and one process is to be notified.
             until_waiting(&holder, 2).await;
             gone(&mut server);
             let lock = waiter.lock("late").wait(3600 * SECOND);
@@ -74,7 +74,7 @@ async fn row_52_waiting_when_the_server_is_gone() {
     }
 }
 
-/// Row 52: what is held is waited for until its lease has ended, ten seconds at most.
+/// Row 52: a shutdown waits for a hold until its lease has ended, ten seconds at most.
 #[tokio::test]
 async fn row_52_holding_when_the_server_is_gone() {
     const SHORT: Duration = Duration::from_secs(3);
@@ -105,7 +105,8 @@ async fn row_52_holding_when_the_server_is_gone() {
     }
 }
 
-/// Row 52: the server is gone for longer than its silence is taken for an end, and comes back before: the body is waited for.
+/// Row 52: the server is gone for longer than the silence limit of a connection and comes back before the shutdown
+/// ends. The shutdown waits for the body.
 #[tokio::test]
 async fn row_52_the_server_comes_back() {
     row(52, async |_| {
@@ -128,7 +129,7 @@ async fn row_52_the_server_comes_back() {
     .await;
 }
 
-/// Row 52: a shutdown that is given up renews nothing from then on, and a second one ends in time.
+/// Row 52: a shutdown that is given up ends all renewals, and a second shutdown ends in time.
 #[tokio::test]
 async fn row_52_a_shutdown_that_is_given_up() {
     const LEASE: Duration = Duration::from_secs(2);

@@ -8,7 +8,7 @@ use tokio::{io::AsyncWriteExt, net::TcpListener};
 
 use crate::fixture::{SECOND, row};
 
-/// Row 35: each is a typed error, within `wait`, that names what is missing, and no password.
+/// Row 35: each server leads to a typed error within `wait`. The error names what is missing and shows no password.
 #[tokio::test]
 async fn row_35_unusable_servers() {
     row(35, async |seen| {
@@ -112,7 +112,7 @@ async fn row_35_unusable_servers() {
     .await;
 }
 
-/// Row 35: a right that is taken away from a client which runs is named to the call that needs it.
+/// Row 35: a running client loses a right, and the call that needs it names it.
 #[tokio::test]
 async fn row_35_right_taken_away() {
     row(35, async |seen| {

@@ -1,4 +1,4 @@
-//! What the arguments of a function may be.
+//! The arguments that a function may have.
 
 use std::pin::Pin;
 
@@ -95,7 +95,7 @@ async fn patterns_are_taken_apart_in_the_body() {
     .await;
 }
 
-/// One that has only one variant can be taken apart too.
+/// An enum with a single variant can be destructured, too.
 enum Only {
     One(String),
 }
@@ -172,7 +172,7 @@ async fn the_client_is_a_part_of_a_pattern() {
     .await;
 }
 
-/// A boxed future's patterns are bound before its key is made.
+/// The patterns of a boxed future are bound before its key is made.
 #[distributed_lock(key = "<id>", client = locks)]
 fn boxed(
     Wrapped(locks): Wrapped<LockClient>,

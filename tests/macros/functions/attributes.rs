@@ -1,4 +1,4 @@
-//! What may stand beside the attribute.
+//! Other attributes beside this one.
 
 use std::sync::{
     Arc,
@@ -42,7 +42,7 @@ async fn main_of_its_own(
     Ok(1)
 }
 
-/// A `main` blocks its thread and has a runtime of its own.
+/// A `main` blocks its thread and has its own runtime.
 #[tokio::test]
 async fn above_tokio_main() {
     guarded("main", Ok(1), async || {
@@ -55,7 +55,7 @@ async fn above_tokio_main() {
 
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
-/// One client of all tests in this process, as a test suite has for the one thing its tests share.
+/// A single client for all tests of this process, as a test suite has for a resource that its tests share.
 async fn shared() -> &'static LockClient {
     static SHARED: OnceCell<LockClient> = OnceCell::const_new();
     let connect = async || LockClient::connect("memory:").await.unwrap();

@@ -1,4 +1,4 @@
-//! What a body may contain, and how it may end.
+//! The contents of a body, and the ways in which it may end.
 
 use std::{fmt, ops::ControlFlow};
 
@@ -113,7 +113,7 @@ async fn several_errors(text: &str, then: Result<(), fmt::Error>) -> Result<u64,
     Ok(n)
 }
 
-/// `?` of other kinds, inside blocks that end it.
+/// Other uses of `?`, inside blocks that end it.
 #[distributed_lock(key = "k")]
 async fn other_questions(all: &[u64]) -> Locked<Option<u64>> {
     stay().await;
@@ -146,7 +146,7 @@ async fn ends_in_a_panicking_macro(n: u64) -> Locked<u64> {
     unreachable!("{n}")
 }
 
-/// The tail borrows from an argument and from a temporary, which go in that order in edition 2024.
+/// The tail borrows from an argument and from a temporary; edition 2024 drops the temporary first.
 #[distributed_lock(key = "k")]
 async fn ends_in_a_temporary(shared: Mutex<Vec<u64>>) -> Locked<u64> {
     stay().await;
@@ -248,7 +248,7 @@ async fn questions() {
     guarded("k", Ok(Some(4)), async || other_questions(&[1, 0, 3]).await).await;
 }
 
-/// It fails before it stays, so there is nothing to overlap with; the key is free again all the same.
+/// The call fails before it stays inside, so it cannot overlap with another. The key is free again afterwards.
 #[tokio::test]
 async fn a_question_before_any_await() {
     let client = lock_runtime::LockClient::connect("memory:").await.unwrap();

@@ -1,6 +1,7 @@
-//! What a body owns is dropped in the order of the same function without the attribute, and before the release.
+//! The values that a body owns are dropped in the order of the same function without the attribute, and before the
+//! release.
 
-// What nobody uses is what this is about.
+// The values exist only to be dropped.
 #![allow(dead_code, unused_assignments, unused_mut, unused_variables)]
 #![allow(clippy::toplevel_ref_arg)]
 
@@ -30,7 +31,7 @@ enum Exit {
     Return,
     Question,
     Panic,
-    /// The future is dropped where the body awaits.
+    /// The future is dropped while the body awaits.
     Dropped,
     /// The future is dropped before its first poll.
     Unpolled,
@@ -40,7 +41,7 @@ fn exit() -> Exit {
     EXIT.get()
 }
 
-/// Says when it is dropped, and whether somebody held the lock then.
+/// Records when it is dropped, and whether the lock was held at that moment.
 struct Witness(&'static str, LockClient);
 
 fn witness(name: &'static str) -> Witness {
@@ -50,7 +51,7 @@ fn witness(name: &'static str) -> Witness {
 impl Drop for Witness {
     fn drop(&mut self) {
         let lock = self.1.lock("k");
-        // In process the answer is there at once.
+        // In process the answer is ready at once.
         let status = pin!(lock.status()).poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(Ok(status)) = status else {
             unreachable!("{status:?}");
@@ -61,7 +62,7 @@ impl Drop for Witness {
 
 type Drops = Vec<(&'static str, bool)>;
 
-/// Ends the call in the given way, and says what was dropped, in which order, and whether the lock was held.
+/// Ends the call in this way, and returns what was dropped, in which order, and whether the lock was held.
 fn drops(exit: Exit, call: impl Future<Output = Locked<u8>>) -> Drops {
     EXIT.set(exit);
     SEEN.take();
@@ -69,7 +70,7 @@ fn drops(exit: Exit, call: impl Future<Output = Locked<u8>>) -> Drops {
     let mut poll = || call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     match exit {
         Exit::Unpolled => {}
-        // At the body's first await, and at its second.
+        // The body's first and second await.
         Exit::Dropped => assert!(poll().is_pending() && poll().is_pending()),
         Exit::Panic => {
             assert!(poll().is_pending());
@@ -90,14 +91,14 @@ fn names(drops: &Drops) -> Vec<&'static str> {
     drops.iter().map(|(name, _)| *name).collect()
 }
 
-/// Ends calls of both in every way, and compares.
+/// Ends calls of both functions in every way, and compares the drops.
 async fn same_drops<F, G>(locked: impl Fn() -> F, plain: impl Fn() -> G)
 where
     F: Future<Output = Locked<u8>>,
     G: Future<Output = Locked<u8>>,
 {
     same_drops_if_granted(&locked, &plain).await;
-    // No body has begun: the arguments go as they do before the first poll.
+    // No body has begun, so the arguments are dropped as before the first poll.
     let unpolled = scoped(async |_| drops(Exit::Unpolled, plain())).await;
     assert_eq!(drops_while_waiting(locked).await, names(&unpolled));
 }
@@ -149,13 +150,13 @@ async fn drops_while_waiting<F: Future>(locked: impl Fn() -> F) -> Vec<&'static 
     .await
 }
 
-/// Runs what looks for its client, and hands it the lock that all functions here are under.
+/// Runs a test in the scope of a client, and passes it the lock of all functions in this file.
 async fn scoped<T>(test: impl AsyncFnOnce(Lock) -> T) -> T {
     let client = LockClient::connect("memory:").await.unwrap();
     client.scope(test(client.lock("k"))).await
 }
 
-/// What every body here begins with: a local of its own, an await, and the exit that is asked for.
+/// The beginning of every body in this file: a local, an await, and the requested exit.
 macro_rules! body {
     ($($body:tt)*) => {{
         let _local = witness("local");
@@ -163,7 +164,7 @@ macro_rules! body {
         match exit() {
             Exit::Return => return Ok(1),
             Exit::Question => Err(LockError::ShutDown)?,
-            // Unlike `panic!`, prints nothing.
+            // Unlike `panic!`, this prints nothing.
             Exit::Panic => resume_unwind(Box::new("planned")),
             Exit::Dropped => std::future::pending().await,
             Exit::End | Exit::Unpolled => {}
@@ -214,7 +215,7 @@ async fn another_order_is_caught() {
     .await;
 }
 
-/// Stamps out a function twice, and calls both alike.
+/// Defines a function with and without the attribute, and calls both in the same way.
 macro_rules! functions {
     ($($test:ident ($($arguments:tt)*) {$($body:tt)*} with ($($given:tt)*);)*) => {$(
         #[tokio::test]
@@ -317,7 +318,7 @@ functions! {
     } with (Box::new(witness("a")), vec![witness("b0"), witness("b1")], Some(witness("c")), std::rc::Rc::new(witness("d")));
 }
 
-/// Stamps out a method twice, on a type of its own.
+/// Defines a method with and without the attribute, on its own type.
 macro_rules! methods {
     ($($test:ident ($($arguments:tt)*) {$($body:tt)*} on |$own:ident| $receiver:expr;)*) => {$(
         #[tokio::test]
@@ -401,7 +402,7 @@ async fn without_fallback(a: Witness, (b, _): (Witness, Witness), _: Witness) ->
     body!(Ok(0))
 }
 
-/// While it waits the function itself still has them, and drops them as its own.
+/// While the function waits, it still owns its arguments and drops them itself.
 #[tokio::test]
 async fn arguments_that_a_fallback_might_have_got() {
     let b = || (witness("b"), witness("b1"));

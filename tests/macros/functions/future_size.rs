@@ -1,4 +1,4 @@
-//! How large the future of a locked function is, beside that of the same function without the attribute.
+//! The size of the future of a locked function, compared with the same function without the attribute.
 //!
 //! ```text
 //! async fn pay(large: Large) -> … {       // 1: what the function's future captured, which stays there when moved on
@@ -9,8 +9,9 @@
 //! }
 //! ```
 //!
-//! The plain function has 1 and 3: an argument that lives over an await costs 3 instead of 2 copies. One that does not
-//! is only captured, and costs 2 instead of 1. So an attribute adds one copy of the arguments, and what the lock needs.
+//! The plain function has 1 and 3: an argument that lives over an await costs 3 instead of 2 copies. An argument that
+//! does not is only captured, and costs 2 instead of 1. So the attribute adds one copy of the arguments and the data of
+//! the lock.
 
 use std::mem::{size_of, size_of_val};
 
@@ -38,7 +39,7 @@ impl WithDrop {
     const NEW: Self = Self([0; KIB]);
 }
 
-/// The sizes of two futures, with and without the attribute.
+/// The sizes of the futures with and without the attribute.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     locked: usize,
@@ -47,7 +48,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Asserts what holds for every shape.
+    /// Asserts the bounds that hold for every shape.
     fn one_copy_more(self, shape: &str, fixed: usize) -> Self {
         let Self {
             locked,
@@ -68,7 +69,7 @@ impl Sizes {
     }
 }
 
-/// Stamps out a function twice, and measures both futures.
+/// Defines a function with and without the attribute, and measures both futures.
 macro_rules! sizes {
     ([$($name:pat => $ty:ty = $given:expr)?] $body:block) => {{
         #[distributed_lock(key = "k")]
@@ -91,7 +92,7 @@ async fn consume(large: Large) -> u8 {
     large.0[0]
 }
 
-/// What is added to a function without arguments.
+/// The size that the attribute adds to a function without arguments.
 fn fixed() -> usize {
     let none = sizes!([] {
         later().await;
@@ -172,7 +173,7 @@ fn arguments_that_live_over_an_await() {
     }
 }
 
-/// The plain future has one copy of these, so one more is twice as much: here 1.6 times does not hold.
+/// The plain future has one copy of these arguments, so one more doubles it: the bound of 1.6 times does not hold here.
 #[test]
 fn arguments_that_are_only_captured() {
     let fixed = fixed();

@@ -1,4 +1,4 @@
-//! Functions over types, lifetimes and numbers.
+//! Functions with type, lifetime and const parameters.
 
 use std::{fmt::Display, marker::PhantomData};
 
@@ -102,7 +102,7 @@ async fn methods_of_a_generic_impl() {
     .await;
 }
 
-/// A placeholder of a type that only its trait names.
+/// A placeholder whose type only its trait names.
 trait Stored {
     type Id: Display + Copy;
     const TABLE: &'static str;

@@ -1,5 +1,5 @@
-//! Handlers of an axum router. Keys and clients name what extractors are taken apart into: `Path(id): Path<u64>` and
-//! `<id>`, or `id: Path<u64>` and `<id.0>`.
+//! Handlers of an axum router. Keys and clients name the parts of extractors: `Path(id): Path<u64>` and `<id>`, or `id:
+//! Path<u64>` and `<id.0>`.
 
 use axum::{
     Router,
@@ -19,7 +19,7 @@ struct Shop {
     locks: LockClient,
 }
 
-/// What the service answers when a call did not run to its end.
+/// The answer of the service if a call did not complete.
 struct ApiError(LockError);
 
 impl From<LockError> for ApiError {
@@ -44,7 +44,7 @@ async fn pay(shop: State<Shop>, id: Path<u64>, body: String) -> Result<String, A
     Ok(format!("{}: {} paid with {body}", shop.name, *id))
 }
 
-/// The scoped client, and a key of two path parts.
+/// Uses the scoped client, and a key of two path parts.
 #[distributed_lock(key = "<path.0.0>/<path.0.1>")]
 async fn cancel(
     State(shop): State<Shop>,
@@ -111,7 +111,7 @@ async fn two_requests_for_one_order_exclude_each_other() {
     .await;
 }
 
-/// As a server does it: each request in a task of its own.
+/// Like a server, runs each request in its own task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_in_tasks_exclude_each_other() {
     let paid = (StatusCode::OK, "shop: 7 paid with cash".to_owned());

@@ -1,4 +1,4 @@
-//! What may stand for a value in a key.
+//! The expressions and types that a key may contain.
 
 use std::{cell::Cell, fmt, net::IpAddr, num::NonZeroU64, sync::Arc};
 
@@ -67,7 +67,7 @@ impl fmt::Display for Counter {
     }
 }
 
-/// A reference to it is not `Send`, and the future is: the key is a text before the first await.
+/// A reference to the counter is not `Send`, but the future is, because the key is a string before the first await.
 #[distributed_lock(key = "<counter>")]
 async fn not_sync(counter: Counter) -> Locked<u64> {
     stay().await;

@@ -1,4 +1,4 @@
-//! Futures that are not `Send`, and those that are.
+//! Futures that are not `Send`, and futures that are.
 
 use std::{cell::RefCell, rc::Rc};
 

@@ -1,5 +1,5 @@
-//! Functions of every shape run under their lock: two calls of one key never overlap, the value is the body's, and the
-//! key is free afterwards. Each family of shapes has a file.
+//! Functions of every shape run under their lock: two calls of one key never overlap, the value is that of the body,
+//! and the key is free afterwards. Each family of shapes has a file.
 
 mod arguments;
 mod attributes;
@@ -19,5 +19,5 @@ mod shadowing;
 mod spans;
 mod traits;
 
-/// The error of functions that have none of their own.
+/// The result of functions without an error type of their own.
 type Locked<T> = Result<T, lock_runtime::LockError>;

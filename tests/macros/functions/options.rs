@@ -10,7 +10,7 @@ use support::guarded::{guarded, stay};
 
 use crate::Locked;
 
-/// The value of a call whose lock is held by another.
+/// The value of a call while another holder has its lock.
 async fn while_busy<T>(key: &str, call: impl Future<Output = T>) -> T {
     let client = LockClient::connect("memory:").await.unwrap();
     let held = client.lock(key).acquire().await.unwrap();
@@ -48,7 +48,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// Who waits for several keys queues for the first of them in their order.
+/// A call that waits for several keys queues for the first of them in the order of locking.
 #[tokio::test]
 async fn several_keys_on_a_function_and_a_method() {
     guarded("account:a", Ok(("ba".into(), 3)), async || {
@@ -415,7 +415,7 @@ async fn durations_from_values() {
     assert!(busy(&while_busy("2", call(2)).await));
 }
 
-/// What only exists at run time is refused there, before the lock is asked for.
+/// A value that exists only at run time is checked there, before the lock is asked for.
 #[tokio::test]
 async fn a_value_out_of_range_is_an_error() {
     let day_and_a_bit = Duration::from_secs(25 * 60 * 60);

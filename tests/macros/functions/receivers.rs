@@ -1,4 +1,4 @@
-//! What `self` may be.
+//! The types that `self` may have.
 
 use std::{pin::Pin, rc::Rc, sync::Arc};
 
@@ -20,7 +20,7 @@ fn account() -> Account {
     }
 }
 
-// Receivers with a type are the same, and take another way through the expansion.
+// Receivers with an explicit type mean the same but take another path through the expansion.
 #[allow(clippy::needless_arbitrary_self_type)]
 impl Account {
     #[distributed_lock(key = "account:<self.id>")]

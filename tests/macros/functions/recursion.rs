@@ -16,7 +16,7 @@ async fn recursive(id: u64, depth: u64) -> Locked<u64> {
     Ok(1 + Box::pin(recursive(id, depth - 1)).await?)
 }
 
-/// Each depth has a key of its own.
+/// Each depth has its own key.
 #[distributed_lock(key = "depth:<depth>")]
 async fn over_many_keys(depth: u64) -> Locked<u64> {
     if depth == 0 {
@@ -93,7 +93,7 @@ async fn a_method_over_a_tree() {
     guarded("tree", Ok(4), async || tree.size().await).await;
 }
 
-/// Where the stack ends. A local of an `async fn` may be in its future instead.
+/// The address at which the stack ends. A local of an `async fn` may be in its future instead.
 #[inline(never)]
 fn end_of_stack() -> usize {
     let here = 0_u8;
@@ -109,8 +109,8 @@ async fn deep(id: u64, depth: usize, stack: &mut Vec<usize>) -> Locked<()> {
     }
 }
 
-/// A thousand levels fit on the 2 MiB of a worker. Without optimization the compiler keeps each temporary in a place of
-/// its own, also those of the function itself.
+/// A thousand levels fit on the 2 MiB stack of a worker. Without optimization the compiler keeps each temporary in a
+/// separate place, including those of the function itself.
 #[tokio::test]
 async fn a_level_takes_little_of_the_stack() {
     const LEVELS: usize = 50;

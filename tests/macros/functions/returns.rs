@@ -1,4 +1,4 @@
-//! What a function may return.
+//! The types that a function may return.
 
 use std::{fmt, num::ParseIntError, pin::Pin};
 
@@ -175,7 +175,7 @@ async fn error_types() {
     .await;
 }
 
-/// Without a client the lock's own error arrives in each of them.
+/// Without a client, the lock's own error arrives in each error type.
 #[tokio::test]
 async fn a_locks_failure_in_each_error_type() {
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Names of the user's that are those of the standard library, or of this one.
+//! User-defined names that equal those of the standard library or of this crate.
 
 use support::guarded::{guarded, stay};
 
@@ -21,7 +21,7 @@ mod modules {
     }
 }
 
-/// Types, variants and functions that hide those of the prelude.
+/// Types, variants and functions that hide names of the prelude.
 #[allow(dead_code, non_camel_case_types, non_snake_case)]
 mod prelude {
     use ::std::result::Result::{Err as Refused, Ok as Granted};
@@ -67,7 +67,7 @@ mod prelude {
     }
 }
 
-/// Macros that hide those of the prelude.
+/// Macros that hide names of the prelude.
 mod macros {
     use super::stay;
 
@@ -97,7 +97,7 @@ mod macros {
     }
 }
 
-/// Methods of the user's that are in scope for every type.
+/// User-defined methods that are in scope for every type.
 mod methods {
     use lock_runtime::{LockError, distributed_lock};
 
@@ -137,7 +137,7 @@ mod methods {
     }
 }
 
-/// A function called as the attribute, and arguments called as functions and types.
+/// A function with the name of the attribute, and arguments with the names of functions and types.
 mod names {
     use support::guarded::stay;
 

@@ -1,4 +1,4 @@
-//! `#[tracing::instrument]` above and below the attribute: what the span covers, and what its events tell.
+//! `#[tracing::instrument]` above and below the attribute: what the span covers, and what its events report.
 
 use std::{
     fmt,
@@ -19,7 +19,7 @@ use tracing::{Event, Id, Metadata, Subscriber, field, instrument, span};
 
 use crate::Locked;
 
-/// Keeps the names of this file's spans, in the order in which they began.
+/// Records the names of this file's spans in the order in which they began.
 #[derive(Clone, Default)]
 struct Begun(Arc<Mutex<Vec<&'static str>>>, Arc<AtomicU64>);
 
@@ -58,10 +58,10 @@ async fn below(id: u64, mut text: String) -> Locked<String> {
 #[derive(Debug)]
 struct Path<T>(T);
 
-/// Shows nothing of what it has.
+/// Does not show its content.
 struct State<T>(T);
 
-/// A pattern with one name goes by that name below.
+/// A pattern with one name is known by that name below.
 #[distributed_lock(key = "<id>")]
 #[instrument(skip(app), fields(order = id.0))]
 async fn extracted(State(app): State<String>, Path(id): Path<u64>) -> Locked<String> {
@@ -116,9 +116,9 @@ async fn begun_while_waiting<T>(call: impl Future<Output = Locked<T>>) -> Vec<&'
     while_waiting
 }
 
-/// Attributes run from the top: above, the span becomes part of the body; below, it is around the lock.
+/// Attributes run from the top. Above, the span becomes part of the body; below, it surrounds the lock.
 ///
-/// One test for all: `tracing` keeps what the first thread without a subscriber says about a span.
+/// A single test, because `tracing` caches what the first thread without a subscriber says about a span.
 #[tokio::test]
 async fn a_span_covers_the_waiting_if_it_stands_below() {
     let nothing = Vec::<&str>::new();
@@ -136,7 +136,7 @@ async fn a_span_covers_the_waiting_if_it_stands_below() {
     guarded("7", Ok(7), async || Shop.below(7).await).await;
 }
 
-/// The error of a body, or of its lock.
+/// The error of a body or of its lock.
 #[derive(Debug)]
 enum Failed {
     Body,
@@ -160,7 +160,7 @@ async fn body(id: u64) -> Result<u64, Failed> {
     if id == 0 { Err(Failed::Body) } else { Ok(id) }
 }
 
-/// Keeps the events of `#[instrument]`.
+/// Records the events of `#[instrument]`.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<String>>>);
 
@@ -196,8 +196,8 @@ async fn told<T>(call: impl Future<Output = Result<T, Failed>>) -> Vec<String> {
     std::mem::take(&mut *told.0.lock().unwrap())
 }
 
-/// One function and one method under `#[async_trait]`, each with the attribute above `instrument` and below it.
-/// The events are those of a value and of an error.
+/// A function, and a method under `#[async_trait]`, each with the attribute above `instrument` and below it, and the
+/// events of a value and of an error.
 macro_rules! matrix {
     ($id:ident: $($case:ident $options:tt => $value:expr, $error:expr;)*) => {
         $(mod $case {
@@ -252,7 +252,7 @@ macro_rules! matrix {
                     assert_eq!(told(Shop.above(0)).await, error);
                     assert_eq!(told(Shop.below(0)).await, error);
                 }).await;
-                // Below the lock, `instrument` tells of the lock's failures too.
+                // Below the lock, `instrument` also reports the lock's failures.
                 let _held = client.lock("k").acquire().await.unwrap();
                 let busy: Vec<_> = error.iter().map(|told| told.replace("Body", "Lock")).collect();
                 client.scope(async {

@@ -1,6 +1,6 @@
-//! What the attribute accepts and refuses, and in which words.
+//! The functions that the attribute accepts and refuses, and its error messages.
 //!
-//! `fail/` has one case per mistake, numbered as in the list of mistakes. After a change of words run with
+//! `fail/` has one case per mistake, numbered as in the list of mistakes. After a change of messages run with
 //! `TRYBUILD=overwrite` and read the difference.
 
 #[test]

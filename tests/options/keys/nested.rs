@@ -1,4 +1,4 @@
-//! Calls with several keys below and beside each other.
+//! Calls with several keys, nested and beside each other.
 
 use std::future::Future;
 
@@ -34,16 +34,16 @@ async fn only_e() -> Result<(), LockError> {
 async fn a_nested_call_tries_what_stands_before_once_and_waits_for_what_stands_behind() {
     on_stores_with_a_queue(|store| async move {
         let [client, other] = store.clients().await;
-        // Free, it is had.
+        // A free lock is acquired out of order.
         client.scope(b_and_d(a_and_c())).await.unwrap();
         client.scope(b_and_d(only_a())).await.unwrap();
         let guard = hold(&other, "a").await;
         out_of_order(client.scope(b_and_d(a_and_c())).await);
         out_of_order(client.scope(b_and_d(only_a())).await);
-        // Also under a call with one key, if the nested one has several.
+        // The same under a call with one key if the nested call has several.
         let under_one = client.lock("b").run(client.scope(a_and_c())).await;
         out_of_order(under_one.unwrap());
-        // Two calls with one key each nest as their author wants: `wait` is the bound.
+        // The author of two calls with one key each chooses their order; `wait` is the bound.
         let (waited, ()) = tokio::join!(client.lock("b").run(client.scope(only_a())), async {
             until_waiting(&other, "a", 1).await;
             guard.release().await;
@@ -70,7 +70,7 @@ async fn nested_in_itself_it_enters_again() {
             let tokens = [outer[0].token(), outer[1].token()];
             let inner = async |holds: &lock_runtime::Holds| {
                 assert_eq!([holds[1].token(), holds[0].token()], tokens);
-                // One of them again, and one more.
+                // Enters one of them again and takes another one.
                 transfer(2, 3, nothing).await.unwrap();
                 assert_eq!(
                     held(&other, &["account:2", "account:3"]).await,
@@ -78,7 +78,7 @@ async fn nested_in_itself_it_enters_again() {
                 );
             };
             transfer(2, 1, inner).await.unwrap();
-            // The outer call is inside both still.
+            // The outer call is still inside both.
             assert_eq!(held(&other, &["account:1", "account:2"]).await.len(), 2);
         };
         client.scope(transfer(1, 2, body)).await.unwrap();

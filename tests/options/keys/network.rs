@@ -36,7 +36,7 @@ async fn one_wait_bounds_all_of_them_over_a_slow_line_too() {
         let ended = slow.scope(ten()).await;
         let waited = start.elapsed();
         assert!(ended.is_err());
-        // Leaving the queue, and then the locks that were had, may take 200 ms each.
+        // Leaving the queue may take 200 ms, and releasing the locks that were taken another 200 ms.
         assert!(waited < SECOND + 400 * MS + epsilon(), "{waited:?}");
     }
     proxy.delay(MS);

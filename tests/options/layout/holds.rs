@@ -1,4 +1,4 @@
-//! Holds as either side sees them: leases, tokens, losses.
+//! Holds as both sides see them: leases, tokens, losses.
 
 use lock_runtime::{KeyError, Layout, LockClient, LockError};
 use support::{
@@ -43,11 +43,11 @@ async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try
         let lock = client.lock("k").lease(2 * SECOND).renew(true);
         let guard = lock.acquire().await.unwrap();
         let _: i64 = jvm.ask(change[0], &change[1..]).await;
-        // By a renewal of its own.
+        // The renewal notices the change.
         until(async || (0..=2000).contains(&Jvm::at(&store, "k").await.left().await)).await;
         assert!(guard.remaining() <= 2 * SECOND, "{:?}", guard.remaining());
         guard.release().await;
-        // By others, for the holder is gone.
+        // Another caller notices it, because the holder is gone.
         let lock = client.lock("k").lease(2 * SECOND).renew(false);
         let guard = lock.acquire().await.unwrap();
         let _: i64 = jvm.ask(change[0], &change[1..]).await;
@@ -58,7 +58,7 @@ async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try
         drop(guard);
         until(async || store.keys().await.is_empty()).await;
     }
-    // A lease that an extension made longer stays.
+    // A lease that an extension has lengthened stays.
     let guard = client.lock("k").lease(2 * SECOND).acquire().await.unwrap();
     guard.extend(10 * SECOND).await.unwrap();
     let busy = client.lock("k").try_acquire().await;
@@ -89,7 +89,7 @@ async fn a_lease_is_renewed_and_a_forced_unlock_is_a_loss() {
     let lost = timeout(SECOND + epsilon(), forced).await;
     let lost = lost.expect("the holder is told at its next renewal");
     assert_lost(&lost);
-    // What the JVM took stands.
+    // The hold that the JVM took stays.
     assert_eq!(jvm.unlock().await, Some(true));
 }
 
@@ -101,11 +101,11 @@ async fn a_lock_that_is_kept_tells_the_jvm_its_new_end() {
     let start = Instant::now();
     let lock = client.lock("k").lease(20 * SECOND).hold_at_least(SECOND);
     let guard = lock.acquire().await.unwrap();
-    // It has seen a lease of 20 s.
+    // The JVM has seen a lease of 20 s.
     let entering = timeout(10 * SECOND, jvm.lock(SECOND));
     let (entered, ()) = tokio::join!(entering, async {
         until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
-        // Its try after that found it taken, too.
+        // The JVM's next try after that found the lock taken, too.
         sleep(100 * MS).await;
         guard.release().await;
     });
@@ -124,7 +124,7 @@ async fn tokens_rise_together_with_those_of_a_fenced_lock() {
     let counter = format!("redisson_lock_token:{{{}}}", jvm.lock);
     let mut newest = hold(&client, "k").await.token().get();
     until(async || store.keys().await.is_empty()).await;
-    // A lock without a fenced one leaves no counter behind; the first token of a fenced one is the JVM's.
+    // An unfenced lock leaves no counter behind. The JVM gives the first token of a fenced lock.
     let ahead = (newest + 1_000_000).to_string();
     for theirs in ["1", &ahead] {
         jvm.ask::<()>("SET", &[&counter, theirs]).await;

@@ -1,4 +1,4 @@
-//! Redisson's layout, beside a client that does on the wire what Redisson 4.7 does. `tests/redisson` has the real one.
+//! Redisson's layout, against a client that behaves on the wire like Redisson 4.7. `tests/redisson` has the real one.
 
 mod holds;
 mod refusals;
@@ -42,7 +42,7 @@ impl Jvm {
         ask(&mut self.redis, redis::cmd(verb).arg(args)).await
     }
 
-    /// Enters, once more if it is inside; else how long the lease that is in the way still is, in ms.
+    /// Enters, or enters again. If another lease is in the way, returns its rest in ms.
     async fn try_lock(&mut self, lease: Duration) -> Option<i64> {
         let script = "
             if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
@@ -57,7 +57,7 @@ impl Jvm {
             .await
     }
 
-    /// Leaves; whether it is outside now, and nothing if it never was inside.
+    /// Leaves. Returns whether the lock is now released, or `None` if this thread was not inside.
     async fn unlock(&mut self) -> Option<bool> {
         let script = "
             if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
@@ -74,20 +74,20 @@ impl Jvm {
             .await
     }
 
-    /// How long the lease still is, in ms; below zero without one.
+    /// The rest of the lease in ms; negative without a lease.
     async fn left(&mut self) -> i64 {
         let lock = self.lock.clone();
         self.ask("PTTL", &[&lock]).await
     }
 
-    /// The hash.
+    /// The stored hash.
     async fn stored(&mut self) -> HashMap<String, u32> {
         let lock = self.lock.clone();
         self.ask("HGETALL", &[&lock]).await
     }
 
-    /// Enters when it is free, as Redisson waits: it listens, tries, and waits for a message, for no longer than the
-    /// lease that was in the way.
+    /// Enters when the lock is free. Waits like Redisson: it subscribes, tries, and waits for a message, at most as
+    /// long as the lease that was in the way.
     async fn lock(&mut self, lease: Duration) {
         if self.try_lock(lease).await.is_none() {
             return;
@@ -105,7 +105,7 @@ impl Jvm {
         }
     }
 
-    /// How many connections listen for a release.
+    /// The number of connections that listen for a release.
     async fn listeners(&mut self) -> u32 {
         let channel = self.channel();
         let (_, listeners): (String, u32) = self.ask("PUBSUB", &["NUMSUB", &channel]).await;

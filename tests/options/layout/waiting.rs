@@ -1,4 +1,4 @@
-//! Locks that are waited for on both sides.
+//! Locks with waiters on both sides.
 
 use lock_runtime::LockError;
 use support::{Room, epsilon, proxy::FaultProxy, server::shared_server};
@@ -17,13 +17,13 @@ async fn the_jvm_enters_when_we_leave_and_we_when_it_leaves() {
         let client = store.client().await;
         let mut jvm = Jvm::at(&store, "k").await;
         let guard = hold(&client, "k").await;
-        // Told so: the lease that it saw is much longer.
+        // The JVM hears of the release: the lease that it saw is much longer.
         let told = tokio::join!(timeout(10 * SECOND, jvm.lock(10 * SECOND)), async {
             until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
             guard.release().await;
         });
         told.0.expect("a release of ours is heard");
-        // It enters again, and leaves once: its count is its own.
+        // It enters again and leaves once: its re-entry count is its own.
         assert_eq!(jvm.try_lock(10 * SECOND).await, None);
         let lock = client.lock("k").strategy(strategy).wait(20 * SECOND);
         let mut waiting = Box::pin(lock.acquire());
@@ -49,7 +49,7 @@ async fn a_release_of_the_jvm_wakes_us_without_a_probe() {
         let acquiring = lock.acquire();
         let (guard, released) = tokio::join!(acquiring, async {
             until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
-            // Its try after that found it taken, too.
+            // The JVM's next try after that found the lock taken, too.
             sleep(20 * MS).await;
             jvm.unlock().await.unwrap();
             Instant::now()
@@ -58,7 +58,7 @@ async fn a_release_of_the_jvm_wakes_us_without_a_probe() {
         guard.unwrap().release().await;
         until(async || jvm.listeners().await == 0).await;
     }
-    // By looking alone it would take 90 ms on average.
+    // Polling alone would take 90 ms on average.
     assert!(fastest < 40 * MS, "{fastest:?}");
 }
 
@@ -103,7 +103,7 @@ async fn what_ends_without_a_word_is_noticed() {
     let client = store.client().await;
     let mut jvm = Jvm::at(&store, "k").await;
     let lock = client.lock("k").wait(20 * SECOND);
-    // It expires, or is deleted, as by a spin lock's release.
+    // The JVM's hold expires, or is deleted as by the release of a spin lock.
     assert_eq!(jvm.try_lock(400 * MS).await, None);
     let start = Instant::now();
     lock.run(async {}).await.unwrap();
@@ -143,7 +143,7 @@ async fn who_gives_up_or_is_dropped_listens_no_more() {
         }
         until(async || jvm.listeners().await == 0).await;
     }
-    // One that stays is not made deaf by those who go.
+    // Waiters that leave do not make one that stays deaf.
     let staying = other.lock("k").wait(20 * SECOND);
     let entering = staying.acquire();
     let (entered, released) = tokio::join!(entering, async {

@@ -7,7 +7,7 @@ use super::{
 };
 
 impl Model {
-    /// Ends a call that has not come in.
+    /// Ends a call that has not entered.
     pub(super) fn fail(&mut self, id: CallId, outcome: Outcome) {
         let client = self.calls[&id].spec.client;
         match outcome {
@@ -29,7 +29,7 @@ impl Model {
         }
     }
 
-    /// A call leaves all that it has entered.
+    /// Ends a call, which leaves every lock that it has entered.
     pub(super) fn end(&mut self, id: CallId, outcome: Outcome, returned: bool, awaited: bool) {
         self.call(id).stage = Stage::Ended(outcome);
         let call = self.calls[&id].clone();
@@ -44,7 +44,7 @@ impl Model {
                 hold.keep_until = hold.keep_until.max(entry.at + keep);
             }
             if call.spec.lease == Lease::Renewed {
-                // Its last renewal.
+                // The deadline of its last renewal.
                 hold.promised = hold.promised.max(self.now + RENEWED_LEASE);
             }
             hold.entries -= 1;
@@ -54,8 +54,8 @@ impl Model {
         }
     }
 
-    /// Whether its leaving would free a lock for one that waits by notify and one that waits for its turn under the same
-    /// hold: neither is promised to be first.
+    /// Whether leaving would free a lock both for a call that waits with `notify` and for a call that waits for its
+    /// turn under the same hold. Neither is promised to be first.
     pub(crate) fn begins_a_race(&self, id: CallId) -> bool {
         self.calls[&id].entries.iter().any(|entry| {
             let hold = &self.holds[entry.hold];
@@ -89,7 +89,7 @@ impl Model {
         }
     }
 
-    /// The lock is free: the first in the queue gets it, else who waits without one.
+    /// Frees the lock. The first caller in the queue gets it, or else one that waits without a queue.
     pub(super) fn grant_next(&mut self, key: usize) {
         self.keys[key].held = None;
         if let Some(first) = self.keys[key].queue.pop_front() {
@@ -140,11 +140,12 @@ impl Model {
         self.settle();
     }
 
-    /// One call leaves, and another one is gone by then: whatever the order of the two, the one behind is next.
+    /// One call leaves, and another one is dropped at the same time. Whatever the order of the two, the caller behind
+    /// them is next.
     pub(crate) fn release_to(&mut self, release: CallId, dropped: CallId) {
         self.stop_waiting(dropped);
         self.end(dropped, Outcome::Dropped, false, false);
-        // Its turn, which nobody has taken, is given back.
+        // Its turn, which it has not taken, is given back.
         let client = self.calls[&dropped].spec.client;
         self.counts(client).unsure += 1;
         self.abandon(client);
@@ -185,7 +186,7 @@ impl Model {
         self.settle();
     }
 
-    /// Whether nothing keeps the shutting down of a client waiting.
+    /// Whether nothing delays the shutdown of a client any longer.
     pub(crate) fn is_drained(&self, client: usize) -> bool {
         let mut holds = self.holds.iter();
         let mut calls = self.calls.values();

@@ -1,41 +1,41 @@
-//! What callers want, and how their calls end.
+//! The options of calls, and their results.
 
 use std::fmt;
 
 use lock_runtime::Strategy;
 
-/// How many locks there are.
+/// The number of locks.
 pub(crate) const KEYS: usize = 3;
-/// Their names, in their order.
+/// The names of the locks, in the order of locking.
 pub(crate) const NAMES: [&str; KEYS] = ["a", "b", "c"];
-/// How many clients there are.
+/// The number of clients.
 pub(crate) const CLIENTS: usize = 3;
 
-/// All times are in ms. What ends a lease or begins one is even, what ends a wait is odd, and callers begin at
-/// multiples of [`BEAT`]: no two that decide about one lock happen at the same moment.
+/// All times are in ms. Times that begin or end a lease are even, times that end a wait are odd, and callers begin at
+/// multiples of [`BEAT`], so that no two events that decide about one lock happen at the same moment.
 pub(crate) const BEAT: u64 = 10;
 pub(crate) const SHORT_WAIT: u64 = 37;
 pub(crate) const SHORT_LEASE: u64 = 54;
 pub(crate) const SHORT_KEEP: u64 = 44;
 pub(crate) const EXTENSION: u64 = 58;
-/// What a renewed lease is extended to.
+/// The length of a renewed lease.
 pub(super) const RENEWED_LEASE: u64 = 30_000;
-/// As long as no case lasts.
+/// Longer than any case.
 pub(crate) const LONG: u64 = 3_600_000;
-/// How much later than for its holder a lease ends for others, in process.
+/// How much later a lease ends for others than for its holder, in process.
 pub(super) const MARGIN: u64 = 2;
 
 pub(crate) type CallId = u32;
 pub(crate) type HoldId = usize;
 
-/// What differs between the places where locks live.
+/// The differences between the backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rules {
-    /// Time is the test's: leases and waits can be short, and end when it says so.
+    /// The test controls the time: leases and waits can be short and end on command.
     pub(crate) own_clock: bool,
-    /// Callers queue.
+    /// Callers wait in a queue.
     pub(crate) queue: bool,
-    /// Somebody with a connection of their own deletes keys and cuts connections.
+    /// An operator with its own connection deletes keys and cuts connections.
     pub(crate) operator: bool,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Wait {
 pub(crate) enum Lease {
     /// Renewed while it is held.
     Renewed,
-    /// Fixed, and over soon.
+    /// Fixed and short.
     Short,
     /// Fixed.
     Long,
@@ -66,27 +66,27 @@ impl Lease {
     }
 }
 
-/// By which form of the API a caller comes.
+/// The form of the API that a caller uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// It acquires a guard.
+    /// Acquires a guard.
     Guard,
-    /// It runs a body.
+    /// Runs a body.
     Body,
 }
 
-/// What one caller wants.
+/// The options of one call.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Spec {
     pub(crate) client: usize,
-    /// One key, or two as the caller names them.
+    /// One key, or two in the order in which the caller names them.
     pub(crate) keys: Vec<usize>,
     pub(crate) form: Form,
     pub(crate) strategy: Strategy,
     pub(crate) wait: Wait,
     pub(crate) lease: Lease,
     pub(crate) at_least: bool,
-    /// The call around it, which is inside.
+    /// The enclosing call, which is inside.
     pub(crate) under: Option<CallId>,
 }
 
@@ -105,7 +105,7 @@ impl Spec {
         }
     }
 
-    /// The same, and it waits.
+    /// The same with a long wait.
     pub(crate) fn patient(client: usize, key: usize) -> Self {
         Self {
             wait: Wait::Long,

@@ -1,11 +1,11 @@
-//! What happens as time goes on, and what an operator does.
+//! The effects of time, and of an operator.
 
 use lock_runtime::Strategy;
 
 use super::{BEAT, Call, CallId, Held, KEYS, MARGIN, Model, Outcome, Stage, With, is_going_on};
 
 impl Model {
-    /// The server has the lock's grant no more.
+    /// Removes the lock's grant from the server.
     pub(crate) fn remove(&mut self, key: usize) {
         let held = self.keys[key].held.expect("it is held");
         self.holds[held.hold].stands = false;
@@ -13,8 +13,8 @@ impl Model {
         self.settle();
     }
 
-    /// Whether one of those who wait for a lock would find out that it was removed: it does not believe that its own
-    /// process holds it.
+    /// Whether a waiter of a lock would find out that it was removed: it does not know that its own process holds the
+    /// lock.
     pub(crate) fn is_watched(&self, key: usize) -> bool {
         let waiters = || self.keys[key].queue.iter().chain(&self.keys[key].others);
         waiters().count() == 0
@@ -29,7 +29,7 @@ impl Model {
     pub(super) fn run_to(&mut self, end: u64) {
         loop {
             let spinner = self.due_spinner();
-            // It sleeps for a ms at most.
+            // A spinner sleeps for at most a millisecond.
             let tries = spinner.map(|_| self.now + 1);
             let next = self.next_event().into_iter().chain(tries).min();
             let Some(next) = next.filter(|next| *next <= end) else {
@@ -44,7 +44,7 @@ impl Model {
         self.moments.push(end);
     }
 
-    /// One who is due tries again.
+    /// Lets a spinner that is due try again.
     pub(super) fn spin(&mut self, spinner: Option<CallId>) {
         let Some(id) = spinner else { return };
         let (client, key) = (self.calls[&id].spec.client, self.calls[&id].next_key());
@@ -56,7 +56,7 @@ impl Model {
         }
     }
 
-    /// When a lock is free by itself.
+    /// The time at which a lock becomes free on its own.
     pub(super) fn ends(&self, held: Held) -> Option<u64> {
         let until = self.until(held.hold);
         held.kept_until.or(until.map(|until| until + MARGIN))
@@ -104,7 +104,7 @@ impl Model {
         self.settle_turns();
     }
 
-    /// Lets happen what needs nobody's doing.
+    /// Applies all events that need no action by a caller.
     pub(super) fn settle(&mut self) {
         self.arrive();
         self.settle_turns();
@@ -119,7 +119,7 @@ impl Model {
         }
     }
 
-    /// A caller that tries again and again, and whose next try finds the lock free.
+    /// A caller that spins and whose next try finds the lock free.
     pub(super) fn due_spinner(&self) -> Option<CallId> {
         let due = |id: &CallId| {
             let call = &self.calls[id];
@@ -131,7 +131,7 @@ impl Model {
         others.find(due)
     }
 
-    /// A turn lasts as long as the call that has it, or anything nested in that.
+    /// A turn lasts as long as its call, or anything nested in that call.
     pub(super) fn settle_turns(&mut self) {
         while let Some((around, key)) = self.turns.iter().find_map(|(at, turn)| {
             let over = turn

@@ -93,7 +93,7 @@ impl System {
                             hold.loss(),
                             state.known_lost
                         );
-                        // It finds out by a round trip.
+                        // The holder finds out by a round trip.
                         return Err(Unlike {
                             for_good: !state.known_lost,
                             what,
@@ -110,7 +110,7 @@ impl System {
 
     pub(super) async fn compare_status(&self, key: usize, model: &Model) -> Result<(), Unlike> {
         let state = &model.keys[key];
-        // How far a block has come is known to its own client.
+        // Only its own client knows how far a cohort has come.
         let client = state.held.map(|held| model.holds[held.hold].client);
         let client = client.filter(|client| !model.clients[*client].closed);
         let client = client.map_or(&self.observer, |client| &self.clients[client]);
@@ -122,7 +122,8 @@ impl System {
             held.kept_until.is_some() || model.clients[model.holds[held.hold].client].closed
         };
         if !model.rules.own_clock && state.held.as_ref().is_some_and(seen_as_a_block) {
-            // Kept after a block, or of a client that is shut down: the server knows the block as a whole.
+            // The lock is retained after a cohort, or belongs to a client that is shut down: the server knows the
+            // cohort only as a whole.
             let (queued, _) = self.entries(key).await;
             return if token.is_some() && queued == state.queue.len() {
                 Ok(())
@@ -135,7 +136,7 @@ impl System {
         }
         let holder = match wanted {
             None => token.is_none(),
-            // It waits for another lock, and has not said its token.
+            // The holder waits for another lock and has not reported its token.
             Some(None) => token.is_some(),
             Some(wanted) => token == wanted,
         };
@@ -144,7 +145,7 @@ impl System {
         } else {
             0
         };
-        // Processes that wait without a queue are counted where a server knows of them.
+        // A server also counts the processes that wait without a queue.
         let notified = if model.rules.own_clock {
             0
         } else {
@@ -162,7 +163,7 @@ impl System {
         Err(not_yet(what))
     }
 
-    /// How many callers the server has in the queue, and how many processes that wait without one.
+    /// The number of callers in the server's queue, and of processes that wait without a queue.
     pub(super) async fn entries(&self, key: usize) -> (usize, usize) {
         let mut server = shared_server().await.connection().await;
         let queue = format!("{}:queue", self.store.name(NAMES[key]));
@@ -188,7 +189,7 @@ impl System {
                 } else {
                     counts.unsure
                 };
-        // A push may come before the answer that says that the caller queues.
+        // A push may arrive before the answer that the caller is queued.
         let waited = if model.rules.own_clock {
             counts.waited..=counts.waited + counts.tied
         } else {

@@ -1,4 +1,4 @@
-//! A user of the attribute that calls the dependency `locks`, and has no crate `lock_runtime` in scope.
+//! A user of the attribute that calls the dependency `locks` and has no crate `lock_runtime` in scope.
 
 use locks::{LockError, distributed_lock};
 
@@ -7,10 +7,10 @@ pub mod facade {
     pub use locks;
 }
 
-/// Every option that the expansion writes a path for.
+/// Uses every option for which the expansion writes a path.
 ///
 /// # Errors
-/// If the lock cannot be had.
+/// If the lock cannot be acquired.
 #[distributed_lock(
     key = "order:<id>",
     wait = "5s",
@@ -27,17 +27,17 @@ pub async fn pay(id: u64, inside: impl AsyncFn()) -> Result<u64, LockError> {
     Ok(id + u64::from(hold.token().get() > 0))
 }
 
-/// By a path of this crate.
+/// Uses a path of this crate.
 ///
 /// # Errors
-/// If the lock cannot be had.
+/// If the lock cannot be acquired.
 #[distributed_lock(key = "order:<id>", crate = crate::facade::locks)]
 pub async fn cancel(id: u64, inside: impl AsyncFn()) -> Result<u64, LockError> {
     inside().await;
     Ok(id)
 }
 
-/// Calls the attribute as `macro_rules` of a library do, for users that do not depend on `lock-runtime` at all.
+/// Uses the attribute as a library's `macro_rules` do, for users that do not depend on `lock-runtime` at all.
 #[macro_export]
 macro_rules! locked {
     ($(#[$attr:meta])* $visibility:vis async fn $name:ident[$key:literal]($($arguments:tt)*) -> $returned:ty $body:block) => {

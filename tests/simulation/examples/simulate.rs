@@ -1,13 +1,14 @@
-//! Runs one seed after the other, and tells of those that break a promise:
+//! Runs seeds one after the other and reports those that break a promise:
 //! `cargo run --release --example simulate -- --minutes 60`.
 //!
-//! - `--seconds N`, `--minutes N`: for how long (10 s).
-//! - `--from N`: the first seed (drawn from the time of day).
-//! - `--threads N`: how many seeds run at once (one for each core).
-//! - `--first`: ends with the first seed that fails, as it is.
-//! - `--seed N [--steps 3,0,1]`: that seed alone, or the smaller plan at the end of these steps, with its timeline.
+//! - `--seconds N`, `--minutes N`: the length of the run (10 s by default).
+//! - `--from N`: the first seed (by default drawn from the time of day).
+//! - `--threads N`: the number of seeds that run at once (by default one for each core).
+//! - `--first`: stops at the first seed that fails and does not shrink it.
+//! - `--seed N [--steps 3,0,1]`: runs this seed alone, or the smaller plan at the end of these steps, and prints its
+//!   timeline.
 //!
-//! The plan of a seed that fails is made smaller. Its timeline is in `target/simulation`.
+//! The plan of a seed that fails is shrunk. Its timeline is in `target/simulation`.
 
 use std::{
     fs,
@@ -29,7 +30,7 @@ use lock_simulation::{
     world::run,
 };
 
-/// How often progress is told.
+/// How often progress is reported.
 const PROGRESS: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -80,7 +81,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One plan, with its timeline.
+/// Runs one plan and prints its timeline.
 fn one(seed: u64, steps: &[usize]) -> ExitCode {
     let plan = follow(seed, steps);
     println!("{plan:#?}");
@@ -96,7 +97,7 @@ fn one(seed: u64, steps: &[usize]) -> ExitCode {
     ExitCode::from(u8::from(!outcome.violations.is_empty()))
 }
 
-/// As many seeds as there is time for.
+/// Runs seeds until the time is over.
 fn many(from: u64, threads: usize, time: Duration, first: bool) -> ExitCode {
     let began = Instant::now();
     let (next, over) = (AtomicU64::new(from), AtomicBool::new(false));
@@ -134,7 +135,7 @@ fn many(from: u64, threads: usize, time: Duration, first: bool) -> ExitCode {
     ExitCode::from(u8::from(!total.failed.is_empty()))
 }
 
-/// One seed. False if it fails; then a smaller plan is looked for.
+/// Runs one seed. Returns false if it fails; a smaller plan is searched first.
 fn carry_out(seed: u64, total: &Mutex<Total>, smaller: bool) -> bool {
     let plan = Plan::of(seed);
     let outcome = run(&plan, false);
@@ -187,7 +188,7 @@ fn tell(total: &Mutex<Total>, elapsed: Duration) {
     );
 }
 
-/// Writes what happened to a file, and says where.
+/// Writes the timeline to a file and returns where.
 fn write_timeline(plan: &Plan, violations: &[Violation], lines: &[Line]) -> String {
     let folder = PathBuf::from("target/simulation");
     let file = folder.join(format!("seed-{}.txt", plan.seed));

@@ -1,4 +1,4 @@
-//! Callers as users write them.
+//! Callers that use locks as users do.
 
 use std::{
     fmt,
@@ -24,7 +24,7 @@ use crate::{
     plan::{Plan, Store},
 };
 
-/// How a caller calls.
+/// How a caller uses the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// A body under a lock.
@@ -43,25 +43,25 @@ pub enum Way {
     ExtendedGuard,
     /// A guard that is leaked.
     LeakedGuard,
-    /// One attempt.
+    /// A single attempt.
     Try,
-    /// Several locks at once.
+    /// Several locks in one call.
     Several,
     /// A body that enters its own lock again.
     Nested,
-    /// A body whose parts enter its lock beside each other.
+    /// A body whose parts enter its lock side by side.
     Siblings,
     /// A body that takes a task along.
     TakenAlong,
     /// A call that is dropped after a while.
     Dropped,
-    /// A call that is a branch of a loop which polls it now and then.
+    /// A call in a branch of a loop that polls it now and then.
     Select,
     /// A call that is never polled again.
     Forgotten,
-    /// A call that another task goes on with.
+    /// A call that another task continues.
     Moved,
-    /// Calls in a stream whose consumer takes its time.
+    /// Calls in a stream with a slow consumer.
     Buffered,
 }
 
@@ -82,7 +82,7 @@ impl Process {
         drop(forgotten);
     }
 
-    /// Whether it leaves something held for good.
+    /// Whether the process leaves a lock held for good.
     #[must_use]
     pub fn leaks(&self) -> bool {
         self.leaks.load(Ordering::Acquire)
@@ -90,7 +90,7 @@ impl Process {
 }
 
 impl Way {
-    /// All of them.
+    /// All ways.
     pub const ALL: [Self; 18] = [
         Self::Run,
         Self::RunInBackground,
@@ -135,12 +135,12 @@ impl Way {
         }
     }
 
-    /// Whether its future is polled whenever it is woken.
+    /// Whether the future of such a call is polled whenever it is woken.
     fn is_prompt(self) -> bool {
         !matches!(self, Self::Select | Self::Forgotten | Self::Buffered)
     }
 
-    /// Whether calls of this way enter in the order in which they began.
+    /// Whether such calls enter in the order in which they began.
     #[must_use]
     pub fn is_orderly(self) -> bool {
         self.is_prompt()
@@ -151,28 +151,28 @@ impl Way {
     }
 }
 
-/// A renewed lease is not shorter.
+/// The shortest renewed lease.
 const SHORTEST_RENEWED: Duration = Duration::from_secs(1);
 
 /// A call that nobody polls.
 type Forgotten = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A process that calls.
+/// A process whose callers use locks.
 #[derive(Clone)]
 pub struct Process {
-    /// Its number.
+    /// The number of its host.
     pub host: HostId,
     /// Its client.
     pub client: LockClient,
-    /// The judge.
+    /// The ledger of the run.
     pub ledger: Ledger,
-    /// What callers want.
+    /// The plan of the run.
     pub plan: Arc<Plan>,
-    /// Set when callers begin nothing new.
+    /// Set when callers begin no further calls.
     pub is_over: Arc<AtomicBool>,
     /// Calls that are never polled again.
     pub forgotten: Arc<Mutex<Vec<Forgotten>>>,
-    /// Set when something is held that nobody will release.
+    /// Set when nobody will release a held lock.
     pub leaks: Arc<AtomicBool>,
 }
 
@@ -180,7 +180,7 @@ pub struct Process {
 pub struct Caller {
     process: Process,
     chance: Arc<Chance>,
-    /// How late it is polled at most.
+    /// The longest delay of a poll.
     late: Duration,
 }
 
@@ -191,7 +191,7 @@ impl fmt::Debug for Caller {
 }
 
 impl Caller {
-    /// A task of this process.
+    /// Creates a task of this process.
     #[must_use]
     pub fn new(process: &Process, chance: Chance) -> Arc<Self> {
         let late = if chance.percent(process.plan.slow) {
@@ -206,7 +206,7 @@ impl Caller {
         })
     }
 
-    /// Calls, again and again.
+    /// Makes calls until the run is over.
     pub async fn live(self: Arc<Self>) {
         while !self.process.is_over.load(Ordering::Acquire) {
             let way = self.chance.pick(&self.process.plan.ways);
@@ -222,7 +222,7 @@ impl Caller {
         format!("k{}", self.chance.index(self.process.plan.keys))
     }
 
-    /// A lock of chance, what is wanted of it, and the call.
+    /// Draws a lock and its options, and begins a call.
     fn begin(&self, way: Way, key: &str) -> (Lock, CallId) {
         let plan = &self.process.plan;
         let strategy = self.chance.pick(&plan.strategies);
@@ -444,7 +444,7 @@ impl Caller {
         self.end(call, ended.err());
     }
 
-    /// A body that has entered the hold of `outer` again.
+    /// The part of a body that has entered the hold of `outer` again.
     async fn again(&self, outer: &Hold, beside: Option<&AtomicBool>) {
         let hold = Hold::current().expect("a body is inside its hold");
         let ledger = &self.process.ledger;
@@ -502,7 +502,7 @@ impl Caller {
     }
 }
 
-/// How long an annotated function waits.
+/// The `wait` of the annotated function.
 const FUNCTION_WAIT: Duration = Duration::from_secs(4);
 
 #[distributed_lock(key = "<key>", wait = "4s", lease = "2s", renew = true, client = caller.process.client.clone())]

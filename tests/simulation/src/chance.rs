@@ -1,4 +1,4 @@
-//! Chance: one stream of random numbers for each who draws, all from the seed.
+//! Random numbers: one stream for each user of chance, all from the seed.
 
 use std::{
     ops::Range,
@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 pub struct Chance(Mutex<ChaCha8Rng>);
 
 impl Chance {
-    /// The stream of this number, of those that a seed has.
+    /// Returns stream number `stream` of a seed.
     #[must_use]
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -31,12 +31,12 @@ impl Chance {
         self.with(|random| u128::from(random.next_u64()) << 64 | u128::from(random.next_u64()))
     }
 
-    /// True in so many cases of a hundred.
+    /// Returns true in `percent` of a hundred cases.
     pub fn percent(&self, percent: u32) -> bool {
         self.with(|random| random.random_range(0..100) < percent)
     }
 
-    /// A number of the range.
+    /// A number in the range.
     pub fn among(&self, range: Range<u64>) -> u64 {
         self.with(|random| random.random_range(range))
     }
@@ -46,12 +46,12 @@ impl Chance {
         self.with(|random| random.random_range(0..length))
     }
 
-    /// So many milliseconds.
+    /// A duration whose milliseconds are in the range.
     pub fn millis(&self, range: Range<u64>) -> Duration {
         Duration::from_millis(self.among(range))
     }
 
-    /// One of these.
+    /// One element of the slice.
     pub fn pick<T: Clone>(&self, of: &[T]) -> T {
         let picked = self.with(|random| of.choose(random).cloned());
         picked.expect("there is something to pick from")

@@ -1,4 +1,4 @@
-//! What may go wrong in the world.
+//! The faults of the simulated world.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -11,16 +11,16 @@ use crate::{
     world::World,
 };
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// All connections of a process break.
     Break,
-    /// They break, and the server notices that late.
+    /// All connections of a process break, and the server notices it late.
     HalfOpen,
-    /// What a process sends arrives late.
+    /// Messages from a process arrive late.
     HoldUp,
-    /// What a process is sent arrives late.
+    /// Messages to a process arrive late.
     HoldDown,
     /// A process is cut off for a while.
     Partition,
@@ -32,9 +32,9 @@ pub enum Fault {
     RestartEmpty,
     /// A replica that lacks the newest writes takes over.
     Promote,
-    /// Somebody deletes everything.
+    /// An operator deletes everything.
     Flush,
-    /// Somebody deletes the key of a lock.
+    /// An operator deletes the key of a lock.
     Delete,
     /// The server forgets its scripts.
     ForgetScripts,
@@ -48,12 +48,12 @@ pub enum Fault {
     ClockAhead,
     /// The server's clock is set back.
     ClockBack,
-    /// A process is killed, and another one started.
+    /// A process is killed, and another one is started.
     Crash,
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 18] = [
         Self::Break,
         Self::HalfOpen,
@@ -100,7 +100,7 @@ impl Fault {
 }
 
 impl World {
-    /// Lets faults happen, one after the other, until the run is over.
+    /// Causes faults, one after the other, until the run is over.
     pub(crate) async fn go_wrong(&self) {
         if self.plan.faults.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! What happened, in order: for the timeline of a failure, and to see that one seed has one history.
+//! The events of a run in order: the timeline of a failure, and a proof that one seed has one history.
 
 use std::{
     fmt,
@@ -13,11 +13,11 @@ use tokio::time::Instant;
 /// One line of the timeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Milliseconds since the beginning.
+    /// Milliseconds since the beginning of the run.
     pub at: u64,
-    /// Who: a process, a server, or the world.
+    /// The actor: a process, a server, or the world.
     pub who: String,
-    /// What happened.
+    /// The event.
     pub what: String,
 }
 
@@ -27,18 +27,18 @@ impl fmt::Display for Line {
     }
 }
 
-/// The history of one run. A clone is the same one.
+/// The history of one run. Clones share it.
 #[derive(Debug, Clone)]
 pub struct History {
     lines: Arc<Mutex<Vec<Line>>>,
-    /// Whether lines are kept; else they are counted.
+    /// Whether lines are stored, instead of only counted.
     kept: bool,
     counted: Arc<AtomicU64>,
     began: Instant,
 }
 
 impl History {
-    /// That begins now.
+    /// Creates a history that begins now.
     #[must_use]
     pub fn new(kept: bool) -> Self {
         Self {
@@ -49,13 +49,13 @@ impl History {
         }
     }
 
-    /// Milliseconds since the beginning.
+    /// Milliseconds since the beginning of the run.
     #[must_use]
     pub fn now(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Adds a line. Its words are made only if they are kept.
+    /// Adds a line. Its text is made only if lines are stored.
     pub fn add(&self, who: impl FnOnce() -> String, what: impl FnOnce() -> String) {
         self.counted.fetch_add(1, Ordering::Relaxed);
         if self.kept {
@@ -69,19 +69,19 @@ impl History {
         }
     }
 
-    /// How many lines there were.
+    /// The number of lines, stored or not.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.counted.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing has happened.
+    /// Whether there are no lines.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The lines that were kept.
+    /// The stored lines.
     #[must_use]
     pub fn lines(&self) -> Vec<Line> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! A future that is polled late: between each time that it is woken and its next poll lies a pause.
+//! A future that is polled late, after a pause between each wake-up and the next poll.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::chance::Chance;
 
-/// Notes that the inner future is woken, and wakes the outer one.
+/// Records that the inner future was woken, and wakes the outer one.
 #[derive(Default)]
 struct Woken {
     is: AtomicBool,
@@ -43,7 +43,7 @@ pub struct Late<F> {
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-/// Polls `future` late, by `longest` at most. Zero: whenever it is woken.
+/// Polls `future` late, by at most `longest`. With zero, it is polled whenever it is woken.
 pub fn late<F: Future>(future: F, longest: Duration, chance: &Arc<Chance>) -> Late<F> {
     let woken = Woken::default();
     woken.is.store(true, Ordering::Release);
@@ -63,7 +63,7 @@ impl<F> fmt::Debug for Late<F> {
 }
 
 impl<F> Late<F> {
-    /// Most polls are prompt, some a little late, few very late.
+    /// Draws a pause. Most polls are prompt, some are a little late, few are very late.
     fn draw(&self) -> Duration {
         let most = match self.chance.among(0..20) {
             _ if self.longest == 0 => 0,

@@ -1,4 +1,4 @@
-//! The judge: who is inside, by which token, who waits; and what must not be.
+//! The judge: records who is inside, with which token, and who waits, and detects violations.
 
 use std::{
     collections::BTreeMap,
@@ -11,24 +11,24 @@ use lock_runtime::{Hold, LockError};
 
 use crate::{history::History, network::HostId};
 
-/// How long before its entry a grant may have been given: a claim, and half a second.
+/// How long a grant may precede its entry, in milliseconds: a claim and half a second.
 const GRANTED_BEFORE: u64 = 2_500;
-/// How much longer than `wait` a caller may take that is polled whenever it is woken: 200 ms for its leaving, and what the
-/// messages of the world take.
+/// How much longer than `wait` a call may take if it is polled whenever it is woken: 200 ms to leave the queue, and the
+/// time of messages in the world.
 const WAIT_SLACK: u64 = 700;
-/// One attempt may go unanswered for so long.
+/// How long a single attempt may go unanswered.
 const TRY: u64 = 1_000;
-/// A turn that nobody takes is passed on after so long, and a probe finds what was lost.
+/// How long it takes until an untaken turn is passed on, or until a probe finds what was lost.
 const CLAIM: u64 = 2_300;
 
-/// What must not be, and was.
+/// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Milliseconds since the beginning.
+    /// Milliseconds since the beginning of the run.
     pub at: u64,
-    /// The broken promise.
+    /// The name of the promise.
     pub promise: &'static str,
-    /// What was seen.
+    /// The evidence.
     pub seen: String,
 }
 
@@ -38,12 +38,12 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What one run counted.
+/// Counters of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Entries into bodies, nested ones not counted.
+    /// Entries into bodies, except nested ones.
     pub entered: u64,
-    /// Calls that ended in each error.
+    /// Failed calls by error.
     pub errors: BTreeMap<&'static str, u64>,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
@@ -52,7 +52,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds those of another run.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         self.entered += other.entered;
         for (mine, others) in [
@@ -67,24 +67,24 @@ impl Counts {
     }
 }
 
-/// One call.
+/// The number of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallId(u64);
 
-/// What a caller wants.
+/// The options of a call.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// The process that calls.
+    /// The calling process.
     pub host: HostId,
     /// The way of the call.
     pub way: &'static str,
-    /// The keys.
+    /// The keys of its locks.
     pub keys: Vec<String>,
-    /// How long it waits.
+    /// The longest wait.
     pub wait: Duration,
     /// Whether its future is polled whenever it is woken.
     pub prompt: bool,
-    /// Whether it queues.
+    /// Whether it waits in the queue.
     pub queues: bool,
 }
 
@@ -110,9 +110,9 @@ struct Inside {
 #[derive(Debug, Default)]
 struct Key {
     inside: BTreeMap<u64, Inside>,
-    /// The highest token, and when it entered.
+    /// The highest token, and when its holder entered.
     highest: Option<(u64, u64)>,
-    /// When somebody was seen inside last.
+    /// When a caller was last seen inside.
     moved: u64,
 }
 
@@ -121,9 +121,9 @@ struct State {
     next: u64,
     calls: BTreeMap<CallId, Call>,
     keys: BTreeMap<String, Key>,
-    /// When the server lost what it knew, or its clock ran ahead of leases.
+    /// When the server lost state, or its clock ran ahead of leases.
     losses: Vec<u64>,
-    /// By how much the server's clock was set back.
+    /// The total time by which the server's clock was set back.
     set_back: u64,
     /// When the last fault ended.
     disturbed: u64,
@@ -131,11 +131,11 @@ struct State {
     violations: Vec<Violation>,
     /// The longest lease in use, in milliseconds.
     longest_lease: u64,
-    /// Whether callers are to enter in the order in which they began.
+    /// Whether callers have to enter in the order in which they began.
     ordered: bool,
 }
 
-/// The ledger of one run. A clone is the same one.
+/// The ledger of one run. Clones share it.
 #[derive(Clone)]
 pub struct Ledger {
     state: Arc<Mutex<State>>,
@@ -148,7 +148,7 @@ impl fmt::Debug for Ledger {
     }
 }
 
-/// Somebody inside. Dropped, it leaves.
+/// A caller that is inside; it leaves when this is dropped.
 #[derive(Debug)]
 pub struct Presence {
     ledger: Ledger,
@@ -163,7 +163,7 @@ impl Drop for Presence {
 }
 
 impl Ledger {
-    /// An empty one.
+    /// Creates an empty ledger.
     #[must_use]
     pub fn new(history: History, longest_lease: Duration, ordered: bool) -> Self {
         let state = State {
@@ -181,7 +181,7 @@ impl Ledger {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A promise is broken.
+    /// Records a broken promise.
     pub fn violated(&self, promise: &'static str, seen: String) {
         let at = self.history.now();
         self.history
@@ -191,7 +191,7 @@ impl Ledger {
             .push(Violation { at, promise, seen });
     }
 
-    /// A call begins.
+    /// Records that a call begins.
     pub fn begin(&self, wanted: Wanted) -> CallId {
         let began = self.history.now();
         let mut state = self.state();
@@ -217,7 +217,7 @@ impl Ledger {
         call
     }
 
-    /// A call is inside with this hold.
+    /// Records that a call is inside with this hold.
     #[must_use]
     pub fn enter(&self, call: CallId, hold: Hold) -> Presence {
         let now = self.history.now();
@@ -228,7 +228,7 @@ impl Ledger {
         let number = state.next;
         state.next += 1;
         let Some(host) = state.calls.get(&call).map(|call| call.wanted.host) else {
-            // Of a process that was killed.
+            // The call belongs to a process that was killed.
             return Presence {
                 ledger: self.clone(),
                 key,
@@ -259,8 +259,8 @@ impl Ledger {
         }
         if let Some((highest, at)) = this.highest
             && token <= highest
-            // A grant from before a loss may enter after one from after it. Without its counter, a server whose clock was
-            // set back counts from less.
+            // A grant from before a loss may enter after a grant from after it. If a server has lost its counter and
+            // its clock was set back, it counts from a lower number.
             && !losses.iter().any(|loss| {
                 *loss <= at && loss + GRANTED_BEFORE + longest_lease >= at || has_set_back && *loss >= at
             })
@@ -311,12 +311,12 @@ impl Ledger {
         }
     }
 
-    /// A call has ended with this.
+    /// Records that a call has ended with this result.
     pub fn end(&self, call: CallId, error: Option<&LockError>) {
         let now = self.history.now();
         let mut state = self.state();
         let Some(host) = state.calls.get(&call).map(|call| call.wanted.host) else {
-            return; // of a process that was killed
+            return; // the process was killed
         };
         self.history.add(
             || format!("host {host}"),
@@ -336,7 +336,7 @@ impl Ledger {
         }
     }
 
-    /// A call was dropped, or will never be polled again.
+    /// Records that a call was dropped or will never be polled again.
     pub fn give_up(&self, call: CallId) {
         let mut state = self.state();
         if let Some(call) = state.calls.remove(&call) {
@@ -347,14 +347,14 @@ impl Ledger {
         }
     }
 
-    /// A call will not be polled again, and is not dropped.
+    /// Records that a call will not be polled again but is not dropped.
     pub fn forget(&self, call: CallId) {
         if let Some(call) = self.state().calls.get_mut(&call) {
             call.is_forgotten = true;
         }
     }
 
-    /// A fault happens now, or is over now.
+    /// Records that a fault begins or ends now.
     pub fn disturb(&self, fault: &'static str) {
         let now = self.history.now();
         self.history.add(|| "world".into(), || fault.to_owned());
@@ -363,24 +363,24 @@ impl Ledger {
         *state.counts.faults.entry(fault).or_default() += 1;
     }
 
-    /// The server has lost some of what it knew.
+    /// Records that the server has lost state.
     pub fn lose_state(&self) {
         let now = self.history.now();
         self.state().losses.push(now);
     }
 
-    /// The server's clock is set back.
+    /// Records that the server's clock is set back.
     pub fn set_back(&self, by: Duration) {
         self.state().set_back += u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
     }
 
-    /// By how much the server's clock was set back in all.
+    /// The total time by which the server's clock was set back.
     #[must_use]
     pub fn was_set_back(&self) -> Duration {
         Duration::from_millis(self.state().set_back)
     }
 
-    /// A process has crashed: its bodies are no more.
+    /// Records that a process has crashed: its bodies have ended.
     pub fn crash(&self, host: HostId) {
         let mut state = self.state();
         state.calls.retain(|_, call| call.wanted.host != host);
@@ -389,7 +389,7 @@ impl Ledger {
         }
     }
 
-    /// Looks whether somebody waits beside a lock that nobody holds.
+    /// Checks whether a caller waits for a lock that nobody holds.
     pub fn look(&self) {
         let now = self.history.now();
         let mut found = Vec::new();
@@ -401,7 +401,7 @@ impl Ledger {
                 this.moved = now;
                 continue;
             }
-            // One that waits for several keys keeps those that it has.
+            // A call that waits for several keys may hold some of them.
             let keeps = |call: &Call| {
                 call.waits && call.wanted.keys.len() > 1 && call.wanted.keys.contains(key)
             };
@@ -451,7 +451,7 @@ impl Ledger {
             .collect()
     }
 
-    /// What was counted, and what was found.
+    /// The counts and the violations.
     #[must_use]
     pub fn results(&self) -> (Counts, Vec<Violation>) {
         let state = self.state();
@@ -466,7 +466,7 @@ impl Ledger {
 }
 
 impl State {
-    /// A caller that waited has its answer.
+    /// Checks the time of a waiting call that has its answer.
     fn check_wait(&self, call: CallId, now: u64) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call).filter(|call| call.waits)?;
         let wait = u64::try_from(this.wanted.wait.as_millis()).unwrap_or(u64::MAX);
@@ -478,7 +478,7 @@ impl State {
         })
     }
 
-    /// Nobody who began well before still waits.
+    /// Checks that no call that began well before still waits.
     fn check_order(&self, call: CallId, key: &str) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         if !self.ordered || !this.waits {

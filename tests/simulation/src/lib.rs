@@ -1,4 +1,4 @@
-//! A deterministic world for the real engine and the real scripts: time, network, faults and callers come from one seed.
+//! A deterministic world for the real engine and scripts. One seed determines time, network, faults and callers.
 
 pub mod callers;
 pub mod chance;

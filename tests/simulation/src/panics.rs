@@ -1,4 +1,4 @@
-//! Panics of tasks, which their runtime keeps to itself.
+//! Panics of tasks, which the runtime catches silently.
 
 use std::{cell::RefCell, panic, sync::Once};
 
@@ -6,7 +6,7 @@ thread_local! {
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Notes panics of this thread from now on.
+/// Records panics of this thread from now on.
 pub(crate) fn watch() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {

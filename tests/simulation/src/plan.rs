@@ -1,4 +1,4 @@
-//! What one seed draws: how many take part, what they want, and what may go wrong.
+//! The plan that a seed draws: the participants, their options, and the faults.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use lock_runtime::Strategy;
 
 use crate::{callers::Way, chance::Chance, faults::Fault};
 
-/// Where the locks are.
+/// The backend of the locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Store {
     /// On one server.
@@ -18,7 +18,7 @@ pub enum Store {
 }
 
 impl Store {
-    /// How many servers it has.
+    /// The number of servers.
     #[must_use]
     pub fn servers(self) -> usize {
         match self {
@@ -31,44 +31,44 @@ impl Store {
 /// Everything that a run depends on.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// All chance comes from it.
+    /// The source of all random numbers.
     pub seed: u64,
-    /// Where the locks are.
+    /// The backend of the locks.
     pub store: Store,
-    /// For how long callers begin calls and faults happen.
+    /// How long callers begin calls and faults happen.
     pub seconds: u64,
-    /// Processes at the beginning.
+    /// The number of processes at the beginning.
     pub processes: usize,
-    /// How many processes may be started in place of others.
+    /// The number of processes that may be started in place of others.
     pub spares: usize,
-    /// How many locks there are.
+    /// The number of locks.
     pub keys: usize,
-    /// Tasks of a process that call, one call after the other.
+    /// The number of tasks in a process that make calls.
     pub tasks: usize,
     /// The longest delay of a message, in milliseconds.
     pub delay: u64,
     /// The leases that callers ask for.
     pub leases: Vec<Duration>,
-    /// How long they wait.
+    /// The waits of callers.
     pub waits: Vec<Duration>,
-    /// How they wait.
+    /// The strategies of callers.
     pub strategies: Vec<Strategy>,
-    /// How they call.
+    /// The ways of their calls.
     pub ways: Vec<Way>,
-    /// So many tasks of a hundred are polled late.
+    /// The percentage of tasks that are polled late.
     pub slow: u32,
-    /// The longest time of a body, in milliseconds.
+    /// The longest duration of a body, in milliseconds.
     pub body: u64,
-    /// What may go wrong.
+    /// The faults that may happen.
     pub faults: Vec<Fault>,
     /// The longest pause between two faults, in milliseconds.
     pub calm: u64,
-    /// By how many millionths the clock of a process may be wrong.
+    /// The largest error of a process's clock, in millionths.
     pub drift: u64,
 }
 
 impl Plan {
-    /// What this seed draws.
+    /// Returns the plan that a seed draws.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         let chance = Chance::new(seed, 0);
@@ -125,7 +125,7 @@ impl Plan {
         }
     }
 
-    /// Smaller plans that may fail alike, the smallest first.
+    /// Smaller plans that may fail in the same way, the smallest first.
     #[must_use]
     pub fn smaller(&self) -> Vec<Self> {
         let mut smaller = Vec::new();
@@ -197,8 +197,8 @@ impl Plan {
         self.waits.iter().copied().max().unwrap_or_default()
     }
 
-    /// Whether callers have to enter in the order in which they began. Where a holder overruns its lease, members of its
-    /// cohort come back to their places only after others were let in.
+    /// Whether callers have to enter in the order in which they began. If a holder overruns its lease, members of its
+    /// cohort get their places back only after others were let in.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.faults.is_empty()

@@ -1,4 +1,4 @@
-//! A process: a client of its own, on a host with a clock of its own.
+//! A process: its client, on a host with its own clock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,21 +19,21 @@ use crate::{
     plan::Store,
 };
 
-/// What the clocks of hosts showed at the beginning.
+/// The time that the hosts' clocks show at the beginning.
 const BOOTED: Duration = Duration::from_secs(1_000);
 
-/// What an engine on this host sees of the world.
+/// The world as an engine on this host sees it.
 struct Host {
     number: HostId,
     network: Network,
     chance: Chance,
     began: Instant,
-    /// By how many millionths its clock is fast.
+    /// The number of millionths by which its clock is fast.
     drift: i64,
 }
 
 impl Host {
-    /// What has passed in the world, as long as its clock says.
+    /// The time that this host's clock measures while `passed` passes in the world.
     fn local(&self, passed: Duration) -> Duration {
         scaled(passed, 1_000_000 + self.drift, 1_000_000)
     }
@@ -100,10 +100,10 @@ fn server_of(address: &ConnectionAddr) -> Result<ServerId, RedisError> {
     number.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound).into())
 }
 
-/// Starts a process: a client that is connected.
+/// Starts a process, that is, connects a client.
 ///
 /// # Errors
-/// As connecting has.
+/// The errors of connecting.
 pub async fn start(
     host: HostId,
     network: &Network,

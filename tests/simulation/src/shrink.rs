@@ -1,23 +1,24 @@
-//! Makes a plan that fails smaller, as long as it fails alike.
+//! Shrinks a failing plan as long as it fails in the same way.
 
 use crate::{
     plan::Plan,
     world::{Outcome, run},
 };
 
-/// How many runs are tried at most.
+/// The largest number of runs.
 const TRIES: usize = 400;
 
-/// A plan that fails, and how it was made out of the seed's: which smaller one was taken, again and again.
+/// A failing plan, and the steps that lead to it from the plan of the seed: the index of the smaller plan taken each
+/// time.
 #[derive(Debug, Clone)]
 pub struct Shrunk {
-    /// The smallest plan that was found.
+    /// The smallest plan found.
     pub plan: Plan,
-    /// The steps that lead from the seed to it.
+    /// The steps from the plan of the seed.
     pub steps: Vec<usize>,
 }
 
-/// The smallest plan that can be found which breaks the same promise.
+/// Searches for the smallest plan that breaks the same promise.
 #[must_use]
 pub fn shrink(plan: &Plan, promise: &str) -> Shrunk {
     let mut shrunk = Shrunk {
@@ -40,7 +41,7 @@ pub fn shrink(plan: &Plan, promise: &str) -> Shrunk {
     }
 }
 
-/// The plan at the end of these steps from a seed's.
+/// The plan at the end of these steps from the plan of a seed.
 #[must_use]
 pub fn follow(seed: u64, steps: &[usize]) -> Plan {
     let begin = Plan::of(seed);

@@ -1,4 +1,4 @@
-//! Ends the program when a run does not end: one that goes round without any time passing cannot look at itself.
+//! Ends the program when a run does not end. A run that loops without letting time pass cannot detect it by itself.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a run may take on a busy machine: most take some milliseconds.
+/// How long a run may take on a busy machine. Most take a few milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -20,7 +20,7 @@ static RUNNING: Mutex<BTreeMap<u64, (u64, Instant)>> = Mutex::new(BTreeMap::new(
 /// A run that is watched.
 pub(crate) struct Watched(u64);
 
-/// Watches the run of this seed, until the answer is dropped.
+/// Watches the run of a seed until the returned value is dropped.
 pub(crate) fn watch(seed: u64) -> Watched {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {

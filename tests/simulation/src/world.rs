@@ -1,4 +1,4 @@
-//! One run: a plan carried out in a world of its own, on one thread, as fast as it goes.
+//! One run: carries out a plan in its own world, on one thread, as fast as possible.
 
 use std::{
     collections::BTreeMap,
@@ -27,23 +27,23 @@ use crate::{
     process, watchdog,
 };
 
-/// How long shutting down may take: 10 s for what is held, and what messages take.
+/// How long a shutdown may take: 10 s for holds, and the time of messages.
 const SHUTDOWN: Duration = Duration::from_secs(12);
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// What was counted.
+    /// The counters.
     pub counts: Counts,
     /// The promises that were broken.
     pub violations: Vec<Violation>,
-    /// Commands that servers carried out.
+    /// The number of commands that servers carried out.
     pub commands: u64,
-    /// Milliseconds of the world that have passed.
+    /// The simulated time in milliseconds.
     pub passed: u64,
-    /// How many events there were.
+    /// The number of events.
     pub events: u64,
-    /// The events, if they were kept.
+    /// The events, if they were stored.
     pub lines: Vec<Line>,
 }
 
@@ -59,21 +59,21 @@ pub(crate) struct World {
     pub(crate) plan: Arc<Plan>,
     pub(crate) network: Network,
     pub(crate) ledger: Ledger,
-    /// The chance of faults.
+    /// The source of chance for faults.
     pub(crate) chance: Chance,
-    /// Set when nobody begins anything new.
+    /// Set when callers begin no further calls.
     pub(crate) is_over: Arc<AtomicBool>,
     running: Mutex<BTreeMap<HostId, Running>>,
-    /// What killed processes had.
+    /// The clients and processes of killed hosts.
     dead: Mutex<Vec<(LockClient, Process)>>,
-    /// How many hosts have been used.
+    /// The number of hosts in use.
     used: Mutex<HostId>,
 }
 
-/// Carries out a plan. `kept` keeps what happened, for the timeline.
+/// Carries out a plan. `kept` stores the events for the timeline.
 ///
 /// # Panics
-/// If the machine has no runtime to give.
+/// If no runtime can be built.
 #[must_use]
 pub fn run(plan: &Plan, kept: bool) -> Outcome {
     let runtime = Builder::new_current_thread()
@@ -141,7 +141,7 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
 }
 
 impl World {
-    /// Starts one more process on a host that was not used before. It may fail, as the server may.
+    /// Starts one more process on an unused host. This may fail, because the server may fail.
     async fn start(&self) {
         let host = {
             let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,7 +187,7 @@ impl World {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of the processes.
+    /// A random process.
     pub(crate) fn somebody(&self) -> HostId {
         let hosts: Vec<HostId> = self.running().keys().copied().collect();
         if hosts.is_empty() {
@@ -197,13 +197,13 @@ impl World {
         }
     }
 
-    /// Kills a process, and starts another one.
+    /// Kills a process and starts another one.
     pub(crate) async fn replace(&self, host: HostId) {
         self.ledger.crash(host);
         self.network.crash(host);
         let killed = self.running().remove(&host);
         if let Some(killed) = killed {
-            // Its engine goes on, and nobody hears of it.
+            // Its engine goes on, but nothing reaches it or leaves it.
             drop(killed.tasks);
             let mut dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
             dead.push((killed.client, killed.process));
@@ -211,7 +211,7 @@ impl World {
         self.start().await;
     }
 
-    /// Lets callers call and faults happen.
+    /// Runs callers and faults.
     async fn play(&self) {
         let watching = async {
             loop {
@@ -229,7 +229,7 @@ impl World {
         });
     }
 
-    /// Waits until all calls have ended, and looks at what is left.
+    /// Waits until all calls have ended, and checks what is left.
     async fn end(&self) {
         if self.ledger.is_violated() {
             return;
@@ -268,17 +268,17 @@ impl World {
         }
         drop(running);
         let beyond = plan.longest_lease().max(plan.longest_wait());
-        // Leases and places last for longer on a clock that was set back.
+        // On a clock that was set back, leases and places last longer.
         let back = self.ledger.was_set_back();
         sleep(beyond * 2 + back + Duration::from_secs(10)).await;
         self.look_at_the_rest(has_crashed || leaks);
     }
 
-    /// Nothing is left on the server, and nothing runs.
+    /// Checks that nothing is left on the servers and that nothing runs.
     fn look_at_the_rest(&self, may_run_on: bool) {
         for server in 0..self.plan.store.servers() {
             let left = self.network.at_server(server, crate::redis::Redis::keys);
-            // Counters, and the mark of a quorum's node.
+            // Counters and the mark of a quorum's node may stay.
             let counts = |key: &&String| !key.contains("fence") && !key.contains("lock_token");
             let left: Vec<String> = left.iter().filter(counts).cloned().collect();
             if !left.is_empty() {

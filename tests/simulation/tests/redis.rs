@@ -1,12 +1,12 @@
-//! The simulated server against a real one: the same random sequences of commands, and of calls of the project's own
-//! scripts, have the same replies, pushes and keys at both, byte for byte.
+//! Compares the simulated server with a real one: the same random sequences of commands and of the project's scripts
+//! have the same replies, pushes and keys on both, byte for byte.
 //!
-//! `SIMULATION_SEQUENCES` is the number of sequences of each test, 10,000 without it, which take about a minute in a debug
-//! build; a million belong into a night. From 10,000 on, every outcome that is listed has to have occurred.
+//! `SIMULATION_SEQUENCES` sets the number of sequences of each test. The default, 10,000, takes about a minute in a
+//! debug build; a million take a night. From 10,000 on, every listed outcome has to occur.
 //!
-//! Time stands still at the simulated server, and nearly so at the real one, because a sequence takes it a few
-//! milliseconds: what is left of a lease is rounded up to [`STEP`](pair::STEP). Scripts get
-//! the time as their last argument, and a step in time shortens all leases.
+//! Time stands still on the simulated server and nearly so on the real one, because a sequence takes it a few
+//! milliseconds: the rest of a lease is rounded up to [`STEP`](pair::STEP). Scripts get the time as their last
+//! argument, and a step in time shortens all leases.
 
 #[path = "redis/calls.rs"]
 mod calls;
@@ -33,9 +33,9 @@ use calls::{Call, SCRIPTS, call, channels, meddling};
 use commands::any_command;
 use pair::{Pair, START, encode, words};
 
-/// How often a sequence is tried before a difference counts: the real server may be slow.
+/// How often a sequence is tried before a difference counts, because the real server may be slow.
 const TRIES: usize = 3;
-/// What scripts answer in most of their states, tokens, and messages.
+/// Answers of scripts in most of their states, tokens, and messages.
 const OUTCOMES: [&str; 18] = [
     "queued",
     "held",
@@ -56,7 +56,7 @@ const OUTCOMES: [&str; 18] = [
     "-ERR",
     ":1800",
 ];
-/// What stands where something else belongs.
+/// Texts that replace valid arguments.
 const JUNK: &[&str] = &[
     "",
     "0",
@@ -94,7 +94,7 @@ enum Step {
     Pass(u64),
 }
 
-/// Compares random sequences. Many of them have all of these outcomes.
+/// Compares random sequences. If there are enough of them, all of these outcomes have to occur.
 fn run(steps: impl Strategy<Value = Vec<Step>>, outcomes: &[&'static str]) {
     let sequences = env::var("SIMULATION_SEQUENCES").ok();
     let cases = sequences.map_or(10_000, |cases| {

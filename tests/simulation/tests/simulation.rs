@@ -1,4 +1,4 @@
-//! The engine in a world of its own: seeds drawn anew each time, and that one seed has one history.
+//! The engine in a simulated world: random seeds, and the test that one seed has one history.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -14,7 +14,7 @@ use lock_simulation::{
     world::run,
 };
 
-/// Byte for byte, with every message.
+/// The histories are equal byte for byte, with every message.
 #[test]
 fn one_seed_has_one_history() {
     for seed in 0..20 {
@@ -35,8 +35,8 @@ fn one_seed_has_one_history() {
     }
 }
 
-/// A try of a notified call is given up, because its caller does not come back for its answer: what cleans up after it
-/// gives nothing back of the next try.
+/// A try of a notified call is given up because its caller does not poll for the answer. The clean-up does not release
+/// the next try.
 #[test]
 fn notified_calls_are_polled_late_at_a_server_that_stops() {
     for seed in 0..100 {
@@ -60,7 +60,7 @@ fn notified_calls_are_polled_late_at_a_server_that_stops() {
     }
 }
 
-/// For a minute, from a seed that the time of day draws.
+/// Runs for a minute, from a seed drawn from the time of day.
 #[test]
 fn new_seeds_hold() {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);

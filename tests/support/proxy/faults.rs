@@ -1,4 +1,4 @@
-//! What the proxy does at the moment, and what it has seen.
+//! The current controls of the proxy, and its counters.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use std::{
 
 use tokio::sync::{Notify, oneshot};
 
-/// Everything may pass.
+/// The budget that lets all bytes pass.
 const NO_BUDGET: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum Way {
     Reply,
 }
 
-/// A condition may hold since now.
+/// Notifies tasks that a condition may hold now.
 #[derive(Debug, Default)]
 pub(super) struct Event(Notify);
 
@@ -30,7 +30,7 @@ impl Event {
         self.0.notify_waiters();
     }
 
-    /// Waits until a question is answered; it is asked at once, and again after each event.
+    /// Waits until a question is answered. It is asked at once, and again after each event.
     pub(super) async fn wait<T>(&self, mut question: impl FnMut() -> Option<T>) -> T {
         loop {
             let mut happened = pin!(self.0.notified());
@@ -43,7 +43,7 @@ impl Event {
     }
 }
 
-/// The controls and the counters, which [`FaultProxy`](super::FaultProxy) describes.
+/// The controls and counters, which [`FaultProxy`](super::FaultProxy) describes.
 #[derive(Debug)]
 pub(super) struct Faults {
     pub(super) blackhole: AtomicBool,
@@ -56,20 +56,20 @@ pub(super) struct Faults {
     pub(super) split: AtomicBool,
     pub(super) delay_micros: AtomicU64,
     pub(super) jitter_micros: AtomicU64,
-    /// How many bytes may pass before all connections are cut.
+    /// The number of bytes that may pass before all connections are cut.
     request_budget: AtomicU64,
     reply_budget: AtomicU64,
-    /// How often the connections were cut.
+    /// The number of times that the connections were cut.
     pub(super) cuts: AtomicU64,
-    /// How often the servers' ends were closed.
+    /// The number of times that the servers' ends were closed.
     pub(super) half_opens: AtomicU64,
-    /// One of the above.
+    /// A control above has changed.
     pub(super) change: Event,
     pub(super) connections: AtomicU64,
     request_bytes: AtomicU64,
     reply_bytes: AtomicU64,
     watchers: Mutex<Vec<Watcher>>,
-    /// A request.
+    /// A request was read.
     pub(super) seen: Event,
 }
 
@@ -100,17 +100,17 @@ impl Default for Faults {
     }
 }
 
-/// Somebody waits for bytes.
+/// A watcher of bytes in requests.
 #[derive(Debug)]
 struct Watcher {
     pattern: Vec<u8>,
-    /// By connection: the last bytes, with which the pattern may begin.
+    /// For each connection, its last bytes, with which the pattern may begin.
     tails: HashMap<u64, Vec<u8>>,
     found: Option<oneshot::Sender<()>>,
 }
 
 impl Watcher {
-    /// True while it goes on waiting.
+    /// Returns true while the watcher has to go on waiting.
     fn waits_on(&mut self, connection: u64, bytes: &[u8]) -> bool {
         let tail = self.tails.entry(connection).or_default();
         tail.extend_from_slice(bytes);
@@ -137,7 +137,7 @@ impl Faults {
         self.changed();
     }
 
-    /// The delay of a piece of data that draws this lot, between 0 and 1.
+    /// The delay of a chunk that has drawn this lot between 0 and 1.
     pub(super) fn latency(&self, lot: f64) -> Duration {
         let delay = Duration::from_micros(self.delay_micros.load(Ordering::SeqCst));
         let jitter = Duration::from_micros(self.jitter_micros.load(Ordering::SeqCst));
@@ -176,7 +176,7 @@ impl Faults {
         self.budget(way).store(bytes, Ordering::SeqCst);
     }
 
-    /// How many of so many bytes may pass, and whether the connections are to be cut after them.
+    /// Returns how many of these bytes may pass, and whether the connections are to be cut after them.
     pub(super) fn spend(&self, way: Way, bytes: usize) -> (usize, bool) {
         let budget = self.budget(way);
         let left = budget.load(Ordering::SeqCst);
@@ -185,12 +185,12 @@ impl Faults {
         }
         let allowed = usize::try_from(left).unwrap_or(usize::MAX).min(bytes);
         let rest = left - allowed as u64;
-        // Spent until the cut, so that nothing passes in between.
+        // The budget stays spent until the cut, so that nothing passes in between.
         budget.store(rest, Ordering::SeqCst);
         (allowed, rest == 0)
     }
 
-    /// The budget is spent: cuts once.
+    /// Cuts the connections once if the budget is spent.
     pub(super) fn cut_spent(&self, way: Way) {
         let spent =
             self.budget(way)
@@ -219,7 +219,7 @@ impl Faults {
         seen
     }
 
-    /// Bytes have been read.
+    /// Records bytes that were read.
     pub(super) fn saw(&self, way: Way, connection: u64, bytes: &[u8]) {
         self.bytes(way)
             .fetch_add(bytes.len() as u64, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! One connection through the proxy: in each direction a task that reads and one that delivers.
+//! One connection through the proxy, with a reading and a delivering task for each direction.
 
 use std::{
     sync::{
@@ -33,7 +33,7 @@ pub(super) async fn listen() -> (TcpListener, u16) {
 pub(super) async fn accept(listener: TcpListener, upstream: u16, faults: Arc<Faults>) {
     loop {
         let Ok((client, _)) = listener.accept().await else {
-            // Out of file descriptors, perhaps not for long.
+            // Out of file descriptors, perhaps only for a short time.
             tokio::time::sleep(Duration::from_millis(1)).await;
             continue;
         };
@@ -52,19 +52,19 @@ pub(super) async fn accept(listener: TcpListener, upstream: u16, faults: Arc<Fau
 
 struct Link {
     number: u64,
-    /// The cuts and half-opens before this connection.
+    /// The number of cuts and half-opens before this connection.
     cuts: u64,
     half_opens: u64,
     client_gone: AtomicBool,
     faults: Arc<Faults>,
 }
 
-/// What was read at once.
+/// The bytes of one read.
 struct Chunk {
-    /// Nothing is the end of the stream.
+    /// Empty at the end of the stream.
     bytes: Vec<u8>,
     read: Instant,
-    /// What jitter it gets, of the whole.
+    /// Its share of the full jitter.
     lot: f64,
 }
 
@@ -106,18 +106,18 @@ impl Link {
         self.faults.half_opens.load(Ordering::SeqCst) != self.half_opens
     }
 
-    /// No more is delivered this way.
+    /// Whether nothing further is delivered in this direction.
     fn is_closed(&self, way: Way) -> bool {
         let lives_on = way == Way::Request && self.faults.deliver_after_cut.load(Ordering::SeqCst);
         self.is_half_open() || self.is_cut() && !lives_on
     }
 
-    /// Waits until a condition holds, which a control may change.
+    /// Waits until a condition holds that a control may change.
     async fn until(&self, condition: impl Fn() -> bool) {
         self.faults.change.wait(|| condition().then_some(())).await;
     }
 
-    /// Reads until its end is closed.
+    /// Reads until this end is closed.
     async fn read(
         self: Arc<Self>,
         way: Way,
@@ -147,13 +147,13 @@ impl Link {
                 return;
             }
         }
-        // What has arrived before the cut may live on.
+        // Bytes that arrived before the cut may still be delivered.
         while let (Way::Request, Ok(read @ 1..)) = (way, from.try_read(&mut buffer)) {
             let _ = take(&buffer[..read]);
         }
     }
 
-    /// Delivers what was read, then closes the other end.
+    /// Delivers the chunks, then closes the other end.
     async fn deliver(
         self: Arc<Self>,
         way: Way,
@@ -162,7 +162,7 @@ impl Link {
     ) {
         let to = self.deliver_open(way, &mut chunks, to).await;
         if way == Way::Reply {
-            // Whoever has lost the server does not learn it from the proxy.
+            // A client that has lost its server does not learn it from the proxy.
             self.until(|| self.is_cut() || to.is_none() || self.client_gone.load(Ordering::SeqCst))
                 .await;
         } else if self.is_half_open() {
@@ -171,7 +171,7 @@ impl Link {
         }
     }
 
-    /// Delivers until nothing more is delivered; what is left open then is returned.
+    /// Delivers until nothing further may be delivered. Returns the end that is left open then.
     async fn deliver_open(
         &self,
         way: Way,
@@ -215,13 +215,13 @@ impl Link {
                 if rest.is_empty() {
                     break;
                 }
-                // The other end gets to read a single byte.
+                // Lets the other end read a single byte.
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    /// Waits while a piece of data is held or on its way. False if it is lost instead.
+    /// Waits while a chunk is held or on its way. Returns false if it is lost instead.
     async fn passes(&self, way: Way, chunk: &Chunk) -> bool {
         let held = || self.faults.held(way, self.is_cut());
         loop {

@@ -1,5 +1,5 @@
-//! The network and its servers: messages that take time, links that hold them back, connections that break on one side or
-//! both, servers that stop, restart and lose their state.
+//! The network and its servers: messages with delays, links that hold messages back, connections that break on one side
+//! or both, and servers that stop, restart and lose their state.
 
 use std::{
     cmp::Reverse,
@@ -24,15 +24,15 @@ use crate::{
 
 pub mod stream;
 
-/// The servers' time at the beginning, in microseconds.
+/// The servers' time at the beginning, in microseconds since the epoch.
 const EPOCH: u64 = 1_700_000_000_000_000;
 
-/// The number of a host that has clients.
+/// The number of a host with clients.
 pub type HostId = usize;
 /// The number of a server.
 pub type ServerId = usize;
 
-/// Which way a message goes.
+/// The direction of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// From a host to a server.
@@ -44,13 +44,13 @@ pub enum Way {
 /// How a connection breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Break {
-    /// Both sides see it at once. What is under way is lost.
+    /// Both sides see the end at once. Messages under way are lost.
     Both,
-    /// The client sees it at once, the server when this time has passed. What the client has sent still arrives.
+    /// The client sees the end at once, the server after this time. Messages that the client has sent still arrive.
     ClientSees(Duration),
 }
 
-/// What happens on the network at its moment.
+/// An event on the network at its time.
 #[derive(Debug)]
 enum Event {
     Up(u64, Vec<u8>),
@@ -61,7 +61,7 @@ enum Event {
     ClientSees(u64),
 }
 
-/// The way between a host and a server.
+/// The link between a host and a server.
 #[derive(Debug, Clone, Default)]
 struct Link {
     /// The longest delay of a message, in milliseconds.
@@ -75,13 +75,13 @@ struct Link {
 struct Connection {
     host: HostId,
     server: ServerId,
-    /// As the server knows it; `None` once it does not.
+    /// Its ID on the server; `None` once the server has closed it.
     id: Option<ConnectionId>,
-    /// When what was sent last arrives, each way: nothing overtakes.
+    /// When the last message arrives, in each direction: no message overtakes another.
     last: [u64; 2],
-    /// What a held link keeps back, each way.
+    /// Messages that a held link keeps back, in each direction.
     held: [VecDeque<Vec<u8>>; 2],
-    /// What the client can read.
+    /// Bytes that the client can read.
     inbox: VecDeque<u8>,
     reader: Option<Waker>,
     /// Whether the client has seen the end.
@@ -95,10 +95,10 @@ struct Server {
     connections: BTreeMap<ConnectionId, u64>,
     /// How far its clock was set ahead or back, in microseconds.
     set: i64,
-    /// The newest time that it has told.
+    /// The newest time that the server has shown.
     told: u64,
     is_down: bool,
-    /// What has arrived while it is stopped; `None` while it runs.
+    /// The events that have arrived while the server is stopped; `None` while it runs.
     backlog: Option<VecDeque<Event>>,
     restarts: u64,
 }
@@ -116,13 +116,13 @@ struct State {
     next: u64,
 }
 
-/// The network. A clone is the same one.
+/// The network. Clones share it.
 #[derive(Clone)]
 pub struct Network {
     state: Arc<Mutex<State>>,
-    /// There is an event that is earlier than those before.
+    /// Notified when an event is earlier than all others.
     earlier: Arc<Notify>,
-    /// A link or a server has changed.
+    /// Notified when a link or a server has changed.
     changed: Arc<Notify>,
     began: Instant,
 }
@@ -134,7 +134,7 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    /// Servers, and hosts whose messages take `delay` milliseconds at most.
+    /// Creates servers, and hosts whose messages take at most `delay` milliseconds.
     #[must_use]
     pub fn new(servers: usize, hosts: usize, delay: u64, chance: Chance, history: History) -> Self {
         let server = |number| Server {
@@ -168,7 +168,7 @@ impl Network {
         }
     }
 
-    /// When the world began.
+    /// The instant at which the world began.
     #[must_use]
     pub fn began(&self) -> Instant {
         self.began
@@ -182,7 +182,7 @@ impl Network {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Delivers messages at their moments, for as long as it is polled.
+    /// Delivers messages at their times, for as long as it is polled.
     pub async fn run(self) {
         loop {
             let next = self.deliver();
@@ -198,7 +198,7 @@ impl Network {
         }
     }
 
-    /// Delivers what is due, and returns when the next message is.
+    /// Delivers due messages, and returns when the next one is due.
     fn deliver(&self) -> Option<u64> {
         loop {
             let now = self.now();
@@ -262,7 +262,7 @@ impl Network {
         self.earlier.notify_one();
     }
 
-    /// Holds back what goes this way, or lets it go on.
+    /// Holds back messages in this direction, or lets them go on.
     pub fn hold(&self, host: HostId, server: ServerId, way: Way, held: bool) {
         let now = self.now();
         let mut state = self.state();
@@ -279,7 +279,7 @@ impl Network {
         self.changed.notify_waiters();
     }
 
-    /// The host says and hears nothing any more. What it has sent may still arrive; the servers notice its end later.
+    /// Ends a host. Its earlier messages may still arrive, and the servers notice its end later.
     pub fn crash(&self, host: HostId) {
         let now = self.now();
         let mut state = self.state();
@@ -291,7 +291,7 @@ impl Network {
             .map(|(number, _)| *number)
             .collect();
         for number in numbers {
-            // Nobody there hears of it: no client sees its end.
+            // No client notices the end, because none is left.
             let later = now + state.chance.among(0..2_000);
             state.at(later, Event::ServerSees(number));
             if let Some(connection) = state.connections.get_mut(&number) {
@@ -303,14 +303,14 @@ impl Network {
         self.earlier.notify_one();
     }
 
-    /// The server is stopped: what arrives is read when it goes on.
+    /// Stops a server. It reads messages that arrive meanwhile when it goes on.
     pub fn stop(&self, server: ServerId) {
         self.state().servers[server]
             .backlog
             .get_or_insert_with(VecDeque::new);
     }
 
-    /// A stopped server goes on.
+    /// Lets a stopped server go on.
     pub fn go_on(&self, server: ServerId) {
         let now = self.now();
         let mut state = self.state();
@@ -322,7 +322,7 @@ impl Network {
         self.earlier.notify_one();
     }
 
-    /// The server ends.
+    /// Ends a server.
     pub fn end(&self, server: ServerId, persistence: Persistence) {
         let now = self.now();
         let mut state = self.state();
@@ -338,7 +338,7 @@ impl Network {
         self.earlier.notify_one();
     }
 
-    /// The server can be connected to again.
+    /// Lets clients connect to a server again.
     pub fn begin(&self, server: ServerId) {
         self.state().servers[server].is_down = false;
         self.changed.notify_waiters();
@@ -352,14 +352,14 @@ impl Network {
         this.told = 0;
     }
 
-    /// What somebody with access to a server does there.
+    /// Runs `does` on a server, as a user with access to it.
     pub fn at_server<T>(&self, server: ServerId, does: impl FnOnce(&mut Redis, u64) -> T) -> T {
         let mut state = self.state();
         let time = state.time(server);
         does(&mut state.servers[server].redis, time)
     }
 
-    /// A client sends.
+    /// Sends bytes of a client.
     fn send(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
         let now = self.now();
         let mut state = self.state();
@@ -371,7 +371,7 @@ impl Network {
         Ok(())
     }
 
-    /// A client is dropped.
+    /// Closes a connection whose client is dropped.
     fn close(&self, number: u64) {
         let now = self.now();
         let mut state = self.state();
@@ -393,7 +393,7 @@ fn run_id(server: usize, restarts: u64) -> String {
 }
 
 impl State {
-    /// The time of a server in microseconds. It never stands still, as no server does.
+    /// The time of a server in microseconds. It always advances, as on a real server.
     fn time(&mut self, server: ServerId) -> u64 {
         let elapsed = self.history.now() * 1000;
         let this = &mut self.servers[server];
@@ -447,14 +447,14 @@ impl State {
         number
     }
 
-    /// Sends this way. Returns whether it is what happens next.
+    /// Sends a message in this direction. Returns whether it is the next event.
     fn send(&mut self, number: u64, way: Way, bytes: Vec<u8>, now: u64) -> io::Result<bool> {
         let Some(connection) = self.connections.get(&number) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let (host, server) = (connection.host, connection.server);
         if self.dead[host] {
-            return Ok(false); // nobody is there
+            return Ok(false); // the host has crashed
         }
         if way == Way::Up && connection.ended {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -480,7 +480,7 @@ impl State {
         Ok(self.at(at, event))
     }
 
-    /// What was held back goes on.
+    /// Delivers the messages that were held back.
     fn let_go(&mut self, host: HostId, server: ServerId, way: Way, now: u64) {
         let side = way as usize;
         let of_link: Vec<u64> = self
@@ -623,7 +623,7 @@ impl State {
     }
 }
 
-/// What a message says, on one line.
+/// The text of a message on one line.
 fn text(bytes: &[u8]) -> String {
     let words = bytes.split(|byte| *byte < b' ');
     let words = words.filter(|word| !word.is_empty());

@@ -7,13 +7,13 @@ use std::{
 
 use super::sorted_set::SortedSet;
 
-/// The text of an error, with its code.
+/// The text of an error, including its code.
 pub(crate) type Fault = Cow<'static, str>;
 
 pub(crate) const WRONG_TYPE: Fault =
     Cow::Borrowed("WRONGTYPE Operation against a key holding the wrong kind of value");
 
-/// Fields in the order of their first writing, as Redis keeps those of a small hash.
+/// Fields in the order in which they were first written, as Redis keeps the fields of a small hash.
 pub(crate) type Hash = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A value of any type.
@@ -36,21 +36,21 @@ impl Value {
     }
 }
 
-/// A value, and when it expires.
+/// A value and its expiry.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) value: Value,
-    /// The last millisecond of its life.
+    /// The last millisecond in which the key exists.
     pub(crate) expires: Option<i64>,
 }
 
-/// All that a server stores, as it was at one moment.
+/// The keys of a server at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct DataSet {
     entries: BTreeMap<Box<[u8]>, Entry>,
 }
 
-/// The value of one type at a key: `None` where there is no key, an error where it holds something else.
+/// The value of one type at a key: `None` if there is no key, an error if it holds another type.
 macro_rules! typed {
     ($($name:ident $(, $or_new:ident)?: $variant:ident($inner:ty);)*) => { $(
         pub(crate) fn $name(&mut self, key: &[u8], ms: i64) -> Result<Option<&mut $inner>, Fault> {
@@ -71,7 +71,7 @@ macro_rules! typed {
 }
 
 impl DataSet {
-    /// What lives at a key at this millisecond. What has expired is removed.
+    /// The entry of a key at this millisecond. Removes the key if it has expired.
     pub(crate) fn entry(&mut self, key: &[u8], ms: i64) -> Option<&mut Entry> {
         let expires = self.entries.get(key)?.expires;
         if expires.is_some_and(|expires| ms > expires) {
@@ -103,7 +103,7 @@ impl DataSet {
         self.entries.remove(key).is_some_and(|entry| lived(&entry))
     }
 
-    /// Removes a key from which the last element was taken.
+    /// Removes a key whose last element was taken.
     pub(crate) fn remove_empty(&mut self, key: &[u8]) {
         let is_empty = match self.entries.get(key).map(|entry| &entry.value) {
             Some(Value::Hash(hash)) => hash.is_empty(),
@@ -129,7 +129,7 @@ impl DataSet {
         self.entries.clear();
     }
 
-    /// The keys that live at this millisecond, in order, with what they hold.
+    /// The keys that exist at this millisecond, in order, with their entries.
     pub(crate) fn living(&self, ms: i64) -> impl Iterator<Item = (&[u8], &Entry)> {
         self.entries
             .iter()
@@ -150,7 +150,7 @@ mod tests {
         assert!(data.entry(b"a", 10).is_some());
         assert_eq!(data.living(11).count(), 0);
         assert!(data.entry(b"a", 11).is_none());
-        // It is gone for good, also where the clock steps back.
+        // The key is removed for good, even if the clock steps back.
         assert!(data.entry(b"a", 10).is_none());
     }
 }

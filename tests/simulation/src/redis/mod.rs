@@ -1,7 +1,7 @@
-//! One Redis server as a library: bytes and the time go in, bytes come out. It reads no clock, starts no thread, and draws
-//! no random numbers, so that the same calls have the same results.
+//! One Redis server as a library: it takes bytes and the time, and returns bytes. It reads no clock, starts no thread,
+//! and draws no random numbers, so the same calls have the same results.
 //!
-//! What it answers and how it runs scripts is compared with a real server of version 7.0 by `tests/redis.rs`.
+//! `tests/redis.rs` compares its replies and its execution of scripts with a real server of version 7.0.
 
 mod commands;
 mod data;
@@ -23,11 +23,11 @@ use state::{Client, State};
 #[derive(Debug)]
 pub struct Redis(State);
 
-/// A connection, by the number that `CLIENT ID` answers there.
+/// A connection, identified by its `CLIENT ID`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// What the server causes.
+/// An effect on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Bytes to deliver to a connection.
@@ -36,7 +36,7 @@ pub enum Output {
     Closed(ConnectionId),
 }
 
-/// What a server keeps when it restarts.
+/// The data that a server keeps when it restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Persistence {
     /// No key.
@@ -45,22 +45,22 @@ pub enum Persistence {
     Everything,
 }
 
-/// What a server is able to do.
+/// The state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Everything.
+    /// Does everything.
     #[default]
     Normal,
-    /// Its memory is full: what needs more is refused.
+    /// Its memory is full: it refuses commands that need more.
     OutOfMemory,
-    /// It is a replica: what writes is refused.
+    /// It is a replica: it refuses writes.
     ReadOnly,
-    /// It reads its data after a restart: what needs data is refused.
+    /// It loads its data after a restart: it refuses commands that need data.
     Loading,
 }
 
 impl Redis {
-    /// A server without keys.
+    /// Creates a server without keys.
     #[must_use]
     pub fn new(run_id: String) -> Self {
         Self(State {
@@ -69,7 +69,7 @@ impl Redis {
         })
     }
 
-    /// Opens a connection. Numbers rise from 1, and do so again after a restart.
+    /// Opens a connection. IDs count from 1, also after a restart.
     pub fn connect(&mut self) -> ConnectionId {
         self.0.last_id += 1;
         let id = ConnectionId(self.0.last_id);
@@ -77,19 +77,19 @@ impl Redis {
         id
     }
 
-    /// Notes that the peer of a connection has gone.
+    /// Removes a connection whose peer has gone.
     pub fn disconnect(&mut self, id: ConnectionId) {
         self.0.forget(id);
     }
 
-    /// Takes in bytes of a connection, cut anywhere, and carries out each whole command at `now`, in µs since the epoch.
-    /// Returns what to deliver, in this order. Bytes of a connection that is closed have no effect.
+    /// Takes bytes of a connection, split anywhere, and carries out each complete command at `now`, in µs since the
+    /// epoch. Returns the output in order. Bytes of a closed connection have no effect.
     pub fn receive(&mut self, id: ConnectionId, bytes: &[u8], now: u64) -> Vec<Output> {
         self.0.receive(id, bytes, now);
         self.0.outbox.take()
     }
 
-    /// Starts the server again as another run. Closes all connections, and forgets all scripts.
+    /// Restarts the server with another run ID. Closes all connections and forgets all scripts.
     pub fn restart(&mut self, run_id: String, persistence: Persistence, now: u64) -> Vec<Output> {
         let ids: Vec<_> = self.0.clients.keys().copied().collect();
         ids.into_iter().for_each(|id| self.0.close(id));
@@ -109,34 +109,34 @@ impl Redis {
         closed
     }
 
-    /// Removes all keys, as `FLUSHALL` by somebody else does.
+    /// Removes all keys, like `FLUSHALL` from another client.
     pub fn flush(&mut self) {
         self.0.data.clear();
     }
 
-    /// Removes a key, as `DEL` by somebody else does.
+    /// Removes a key, like `DEL` from another client.
     pub fn delete(&mut self, key: &str) {
         self.0.data.remove(key.as_bytes(), i64::MIN);
     }
 
-    /// Changes what the server is able to do.
+    /// Sets the state of the server.
     pub fn set_mode(&mut self, mode: Mode) {
         self.0.mode = mode;
     }
 
-    /// Forgets all scripts, as `SCRIPT FLUSH` by somebody else does.
+    /// Forgets all scripts, like `SCRIPT FLUSH` from another client.
     pub fn forget_scripts(&mut self) {
         self.0.scripts.clear();
     }
 
-    /// The keys that live at `now`, sorted.
+    /// The keys that exist at `now`, sorted.
     pub fn keys(&mut self, now: u64) -> Vec<String> {
         let keys = self.0.data.living(millis(now));
         keys.map(|(key, _)| String::from_utf8_lossy(key).into_owned())
             .collect()
     }
 
-    /// The string at a key; `None` if there is none, or it holds something else.
+    /// The string at a key; `None` if there is no key or it holds another type.
     pub fn get(&mut self, key: &str, now: u64) -> Option<String> {
         match &self.0.data.entry(key.as_bytes(), millis(now))?.value {
             Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
@@ -144,17 +144,17 @@ impl Redis {
         }
     }
 
-    /// All keys as they are now.
+    /// A copy of all keys.
     pub fn snapshot(&mut self) -> DataSet {
         self.0.data.clone()
     }
 
-    /// Replaces all keys, as a replica has them that is promoted.
+    /// Replaces all keys, as when a replica is promoted.
     pub fn load(&mut self, data: DataSet) {
         self.0.data = data;
     }
 
-    /// How many commands of connections were carried out; those inside scripts are not counted.
+    /// The number of commands carried out for connections, not counting those inside scripts.
     #[must_use]
     pub fn commands(&self) -> u64 {
         self.0.commands

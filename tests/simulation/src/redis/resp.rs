@@ -1,4 +1,4 @@
-//! The wire: commands that are read, replies that are written.
+//! The wire format of commands and replies.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::{
     numbers::{integer, write_double, write_integer},
 };
 
-/// What a command answers.
+/// The reply to a command.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     Status(Fault),
@@ -20,7 +20,7 @@ pub(crate) enum Reply {
     Map(Vec<(Reply, Reply)>),
     /// Members with their scores.
     Scored(Vec<(Arc<[u8]>, f64)>),
-    /// One member with its score, or nothing.
+    /// One member with its score, or none.
     Popped(Option<(Arc<[u8]>, f64)>),
     Push(Vec<Reply>),
     /// Several replies to one command.
@@ -83,7 +83,7 @@ impl Reply {
     }
 }
 
-/// A line holds no line breaks: they become spaces.
+/// Writes a line. Line breaks in the text become spaces.
 fn write_line(out: &mut Vec<u8>, kind: u8, text: &str) {
     out.push(kind);
     let breaks = |byte| matches!(byte, b'\r' | b'\n');
@@ -100,7 +100,7 @@ fn write_header(out: &mut Vec<u8>, kind: u8, value: i64) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes how many items follow.
+/// Writes the number of items that follow.
 pub(crate) fn write_length(out: &mut Vec<u8>, kind: u8, length: usize) {
     write_header(out, kind, i64::try_from(length).unwrap_or(i64::MAX));
 }
@@ -130,16 +130,16 @@ fn write_array(out: &mut Vec<u8>, kind: u8, items: &[Reply], resp3: bool) {
     }
 }
 
-/// What the beginning of the bytes that were received is.
+/// The result of parsing the received bytes.
 pub(crate) enum Parsed<'a> {
-    /// A whole command, possibly without a word, and how many bytes it takes.
+    /// A complete command, possibly without a word, and its length in bytes.
     Command(Vec<&'a [u8]>, usize),
     Incomplete,
-    /// No command; the connection has to go.
+    /// Not a command; the connection has to be closed.
     Broken(&'static str),
 }
 
-/// Reads the next command.
+/// Parses the next command.
 pub(crate) fn parse(bytes: &[u8]) -> Parsed<'_> {
     let Some((first, mut at)) = line(bytes, 0) else {
         return Parsed::Incomplete;
@@ -173,7 +173,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Parsed<'_> {
     Parsed::Command(args, at)
 }
 
-/// The line that begins there, and where the next one does.
+/// Returns the line that begins at `start`, and where the next line begins.
 fn line(bytes: &[u8], start: usize) -> Option<(&[u8], usize)> {
     let rest = bytes.get(start..)?;
     let end = rest.iter().position(|byte| *byte == b'\n')?;

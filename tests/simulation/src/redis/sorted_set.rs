@@ -11,7 +11,7 @@ use std::{
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SortedSet {
     scores: BTreeMap<Arc<[u8]>, f64>,
-    /// In order.
+    /// Members in order.
     ranks: VecDeque<(f64, Arc<[u8]>)>,
 }
 
@@ -43,7 +43,7 @@ impl SortedSet {
             .binary_search_by(|entry| order(entry, score, member))
     }
 
-    /// Sets a member's score. A negative zero becomes a positive one, as in the encoding of small sets.
+    /// Sets the score of a member. A negative zero becomes positive, as in the encoding of small sets.
     pub(crate) fn insert(&mut self, member: &[u8], score: f64) {
         let score = score + 0.0;
         self.remove(member);
@@ -90,7 +90,7 @@ impl SortedSet {
         self.ranks.range(ranks)
     }
 
-    /// The ranks of the scores between these ends, each with whether it is excluded.
+    /// The ranks of the scores between two ends, each with whether it is exclusive.
     pub(crate) fn ranks_of(&self, min: (f64, bool), max: (f64, bool)) -> Range<usize> {
         let start = self.ranks.partition_point(|(score, _)| {
             if min.1 {

@@ -29,9 +29,9 @@ pub(crate) struct State {
     pub(crate) mode: Mode,
     pub(crate) data: DataSet,
     pub(crate) clients: BTreeMap<ConnectionId, Client>,
-    /// Who is subscribed to each channel, in the order of their subscriptions.
+    /// The subscribers of each channel, in the order in which they subscribed.
     pub(crate) channels: BTreeMap<Vec<u8>, Vec<ConnectionId>>,
-    /// The sources of the scripts it knows.
+    /// The sources of the known scripts.
     pub(crate) scripts: BTreeMap<Hash, Arc<[u8]>>,
     pub(crate) outbox: Outbox,
     pub(crate) last_id: u64,
@@ -41,7 +41,7 @@ pub(crate) struct State {
 /// One connection.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
-    /// What was received and is no whole command yet.
+    /// Received bytes that are not a complete command yet.
     received: Vec<u8>,
     pub(crate) resp3: bool,
     pub(crate) name: Vec<u8>,
@@ -50,7 +50,7 @@ pub(crate) struct Client {
     pub(crate) closes_after_reply: bool,
 }
 
-/// What was queued since MULTI.
+/// The commands queued since MULTI.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
     pub(crate) queued: Vec<Vec<Vec<u8>>>,
@@ -71,12 +71,12 @@ impl Transaction {
     }
 }
 
-/// What is to be delivered.
+/// Output to deliver.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox(Vec<Output>);
 
 impl Outbox {
-    /// Where to write bytes for a connection.
+    /// Returns the buffer for bytes to a connection.
     pub(crate) fn buffer(&mut self, id: ConnectionId) -> &mut Vec<u8> {
         let is_last = matches!(self.0.last(), Some(Output::Bytes(last, _)) if *last == id);
         if !is_last {
@@ -110,12 +110,12 @@ impl State {
         self.clients.get(&id).is_some_and(|client| client.resp3)
     }
 
-    /// The transaction that a connection has begun.
+    /// The transaction of a connection.
     pub(crate) fn transaction(&mut self, id: ConnectionId) -> &mut Option<Transaction> {
         &mut self.clients.entry(id).or_default().transaction
     }
 
-    /// Takes in bytes of a connection, and carries out the commands that are whole.
+    /// Takes bytes of a connection, and carries out complete commands.
     pub(crate) fn receive(&mut self, id: ConnectionId, bytes: &[u8], now: u64) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
@@ -155,7 +155,7 @@ impl State {
     fn carry_out(&mut self, caller: Caller, args: &[&[u8]]) {
         self.commands += 1;
         let reply = self.process(caller, args).unwrap_or_else(Reply::Error);
-        // HELLO's own reply is in the protocol that it asks for.
+        // The reply to HELLO uses the protocol that it asks for.
         let resp3 = self.speaks_resp3(caller.id);
         reply.write(self.outbox.buffer(caller.id), resp3);
     }
@@ -185,7 +185,7 @@ impl State {
         command.run(self, caller, args)
     }
 
-    /// Whether a command may be carried out now, or queued.
+    /// Checks whether a command may be carried out or queued now.
     fn check(&self, caller: Caller, args: &[&[u8]]) -> Result<&'static Command, Fault> {
         let command = find(args)?;
         if !command.takes(args.len()) {
@@ -194,7 +194,7 @@ impl State {
         let client = self.clients.get(&caller.id);
         let transaction = client.and_then(|client| client.transaction.as_ref());
         let queues = transaction.is_some() && !matches!(command.name, "exec" | "discard");
-        // EXEC is all that was queued.
+        // EXEC counts as all queued commands.
         let queued = transaction.filter(|_| command.name == "exec");
         let grows = command.grows() || queued.is_some_and(|queued| queued.grows);
         let writes = command.writes() || queued.is_some_and(|queued| queued.writes);

@@ -27,7 +27,7 @@ impl World {
         self.redis.receive(id, &encode(args), self.now)
     }
 
-    /// The bytes that the first connection gets.
+    /// Returns the bytes that the first connection gets.
     fn ask(&mut self, args: &[&str]) -> String {
         let id = self.id;
         let outputs = self.outputs(id, args).into_iter();
@@ -187,7 +187,7 @@ fn errors_reach_the_client_with_their_own_code() {
         let reply = world.eval(script, &[]);
         assert!(reply.starts_with(start), "{script}: {reply}");
     }
-    // A script that failed leaves the server as it was.
+    // A failed script leaves the server as it was.
     assert_eq!(world.ask(&["HGET", "h", "f"]), "$1\r\nv\r\n");
 }
 

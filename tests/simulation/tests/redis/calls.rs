@@ -1,4 +1,4 @@
-//! Random calls of the project's own scripts, and what others do to the state of locks meanwhile.
+//! Random calls of the project's scripts, and other clients' changes to the state of locks.
 
 use std::sync::LazyLock;
 
@@ -35,7 +35,7 @@ macro_rules! part {
     };
 }
 
-/// The scripts as the engine puts them together, by the names that it gives them.
+/// The scripts as the engine assembles them, under the engine's names.
 pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
     let (next_token, grant_next) = (part!("native/next_token"), part!("native/grant_next"));
     let (mark, owner) = (part!("quorum/mark"), part!("redisson/owner"));
@@ -107,7 +107,7 @@ const OWNERS: [&str; 3] = [
     "0c0000000000000000000000000000c3",
 ];
 const LOCKS: [&str; 3] = ["{lock:a}", "{lock:b}", "{lock:c}"];
-/// A call of a script, made of choices.
+/// A script call that is made of random choices.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     script: usize,
@@ -117,13 +117,14 @@ pub(crate) struct Call {
     lease: &'static str,
     wait: &'static str,
     claim: &'static str,
-    /// Selects the floor, the end of the request, the token, and the words of the script, by its digits.
+    /// Selects the floor, the deadline of the request, the token, and the words of the script; each digit is one
+    /// choice.
     choices: usize,
-    /// What stands in the place of an argument, or removes it.
+    /// A text that replaces an argument, or `None` to remove it.
     junk: Option<(Index, Option<&'static str>)>,
 }
 
-/// Two of the three sessions may listen.
+/// The channels of two of the three sessions, which may be subscribed to.
 pub(crate) fn channels() -> Vec<String> {
     let digest = |session: &str| sha1(session.as_bytes());
     let sessions = SESSIONS[..2].iter();
@@ -133,17 +134,17 @@ pub(crate) fn channels() -> Vec<String> {
 }
 
 fn sha1(bytes: &[u8]) -> String {
-    // The server's own digest is what scripts are called by.
+    // Scripts are called by the server's own digest.
     sha1_smol::Sha1::from(bytes).digest().to_string()
 }
 
 impl Call {
-    /// The digit of the choices at this place.
+    /// The choice at this digit.
     fn choice<T: Copy>(&self, place: u32, of: &[T]) -> T {
         of[self.choices / 10_usize.pow(place) % of.len()]
     }
 
-    /// The command, with what only the server knows: the token of a grant.
+    /// The command, with the token of a grant, which only the server knows.
     pub(crate) fn command(&self, pair: &mut Pair) -> Vec<String> {
         let (name, source) = &SCRIPTS[self.script];
         let is_redisson = name.starts_with("redisson");
@@ -178,7 +179,7 @@ impl Call {
             1 => (START * 2).to_string(),
             _ => String::new(),
         };
-        // A grant names its token first; a lock of Redisson's has the newest of all, if it is free to have one.
+        // A grant names its token first. A lock in Redisson's layout has the newest token, if it is free to have one.
         let held = pair
             .simulated
             .get(if is_redisson { &fence } else { &grant }, START);
@@ -270,7 +271,7 @@ impl Call {
 }
 
 pub(crate) fn call() -> impl Strategy<Value = Step> {
-    // Most belong to the native layout, where the state is richest, and most of those ask for a lock.
+    // Most calls use the native layout, which has the most states, and most of those ask for a lock.
     let script = prop_oneof![
         4 => Just(0_usize),
         1 => Just(2_usize),
@@ -296,7 +297,7 @@ pub(crate) fn call() -> impl Strategy<Value = Step> {
     let who = ((lock(), lock()), 0..3_usize, 0..15_usize);
     (script, who, times, 0..1000_usize, junk).prop_map(|(script, who, times, choices, junk)| {
         let ((locks, owner, session), (lease, wait, claim)) = (who, times);
-        // Most owners keep to one session.
+        // Most owners stay with one session.
         let session = if session < 3 { session } else { owner };
         Step::Script(Call {
             script,
@@ -312,7 +313,7 @@ pub(crate) fn call() -> impl Strategy<Value = Step> {
     })
 }
 
-/// What somebody else does to the state of locks.
+/// Other clients' changes to the state of locks.
 pub(crate) fn meddling() -> impl Strategy<Value = Step> {
     let commands = [
         "DEL {lock:a}",

@@ -1,4 +1,4 @@
-//! Random commands, sensible ones and others.
+//! Random commands, valid and invalid.
 
 use proptest::{
     prelude::*,
@@ -7,8 +7,8 @@ use proptest::{
 
 use crate::{JUNK, Step, calls::channels, pair::words};
 
-/// The forms of commands: k is a key, m a member, v a value, i an integer, t a lease, T a moment, s a score, r an end of a
-/// range, c a channel.
+/// The forms of commands: k is a key, m a member, v a value, i an integer, t a lease, T a point in time, s a score, r
+/// an end of a range, c a channel.
 const FORMS: &[&str] = &[
     "GET k",
     "SET k v",
@@ -137,7 +137,7 @@ const RETURNS: &[&str] = &[
 fn argument(command: &str, kind: &'static str) -> BoxedStrategy<String> {
     let of = |texts: &'static [&'static str]| select(texts).prop_map(str::to_owned).boxed();
     match kind {
-        // Most keys hold what the command asks for.
+        // Most keys hold the type that the command expects.
         "k" if command.starts_with('H') => of(&["h", "h", "h", "h", "a"]),
         "k" if command.starts_with('Z') => of(&["z", "z", "z", "z", "a"]),
         "k" => of(&["a", "b", "b", "h", "z"]),
@@ -185,7 +185,7 @@ fn command() -> impl Strategy<Value = Vec<String>> {
     );
     (form, proptest::option::weighted(0.15, junk)).prop_map(|(mut args, junk)| {
         match junk {
-            // The order of channels that are left at once is anyone's.
+            // The order of several channels that are unsubscribed at once is not defined.
             _ if args[0].ends_with("SUBSCRIBE") => {}
             None => {}
             Some((_, None, _)) => args.truncate(1 + args.len() / 3),

@@ -1,4 +1,4 @@
-//! A real server and a simulated one that get the same commands.
+//! A real server and a simulated one that receive the same commands.
 
 use std::{
     collections::BTreeMap,
@@ -11,9 +11,9 @@ use lock_simulation::redis::{ConnectionId, Mode, Output, Redis};
 
 use crate::{Step, calls::channels};
 
-/// What leases are rounded up to, in ms.
+/// The multiple to which leases are rounded up, in ms.
 pub(crate) const STEP: u64 = 250;
-/// The time in scripts at the beginning of a sequence, in µs.
+/// The time of scripts at the beginning of a sequence, in µs.
 pub(crate) const START: u64 = 1_800_000_000_000_000;
 const END: &str = "the end of the sequence";
 
@@ -24,7 +24,7 @@ const PASS_TIME: &str = "for _, key in ipairs(redis.call('KEYS', '*')) do
     redis.call('PEXPIRE', key, math.ceil(left / 250) * 250 - ARGV[1])
   end
 end";
-/// All keys, with what they hold and when they expire.
+/// All keys with their values and expiries.
 const DUMP: &str = "local found, keys = {}, redis.call('KEYS', '*')
 table.sort(keys)
 for i, key in ipairs(keys) do
@@ -36,7 +36,7 @@ for i, key in ipairs(keys) do
 end
 return found";
 
-/// Both servers, and what was sent to them.
+/// Both servers, and the commands sent to them.
 pub(crate) struct Pair {
     pub(crate) real: TcpStream,
     pub(crate) simulated: Redis,
@@ -45,7 +45,7 @@ pub(crate) struct Pair {
     sent: Vec<u8>,
     answered: Vec<u8>,
     log: String,
-    /// How many replies of the real server begin with each of these.
+    /// How many replies of the real server begin with each of these texts.
     pub(crate) outcomes: BTreeMap<&'static str, usize>,
 }
 
@@ -77,7 +77,7 @@ impl Pair {
             log: String::new(),
             outcomes: BTreeMap::new(),
         };
-        // Its reply has the version and the number of the connection.
+        // The reply contains the version and the connection's ID.
         pair.real
             .write_all(&encode(&words("HELLO 3")))
             .expect("the server reads");
@@ -113,7 +113,7 @@ impl Pair {
     }
 
     fn set_mode(&mut self, mode: Mode) {
-        // A transaction would queue what sets the real server's mode.
+        // In a transaction, the command that sets the real server's mode would be queued.
         self.both(&words("DISCARD"));
         let _ = writeln!(self.log, "  {mode:?}");
         self.simulated.set_mode(mode);
@@ -143,7 +143,7 @@ impl Pair {
         }
     }
 
-    /// Carries a sequence out at both servers; a difference is an error.
+    /// Carries out a sequence on both servers. Returns an error if they differ.
     pub(crate) fn compare(&mut self, steps: &[Step]) -> Result<(), String> {
         (self.time, self.log) = (START, String::new());
         self.sent.clear();
@@ -184,7 +184,7 @@ impl Pair {
             let text = String::from_utf8_lossy(bytes).into_owned();
             text.split("\r\n").map(str::to_owned).collect::<Vec<_>>()
         };
-        // The dump is the longest of all, and always the same.
+        // The dump is the longest entry and always the same, so the log leaves it out.
         self.log
             .truncate(self.log.rfind("  [\"EVAL\"").unwrap_or_default());
         let (real, simulated) = (lines(&answered), lines(&self.answered));

@@ -52,7 +52,7 @@ pub(crate) fn unsubscribe(state: &mut State, caller: Caller, args: &[&[u8]]) -> 
     Ok(Reply::Many(notices.collect()))
 }
 
-/// Takes a connection off a channel, and returns how many channels it has left.
+/// Removes a connection from a channel, and returns how many channels the connection has left.
 fn leave(state: &mut State, id: ConnectionId, channel: &[u8]) -> usize {
     if let Some(subscribers) = state.channels.get_mut(channel) {
         subscribers.retain(|subscriber| *subscriber != id);
@@ -67,7 +67,7 @@ fn leave(state: &mut State, id: ConnectionId, channel: &[u8]) -> usize {
     client.channels.len()
 }
 
-/// Takes a connection that goes off all channels.
+/// Removes a connection that ends from all channels.
 pub(crate) fn unsubscribe_all(state: &mut State, id: ConnectionId) {
     let Some(client) = state.clients.get_mut(&id) else {
         return;
@@ -101,7 +101,7 @@ pub(crate) fn numsub(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(counts.collect()))
 }
 
-/// The channels that somebody is subscribed to.
+/// The channels with subscribers.
 pub(crate) fn active(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     let pattern = args.get(2).copied().unwrap_or(b"*");
     let channels = state.channels.keys();

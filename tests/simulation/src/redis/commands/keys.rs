@@ -36,7 +36,7 @@ pub(crate) fn flushall(data: &mut DataSet, _: i64, args: &[&[u8]]) -> Answer {
     Ok(Reply::OK)
 }
 
-/// Counts also what has expired, and nobody has looked at since.
+/// Also counts expired keys that have not been accessed since.
 pub(crate) fn dbsize(data: &mut DataSet, _: i64, _: &[&[u8]]) -> Answer {
     Ok(Reply::count(data.len()))
 }
@@ -167,7 +167,7 @@ pub(crate) fn keys(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(matching.map(Reply::bulk).collect()))
 }
 
-/// Answers with all keys at once, whatever COUNT says.
+/// Returns all keys at once, whatever COUNT says.
 pub(crate) fn scan(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     let invalid = || Fault::Borrowed("ERR invalid cursor");
     let cursor = std::str::from_utf8(args[1]).map_err(|_| invalid())?;
@@ -198,7 +198,7 @@ pub(crate) fn scan(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(vec![Reply::bulk(b"0"), Reply::Array(found)]))
 }
 
-/// Whether a text matches a pattern of `*`, `?`, `[a-c]`, `[^a]` and `\`.
+/// Whether a text matches a pattern with `*`, `?`, `[a-c]`, `[^a]` and `\`.
 pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     match pattern {
         [] => text.is_empty(),
@@ -217,7 +217,7 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Whether a byte is of the class that begins there, and what follows the class.
+/// Returns whether a byte is in the class that begins there, and the text after the class.
 fn in_class(class: &[u8], byte: u8) -> (bool, &[u8]) {
     let (negated, mut class) = match class {
         [b'^', rest @ ..] => (true, rest),

@@ -1,4 +1,4 @@
-//! Commands for lists: what tests put where a lock does not expect it.
+//! Commands for lists, which tests put at keys where a lock does not expect them.
 
 use super::{
     super::{data::DataSet, resp::Reply},

@@ -1,4 +1,4 @@
-//! The commands that the server knows, each with what Redis says of it: arity, and where it may be used.
+//! The commands that the server knows, each with its properties in Redis: its arity, and where it may be used.
 
 mod channels;
 mod clients;
@@ -20,14 +20,14 @@ use super::{
 
 pub(crate) use channels::{is_allowed_to_subscribers, unsubscribe_all};
 
-/// The result of a command; an error's text begins with its code.
+/// The result of a command. The text of an error begins with its code.
 pub(crate) type Answer = Result<Reply, Fault>;
 
 pub(crate) const SYNTAX: Fault = Fault::Borrowed("ERR syntax error");
 pub(crate) const NOT_AN_INTEGER: Fault =
     Fault::Borrowed("ERR value is not an integer or out of range");
 
-/// Who sends a command, and when.
+/// The connection that sends a command, and the time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller {
     pub(crate) id: ConnectionId,
@@ -49,7 +49,7 @@ pub(crate) fn millis(micros: u64) -> i64 {
 /// How a command is carried out. The first argument is its name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Run {
-    /// With the data alone, at this millisecond.
+    /// Uses only the data, at this millisecond.
     Data(fn(&mut DataSet, i64, &[&[u8]]) -> Answer),
     Server(fn(&mut State, Caller, &[&[u8]]) -> Answer),
 }
@@ -58,7 +58,7 @@ pub(crate) enum Run {
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) name: &'static str,
-    /// The number of arguments with the name, or as a negative number the least one.
+    /// The number of arguments including the name; a negative number is a minimum.
     arity: i8,
     flags: u8,
     run: Run,
@@ -71,12 +71,12 @@ const LOADING: u8 = 8;
 const CONTAINER: u8 = 16;
 
 impl Command {
-    /// Whether it may change data.
+    /// Whether the command may change data.
     pub(crate) fn writes(&self) -> bool {
         self.flags & WRITES != 0
     }
 
-    /// Whether it may need more memory.
+    /// Whether the command may need more memory.
     pub(crate) fn grows(&self) -> bool {
         self.flags & GROWS != 0
     }
@@ -136,14 +136,14 @@ const fn server(
     }
 }
 
-/// A command whose subcommands are commands of their own.
+/// A command with subcommands, which are commands of their own.
 const fn container(name: &'static str) -> Command {
     server(name, -2, CONTAINER, |_, _, args| {
         Err(unknown_subcommand(args))
     })
 }
 
-/// By name.
+/// The commands by name.
 static COMMANDS: &[Command] = &[
     server("auth", -2, NO_SCRIPT | LOADING, server::auth),
     container("client"),
@@ -295,17 +295,17 @@ fn unknown_subcommand(args: &[&[u8]]) -> Fault {
     format!("ERR unknown subcommand '{sub}'. Try {name} HELP.").into()
 }
 
-/// An argument that has to be an integer.
+/// Parses an argument that has to be an integer.
 pub(crate) fn integer_arg(text: &[u8]) -> Result<i64, Fault> {
     integer(text).ok_or(NOT_AN_INTEGER)
 }
 
-/// Whether an argument is this word, in any case.
+/// Whether an argument is this word, ignoring case.
 pub(crate) fn is_word(text: &[u8], word: &str) -> bool {
     text.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// The elements from `start` to `end`, both counted from the end where they are negative.
+/// The elements from `start` to `end`. Negative numbers count from the end.
 pub(crate) fn index_range(start: i64, end: i64, count: usize) -> std::ops::Range<usize> {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     let absolute = |index: i64| {

@@ -11,7 +11,7 @@ use super::{
     Answer, Caller, find, integer_arg, is_word, wrong_number,
 };
 
-/// The version whose behaviour and texts this server has.
+/// The version of Redis whose behaviour and messages this server has.
 pub(crate) const VERSION: &str = "7.0.15";
 
 pub(crate) fn auth(_: &mut State, _: Caller, _: &[&[u8]]) -> Answer {
@@ -27,7 +27,7 @@ pub(crate) fn ping(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer 
         return Err(wrong_number("ping"));
     }
     let text = args.get(1).copied();
-    // In RESP2 a subscriber reads arrays only.
+    // In RESP2 a subscriber reads only arrays.
     let client = state.clients.get(&caller.id);
     if client.is_some_and(|client| !client.resp3 && !client.channels.is_empty()) {
         let text = Reply::bulk(text.unwrap_or_default());
@@ -100,7 +100,7 @@ pub(crate) fn info(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     Ok(Reply::Bulk(texts.join("\r\n").into_bytes()))
 }
 
-/// Has no setting but what evicts keys.
+/// Knows only the eviction policy.
 pub(crate) fn config_get(_: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     let policy = args[2..]
         .iter()
@@ -112,7 +112,7 @@ pub(crate) fn config_get(_: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     Ok(Reply::Map(policy.into_iter().collect()))
 }
 
-/// Accepts any setting, without an effect.
+/// Accepts any setting and ignores it.
 pub(crate) fn config_set(_: &mut State, _: Caller, _: &[&[u8]]) -> Answer {
     Ok(Reply::OK)
 }
@@ -140,7 +140,8 @@ pub(crate) fn exec(state: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {
             "EXECABORT Transaction discarded because of previous errors.",
         ));
     }
-    // Each reply is written at once: what its command publishes to this connection comes right before it.
+    // Each reply is written at once, so that messages which its command publishes to this connection precede it
+    // directly.
     write_length(
         state.outbox.buffer(caller.id),
         b'*',

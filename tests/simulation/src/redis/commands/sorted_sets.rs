@@ -13,7 +13,7 @@ use super::{
 const NOT_A_FLOAT: Fault = Fault::Borrowed("ERR value is not a valid float");
 const BAD_RANGE: Fault = Fault::Borrowed("ERR min or max is not a float");
 
-/// What ZADD is asked beside scores and members.
+/// The options of ZADD.
 #[derive(Default)]
 struct AddOptions {
     if_absent: bool,
@@ -25,7 +25,7 @@ struct AddOptions {
 }
 
 impl AddOptions {
-    /// The options, and what follows them.
+    /// Returns the options and the arguments after them.
     fn parse<'a>(args: &'a [&'a [u8]]) -> (Self, &'a [&'a [u8]]) {
         let mut options = Self::default();
         for (place, option) in args.iter().enumerate() {
@@ -219,7 +219,7 @@ fn pop(data: &mut DataSet, ms: i64, args: &[&[u8]], next: fn(&mut SortedSet) -> 
     })
 }
 
-/// What ZRANGE is asked beside its ends.
+/// The options of ZRANGE.
 #[derive(Default)]
 struct RangeOptions {
     by_score: bool,

@@ -46,14 +46,14 @@ pub(crate) fn setnx(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     Ok(Reply::Int(1))
 }
 
-/// What SET is asked beside key and value.
+/// The options of SET.
 #[derive(Default)]
 struct SetOptions<'a> {
     if_absent: bool,
     if_present: bool,
     keeps_expiry: bool,
     gets: bool,
-    /// The number, whether it is seconds, and whether it is a point in time.
+    /// The number, whether it is in seconds, and whether it is a point in time.
     expiry: Option<(&'a [u8], bool, bool)>,
 }
 

@@ -1,4 +1,4 @@
-//! Conversions between Lua and the protocol, as Redis makes them: scripts speak RESP2.
+//! Conversions between Lua and the protocol, as in Redis: scripts use RESP2.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use super::super::{
     resp::Reply,
 };
 
-/// How deep a table may be nested.
+/// How deeply a table may be nested.
 const DEEPEST: usize = 1000;
 
-/// Writes an argument of `redis.call`; false if it is neither a text nor a number.
+/// Writes an argument of `redis.call`. Returns false if it is neither a string nor a number.
 pub(super) fn write_argument(out: &mut Vec<u8>, value: &Value) -> bool {
     match value {
         Value::String(text) => out.extend_from_slice(&text.as_bytes()),
@@ -27,7 +27,7 @@ pub(super) fn write_argument(out: &mut Vec<u8>, value: &Value) -> bool {
     true
 }
 
-/// What a script sees of a reply.
+/// Converts a reply for a script.
 pub(super) fn to_lua(lua: &Lua, reply: &Reply) -> mlua::Result<Value> {
     Ok(match reply {
         Reply::Int(number) => Value::Integer(*number),
@@ -75,20 +75,20 @@ fn scored_to_lua(lua: &Lua, pairs: &[(Arc<[u8]>, f64)]) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// An error as scripts see it.
+/// Converts an error for a script.
 pub(super) fn error_to_lua(lua: &Lua, text: &str) -> mlua::Result<Table> {
     let table = lua.create_table_with_capacity(0, 3)?;
     table.raw_set("err", text)?;
     Ok(table)
 }
 
-/// An integer reply drops the fraction; a number that is too large becomes the smallest integer.
+/// Truncates a number to an integer reply. A number that is too large becomes the smallest integer.
 fn truncated(number: f64) -> i64 {
     let fits = (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&number);
     if fits { number as i64 } else { i64::MIN }
 }
 
-/// What a script's result answers.
+/// Converts the result of a script to a reply.
 pub(super) fn to_reply(value: &Value, depth: usize) -> Reply {
     match value {
         Value::String(text) => Reply::bulk(&text.as_bytes()),

@@ -1,5 +1,5 @@
-//! The Lua interpreter of a thread, which the servers of that thread share. The server whose script runs stands beside it
-//! meanwhile.
+//! The Lua interpreter of a thread, which the servers of that thread share. The server whose script runs is stored
+//! beside it meanwhile.
 
 use std::{
     cell::{Cell, RefCell},
@@ -20,21 +20,21 @@ use super::{
     convert::{error_to_lua, to_lua, to_reply, write_argument},
 };
 
-/// The interpreter, and what was compiled with it.
+/// The interpreter and the functions compiled with it.
 struct Engine {
     lua: Lua,
     environment: Table,
     globals: Table,
     run: Function,
-    /// Only looked up: its order shows nowhere.
+    /// Only used for look-ups, so its order has no effect.
     compiled: RefCell<HashMap<Hash, Function>>,
 }
 
-/// A script that runs.
+/// A running script.
 struct Running {
     state: State,
     caller: Caller,
-    /// Whether it has carried out a command that writes.
+    /// Whether the script has carried out a command that writes.
     wrote: bool,
 }
 
@@ -44,14 +44,14 @@ thread_local! {
     static ARGUMENTS: Cell<Arguments> = const { Cell::new(Arguments { bytes: Vec::new(), ends: Vec::new() }) };
 }
 
-/// The arguments of a command, one after the other. Kept from command to command for its room.
+/// The arguments of a command, one after the other. Reused for the next command to save allocations.
 #[derive(Default)]
 struct Arguments {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-/// The name of every script in errors.
+/// The name that errors give to every script.
 const CHUNK: &str = "@user_script";
 
 impl Engine {
@@ -82,7 +82,7 @@ impl Engine {
     }
 
     fn compile(&self, source: &[u8]) -> mlua::Result<Function> {
-        // Redis makes a function of it, too: what follows a `return` is a mistake.
+        // Redis wraps the script in a function, too, so code after a `return` is an error.
         let source = [b"return function() ", source, b"\nend"].concat();
         let chunk = self.lua.load(source).set_name(CHUNK);
         chunk.set_environment(self.environment.clone()).call(())
@@ -108,14 +108,14 @@ impl Engine {
     }
 }
 
-/// The line of a script that raises an error, if one is on the stack.
+/// The line of the script that raises an error, if a script is on the stack.
 fn current_line(lua: &Lua) -> Option<usize> {
     (1..).find_map(|level| {
         let line = lua.inspect_stack(level, |frame| {
             let is_script = frame.source().source.as_deref() == Some(CHUNK);
             frame.current_line().filter(|_| is_script)
         });
-        // No frame: the end of the search.
+        // The search ends when there is no frame.
         line.map_or(Some(None), |line| line.map(Some))
     })?
 }
@@ -140,7 +140,7 @@ pub(super) fn compile(hash: &Hash, source: &[u8]) -> Result<(), Fault> {
     })
 }
 
-/// Runs a script that is compiled.
+/// Runs a compiled script.
 pub(super) fn run(
     state: &mut State,
     caller: Caller,
@@ -237,7 +237,7 @@ impl Running {
         if command.writes() && self.state.mode == Mode::ReadOnly {
             return Err(READ_ONLY);
         }
-        // Once a script has written, it goes on to its end.
+        // A script that has written runs to its end.
         if command.grows() && self.state.mode == Mode::OutOfMemory && !self.wrote {
             return Err(OUT_OF_MEMORY);
         }

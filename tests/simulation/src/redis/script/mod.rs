@@ -30,7 +30,7 @@ fn parse_hash(text: &[u8]) -> Option<Hash> {
 
 type Split<'a> = (&'a [&'a [u8]], &'a [&'a [u8]]);
 
-/// The keys and the other arguments after their number.
+/// Splits the arguments into the keys and the others.
 fn arguments<'a>(args: &'a [&'a [u8]]) -> Result<Split<'a>, Fault> {
     let count = integer(args[2]).ok_or(NOT_AN_INTEGER)?;
     let Ok(count) = usize::try_from(count) else {
@@ -59,7 +59,7 @@ pub(crate) fn evalsha(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answ
     engine::run(state, caller, &hash, keys, values)
 }
 
-/// Compiles a script, and keeps it.
+/// Compiles a script and stores it.
 fn learn(state: &mut State, hash: &Hash, source: &[u8]) -> Result<(), Fault> {
     if !engine::is_compiled(hash) {
         engine::compile(hash, source)?;
