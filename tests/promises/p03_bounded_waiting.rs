@@ -67,6 +67,18 @@ async fn a_silent_server_is_unreachable_within_wait() {
     let client = Store::on(&proxy.url()).client().await;
     hold(&client, "before").await.release().await;
     proxy.blackhole(true);
+    // One attempt has a second for its answer.
+    let started = Instant::now();
+    let refused = client.lock("k").try_acquire().await.unwrap_err();
+    let took = started.elapsed();
+    assert!(
+        matches!(refused, LockError::Unreachable { .. }),
+        "{refused}"
+    );
+    assert!(
+        (SECOND..SECOND + LEAVING + support::epsilon()).contains(&took),
+        "{took:?}"
+    );
     for wait in [300 * MS, 1500 * MS] {
         let started = Instant::now();
         let refused = client.lock("k").wait(wait).acquire().await.unwrap_err();

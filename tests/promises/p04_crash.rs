@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use support::{proxy::FaultProxy, server::shared_server};
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::sleep};
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
@@ -103,4 +103,28 @@ async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
     // The caller that is in the queue when the lease ends may be first; the members come back in their order.
     callers.retain(|caller| *caller < MEMBERS);
     assert_eq!(callers, [1, 2, 3]);
+}
+
+/// The caller is not polled any more, and its place stays in the queue. The lock passes the place by once its `wait` is over.
+#[tokio::test]
+async fn a_place_whose_wait_is_over_is_passed_by() {
+    let store = Store::redis().await;
+    let [client, other] = store.clients().await;
+    let guard = hold(&client, "k").await;
+    let mut silent = Box::pin(other.lock("k").wait(300 * MS).acquire());
+    tokio::select! {
+        biased;
+        _ = &mut silent => panic!("the lock is held"),
+        () = until_waiting(&client, "k", 1) => {}
+    }
+    let next = tokio::spawn(client.lock("k").wait(10 * SECOND).acquire());
+    until_waiting(&client, "k", 2).await;
+    sleep(400 * MS).await;
+    let token = guard.token();
+    guard.release().await;
+    let next = next.await.unwrap().unwrap();
+    // No grant was made in between.
+    assert_eq!(next.token().get(), token.get() + 1);
+    next.release().await;
+    drop(silent);
 }

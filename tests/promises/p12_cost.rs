@@ -150,3 +150,26 @@ async fn re_entry_of_a_renewed_lease_sends_nothing() {
         .await
         .unwrap();
 }
+
+/// A waiter hears of its grant by a message. Where no message is heard, each handoff needs a probe.
+#[tokio::test]
+async fn a_handoff_needs_no_probe() {
+    const ROUNDS: usize = 10;
+    let server = RedisServer::start().await;
+    let store = Store::on(&server.url());
+    let [client, other] = store.clients().await;
+    let mut costs = Vec::new();
+    for _ in 0..ROUNDS {
+        let guard = hold(&client, "k").await;
+        let waiting = tokio::spawn(other.lock("k").wait(10 * SECOND).acquire());
+        until_waiting(&client, "k", 1).await;
+        let before = server.scripts().await;
+        guard.release().await;
+        let next = waiting.await.unwrap().unwrap();
+        costs.push(server.scripts().await - before);
+        next.release().await;
+    }
+    // The release alone, in most rounds: a probe may fall due in some.
+    let alone = costs.iter().filter(|cost| **cost == 1).count();
+    assert!(alone >= ROUNDS / 2, "{costs:?}");
+}

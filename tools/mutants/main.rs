@@ -83,7 +83,7 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     let own = |red: &str, test: &str| match patch.suite {
         // The module is named after the promise.
         Suite::Promises | Suite::Options | Suite::Simulation | Suite::Soak => red.starts_with(test),
-        Suite::Faults => red.contains(test),
+        Suite::Faults | Suite::Unit => red.contains(test),
     };
     let asleep = |test: &&str| !outcome.failed.iter().any(|red| own(red, test));
     let asleep: Vec<&str> = tests.iter().copied().filter(asleep).collect();
@@ -138,10 +138,13 @@ fn run_tests(tree: &Path, suite: Suite, tests: &[&str]) -> Outcome {
     let tests = match suite {
         Suite::Soak => return soak(tree, tests),
         Suite::Promises => &[],
-        Suite::Faults | Suite::Options | Suite::Simulation => tests,
+        Suite::Faults | Suite::Options | Suite::Unit | Suite::Simulation => tests,
     };
-    let run = ["test", "--test", suite.name(), "--", "--test-threads=2"];
-    let run = [&run, tests].concat();
+    let target: &[&str] = match suite {
+        Suite::Unit => &["-p", "lock-runtime", "--lib"],
+        _ => &["--test", suite.name()],
+    };
+    let run = [&["test"], target, &["--", "--test-threads=2"], tests].concat();
     let output = cargo(tree, &run);
     let mut outcome = Outcome {
         ran: 0,

@@ -25,6 +25,8 @@ pub enum Suite {
     Faults,
     /// The named tests of options.
     Options,
+    /// The named unit tests of the engine.
+    Unit,
     /// The named tests of the simulation.
     Simulation,
     /// A soak of a minute, `calm` or with `faults`.
@@ -33,10 +35,11 @@ pub enum Suite {
 
 impl Suite {
     /// The suites in the order in which they are run.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Promises,
         Self::Faults,
         Self::Options,
+        Self::Unit,
         Self::Simulation,
         Self::Soak,
     ];
@@ -48,6 +51,7 @@ impl Suite {
             Self::Promises => "promises",
             Self::Faults => "faults",
             Self::Options => "options",
+            Self::Unit => "unit",
             Self::Simulation => "simulation",
             Self::Soak => "soak",
         }

@@ -60,6 +60,58 @@ fn notified_calls_are_polled_late_at_a_server_that_stops() {
     }
 }
 
+/// A caller that comes while others of its process are queued waits up to 1 ms for more to share its request.
+#[test]
+fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
+    for seed in 0..20 {
+        let plan = Plan {
+            store: Store::Redis,
+            processes: 1,
+            keys: 1,
+            tasks: 4,
+            delay: 0,
+            leases: vec![Duration::from_secs(10)],
+            waits: vec![Duration::from_secs(10)],
+            strategies: vec![Strategy::Handoff],
+            ways: vec![Way::Run],
+            slow: 0,
+            body: 50,
+            faults: Vec::new(),
+            drift: 0,
+            ..Plan::of(seed)
+        };
+        let lines = run(&plan, true).lines;
+        let at = |line: &str| {
+            line.trim_start()
+                .split_once(" ms")
+                .map(|(ms, _)| ms.parse::<u64>())
+        };
+        let at = |line: &String| at(line).and_then(Result::ok);
+        let asked: Vec<u64> = lines
+            .iter()
+            .filter(|line| line.contains("server 0") && line.contains("EVALSHA"))
+            .filter_map(at)
+            .collect();
+        let begun: Vec<u64> = lines
+            .iter()
+            .filter(|line| line.contains(" begins: "))
+            .filter_map(at)
+            // The client is connected by then.
+            .filter(|begun| *begun > 50)
+            .collect();
+        assert!(begun.len() > 50, "seed {seed}: {} calls", begun.len());
+        for begun in begun {
+            let in_time = asked
+                .iter()
+                .any(|asked| (begun..=begun + 2).contains(asked));
+            assert!(
+                in_time,
+                "seed {seed}: nothing is asked within 2 ms of {begun} ms"
+            );
+        }
+    }
+}
+
 /// Runs for a minute, from a seed drawn from the time of day.
 #[test]
 fn new_seeds_hold() {
