@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
-use support::{proxy::FaultProxy, server::shared_server};
+use support::{
+    proxy::FaultProxy,
+    server::{RedisServer, shared_server},
+};
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
@@ -108,7 +111,9 @@ async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
 /// The caller is not polled any more, and its place stays in the queue. The lock passes the place by once its `wait` is over.
 #[tokio::test]
 async fn a_place_whose_wait_is_over_is_passed_by() {
-    let store = Store::redis().await;
+    // Tokens are those of one server: nobody else takes one here.
+    let server = RedisServer::start().await;
+    let store = Store::on(&server.url());
     let [client, other] = store.clients().await;
     let guard = hold(&client, "k").await;
     let mut silent = Box::pin(other.lock("k").wait(300 * MS).acquire());
