@@ -135,7 +135,7 @@ impl fmt::Display for LockError {
             }
             Self::Unreachable { key, waited, .. } => write!(
                 f,
-                "lock `{key}` could not be decided within {waited:.1?}: the lock server did not answer"
+                "lock `{key}` was not acquired within {waited:.1?}: the lock server did not answer"
             ),
             Self::Refused { key, .. } => write!(f, "the lock server refused lock `{key}`"),
             Self::WrongLayout { key } => write!(

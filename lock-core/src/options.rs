@@ -191,7 +191,7 @@ impl fmt::Display for OptionsError {
                 f.write_str("`max_hold` ends the renewal, and a fixed lease is not renewed")
             }
             Self::BackoffOutOfRange => f.write_str(
-                "a caller that spins sleeps longer than not at all, and at first no longer than at most",
+                "the first pause of a spinning caller is longer than zero, and no longer than its longest pause",
             ),
             Self::NoQueue => f.write_str(
                 "callers that wait by handoff queue, and locks in Redisson's layout have no queue",

@@ -69,7 +69,7 @@ fn braced(text: &str, names: &Named) -> Option<String> {
         }
         if is_format && names.has(path) {
             return Some(format!(
-                "`{{{inside}}}` is a hash tag, for braces are literal: write `<{path}>` for the argument"
+                "`{{{inside}}}` is a hash tag, because braces are literal: write `<{path}>` for the argument"
             ));
         }
         rest = next;

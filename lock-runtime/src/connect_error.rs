@@ -150,9 +150,7 @@ impl fmt::Display for ConnectError {
             Self::InvalidDefaults(error) => {
                 write!(f, "the client's defaults are not valid: {error}")
             }
-            Self::UnsupportedLayout => {
-                f.write_str("Redisson's layout is one of a single Redis server")
-            }
+            Self::UnsupportedLayout => f.write_str("Redisson's layout needs a single Redis server"),
             Self::EmptyNamespace => f.write_str("the client's namespace is empty"),
             Self::Unreachable {
                 server,
@@ -188,7 +186,7 @@ impl fmt::Display for ConnectError {
             Self::NotRedis { server, detail } => {
                 write!(
                     f,
-                    "what answers at {server} is no Redis 6.2 or later ({detail})"
+                    "the server at {server} is not Redis 6.2 or later ({detail})"
                 )
             }
             Self::Eviction { server, policy } => write!(

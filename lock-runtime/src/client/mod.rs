@@ -243,7 +243,7 @@ impl LockClient {
             if let Some(silent_since) = silent_since {
                 let until = (silent_since + HELD_PATIENCE).min(now + registry.longest_rest());
                 if until <= now {
-                    tracing::warn!(target: TARGET, "the lock server does not answer, what is held ends with its lease"
+                    tracing::warn!(target: TARGET, "the lock server does not answer: the locks that are held end with their leases"
                     );
                     return silent_since;
                 }

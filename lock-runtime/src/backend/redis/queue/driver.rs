@@ -34,9 +34,9 @@ impl Driver for Server {
                 let payload: String = push.payload.chars().take(LOGGED_AT_MOST).collect();
                 // A sender of such messages may send many.
                 if session.is_first_forgery() {
-                    tracing::warn!(target: TARGET, server = %self.address(), ?payload, "ignored a message that no lock script has sent, and others like it");
+                    tracing::warn!(target: TARGET, server = %self.address(), ?payload, "ignored a message that no lock script sent; further ones are logged at DEBUG");
                 } else {
-                    tracing::debug!(target: TARGET, server = %self.address(), ?payload, "ignored a message that no lock script has sent");
+                    tracing::debug!(target: TARGET, server = %self.address(), ?payload, "ignored a message that no lock script sent");
                 }
             }
         }

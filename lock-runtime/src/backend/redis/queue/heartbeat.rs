@@ -145,7 +145,7 @@ async fn probe(
     };
     for found in found {
         if let Err(error) = take_in(server, session, awaited, found, sent) {
-            tracing::warn!(target: TARGET, server = %server.address(), %error, "not understood: the answer to a probe");
+            tracing::warn!(target: TARGET, server = %server.address(), %error, "the answer to a probe was not understood");
         }
     }
 }
