@@ -35,6 +35,8 @@ counters! {
     reentered,
     /// Grants for which the caller had queued.
     waited,
+    /// Turns that a probe told of, because the message about the grant was lost or late.
+    missed_wakeups,
     /// Acquisitions that ended in `Busy`.
     busy,
     /// Acquisitions that ended in another error: `Unreachable`, `Refused`, `WrongLayout` or `ShutDown`.

@@ -172,4 +172,5 @@ async fn a_handoff_needs_no_probe() {
     // The release alone, in most rounds: a probe may fall due in some.
     let alone = costs.iter().filter(|cost| **cost == 1).count();
     assert!(alone >= ROUNDS / 2, "{costs:?}");
+    assert_eq!(other.stats().missed_wakeups, 0);
 }

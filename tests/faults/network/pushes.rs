@@ -36,6 +36,7 @@ async fn row_19_push_lost() {
     let took = entered.duration_since(given);
     assert_eq!(entrant.token().get(), token);
     seen.within("entered after a lost push", 200 * MS, took);
+    assert_eq!(waiter.stats().missed_wakeups, 1);
     entrant.release().await;
     guard.release().await;
     }).await;

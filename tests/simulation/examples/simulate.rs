@@ -131,6 +131,10 @@ fn many(from: u64, threads: usize, time: Duration, first: bool) -> ExitCode {
     println!("faults {:#?}", total.counts.faults);
     println!("calls {:#?}", total.counts.ways);
     println!("errors {:#?}", total.counts.errors);
+    println!(
+        "grants found by probes alone: {}",
+        total.counts.missed_wakeups
+    );
     println!("failed seeds: {:?}", total.failed);
     ExitCode::from(u8::from(!total.failed.is_empty()))
 }

@@ -49,12 +49,15 @@ pub struct Counts {
     pub faults: BTreeMap<&'static str, u64>,
     /// Calls by the way in which they were made.
     pub ways: BTreeMap<&'static str, u64>,
+    /// Grants that a waiter learnt of from a probe, and not from a message.
+    pub missed_wakeups: u64,
 }
 
 impl Counts {
     /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         self.entered += other.entered;
+        self.missed_wakeups += other.missed_wakeups;
         for (mine, others) in [
             (&mut self.errors, &other.errors),
             (&mut self.faults, &other.faults),
@@ -189,6 +192,11 @@ impl Ledger {
         self.state()
             .violations
             .push(Violation { at, promise, seen });
+    }
+
+    /// Counts the grants of which a process learnt from probes alone.
+    pub fn missed_wakeups(&self, count: u64) {
+        self.state().counts.missed_wakeups += count;
     }
 
     /// Records that a call begins.

@@ -260,6 +260,14 @@ impl World {
                 self.ledger.violated("shutting down is bounded", seen);
             }
         }
+        for (host, process) in &running {
+            let missed = process.client.stats().missed_wakeups;
+            self.ledger.missed_wakeups(missed);
+            if missed > 0 && plan.faults.is_empty() {
+                let seen = format!("host {host} learnt of {missed} grants from a probe");
+                self.ledger.violated("a message tells of each grant", seen);
+            }
+        }
         let has_crashed =
             *self.used.lock().unwrap_or_else(PoisonError::into_inner) != running.len();
         let leaks = running.values().any(|process| process.process.leaks());

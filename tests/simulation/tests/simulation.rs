@@ -10,6 +10,7 @@ use lock_runtime::Strategy;
 use lock_simulation::{
     callers::Way,
     faults::Fault,
+    history::Line,
     plan::{Plan, Store},
     world::run,
 };
@@ -81,24 +82,11 @@ fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
             ..Plan::of(seed)
         };
         let lines = run(&plan, true).lines;
-        let at = |line: &str| {
-            line.trim_start()
-                .split_once(" ms")
-                .map(|(ms, _)| ms.parse::<u64>())
-        };
-        let at = |line: &String| at(line).and_then(Result::ok);
-        let asked: Vec<u64> = lines
-            .iter()
-            .filter(|line| line.contains("server 0") && line.contains("EVALSHA"))
-            .filter_map(at)
-            .collect();
-        let begun: Vec<u64> = lines
-            .iter()
-            .filter(|line| line.contains(" begins: "))
-            .filter_map(at)
-            // The client is connected by then.
-            .filter(|begun| *begun > 50)
-            .collect();
+        let asks = |line: &&Line| line.who.starts_with("server") && line.what.contains("EVALSHA");
+        let asked: Vec<u64> = lines.iter().filter(asks).map(|line| line.at).collect();
+        // The client is connected by then.
+        let begins = |line: &&Line| line.what.contains(" begins: ") && line.at > 50;
+        let begun: Vec<u64> = lines.iter().filter(begins).map(|line| line.at).collect();
         assert!(begun.len() > 50, "seed {seed}: {} calls", begun.len());
         for begun in begun {
             let in_time = asked

@@ -102,6 +102,8 @@ pub(crate) struct TakenUp {
     pub(crate) requeue: Vec<Arc<Session>>,
     /// The token and the local deadline of a turn that nobody takes.
     pub(crate) give_back: Option<(FencingToken, Moment)>,
+    /// Whether a waiter was offered the first turn of a grant that was not known before.
+    pub(crate) begun: bool,
 }
 
 /// The cohorts of a process, by lock. Ordered, like all maps that are iterated here, so that every decision depends on
@@ -144,14 +146,17 @@ impl Cohorts {
             cohort,
         };
         let mut cohorts = lock(&self.0);
+        let mut is_known = false;
         if let Some(known) = cohorts.get(name).map(|entry| &entry.cohort) {
             let newer = known.first() > grant.first;
             let again = grant.is_pushed || !known.is_suspended();
-            if newer || (known.first() == grant.first && again) {
+            is_known = known.first() == grant.first;
+            if newer || (is_known && again) {
                 return chores;
             }
         }
         let passed = entry.pass(name, now);
+        chores.begun = passed && !is_known;
         if let ([owner], false) = (&grant.owners[..], passed) {
             // An owner that has left gives the grant back by itself, and an owner that was granted the lock in a reply
             // is inside. An owner that is inside under an older token was granted the lock twice.

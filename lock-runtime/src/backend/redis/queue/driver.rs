@@ -29,7 +29,9 @@ impl Driver for Server {
         }
         match Message::read(&push.payload, &session.session_id, push.after) {
             Some(Message::Free(name)) => session.subscribers.wake(name),
-            Some(Message::Granted(name, grant)) => take_up(&self, session, &name, &grant),
+            Some(Message::Granted(name, grant)) => {
+                take_up(&self, session, &name, &grant);
+            }
             None => {
                 let payload: String = push.payload.chars().take(LOGGED_AT_MOST).collect();
                 // A sender of such messages may send many.

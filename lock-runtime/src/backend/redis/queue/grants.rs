@@ -24,16 +24,18 @@ use crate::{
     events::{TARGET, count},
 };
 
-/// Begins the cohort of a grant that the server described, unless the cohort is known already.
+/// Begins the cohort of a grant that the server described, unless the cohort is known already. Returns whether this
+/// is how a waiter learnt of the grant.
 pub(crate) fn take_up(
     server: &Arc<Server>,
     session: &Arc<Session>,
     name: &LockName,
     grant: &GrantSnapshot,
-) {
+) -> bool {
     let TakenUp {
         requeue,
         give_back: unused,
+        begun,
     } = server.cohorts.take_up(session, name, grant, server.now());
     for session in requeue {
         session.requeue(Some(name));
@@ -43,6 +45,7 @@ pub(crate) fn take_up(
             .context
             .spawn(give_back(server.clone(), name.clone(), token, until));
     }
+    begun
 }
 
 /// Takes up a grant of this session that a reply to another caller's request describes. If the grant's only owner has
@@ -52,10 +55,8 @@ pub(crate) fn take_up_described(
     session: &Arc<Session>,
     name: &LockName,
     grant: &GrantSnapshot,
-) {
-    if !session.unanswered.has(&grant.owners) {
-        take_up(server, session, name, grant);
-    }
+) -> bool {
+    !session.unanswered.has(&grant.owners) && take_up(server, session, name, grant)
 }
 
 /// Renews the grant of an offer on the engine, because too little of it was left for the member to enter.

@@ -25,7 +25,7 @@ use crate::backend::redis::{
     session::{HEARTBEAT, Session},
     transport::connection::Connection,
 };
-use crate::events::TARGET;
+use crate::events::{TARGET, count};
 
 /// How long a connection may leave commands unanswered before it is given up.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -176,8 +176,11 @@ fn take_in(
                 redis::from_redis_value(next())?,
                 redis::from_redis_value(next())?,
             );
-            if let Some(grant) = GrantSnapshot::parse(&grant, left, asked) {
-                take_up_described(server, session, name, &grant);
+            if let Some(grant) = GrantSnapshot::parse(&grant, left, asked)
+                && take_up_described(server, session, name, &grant)
+            {
+                count(&server.counters.missed_wakeups);
+                tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "a probe found a grant that no message had told of");
             }
         }
         "ends" => session.probe_after(name, ends(redis::from_redis_value(next())?, asked)),
