@@ -8,6 +8,8 @@ pub mod clock;
 pub mod guarded;
 pub mod history;
 pub mod jvm;
+#[cfg(test)]
+mod ledger;
 pub mod log;
 pub mod matrix;
 mod outcome;
