@@ -89,6 +89,7 @@ fn functions(folder: &Path, into: &mut BTreeSet<String>) {
                 .strip_prefix(root())
                 .expect("it is below")
                 .to_string_lossy();
+            let place = place.strip_suffix("/mod").unwrap_or(&place);
             let mut is_test = false;
             for line in text.lines().map(str::trim) {
                 let function = line.strip_prefix("async ").unwrap_or(line);
