@@ -10,7 +10,11 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use lock_runtime::{Hold, Lock, LockError, LossReason, OnLost};
-use support::assert_lost;
+use support::{
+    assert_lost,
+    quorum::Quorum,
+    server::{RedisServer, ask},
+};
 use tokio::time::{sleep, timeout};
 
 use crate::{
@@ -139,6 +143,44 @@ async fn a_deletion_is_seen_at_the_next_renewal() {
 #[tokio::test]
 async fn a_deletion_under_a_fixed_lease_is_seen_at_the_next_third() {
     told_of_a_deletion(|lock| lock.lease(3 * SECOND), SECOND).await;
+}
+
+/// On a Redlock, a deletion on one of three nodes changes nothing, and a deletion on two is a loss.
+#[tokio::test]
+async fn a_deletion_on_a_majority_is_seen_at_the_next_third() {
+    for (lease, renewed) in [(1500 * MS, true), (3 * SECOND, false)] {
+        let quorum = Quorum::start(3).await.in_use().await;
+        let client = Store::on(&quorum.url()).client().await;
+        let lock = client.lock("k").lease(lease).renew(renewed);
+        let delete = async |server: &RedisServer| {
+            let mut redis = server.connection().await;
+            let names: Vec<String> = ask(&mut redis, redis::cmd("KEYS").arg("*:k}")).await;
+            let [name] = &names[..] else {
+                panic!("one key is the lock's: {names:?}");
+            };
+            let deleted: u8 = ask(&mut redis, redis::cmd("DEL").arg(name)).await;
+            assert_eq!(deleted, 1);
+        };
+        let mut deleted = Instant::now();
+        let lost = lock.run(async {
+            delete(&quorum.servers[0]).await;
+            sleep(lease / 2).await;
+            let hold = Hold::current().expect("a body has a hold");
+            assert_eq!(hold.loss(), None);
+            // The node that missed the hold has it again, if it is renewed.
+            let other = if renewed { 0 } else { 2 };
+            delete(&quorum.servers[1]).await;
+            delete(&quorum.servers[other]).await;
+            deleted = Instant::now();
+            std::future::pending::<()>().await;
+        });
+        match lost.await {
+            Err(LockError::Lost { reason, .. }) => assert_eq!(reason, LossReason::NotHeld),
+            other => panic!("{other:?}"),
+        }
+        let took = deleted.elapsed();
+        assert!(took < lease / 3 + support::epsilon(), "{took:?}");
+    }
 }
 
 #[tokio::test]

@@ -172,11 +172,18 @@ async fn a_shutdown_that_is_dropped_ends_all_renewals() {
         assert!(down.is_err(), "what is held is waited for");
         assert_eq!(guard.loss(), None, "and renewed meanwhile");
         let dropped = Instant::now();
+        // The client stays closed, and may be waited for again.
+        let refused = client.lock("j").acquire().await;
+        assert!(matches!(refused, Err(LockError::ShutDown)), "{refused:?}");
+        let again = timeout(100 * MS, client.shutdown()).await;
+        assert!(again.is_err(), "what is held is still waited for");
         let next = other.lock("k").wait(20 * SECOND).acquire().await.unwrap();
         let took = dropped.elapsed();
         assert!(took < LEASE + 200 * MS + support::epsilon(), "{took:?}");
         assert!(guard.loss().is_some());
         next.release().await;
+        drop(guard);
+        client.shutdown().await;
     })
     .await;
 }

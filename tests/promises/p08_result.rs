@@ -1,7 +1,8 @@
 //! Promise 8: the call returns the result of its body, whatever happens to the lease and the release.
 
 use lock_runtime::{LockError, LossReason, ReleaseOutcome, distributed_lock};
-use support::{log, server::RedisServer};
+use support::{epsilon, log, server::RedisServer};
+use tokio::time::Instant;
 use tracing::Level;
 
 use crate::stores::{MS, SECOND, Store, on_every_store, until};
@@ -121,7 +122,10 @@ async fn a_release_without_an_answer_goes_on_in_the_background() {
     tokio::time::sleep(600 * MS).await;
     let expired = LossReason::Expired;
     assert_eq!(lost.release().await, ReleaseOutcome::Lost(expired));
+    let asked = Instant::now();
     assert_eq!(held.release().await, ReleaseOutcome::InBackground);
+    let took = asked.elapsed();
+    assert!((SECOND..SECOND + epsilon()).contains(&took), "{took:?}");
     // As long as the client tries to release the lost lock.
     tokio::time::sleep(3 * SECOND).await;
     let stats = client.stats();

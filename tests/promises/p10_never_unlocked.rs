@@ -325,6 +325,21 @@ async fn transfer(from: u64, to: u64) -> Result<(), LockError> {
     Ok(())
 }
 
+/// Nobody waits for a server that is not there, however long a call may wait.
+#[tokio::test]
+async fn connecting_fails_at_once_where_no_server_answers() {
+    let mut server = RedisServer::start().await;
+    server.kill();
+    let started = Instant::now();
+    let builder = LockClient::builder().url(server.url());
+    let refused = builder.wait(20 * SECOND).connect().await;
+    assert!(
+        matches!(refused, Err(ConnectError::Unreachable { .. })),
+        "{refused:?}"
+    );
+    assert!(started.elapsed() < support::epsilon());
+}
+
 /// The rights that docs/guides/acl.md names are enough for everything, on one server and on a Redlock.
 #[tokio::test]
 async fn the_rights_in_the_readme_are_enough() {
