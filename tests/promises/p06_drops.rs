@@ -287,3 +287,39 @@ async fn with_the_connection_cut_at_the_drop() {
         report("with the connection cut", drops, took);
     }
 }
+
+/// The connection breaks after each number of bytes of a request or of its reply, and the call is dropped then.
+#[tokio::test]
+async fn at_every_byte() {
+    let server = shared_server().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let mut fixture = Fixture::on(server, &proxy.url()).await;
+    let lease = 2 * SECOND;
+    let sent = (proxy.request_bytes(), proxy.reply_bytes());
+    let guard = fixture.dropping.lock("length").acquire().await.unwrap();
+    let lengths = [proxy.request_bytes() - sent.0, proxy.reply_bytes() - sent.1];
+    guard.release().await;
+    let mut drops = 0;
+    for (side, length) in lengths.into_iter().enumerate() {
+        for bytes in 0..=length {
+            fixture.dropping.lock("warm").run(async {}).await.unwrap();
+            let connections = proxy.connections();
+            if side == 0 {
+                proxy.cut_after_request_bytes(bytes);
+            } else {
+                proxy.cut_after_reply_bytes(bytes);
+            }
+            let lock = fixture.dropping.lock(format!("k{side}:{bytes}"));
+            let mut call = Box::pin(lock.wait(10 * SECOND).lease(lease).acquire());
+            // Until it is inside, or its client connects again.
+            while poll_once(call.as_mut()).is_pending() && proxy.connections() == connections {
+                tokio::task::yield_now().await;
+            }
+            drop(call);
+            drops += 1;
+        }
+    }
+    let took = fixture.until_clean(lease + support::epsilon()).await;
+    println!("{drops} calls dropped at each of {lengths:?} bytes: nothing left after {took:?}");
+    assert!(lengths.iter().all(|length| *length > 10), "{lengths:?}");
+}
