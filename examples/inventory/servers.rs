@@ -43,7 +43,7 @@ impl Servers {
         }
     }
 
-    /// The servers whose commands count for a guard. An optimistic guard has only the stock's.
+    /// The servers whose commands are attributed to `guard`. For an optimistic guard this is only the stock's server.
     fn of(&self, guard: Guard) -> &[RedisServer] {
         use std::slice::from_ref;
         match guard {

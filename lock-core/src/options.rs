@@ -108,7 +108,7 @@ pub struct LockOptions {
 pub struct Defaults {
     /// How long an acquisition may take: 3 s.
     pub wait: Duration,
-    /// The lease time: 30 s, renewed every third.
+    /// The lease time: 30 s, renewed every 10 s (a third of the lease).
     pub lease: Duration,
     /// How to wait. `None` uses the layout's default, which is handoff in the native layout.
     pub strategy: Option<Strategy>,

@@ -50,7 +50,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// | `keys = ["account:<from>", "account:<to>"]` | several locks, all of which are held while the body runs | |
 /// | `keys = "item:<ids..>"` | one lock for each item of a list, also inside `keys = [...]` | |
 /// | `wait = "5s"` | how long to wait for the lock; `"0s"` tries once | the client's, 3 s |
-/// | `lease = "30s"` | a fixed lease: the body is dropped when it ends | the client's, 30 s, renewed every third |
+/// | `lease = "30s"` | a fixed lease: the body is dropped when it ends | the client's, 30 s, renewed every 10 s (a third of the lease) |
 /// | `renew = true` | renews an explicit lease while the body runs | only an absent `lease` is renewed |
 /// | `max_hold = "10m"` | renewal stops after this time; the body is dropped at the end of the lease that then runs | no limit |
 /// | `hold_at_least = "10s"` | the lock stays taken for this long from the grant, even if the body ends earlier | free at once |

@@ -178,7 +178,7 @@ enum Stage {
     Ended,
 }
 
-/// The state of one call through its locks. It is dropped after the body, and then gives back what it holds.
+/// The state of one call through its locks. It is dropped after the body, and then gives back the locks that it holds.
 pub(crate) struct GuardedCall {
     stage: Stage,
     exit: ExitPolicy,

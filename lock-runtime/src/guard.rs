@@ -248,9 +248,9 @@ impl LockGuard {
     /// Runs `body` inside the hold. Calls nested in the body re-enter the key. If the lease is lost, the body is
     /// dropped at its next `.await`.
     ///
-    /// The body is also inside the calls that enclose the first poll of `run`, but not inside those that enclosed the
-    /// acquisition. A guard that is moved to another task therefore lends only its own lock. Two runs of one guard may
-    /// be polled at the same time; nested calls of its key take turns.
+    /// The body is also inside the calls that enclose the first poll of `run`. The calls that enclosed the acquisition
+    /// do not count: a guard that is moved to another task lends only its own lock. Two runs of one guard may be polled
+    /// concurrently. Their nested calls of its key take turns.
     ///
     /// # Errors
     /// [`LockError::Lost`] if the lease was lost before the body ended.
@@ -304,9 +304,9 @@ impl std::ops::Deref for LockGuard {
 
 /// Holds several locks until they are released or dropped.
 ///
-/// The guard dereferences to its [`Holds`]: `guard[0].token()` is the token of the first key. Like a [`LockGuard`] it
-/// neither stops your code at a loss nor encloses the code after it: watch [`lost`](Holds::lost), or run the work in
-/// [`run`](Self::run).
+/// The guard dereferences to its [`Holds`]: `guard[0].token()` is the token of the first key. Like a [`LockGuard`], it
+/// does not stop your code at a loss, and the code after the acquisition is not inside its holds. Watch
+/// [`lost`](Holds::lost), or run the work in [`run`](Self::run).
 ///
 /// # Drop
 /// Dropping the guard releases its locks in the background. Prefer [`release`](Self::release).

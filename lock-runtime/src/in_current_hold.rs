@@ -23,10 +23,13 @@ pub trait InCurrentHold: Future + Sized {
     ///
     /// The future also inherits the client that is scoped to the current task.
     ///
-    /// Tasks that a body drives itself, on a `LocalSet` or another tokio runtime, count as spawned. A future that a
-    /// body blocks on with `block_on`, and that is not a task, runs on the body's own call stack, so it re-enters
-    /// without this method. Tasks of other executors have no task ids, so the tasks that a body drives itself on such
-    /// an executor are inside its hold.
+    /// A hold is recognised by the id of the tokio task that polls the body:
+    ///
+    /// - Tasks that a body drives itself, on a `LocalSet` or another tokio runtime, have ids of their own. They count
+    ///   as spawned.
+    /// - A future that a body blocks on with `block_on`, and that is not a task, has no id of its own. It runs on the
+    ///   body's call stack, and re-enters without this method.
+    /// - Tasks of other executors have no task ids. Those that a body drives itself are inside its hold.
     ///
     /// With this method you take responsibility for the concurrency between the body and the task, which run at the
     /// same time inside one hold. Outside any hold the method does nothing. The loss of the lease does not stop the

@@ -26,10 +26,11 @@ use crate::{
 /// If all locks are free, they are taken in one step. Otherwise they are taken one after the other, in the order of
 /// their names, within one `wait`. Two calls that name the same keys in opposite orders therefore never wait for each
 /// other. A lock that has been taken is held while the call waits for the next one. A fixed lease begins when the last
-/// lock is taken. If an enclosing call holds a lock, locks that sort before it are tried only once.
+/// lock is taken. If an enclosing call holds a lock, this call never waits for a lock that sorts
+/// before it: the call tries such a lock once, and is `Busy` if the lock is not free.
 ///
 /// # Number of keys
-/// A key that is named twice is one lock. An empty list is refused with [`KeyError::NoKeys`], so nothing runs unlocked.
+/// A key that is named twice is one lock. An empty list is refused with [`KeyError::NoKeys`], so no body runs unlocked.
 /// A list of more than [`MAX_KEYS`](crate::MAX_KEYS) keys is refused with [`KeyError::TooManyKeys`], because a server
 /// serves nobody else while it takes all of them in one step. If a call needs thousands of keys, use one lock for a
 /// group of them.

@@ -214,7 +214,7 @@ impl Program {
         }
     }
 
-    /// Calls a lock. If the call enters, its own body judges it.
+    /// Calls a lock. If the lock is granted, the body itself checks the grant against the rule.
     async fn call(self: &Arc<Self>, key: usize, ops: Vec<Op>, stack: &Stack) {
         let lock = self.client.lock(KEYS[key]).wait(std::time::Duration::ZERO);
         let body = async {

@@ -184,7 +184,7 @@ where
     }
 }
 
-/// Runs a test on every backend that promises an order. On a quorum and in Redisson's layout nobody queues, so no order
+/// Runs a test on every backend that promises an order. Quorums and Redisson's layout have no queue, so no order
 /// is promised and waiters are not visible.
 pub async fn on_stores_with_a_queue<F, Fut>(test: F)
 where

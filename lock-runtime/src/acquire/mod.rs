@@ -19,7 +19,7 @@ use crate::{
     lease::scheduler::Renewals,
 };
 
-/// What a call does at a loss and at its exit.
+/// The behaviour of a call at a loss and at its exit.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExitPolicy {
     /// What happens to the body at a loss.

@@ -1,10 +1,12 @@
 //! Re-entry along the call stack: finds the hold that encloses the current code.
 //!
-//! The engine sets the innermost frame around every poll of a guarded body, and around its drop. A nested call thus
-//! sees the calls that enclose it, and siblings polled by the same task do not see each other. The frame counts only
-//! for the task that polls the body. A task that is driven inside the body, by a `LocalSet` or another runtime, has its
-//! own id and does not see the frame. A future that the body drives by `block_on` has no id of its own, and belongs to
-//! the body's call stack.
+//! A frame describes an entered call. A thread-local names the frame of the innermost guarded body that is being polled
+//! or dropped: the engine sets it around every poll of the body, and around its drop. A nested call thus sees the calls
+//! that enclose it, and siblings polled by the same task do not see each other.
+//!
+//! The frame counts only for the task that polls the body. A task that is driven inside the body, by a `LocalSet` or
+//! another runtime, has its own id and does not see the frame. A future that the body drives by `block_on` has no id of
+//! its own, and belongs to the body's call stack.
 
 use std::{
     cell::RefCell,
@@ -247,9 +249,10 @@ impl Frame {
     /// Returns whether waiting for this lock from here would break the order of names. This is the case if an enclosing
     /// call holds a lock that sorts later, and either of the two locks belongs to a call with several.
     ///
-    /// Frames outside of the call that has entered this very lock do not count, because every caller that takes turns
-    /// there is inside those as well. Users of a guard need not be inside them, but they are all inside the guard's
-    /// other locks. Two clients may use the same server, so one order applies to all clients.
+    /// If an enclosing call has entered this very lock, the frames outside of that call do not count: every caller that
+    /// takes turns there is inside those frames as well. If a guard lends the lock, its users may be inside different
+    /// calls, so those frames count. Only the guard's other locks do not count, because all users of the guard are
+    /// inside them. Two clients may use the same server, so one order applies to all clients.
     pub(crate) fn is_out_of_order(
         self: &Arc<Self>,
         shared: &Arc<Shared>,

@@ -2,10 +2,11 @@
 //!
 //! All guarantees hold inside the process: exclusion, order, bounded waiting, loss at the end of a fixed lease,
 //! clean-up on cancel. There is no network, and nothing outlives the process. Time is tokio's: under a paused clock
-//! waits and leases pass without real waiting. On a runtime without a timer the engine's thread measures real time. A
-//! renewable lease lasts as long as its hold, so nothing is renewed; a lease that only a nested call renews lasts as
-//! long as that call. No thread watches callers that are not polled: the waiters pass on an offer that is not taken,
-//! and a lock whose body has not begun.
+//! waits and leases pass without real waiting. On a runtime without a timer the engine's thread measures real time.
+//!
+//! A renewable lease lasts as long as its hold, so nothing is renewed. A lease that only a nested call renews is kept
+//! while that call is inside, and ends the nested lease time after the call has left. No thread watches callers that
+//! are not polled. Instead, the waiters pass on an offer that is not taken, and a lock whose body has not begun.
 
 use std::{
     cmp::Reverse,
@@ -146,7 +147,7 @@ struct Waiter {
     look: Arc<Notify>,
 }
 
-/// What an owner finds when it looks at the lock.
+/// The state of the lock as an owner finds it.
 enum View {
     Granted(FencingToken, Option<Moment>),
     /// Not free. Contains the moment to look again, if there is one.

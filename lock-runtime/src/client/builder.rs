@@ -156,7 +156,7 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets the lease of calls that set none: 30 s by default. It is renewed every third.
+    /// Sets the lease of calls that set none: 30 s by default. It is renewed after each third.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.defaults.lease = lease;
         self
@@ -193,18 +193,18 @@ impl LockClientBuilder {
     /// `_`, `.` and `~` as they are; `<arg:raw>` turns the escaping off.
     ///
     /// Differences from the native layout:
-    /// - **No order.** Redisson takes a free lock no matter who has waited longer. So do callers of this crate, by
-    ///   [`Strategy::Notify`] (the default here) or [`Strategy::Spin`]. `handoff` is refused. Calls of one process take
-    ///   turns.
-    /// - **Probes.** Redisson's spin locks, its fair locks and an expiring lock notify nobody. So each client and
-    ///   runtime probes, five times a second, each lock that somebody waits for.
-    /// - **Fencing tokens** rise over all holders in Rust. A plain `RLock` has none. If Redisson's `RFencedLock` is
-    ///   used under the same name, both draw from one rising sequence once its counter `redisson_lock_token:{name}`
-    ///   exists. The very first token of an `RFencedLock` is 1, lower than the tokens that Rust has used before, and a
-    ///   resource refuses it until Rust takes the lock again. To avoid this, `SETNX` that counter to 0 before the first
-    ///   Rust holder.
-    /// - **Re-entry** is counted in the process, and Redisson sees a count of one. The counts of JVM threads are left
-    ///   alone.
+    /// - **No order.** Redisson gives a free lock to the first caller that asks, however long others have waited.
+    ///   Callers of this crate do the same: they wait by [`Strategy::Notify`] (the default here) or [`Strategy::Spin`],
+    ///   and `handoff` is refused. Calls of one process take turns.
+    /// - **Probes.** Callers of this crate are not notified when a Redisson spin lock or fair lock is released, or when
+    ///   a lease ends. Each client therefore probes, in each runtime, every lock that a caller waits for, five times a
+    ///   second.
+    /// - **Fencing tokens** rise over all Rust holders. A plain `RLock` has none. An `RFencedLock` of the same name
+    ///   draws from the same rising sequence once its counter `redisson_lock_token:{name}` exists. The very first token
+    ///   of an `RFencedLock` is 1, lower than the tokens that Rust has used before, and a resource refuses it until
+    ///   Rust takes the lock again. To avoid this, `SETNX` that counter to 0 before the first Rust holder.
+    /// - **Re-entry** is counted in the process. On the server, the field of a Rust holder stores its longest lease in
+    ///   ms where the field of a JVM thread stores a count. The counts of JVM threads are left alone.
     /// - **Leases** are measured by the server's clock. Setting the clock back makes a lease longer.
     ///
     /// Supported are the lock names, hashes, channels and messages of Redisson 4.7 on a single server without sharded

@@ -77,7 +77,7 @@ impl LockClient {
     ///
     /// | URL | locks |
     /// |---|---|
-    /// | `memory:` | of this client, in this process: for a first run and for unit tests (with tokio's paused clock only if there is no real I/O) |
+    /// | `memory:` | of this client, in this process: for a first run and for unit tests. Pause tokio's clock only in tests without real I/O. |
     /// | `memory:name` | of all clients of this process that use this name |
     /// | `redis://[user:password@]host[:port][/db]` | on one Redis server, 6.2 or later, or a server that speaks its protocol |
     /// | `rediss://…` | the same over TLS (feature `tls`, on by default) |
@@ -97,10 +97,11 @@ impl LockClient {
     /// a server missed a hold, the next renewal (or the next check of a fixed lease) writes the hold there, so that
     /// another server may then fail.
     ///
-    /// Each server has a mark, the key `lock:fence:whole`. A server that has lost its state has lost its mark with it.
-    /// It counts again once the longest lease in use has passed, which clients record in the marks of all servers.
-    /// Until enough other servers have reported their marks (both others of three, three of the others of five), it
-    /// counts again after a day at the earliest.
+    /// Each server has a mark, the key `lock:fence:whole`, in which clients record the longest lease in use. They
+    /// record it on a majority of the servers before they request such a lease. A server that has lost its state has
+    /// lost its mark too, and is not counted until the longest recorded lease has passed. If too few other servers
+    /// report their marks (both others of three, three of the others of five), and not all servers answer, it is not
+    /// counted for a day.
     ///
     /// # Errors
     /// [`ConnectError`] says what is wrong and what to do. It never contains a password.
@@ -199,8 +200,8 @@ impl LockClient {
     /// Shuts the client down. New and waiting acquisitions are refused with [`LockError::ShutDown`]. The method then
     /// waits until every hold has ended and every release is confirmed. Wrap it in a timeout if a body may hang.
     ///
-    /// The wait for a silent server is bounded: 2 s for waiting acquisitions, and for holds the rest of the longest
-    /// lease, but at most 10 s. A body that still runs after that runs on, and its lease is not renewed.
+    /// If the server is silent, the method waits at most 2 s for waiting acquisitions. For holds it waits for the rest
+    /// of the longest lease, but at most 10 s. A body that still runs then goes on, but its lease is no longer renewed.
     ///
     /// # Cancel safety
     /// If the future is dropped, the client stays closed and no lease is renewed from then on: each hold ends with its

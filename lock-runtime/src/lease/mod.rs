@@ -54,7 +54,7 @@ pub(crate) struct Lease {
     deadline: Option<Moment>,
     /// If the backend itself keeps the lease: the deadline without the renewals that entries demand.
     promised: Moment,
-    /// What was left when the latest confirmation was read; at first, the validity of the grant.
+    /// The time that was left when the latest confirmation was read; at first, the validity of the grant.
     confirmed: Duration,
     /// Whether the grant is still a claim, which has to be confirmed.
     claim: bool,

@@ -87,7 +87,7 @@ impl EntryTicket {
                 .map_or(ReleaseOutcome::StillHeld, ReleaseOutcome::Lost);
         };
         if let Some(reason) = hold.loss() {
-            // The lease is over. What the server still has of it is given back in the background.
+            // The lease is over. The rest of it on the server is given back in the background.
             return ReleaseOutcome::Lost(reason);
         }
         let retain_until = hold.retained_until();

@@ -32,7 +32,7 @@ use crate::{
 /// How long to wait before an unanswered renewal is tried again, as far as the local deadline allows.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// How long a renewal may go without an answer before it counts as failed. It goes on nevertheless.
+/// How long a renewal may go without an answer before it counts as failed. The renewal still goes on.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The holds of one client, ordered by when something is due for them.

@@ -91,7 +91,7 @@ impl Drop for Turn {
     }
 }
 
-/// What a call finds when it checks for its turn.
+/// The result of a call's check for its turn.
 #[derive(Debug, PartialEq, Eq)]
 enum View {
     Yours,

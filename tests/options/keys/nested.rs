@@ -1,4 +1,4 @@
-//! Calls with several keys, nested and beside each other.
+//! Calls with several keys: nested calls, and sibling calls in one task.
 
 use std::future::Future;
 

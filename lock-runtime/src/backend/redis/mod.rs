@@ -2,7 +2,7 @@
 //!
 //! All guarantees hold on a server that keeps its state. A server that loses its state (killed without persistence,
 //! evicting keys, a promoted replica that lacks the newest write) can admit a second holder until the first one finds
-//! out, at its next renewal or check. Fencing tokens rise nevertheless.
+//! out, at its next renewal or check. Fencing tokens still rise.
 
 pub(crate) mod protocol;
 pub(crate) mod queue;

@@ -1,6 +1,6 @@
 //! Locks on a majority of several independent Redis servers: Redlock.
 //!
-//! **Not guaranteed.** There is no order, because nobody queues: a late caller may be served before an early one.
+//! **Not guaranteed.** There is no order, because there is no queue: a late caller may be served before an early one.
 //! Exclusion can fail when the clock of a node jumps or runs faster than the allowed drift (1 % of the lease and 2 ms),
 //! or when a majority of the nodes loses its state within one lease. A body is not stopped at the end of its lease
 //! while its own process is paused. The fencing token guards data that must not be written twice, as on one server.
@@ -10,26 +10,30 @@
 //! lock everywhere if no majority grants it soon enough. A waiting caller tries again after a random pause that grows
 //! to 128 ms.
 //!
-//! **Tokens** rise strictly in grant order. Each node's own counter offers a token, and the lock's token is the
-//! greatest offer. Before the body starts, a majority knows it: the nodes that offered it, and others into whose
-//! counter it is written. The majority of the next grant has a node in common with these. That node grants only after
-//! the earlier hold is over there, and offers a greater token. A node that lost its counter begins again at its own
-//! clock, which may be behind the clock that an earlier token came from.
+//! **Tokens** rise strictly in grant order. Each node offers a token from its own counter, and the greatest offer
+//! becomes the lock's token. Before the body starts, a majority of the nodes knows this token: the nodes that offered
+//! it, and others into whose counters it is written. Any majority that makes the next grant shares a node with this
+//! one. The shared node grants only after the earlier hold is over there, and then offers a greater token. A node that
+//! has lost its counter starts again at its own clock, which may be behind the clock that an earlier token came from.
 //!
-//! **Restarts.** A node that comes back without its state could help to grant a lock that it has granted before. Each
-//! node stores a mark with its locks, loses both together, and grants only while it has a mark. The mark holds the
-//! longest lease in use: a client writes a longer lease into the marks of a majority before it asks for one. A node
-//! that is seen without a mark is counted again after the longest lease in use, according to the marks of other nodes.
-//! Half of all nodes, rounded up, have to report theirs (two in a quorum of three). With fewer marks, and not all nodes
-//! answering, the node is counted after the longest possible lease, a day. If every node is reached when a client
-//! connects, and none has a mark, this is a new installation, and all nodes count at once. No other case is treated as
-//! one. A `FLUSHALL` removes the mark too, and is noticed at the next request. The client does not notice if a node
-//! with lagging persistence (`appendfsync everysec`) forgets keys that this client never saw: use `always`, or no
-//! persistence at all.
+//! **Restarts.** A node that comes back without its state could help to grant a lock that it has granted before. Marks
+//! prevent this:
 //!
-//! **A minority that missed a hold**, because a node was down, silent or without its state when the lock was granted,
-//! receives the hold at the next renewal or check, on each node where the lock is free. After that another node may
-//! fail.
+//! - Each node stores a mark with its locks, and loses both together. A node without a mark grants nothing.
+//! - The mark records the longest lease in use: before a client requests a lease longer than that, it raises the record
+//!   on a majority of the nodes.
+//! - A node that is seen without a mark is excluded until the longest recorded lease has passed. The record is known if
+//!   half of all nodes, rounded up, report their marks (two in a quorum of three), or if all nodes answer. Otherwise
+//!   the node is excluded for the longest possible lease, a day.
+//! - If every node is reached when a client connects, and none has a mark, this is a new installation: all nodes count
+//!   at once. No other case is treated as a new installation.
+//! - A `FLUSHALL` removes the mark too. The client notices the loss at its next request.
+//! - With lagging persistence (`appendfsync everysec`), a node may forget keys that this client never saw. The client
+//!   does not notice this: use `always`, or no persistence at all.
+//!
+//! **Missed holds.** A minority may miss a hold because its nodes were down, silent or without their state when the
+//! lock was granted. Each of these nodes receives the hold at the next renewal or check if the lock is free there.
+//! After that another node may fail.
 
 mod attempt;
 mod membership;

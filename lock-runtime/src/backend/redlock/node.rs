@@ -82,7 +82,7 @@ struct Memory {
     run_id: String,
     /// The newest token that the node is known to have had.
     newest: u64,
-    /// Whether the node had lost its state, by its newest answer.
+    /// Whether the node had lost its state according to its newest answer.
     is_lost: bool,
     /// The eviction policy, if it drops keys of held locks.
     evicts: Option<String>,
@@ -336,7 +336,7 @@ impl Node {
         Some(format!("it evicts keys (maxmemory-policy {policy})"))
     }
 
-    /// Notes whether the node has lost its state, by its newest answer.
+    /// Notes whether the node has lost its state according to its newest answer.
     fn is_lost(&self, is_lost: bool) {
         lock(&self.memory).is_lost = is_lost;
         if is_lost {
@@ -344,7 +344,7 @@ impl Node {
         }
     }
 
-    /// Returns whether the node had lost its state, by its newest answer.
+    /// Returns whether the node had lost its state according to its newest answer.
     pub(crate) fn was_lost(&self) -> bool {
         lock(&self.memory).is_lost
     }
@@ -390,7 +390,8 @@ struct Carried {
     task: TrackedTask,
 }
 
-/// One acquisition on one node. If dropped before it is settled, it gives back what it may have got, in the background.
+/// One acquisition on one node. If dropped before it is settled, it gives back in the background any lock that it may
+/// have got.
 pub(crate) struct NodeAttempt {
     node: Arc<Node>,
     /// `None` while there is nothing to give back.

@@ -144,7 +144,7 @@ impl Call {
         of[self.choices / 10_usize.pow(place) % of.len()]
     }
 
-    /// The command, with the token of a grant, which only the server knows.
+    /// Builds the command. Only the server knows the token of a grant, so it is read from the simulated server.
     pub(crate) fn command(&self, pair: &mut Pair) -> Vec<String> {
         let (name, source) = &SCRIPTS[self.script];
         let is_redisson = name.starts_with("redisson");

@@ -1,7 +1,7 @@
 //! Parses grants as the server describes them. `native/grant_next.lua` documents the format.
 //!
-//! A session has an id, a random number that appears only in the queue entries of its callers. Scripts send messages to
-//! the channel named by the SHA-1 of the id, and sign them with the id. A party that can list channels, listen and
+//! A session has an id, a random number. It is stored only in queue entries, grants and claims. Scripts send messages
+//! to the channel named by the SHA-1 of the id, and sign them with the id. A party that can list channels, listen and
 //! publish, but cannot read keys, can neither forge nor change a grant. A repeated message has no effect: each owner
 //! keeps the newest grant that it was told of.
 
@@ -100,7 +100,7 @@ fn sha1(parts: &[&str]) -> String {
 /// A message from a script to a session.
 #[derive(Debug)]
 pub(crate) enum Message<'a> {
-    /// The lock of this name is free, and nobody queues.
+    /// The lock of this name is free, and no owner is queued.
     Free(&'a str),
     /// The owners hold the lock of this name now, each in its turn.
     Granted(LockName, GrantSnapshot),

@@ -1,5 +1,6 @@
-//! A session: one notification channel and its connection, which is replaced whenever it breaks, and the callers that
-//! wait on it. Also determines when each of their locks is probed: at the end of a lease, after 200 ms at most.
+//! A session: one notification channel, its connection, and the callers that wait on it. The connection is replaced
+//! whenever it breaks. The session also decides when each of the callers' locks is probed: when the holder's lease
+//! ends, and after 200 ms at most.
 //!
 //! A session lives on the runtime of its callers, so that a command costs no hop between threads. The engine has a
 //! session of its own, the home session, for everything that has to outlive a runtime.

@@ -24,7 +24,7 @@ if not held then
     return take()
   end
   if not head or string.sub(head, 1, 7) == 'notify|' then
-    return take() -- nobody queues
+    return take() -- the queue has no owners
   end
   -- A waiting caller's next probe hands the lock on. For a caller that does not wait, it is handed on here.
   if ARGV[4] == '0' then

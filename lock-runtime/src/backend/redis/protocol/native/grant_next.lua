@@ -6,9 +6,9 @@
 --                 neighbours in the queue, of one session and one lease, that have their turns one after the other. The
 --                 token is the first owner's; the others have the tokens that follow.
 --   queue  zset    owner|session_id|lease|wait            score: microseconds at which it was queued, never repeated
---                 and after all of these `notify|session_id`, score infinite, for each session to be woken when nobody
---                 queues
---   claim  string  session_id                             the session granted the lock last, for longer than its claim
+--                 notify|session_id                      score: infinite, behind all owners. The session is woken when
+--                 the lock is free and no owner is queued
+--   claim  string  session_id                             the session granted the lock last; outlives the claim itself
 --   fence  string  the newest token of the slot
 
 local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)$'
@@ -88,10 +88,10 @@ local function set_aside(queue, session_id)
   return #places
 end
 
--- Grants the lock to the first waiter that is alive and reachable, with its neighbours, or deletes it. Returns the new
--- owners, or else nil and whether it stopped at the limit of entries with others left. `head` is what ZPOPMIN has just
--- returned: ZPOPMIN, or DEL, is the first write, after which Redis lets a script write even when it is out of memory.
--- `claimed` is nil if the caller does not know that key.
+-- Grants the lock to the first waiter that is alive and reachable, with its neighbours, and returns the new owners. If
+-- there is none, deletes the grant, and returns nil and whether it stopped at the limit of entries with others left.
+-- `head` is the result of the caller's ZPOPMIN. The first write is thus ZPOPMIN or DEL. Redis allows both when it is
+-- out of memory, and then lets the script go on writing. `claimed` is nil if the caller does not know that key.
 local function grant_next(head, grant, queue, claimed, fence, floor, claim)
   local now
   local entries = 0

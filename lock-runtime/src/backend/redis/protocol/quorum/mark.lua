@@ -2,8 +2,8 @@
 --
 -- Mark of a node, a string that never expires and is lost together with the rest of the state:
 --   lost|<since>           the node was seen without a mark at this server time, in µs; it grants nothing
---   whole|<since>|<lease>  the node was readmitted after a loss seen at this time, and has all state since; no lease in
---                          use is longer than this, in ms, as far as the node was told
+--   whole|<since>|<lease>  the node was readmitted after a loss that was seen at this time, and has all state
+--                          since then. <lease> is the longest lease in use that the node was told of, in ms
 
 -- Returns the longest lease in use, raised to `lease`, and since when the node is whole; nil if the node is not whole.
 local function whole(mark, lease)

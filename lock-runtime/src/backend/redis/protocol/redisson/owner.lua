@@ -1,8 +1,9 @@
 -- Shared by the scripts for locks in Redisson's layout.
 --
 -- State of a lock, all in one slot:
---   lock     hash    <uuid>:<n> → in a lock of Redisson's how often its owner has entered, in ours the longest lease
---                    that its owner has asked for, in ms                expires with the lease
+--   lock     hash    <uuid>:<n> → a number                              expires with the lease
+--                    in a lock of Redisson's: how often its owner has entered
+--                    in a lock of ours: the longest lease that its owner has asked for, in ms
 --                    Redisson's read/write locks have more fields, and are never ours
 --   counter  string  the newest token of Redisson's fenced lock of that name, if it has ever been used
 --

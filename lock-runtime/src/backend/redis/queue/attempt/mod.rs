@@ -58,7 +58,7 @@ impl RedisAttempt {
     }
 
     /// Creates an attempt that tries once. If the lock is busy, a try in the native layout leaves a marker in the
-    /// queue: the session gets a message when the lock is free and nobody queues.
+    /// queue: the session gets a message when the lock is free and no owner is queued.
     pub(crate) fn notified(server: Arc<Server>, request: Request) -> Self {
         let once = Request {
             // A new owner, because an earlier try may have been given up, and its clean-up must not affect this one.

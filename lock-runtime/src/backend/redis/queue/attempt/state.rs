@@ -4,9 +4,10 @@
 //! 1. Only an answer to the caller's own request, or an offer that the cohort confirms at the instant of the poll, lets the
 //!    caller in.
 //! 2. A settled acquisition has nothing to give back. Later events change nothing.
-//! 3. A lock that an unanswered request may have been granted is given back, even if a later request is refused.
-//! 4. An acquisition that has missed its turn, or was revoked, starts over as another owner at the same place. Answers to
-//!    the previous owner do not count for the new one.
+//! 3. If a request is not answered, the server may have granted the lock. The lock is then given back, even if a later
+//!    request is refused.
+//! 4. An acquisition that has missed its turn, or was revoked, starts over under a new owner id, at the same place in
+//!    the queue. Answers to the previous owner do not count for the new one.
 
 use lock_core::{
     backend::{Answer, BackendError},
@@ -47,7 +48,7 @@ pub(crate) enum Event {
     Broken,
     /// The server refuses the request.
     Refused(BackendError),
-    /// The engine has given back what the answer may have granted, because the caller did not read it in time.
+    /// The engine has given back the lock that the answer may have granted, because the caller did not read it in time.
     Revoked,
     /// The session was told that the caller has the turn with this token.
     Offered(u64),
@@ -88,7 +89,8 @@ pub(crate) enum Step {
     Nothing,
 }
 
-/// An acquisition, over all the owners that it has had.
+/// The state of one acquisition. It outlives its owner ids: an acquisition that misses its turn asks again under a new
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AttemptState {
     phase: Phase,

@@ -6,10 +6,10 @@
 //!
 //! # Rules
 //! 1. A turn is `Offered` to one member, or that member is `Inside`. Nobody else has it.
-//! 2. A member enters by one local transition, at the instant of its poll: its offer still stands, and enough is left of
-//!    the confirmed time. Nothing else lets it in, and no answer of the server does.
+//! 2. A member enters by one local transition, at the instant of its poll. Its offer still has to stand, and enough of
+//!    the confirmed time has to be left. Nothing else lets a member in, not even an answer of the server.
 //! 3. An answer of the server counts for the member that had the turn when the request was sent. It updates the grant
-//!    while that member still has the turn, and is dropped otherwise.
+//!    only if that member still has the turn; otherwise it is dropped.
 //! 4. The engine passes on an offer that is not taken within a claim; sooner if the member has missed offers before.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
