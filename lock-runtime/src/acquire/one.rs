@@ -227,12 +227,15 @@ pub(crate) async fn confirm(
     entry: &Entry,
 ) -> Result<bool, LockError> {
     let hold = entry.hold();
-    while hold.loss().is_none() {
-        if hold.is_fresh() {
+    loop {
+        if is_fresh(entry) {
             return Ok(true);
         }
-        // The caller may not be polled again to read the answer.
+        // The caller may not be polled again to read the answer. Until then nobody uses the hold, so its end is no loss.
         hold.wait_for_body(spec.now() + CLAIM);
+        if hold.loss().is_some() {
+            return Ok(false);
+        }
         let until = budget.grace(spec.now());
         let confirming = answered(spec, budget, until, hold.clone().confirm());
         tokio::select! {
@@ -241,7 +244,6 @@ pub(crate) async fn confirm(
             _ = hold.wait_for_loss() => {}
         }
     }
-    Ok(false)
 }
 
 /// Extends the lease of an enclosing call's hold as far as a re-entry needs.

@@ -4,7 +4,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    task::Poll,
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -78,6 +78,30 @@ async fn a_grant_that_is_read_after_its_end_is_acquired_again() {
             let left = left.unwrap();
             assert!(left > 600 * MS, "{strategy:?}: {left:?}");
         }
+        // Nobody has used what ended.
+        assert_eq!(client.stats().lost, 0, "{store:?}");
+    }
+}
+
+/// The same for a waiter that is polled after the end of the lease that it was handed.
+#[tokio::test]
+async fn a_turn_that_is_read_after_its_end_is_no_loss() {
+    for store in [Store::memory(), Store::redis().await] {
+        let client = connected(&store).await;
+        let held = client.lock("k").acquire().await.unwrap();
+        let lock = client.lock("k").lease(100 * MS).wait(20 * SECOND);
+        let mut waiting = Box::pin(lock.run(async { left() }));
+        until(async || {
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(waiting.as_mut().poll(&mut cx).is_pending());
+            client.lock("k").status().await.unwrap().waiters == 1
+        })
+        .await;
+        held.release().await;
+        sleep(300 * MS).await;
+        let left = waiting.await.unwrap();
+        assert!(left > 60 * MS, "{left:?}");
+        assert_eq!(client.stats().lost, 0, "{store:?}");
     }
 }
 
@@ -97,6 +121,7 @@ async fn a_try_whose_grant_is_read_after_its_end_is_busy() {
         other => panic!("{other:?}"),
     }
     until(async || client.lock("k").status().await.unwrap().holder.is_none()).await;
+    assert_eq!(client.stats().lost, 0);
 }
 
 #[distributed_lock(keys = ["a", "b"], wait = "20s", lease = "1s", guard = holds)]
@@ -113,6 +138,7 @@ async fn several_grants_that_are_read_late_are_confirmed_or_acquired_again() {
         let left = left.unwrap();
         assert!(left > 600 * MS, "after {gap:?}: {left:?}");
     }
+    assert_eq!(client.stats().lost, 0);
 }
 
 /// Polls a call until the other client sees it wait for `b`.
