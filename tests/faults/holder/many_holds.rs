@@ -1,6 +1,6 @@
 //! Many holds of one process, which are renewed together but lost separately.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use futures_util::future::join_all;
 use lock_runtime::{Layout, LockClient, LockGuard, LossReason};
@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use support::server::{RedisServer, ask};
 use tokio::time::sleep;
 
-use crate::fixture::{MS, SECOND, until};
+use crate::fixture::{MS, until};
 
 const LEASE: Duration = Duration::from_millis(1500);
 const MANY: usize = 150;
@@ -208,17 +208,13 @@ async fn a_late_answer_counts_from_the_sending() {
 #[tokio::test]
 async fn a_hold_is_lost_at_its_own_deadline() {
     let fixture = Fixture::in_layout(Layout::Native).await;
-    let of = async |key: &str| {
-        fixture
-            .client
-            .lock(key)
-            .lease(LEASE)
-            .acquire()
-            .await
-            .unwrap()
+    let of = async |key: &str, lease: Duration| {
+        let lock = fixture.client.lock(key).lease(lease).renew(true);
+        lock.acquire().await.unwrap()
     };
-    let (long, short) = (of("long").await, of("short").await);
-    long.extend(10 * SECOND).await.unwrap();
+    // The second renewal of one is due with the first renewal of the other.
+    let (long, short) = (of("long", 2 * LEASE).await, of("short", LEASE).await);
+    fixture.until_renewed(1).await;
     let left = short.remaining();
     fixture.server.stop_process();
     // Nobody polls the guard: the engine notices the loss.
@@ -238,9 +234,14 @@ async fn of_many_holds_the_released_leave_the_others_in_the_schedule() {
     let fixture = Fixture::in_layout(Layout::Native).await;
     let mut guards = fixture.hold(&keys(MANY)).await;
     for _ in 0..3 {
-        // Releases holds at the front of each batch, so that the last one moves up.
-        let released = guards.split_off(guards.len() * 2 / 3);
-        guards.reverse();
+        // The last hold of a batch moves to the place of the first, and is released next.
+        let mut others = VecDeque::from(guards);
+        let mut released = Vec::new();
+        for _ in 0..others.len() / 6 {
+            released.extend(others.pop_front());
+            released.extend(others.pop_back());
+        }
+        guards = others.into();
         join_all(released.into_iter().map(LockGuard::release)).await;
         fixture.until_renewed(guards.len()).await;
     }
