@@ -1,12 +1,13 @@
-//! The compile-time cost of the attribute: 200 annotated functions against the same 200 plain ones.
+//! Measures the compile-time cost of the attribute: compares 200 annotated functions with the same functions without
+//! it.
 //!
 //! ```text
 //! cargo bench --bench compile_time [-- --rounds 5]
 //! ```
 //!
-//! Writes two crates with the same dependencies to `target/compile_time`. In each round both are checked and built for
-//! debugging and for release, without incremental compilation. Prints the medians, their ratio, and the additional cost
-//! of one function.
+//! Writes two crates with the same dependencies to `target/tmp/compile_time`. Each command (check, debug build, release
+//! build) compiles both crates in several rounds, without incremental compilation. Prints the medians, their ratio, and
+//! the additional cost of one function.
 
 use std::{
     fmt::Write as _,
@@ -24,7 +25,8 @@ const COMMANDS: [(&str, &[&str]); 3] = [
     ("cargo build --release", &["build", "--release"]),
 ];
 
-/// A typical annotated function: some arguments, some awaits, an error of the service's own.
+/// Returns the source of a crate with many typical functions: some arguments, some awaits, and the service's own error
+/// type.
 fn source(attribute: bool) -> String {
     let mut source = String::from(
         "use lock_runtime::LockError;\n\
@@ -58,7 +60,7 @@ fn source(attribute: bool) -> String {
              }}"
         );
     }
-    // A future that nobody polls is not compiled.
+    // The compiler generates no code for a future that nobody polls, so `all` polls the futures of all functions.
     source.push_str("pub async fn all() -> Result<u64, PayError> {\n    let mut sum = 0;\n");
     for number in 0..FUNCTIONS {
         let _ = writeln!(
@@ -85,14 +87,14 @@ fn write_crate(folder: &Path, name: &str, attribute: bool) -> std::io::Result<Pa
              tokio = {{ version = \"1\", features = [\"rt\"] }}\n\n[workspace]\n"
         ),
     )?;
-    // The same versions of dependencies as in the workspace, as far as they are needed.
+    // The lock file makes the crate use the workspace's versions of its dependencies.
     let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.lock");
     fs::copy(lock, folder.join("Cargo.lock"))?;
     fs::write(folder.join("src/lib.rs"), source(attribute))?;
     Ok(folder)
 }
 
-/// Runs cargo on one crate whose source counts as changed.
+/// Marks the crate's source as changed, runs cargo, and returns the time that cargo took.
 fn compile(folder: &Path, arguments: &[&str]) -> Result<Duration, String> {
     let source = folder.join("src/lib.rs");
     let text = fs::read(&source).map_err(|error| error.to_string())?;
@@ -131,7 +133,7 @@ fn run(rounds: usize) -> Result<(), String> {
     println!("| command | plain | annotated | ratio | more for each function |");
     println!("|---|---|---|---|---|");
     for (name, arguments) in COMMANDS {
-        // The first run also compiles the dependencies.
+        // These first runs also compile the dependencies, so they are not measured.
         compile(&plain, arguments)?;
         compile(&annotated, arguments)?;
         let (mut without, mut with) = (Vec::new(), Vec::new());
@@ -156,7 +158,7 @@ fn main() -> ExitCode {
     let mut rounds = 5;
     while let Some(argument) = arguments.next() {
         match (argument.as_str(), arguments.next()) {
-            // Added by cargo.
+            // Cargo passes this argument to every benchmark.
             ("--bench", None) => {}
             ("--rounds", Some(number))
                 if number.parse::<usize>().is_ok_and(|number| number > 0) =>

@@ -1,14 +1,14 @@
-//! The cost of many holds and many waiting calls for their process: how punctually 100,000 leases are renewed, the time
-//! that the engine's thread needs for renewals, and the memory of a held lock and of a waiting call.
+//! Measures what many holds and many waiting calls cost their process: how punctually 100,000 leases are renewed, how
+//! much time the engine's thread needs for renewals, and how much memory a held lock and a waiting call need.
 //!
 //! `cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]`
 //!
 //! Runs on its own Redis server and on the in-process backend. Memory is what the process has requested from its
-//! allocator. `--quick` takes fewer locks for a shorter time; so does a run without `--bench`, which is how `cargo test
-//! --all-targets` starts it.
+//! allocator. `--quick` takes fewer locks for a shorter time. A run without `--bench` does the same, because `cargo
+//! test --all-targets` starts the benchmark in this way.
 //!
-//! A missed target is printed but is no failure, because machines differ. A lost lease ends the benchmark with status
-//! 1.
+//! A missed target is printed, but it is no failure, because machines differ. If a lease is lost, the benchmark ends
+//! with status 1.
 
 use std::{alloc::System, process::ExitCode, time::Duration};
 
@@ -33,13 +33,13 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const WORKLOADS: [&str; 3] = ["renewals", "held", "waiting"];
 const USAGE: &str = "cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]";
 
-/// The numbers of locks and the durations.
+/// The number of locks that are taken, and how long they are held.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
     pub(crate) holds: usize,
     pub(crate) waiting: usize,
     pub(crate) lease: Duration,
-    /// How long renewals are observed.
+    /// The time during which renewals are observed.
     pub(crate) span: Duration,
 }
 

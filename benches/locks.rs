@@ -1,15 +1,15 @@
-//! The cost of a lock, compared with the minimal cost of hand-written locks, on a real Redis server.
+//! Compares the cost of a lock with the cost of minimal hand-written locks, on a real Redis server.
 //!
 //! `cargo bench --bench locks -- [--quick] [--only w3,w5] [--json FILE]`
 //!
-//! This project's locks and the baselines (see `baselines.rs`) take turns on a server of the benchmark's own, in one
-//! process with two worker threads. A figure is the median of five rounds, and a ratio is the median of the ratios
-//! within each round, so that a machine that slows down slows both. `--quick` is one short round without the largest
-//! number of tasks; so is a run without `--bench`, which is how `cargo test --all-targets` starts it. The table is also
-//! written as JSON, by default to `bench/locks.json` in the target folder.
+//! This project's locks and the baselines (see `baselines.rs`) take turns on the benchmark's own server, in one process
+//! with two worker threads. A figure is the median of five rounds. A ratio is the median of the ratios within each
+//! round, because a machine that slows down slows both locks of a round. `--quick` runs one round without the largest
+//! number of tasks. A run without `--bench` does the same, because `cargo test --all-targets` starts the benchmark in
+//! this way. The tables are also written as JSON, by default to `bench/locks.json` in the target folder.
 //!
-//! A missed target is printed but is no failure, because machines differ. Two bodies inside one lock end the benchmark
-//! with status 1.
+//! A missed target is printed, but it is no failure, because machines differ. If two bodies were inside one lock at
+//! once, the benchmark ends with status 1.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -45,7 +45,7 @@ use crate::{
     workloads::Bench,
 };
 
-/// The number of threads that run tasks, in every process.
+/// The number of threads that run tasks in each process.
 const WORKER_THREADS: usize = 2;
 
 const DEFAULTS: Defaults = Defaults {

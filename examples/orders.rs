@@ -24,7 +24,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// The guarded function: while its body runs, no other caller in any process pays this order.
+/// Pays an order. This is the guarded function: while its body runs, no other caller in any process pays the same
+/// order.
 #[distributed_lock(key = "order:<id>", wait = "5s", lease = "30s", guard = hold)]
 async fn pay<B: Future>(
     id: u64,
@@ -35,7 +36,7 @@ async fn pay<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// The same lock for a caller that does not want to wait.
+/// Takes the same lock for a caller that does not want to wait long.
 #[distributed_lock(key = "order:<id>", wait = "100ms", lease = "30s", guard = hold)]
 async fn pay_at_once<B: Future>(
     id: u64,
@@ -46,7 +47,8 @@ async fn pay_at_once<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// The same lock for a connection that may hang: after 300 ms the next caller gets the order, and this body is dropped.
+/// Takes the same lock for a connection that may hang. After 300 ms the body is dropped, and the next caller gets the
+/// lock of the order.
 #[distributed_lock(key = "order:<id>", wait = "5s", lease = "300ms", guard = hold)]
 async fn pay_by_phone<B: Future>(
     id: u64,
@@ -57,7 +59,8 @@ async fn pay_by_phone<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// The events at the shop. Callers wait only for events here; only the bank takes time.
+/// Runs the three scenes at the shop. The scenes wait for events instead of fixed times. Only the bank takes a fixed
+/// time.
 async fn open(shop: &Arc<Shop>) -> Result<(), PayError> {
     let bank_takes = || async { sleep(Duration::from_millis(50)).await };
 
@@ -105,7 +108,8 @@ async fn open(shop: &Arc<Shop>) -> Result<(), PayError> {
     Ok(())
 }
 
-/// Everything together takes a second. A lock that is never granted is a failure instead of a hang.
+/// The time limit of the example, which normally takes about a second. If a lock is never granted, the example fails
+/// instead of hanging.
 const CLOSING_TIME: Duration = Duration::from_secs(30);
 
 #[tokio::main]
@@ -147,7 +151,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The place of the locks: this process, unless a server is named.
+/// Returns the URL of the lock server, or `memory:` (this process) if the arguments name none.
 fn lock_url(mut arguments: impl Iterator<Item = String>) -> Result<String, String> {
     let url = match arguments.next() {
         None => return Ok("memory:".into()),
@@ -165,10 +169,10 @@ fn lock_url(mut arguments: impl Iterator<Item = String>) -> Result<String, Strin
 
 type Caller = &'static str;
 
-/// The proof of a payment. Its token tells the ledger which of two payments came later.
+/// The proof of a payment. Its token tells which of two payments came later.
 struct Receipt(FencingToken);
 
-/// The reason why an order was not paid. A guarded function needs only this one `From`.
+/// The reason why an order was not paid. A guarded function needs only one conversion, from [`LockError`].
 #[derive(Debug)]
 enum PayError {
     Lock(LockError),
@@ -212,7 +216,7 @@ struct Book {
     mistakes: Vec<String>,
 }
 
-/// A caller inside its body, which leaves when the body has ended or was dropped.
+/// A caller inside its body. It leaves when the body has ended or was dropped.
 struct Inside {
     shop: Arc<Shop>,
     id: u64,
@@ -254,7 +258,7 @@ impl Shop {
         println!("{ms:>6} ms  order:{id}  token {token:<16}  {event}");
     }
 
-    /// The work under the lock, with an overlap detector around it.
+    /// Does the work under the lock, and detects other callers inside the same lock.
     async fn take_payment<B: Future>(
         self: &Arc<Self>,
         id: u64,
@@ -272,7 +276,7 @@ impl Shop {
         let token = hold.token();
         {
             let mut book = self.book();
-            // A caller whose lease has ended is not inside: its body is never polled again.
+            // A caller whose lease has ended is no longer inside, because its body is never polled again.
             if let Some((other, held)) = book.inside.insert(id, (who, hold.clone()))
                 && held.loss().is_none()
             {
@@ -353,7 +357,7 @@ impl Shop {
         }
     }
 
-    /// Checks which callers were inside for this order, in which sequence, and that their tokens rise.
+    /// Checks that exactly these callers were inside for this order, in this sequence, and that their tokens rise.
     fn expect_entered(&self, id: u64, expected: &[Caller]) {
         let book = self.book();
         let of_order = || book.entries.iter().filter(|entry| entry.0 == id);

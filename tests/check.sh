@@ -1,11 +1,11 @@
 #!/bin/sh
 # The project's one test command: sh tests/check.sh
 #
-# Installs what is missing (redis-server; the rustfmt and clippy components), then runs everything: format, lints,
-# unit, documentation, compile-fail and integration tests on real Redis processes, the documentation itself, and two
-# examples: the first one, and the sale under every guard, which asserts how each ends. The tests beside a real Redisson
-# run where a JDK and Maven are, and this says so where they cannot. Stops at the first failure. The long soak and the
-# benchmark have commands of their own, see CONTRIBUTING.md.
+# Installs what is missing: redis-server, and the components rustfmt and clippy. Then checks format and lints, runs the
+# unit, documentation, compile-fail and integration tests on real Redis processes, a short soak with faults, and the
+# tests against the real Redisson, builds the documentation, and runs two examples. The example `inventory` asserts how
+# a sale ends under each kind of guard. Without a JDK and Maven, the tests against Redisson are left out with a message.
+# Stops at the first failure. The long soak and the benchmark have commands of their own; see CONTRIBUTING.md.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -24,7 +24,7 @@ as_root() {
 
 install_redis() {
     if command -v apt-get >/dev/null 2>&1 && can_be_root; then
-        # Only the program is wanted: for as long as this takes, packages are told not to start services.
+        # Only the program is needed, so a policy file keeps packages from starting services during the installation.
         as_root env DEBIAN_FRONTEND=noninteractive sh -ec '
             policy=/usr/sbin/policy-rc.d
             if [ ! -e $policy ]; then
@@ -62,7 +62,7 @@ cargo fmt --all --check
 step 'lints'
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 step 'tests'
-# Most tests wait for a lease or a timer: on a small machine, more of them run at a time than it has cores.
+# Most tests wait for a lease or a timer, so at least four of them run at a time, even on a machine with fewer cores.
 cores=$(getconf _NPROCESSORS_ONLN)
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((cores < 4 ? 4 : cores))} cargo test --workspace --all-features
 step 'soak'

@@ -1,4 +1,5 @@
-//! The memory of a held lock and of a waiting call, in bytes that were requested from the allocator and not freed.
+//! Measures the memory of a held lock and of a waiting call, in bytes that were requested from the allocator and not
+//! freed.
 
 use std::{future::Future, pin::Pin, task::Poll, time::Duration};
 
@@ -6,7 +7,7 @@ use lock_runtime::LockClient;
 
 use crate::{ALLOCATOR, Scale, renewals::take, targets::Targets};
 
-/// The longest wait of the callers.
+/// The `wait` of the waiting calls. It is far longer than the benchmark.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn live() -> f64 {
@@ -14,7 +15,7 @@ fn live() -> f64 {
     stats.bytes_allocated as f64 - stats.bytes_deallocated as f64
 }
 
-/// Returns when no command is under way, because the memory of a command does not count.
+/// Waits until the memory no longer changes, because the memory of commands that are under way would count as well.
 async fn quiet() {
     let mut before = live();
     loop {
@@ -34,7 +35,7 @@ pub(crate) async fn held(place: &str, url: &str, scale: Scale, targets: &mut Tar
     quiet().await;
     let before = live();
     let guards = take(&client, scale.holds, scale.lease).await;
-    // Between renewals.
+    // Wait until the acquisitions have freed their memory, but not until the first renewal.
     tokio::time::sleep(scale.lease / 100).await;
     let each = (live() - before) / scale.holds as f64;
     println!(
@@ -88,7 +89,7 @@ pub(crate) async fn waiting(place: &str, url: &str, scale: Scale, targets: &mut 
             let unpolled = live() - before;
             until_all_wait(&mut calls, &client, &keys).await;
             quiet().await;
-            // The last calls have been answered by this time, and this poll frees the memory of their requests.
+            // By now the last calls have their answers. This poll frees the memory of their requests.
             poll_all(&mut calls).await;
             quiet().await;
             let each = |bytes: f64| bytes / keys.len() as f64;
@@ -118,7 +119,8 @@ async fn until_all_wait(calls: &mut [Call<'_>], client: &LockClient, keys: &[Str
     next.dedup();
     let each = keys.len() / next.len();
     for part in calls.chunks_mut(64) {
-        // In small parts, so that the memory of requests under way does not grow what stays.
+        // Only a few calls at a time have a request under way, because many requests at once would enlarge buffers that
+        // never shrink.
         for _ in 0..3 {
             poll_all(part).await;
             tokio::time::sleep(Duration::from_millis(2)).await;

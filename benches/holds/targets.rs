@@ -1,6 +1,6 @@
-//! The targets, and whether they were reached.
+//! The targets, and whether the measured values reach them.
 
-/// A value and its limit, both in the unit that the text names.
+/// A measured value and its limit. `what` names the unit of both.
 #[derive(Debug)]
 struct Target {
     what: String,

@@ -1,11 +1,12 @@
-//! The processor time of this process and its threads, as Linux counts it.
+//! The processor time of this process and of its threads, as Linux reports it.
 
 use std::{fs, path::Path, time::Duration};
 
-/// The unit of `stat`: 100 ticks a second on all current Linux systems.
+/// The unit of the times in `stat`. All current Linux systems count 100 ticks a second.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The time used so far by the threads with this name; `None` if the system does not report it.
+/// Returns the processor time that the threads with this name have used so far, or `None` if the system does not report
+/// it.
 pub(crate) fn of_thread(name: &str) -> Option<Duration> {
     let mut used = None;
     for task in fs::read_dir("/proc/self/task").ok()?.flatten() {
@@ -18,14 +19,14 @@ pub(crate) fn of_thread(name: &str) -> Option<Duration> {
     used
 }
 
-/// The time used so far by the whole process.
+/// Returns the processor time that the whole process has used so far, or `None` if the system does not report it.
 pub(crate) fn of_process() -> Option<Duration> {
     of(Path::new("/proc/self"))
 }
 
 fn of(folder: &Path) -> Option<Duration> {
     let stat = fs::read_to_string(folder.join("stat")).ok()?;
-    // The fields from the third on, after the name, which may contain spaces.
+    // The second field is the name, which may contain spaces. The third field follows its closing parenthesis.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ').skip(11);
     let mut ticks = || fields.next()?.parse::<u32>().ok();

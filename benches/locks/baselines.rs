@@ -1,7 +1,8 @@
-//! Minimal hand-written locks, each on one multiplexed connection, with which this project's locks are compared.
+//! The baselines: minimal hand-written locks, each on one multiplexed connection, with which this project's locks are
+//! compared.
 //!
-//! Their connections are like this project's: `TCP_NODELAY`, and no time-outs of the client library. A baseline with
-//! the library's defaults, which has neither, is shown as well.
+//! Their connections have the same settings as this project's: `TCP_NODELAY`, and no time-outs of the client library.
+//! One baseline also runs with the library's defaults, to show the difference.
 
 use std::{
     collections::HashMap,
@@ -16,10 +17,10 @@ use crate::{
     clock::now,
 };
 
-/// How long a poller sleeps between two tries.
+/// How long a baseline sleeps between two tries.
 const POLL: Duration = Duration::from_millis(5);
 
-/// Redisson's acquisition.
+/// The script with which Redisson acquires a lock.
 pub(crate) const SHA_ACQUIRE: &str = "\
 if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
   redis.call('HINCRBY', KEYS[1], ARGV[2], 1)
@@ -28,7 +29,7 @@ if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2])
 end
 return redis.call('PTTL', KEYS[1])";
 
-/// Redisson's release.
+/// The script with which Redisson releases a lock.
 pub(crate) const SHA_RELEASE: &str = "\
 if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
   return nil
@@ -41,7 +42,7 @@ redis.call('DEL', KEYS[1])
 redis.call('PUBLISH', KEYS[2], '0')
 return 1";
 
-/// Compare and delete.
+/// The script that deletes a lock if the caller owns it.
 pub(crate) const SET_RELEASE: &str = "\
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   return redis.call('DEL', KEYS[1])
@@ -51,13 +52,13 @@ return 0";
 /// The settings of a baseline's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tuning {
-    /// Those of this project.
+    /// The connection settings of this project's client.
     Ours,
-    /// The defaults of the client library.
+    /// The default connection settings of the client library.
     Defaults,
 }
 
-/// A connection with the settings of a baseline.
+/// Opens a connection with these settings.
 pub(crate) async fn connect(url: &str, tuning: Tuning) -> MultiplexedConnection {
     let info = url.into_connection_info().expect("the server's URL");
     let connecting = match tuning {
@@ -89,7 +90,7 @@ pub(crate) async fn load(connection: &mut MultiplexedConnection, script: &str) -
     hash.into()
 }
 
-/// baseline-sha: two scripts like Redisson's, and a poll every 5 ms.
+/// The baseline `baseline-sha`. It uses Redisson's two scripts, and tries every 5 ms.
 #[derive(Debug, Clone)]
 pub(crate) struct ShaBaseline {
     connection: MultiplexedConnection,
@@ -107,7 +108,7 @@ impl ShaBaseline {
         }
     }
 
-    /// Tries at least once and until a time. Returns whether it is inside.
+    /// Tries at least once, and again until the time `until`. Returns whether the task is inside.
     pub(crate) async fn enter(&mut self, seat: &Seat, until: u64) -> bool {
         loop {
             let others: Option<i64> = redis::cmd("EVALSHA")
@@ -144,7 +145,8 @@ impl ShaBaseline {
     }
 }
 
-/// baseline-set: `SET NX PX`, compare and delete, and a poll every 5 ms.
+/// The baseline `baseline-set`. It acquires with `SET NX PX`, releases with a script that compares and deletes, and
+/// tries every 5 ms.
 #[derive(Debug, Clone)]
 pub(crate) struct SetBaseline {
     connection: MultiplexedConnection,
@@ -160,7 +162,7 @@ impl SetBaseline {
         }
     }
 
-    /// Tries at least once and until a time. Returns whether it is inside.
+    /// Tries at least once, and again until the time `until`. Returns whether the task is inside.
     pub(crate) async fn enter(&mut self, seat: &Seat, until: u64) -> bool {
         loop {
             let done: Option<String> = redis::cmd("SET")
@@ -197,7 +199,8 @@ impl SetBaseline {
 
 type Gate = Arc<tokio::sync::Mutex<()>>;
 
-/// baseline-gate: baseline-sha behind a local FIFO mutex per key, whose head polls.
+/// The baseline `baseline-gate`. It is `baseline-sha` behind a local FIFO mutex for each key. Only the task that holds
+/// the mutex tries to acquire the lock.
 #[derive(Debug, Clone)]
 pub(crate) struct GateBaseline {
     pub(crate) inner: ShaBaseline,
@@ -212,7 +215,7 @@ impl GateBaseline {
         }
     }
 
-    /// The local mutex of a key.
+    /// Returns the local mutex of a key.
     pub(crate) fn gate(&self, key: &str) -> Gate {
         let mut gates = self.gates.lock().expect("no holder panics");
         if let Some(gate) = gates.get(key) {

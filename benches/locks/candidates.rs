@@ -1,4 +1,4 @@
-//! The compared locks, behind a common interface.
+//! The locks that are compared, behind a common interface.
 
 use std::{fmt, future::Future, str::FromStr, time::Duration};
 
@@ -10,19 +10,19 @@ use crate::{
     clock::now,
 };
 
-/// The lease of every lock in this benchmark, which is far longer than any hold.
+/// The lease of every lock in this benchmark. It is far longer than any hold.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
-/// The longest wait of this project's locks, which is far longer than any wait.
+/// The `wait` of this project's locks. It is far longer than any task really waits.
 pub(crate) const WAIT: Duration = Duration::from_secs(60);
 
 const NAMESPACE: &str = "bench";
 
-/// The kind of lock.
+/// The kind of lock that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Ours,
-    /// The same, with calls that return when the release is on its way.
+    /// This project's lock with releases in the background: calls return before the release is confirmed.
     OursBackground,
     BaselineSha,
     BaselineShaDefaults,
@@ -69,7 +69,7 @@ impl FromStr for Who {
     }
 }
 
-/// One task's seat at a lock.
+/// One task at a lock: the lock's key and channel, and the name of the task as an owner.
 #[derive(Debug, Clone)]
 pub(crate) struct Seat {
     pub(crate) key: String,
@@ -87,9 +87,10 @@ impl Seat {
     }
 }
 
-/// A measured lock. Clones share its connection; every task has its own clone.
+/// A lock that is measured. Each task has its own clone, and the clones share a connection.
 pub(crate) trait Cycle: Clone + Send + Sync + 'static {
-    /// Acquires, runs a body, and releases. Returns false if it gave up, as a poller does at `until`.
+    /// Acquires the lock, runs a body, and releases the lock. Returns false if the task gave up. A task at a lock that
+    /// polls gives up at the time `until`.
     fn cycle<F: Future<Output = ()> + Send>(
         &mut self,
         seat: &Seat,
@@ -97,16 +98,16 @@ pub(crate) trait Cycle: Clone + Send + Sync + 'static {
         body: F,
     ) -> impl Future<Output = bool> + Send;
 
-    /// The commands that this lock sends directly and others send only within scripts.
+    /// Returns the commands that this lock sends directly, although other locks send them only within scripts.
     fn plain(&self) -> &'static [&'static str] {
         &[]
     }
 }
 
-/// Takes a lock once, so that work on the first call is not measured.
+/// Takes a lock once, so that the additional work of a first call is not measured.
 pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
     let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
-    // On a worker thread, like the measured calls.
+    // This call runs on a worker thread, like the measured calls.
     let first = tokio::spawn(async move {
         candidate.cycle(&seat, u64::MAX, async {}).await;
         candidate
@@ -114,7 +115,7 @@ pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
     first.await.expect("a first lock is taken")
 }
 
-/// A client of this project, whose calls wait and release in one way.
+/// Connects a client of this project. Its calls use this strategy and this kind of release.
 pub(crate) async fn ours(url: &str, strategy: Strategy, release: Release) -> LockClient {
     let client = LockClient::builder()
         .url(url)
@@ -135,7 +136,7 @@ pub(crate) enum Candidate {
 }
 
 impl Candidate {
-    /// Connects and takes a lock once.
+    /// Connects, and takes a lock once, so that the additional work of a first call is not measured.
     pub(crate) async fn connect(who: Who, url: &str) -> Self {
         let ours = async |release| Self::Ours(ours(url, Strategy::Handoff, release).await);
         warm(match who {
@@ -171,7 +172,7 @@ impl Cycle for Candidate {
                 let lock = client.lock(&seat.key).wait(WAIT).lease(LEASE);
                 match lock.run(body).await {
                     Ok(()) => {}
-                    // The call still waits when the run is over.
+                    // The call was still waiting when the run ended.
                     Err(LockError::Busy { .. } | LockError::Unreachable { .. })
                         if now() >= until =>
                     {

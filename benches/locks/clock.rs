@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The current time, in ns since 1970.
+/// Returns the current time, in ns since 1970.
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -14,7 +14,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Sleeps until a time of [`now`].
+/// Sleeps until a moment, in ns since 1970.
 pub(crate) async fn sleep_until(moment: u64) {
     tokio::time::sleep(Duration::from_nanos(moment.saturating_sub(now()))).await;
 }

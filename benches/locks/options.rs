@@ -4,18 +4,19 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use support::server::is_installed;
 
-/// The number and the length of rounds.
+/// The number of rounds, and the size of each round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) rounds: usize,
-    /// The measured time of a run, after a tenth of it to warm up.
+    /// The measured time of a run. Before it begins, the run warms up for a tenth of this time.
     pub(crate) span: Duration,
-    /// The numbers of tasks at one key, each in a run of its own.
+    /// The numbers of tasks at one key. Each number has its own run.
     pub(crate) sizes: &'static [usize],
 }
 
-/// All numbers of tasks, and the numbers of a quick run.
+/// The numbers of tasks in a full run.
 pub(crate) const SIZES: [usize; 4] = [8, 64, 512, 10_000];
+/// The numbers of tasks in a quick run.
 const QUICK_SIZES: [usize; 3] = [8, 64, 512];
 
 impl Pace {
@@ -26,12 +27,12 @@ impl Pace {
     };
 }
 
-/// The settings of a benchmark without options.
+/// The settings of a benchmark that is started without options.
 #[derive(Debug)]
 pub(crate) struct Defaults {
     pub(crate) pace: Pace,
     pub(crate) workloads: &'static [&'static str],
-    /// The name of its JSON file.
+    /// The name of the benchmark's JSON file.
     pub(crate) file: &'static str,
     pub(crate) usage: &'static str,
 }
@@ -45,7 +46,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Parses the arguments, and checks that there is a server to start. Prints the mistake if this fails.
+    /// Parses the arguments, and checks that `redis-server` is installed. If either fails, prints the reason and
+    /// returns the exit code.
     pub(crate) fn read(
         args: impl Iterator<Item = String>,
         defaults: &Defaults,

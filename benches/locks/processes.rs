@@ -1,7 +1,7 @@
-//! The workload with several processes: this executable starts itself as its workers.
+//! The workload with several processes. This executable starts itself as its workers.
 //!
-//! A worker connects, writes `ready`, reads when to begin and to end, runs its tasks, and writes a line for each task
-//! with the times of its visits. Only the time in which all workers were served counts.
+//! A worker connects, writes `ready`, reads when to begin and when to end, runs its tasks, and writes a line for each
+//! task with the times of its visits. Only the time in which all workers were served counts.
 
 use std::{
     io::{self, BufRead, BufReader, Lines, Write},
@@ -23,17 +23,17 @@ use crate::{
     waiters::{Detector, Visit, Waiters, Window, overlaps, sit},
 };
 
-/// The first argument of a worker. The URL, the lock and the key follow.
+/// The first argument of a worker. The URL, the name of the lock and the key follow.
 pub(crate) const WORKER: &str = "--worker";
 
 const READY: &str = "ready";
 pub(crate) const PROCESSES: usize = 4;
 pub(crate) const TASKS: usize = 16;
 
-/// The time from the line to all workers until they begin.
+/// How long before the beginning the workers learn when to begin.
 pub(crate) const LEAD: Duration = Duration::from_millis(200);
 
-/// A worker, as the starting process sees it.
+/// The handle of a worker in the process that has started it.
 struct Worker {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -66,7 +66,7 @@ impl Worker {
         writeln!(input, "{begin} {from} {end}").expect("a worker listens");
     }
 
-    /// The visits of the worker's tasks, once it has ended.
+    /// Returns the visits of the worker's tasks, after the worker has ended.
     fn visits(mut self) -> Vec<Vec<Visit>> {
         let tasks = (0..TASKS).map(|_| parse_visits(&self.line())).collect();
         let status = self.child.wait().expect("a worker ends");
@@ -90,7 +90,7 @@ fn numbers(line: &str) -> Vec<u64> {
 
 fn write_visits(visits: &[Visit]) -> String {
     let fields = visits.iter().map(|visit| {
-        // A task that gave up has not left: 0.
+        // A task that gave up has no time of leaving. It is written as 0.
         format!(
             "{} {} {}",
             visit.asked,
@@ -111,7 +111,7 @@ fn parse_visits(line: &str) -> Vec<Visit> {
     visits.collect()
 }
 
-/// The time in which every process was served.
+/// Returns the part of the window in which every process was served.
 fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
     let served = |tasks: &Vec<Vec<Visit>>| {
         let visits = tasks.iter().flatten();
@@ -122,7 +122,7 @@ fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
         entered.sort_unstable();
         entered.first().copied().zip(entered.last().copied())
     };
-    // A process that was never served leaves no common time.
+    // If a process was never served, there is no common time.
     let served = workers
         .iter()
         .map(|tasks| served(tasks).unwrap_or((u64::MAX, 0)));
@@ -133,7 +133,7 @@ fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
     })
 }
 
-/// The results of several processes at one key, from the visits of each process's tasks.
+/// Computes the results of several processes at one key from the visits of each process's tasks.
 pub(crate) fn together(processes: Vec<Vec<Vec<Visit>>>, window: Window) -> (Waiters, Run) {
     let window = common(&processes, window);
     let tasks: Vec<_> = processes.into_iter().flatten().collect();
@@ -142,7 +142,7 @@ pub(crate) fn together(processes: Vec<Vec<Vec<Visit>>>, window: Window) -> (Wait
     (waiters, run)
 }
 
-/// Runs the workers once; for `plain` see [`Sent`].
+/// Runs the workers once. `plain` is explained at [`Sent::so_far`].
 pub(crate) async fn run(server: &RedisServer, who: &str, plain: &[&str], span: Duration) -> Run {
     let key = fresh_key();
     let mut workers: Vec<Worker> = (0..PROCESSES)
@@ -165,7 +165,7 @@ pub(crate) async fn run(server: &RedisServer, who: &str, plain: &[&str], span: D
     run
 }
 
-/// The main function of a worker. `connect` takes the name of a lock and a URL.
+/// Runs a worker. `connect` takes the name of a lock and a URL.
 pub(crate) async fn work<C: Cycle>(order: &[String], connect: impl AsyncFnOnce(&str, &str) -> C) {
     let [url, who, key] = order else {
         panic!("a worker is told URL, lock and key");

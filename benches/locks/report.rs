@@ -1,10 +1,10 @@
-//! Figures: their medians, their ratios, the table and the JSON.
+//! The figures with their medians and ratios, printed as tables and written as JSON.
 
 use std::{collections::BTreeMap, fs, io, path::Path};
 
 use crate::options::Pace;
 
-/// The measured figures, in the order of the columns.
+/// The kinds of measured figures, in the order of the columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Figure {
     Cycle,
@@ -32,7 +32,7 @@ pub(crate) enum Figure {
 }
 
 impl Figure {
-    /// The name of the figure in the table and in the JSON.
+    /// Returns the name of the figure in the table and in the JSON.
     fn name(self) -> &'static str {
         match self {
             Self::Cycle => "cycle_us",
@@ -91,7 +91,7 @@ impl Figure {
 /// The figures of one run.
 pub(crate) type Run = BTreeMap<Figure, f64>;
 
-/// A workload with a row for each lock and a run for each round.
+/// The results of a workload. It has a row for each lock, and a row has one run for each round.
 #[derive(Debug)]
 pub(crate) struct Table {
     id: &'static str,
@@ -108,7 +108,7 @@ impl Table {
         }
     }
 
-    /// Adds a run to a row, in the order of the rounds.
+    /// Adds a run to a row. Runs are added in the order of the rounds.
     pub(crate) fn add(
         &mut self,
         row: impl Into<String>,
@@ -129,24 +129,24 @@ impl Table {
             .collect()
     }
 
-    /// The median over all rounds.
+    /// Returns the median of all rounds.
     pub(crate) fn median(&self, row: &str, figure: Figure) -> f64 {
         median(self.values(row, figure))
     }
 
-    /// The highest value of all rounds.
+    /// Returns the highest value of all rounds.
     pub(crate) fn highest(&self, row: &str, figure: Figure) -> f64 {
         let values = self.values(row, figure).into_iter();
         values.fold(f64::NAN, f64::max)
     }
 
-    /// The median of the ratios within each round.
+    /// Returns the ratio of the row `row` to the row `to`: the median of the ratios within each round.
     pub(crate) fn ratio(&self, row: &str, to: &str, figure: Figure) -> f64 {
         let (row, to) = (self.values(row, figure), self.values(to, figure));
         median(row.iter().zip(&to).map(|(row, to)| row / to).collect())
     }
 
-    /// The names of the rows.
+    /// Returns the names of the rows.
     pub(crate) fn row_names(&self) -> impl Iterator<Item = &str> {
         self.rows.iter().map(|(name, _)| name.as_str())
     }
@@ -217,7 +217,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// A number in JSON, which has no NaN.
+/// Formats a number for JSON. A value that is not finite becomes `null`, because JSON has no NaN.
 fn number(value: Option<f64>) -> String {
     match value {
         Some(value) if value.is_finite() => format!("{value}"),
@@ -229,7 +229,7 @@ fn join(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(",")
 }
 
-/// The target of a figure.
+/// A target for a figure: a value that the figure should not exceed, or one that it should reach.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
     AtMost(f64),
@@ -260,7 +260,7 @@ struct Target {
     value: f64,
 }
 
-/// All measurements, and the targets.
+/// All measurements of a run, and its targets.
 #[derive(Debug)]
 pub(crate) struct Report {
     pace: Pace,
@@ -277,7 +277,7 @@ impl Report {
         }
     }
 
-    /// The table of a workload, if it was measured.
+    /// Returns the table of a workload, if it was measured.
     pub(crate) fn of(&self, id: &str) -> Option<&Table> {
         self.tables.iter().find(|table| table.id == id)
     }
@@ -295,7 +295,7 @@ impl Report {
         });
     }
 
-    /// The number of times that two bodies were inside one lock.
+    /// Returns how often two bodies were inside one lock at once.
     pub(crate) fn overlaps(&self) -> u64 {
         let runs = self
             .tables
@@ -353,7 +353,7 @@ impl Report {
     }
 }
 
-/// Writes a file, and creates its folder if that is missing.
+/// Writes a file. Creates its folder if it is missing.
 pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;

@@ -1,4 +1,4 @@
-//! Runs of one lock of any kind, and their figures.
+//! Measures one lock of any kind, and computes the figures of the run.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,22 +12,23 @@ use crate::{
     waiters::{Detector, Visit, Waiters},
 };
 
-/// The number of parts of a round in which tasks that do not meet are run, each with its own ratio. The thread that a
-/// task shares with its connection makes one run two or three times as fast as another, for this project's locks and
-/// for the baselines.
+/// The number of parts into which a round is divided if its tasks have separate keys. Each part has its own ratio. The
+/// speed of a part depends on whether a task shares a thread with its connection. One part may therefore be two or
+/// three times as fast as another, both for this project's locks and for the baselines.
 pub(crate) const SLICES: u32 = 10;
 
-/// The number of concurrent tasks.
+/// The number of tasks in workloads with a fixed number of concurrent tasks.
 pub(crate) const WAITERS: usize = 64;
 
-/// The number of concurrent callers, and the time that each is inside.
+/// The number of concurrent callers of one guarded function.
 pub(crate) const CALLER_COUNT: u32 = 100;
+/// The time for which each of these callers is inside.
 pub(crate) const CALLER_BODY: Duration = Duration::from_millis(20);
 
-/// The time from the spawning of callers to their start.
+/// The time between the spawning of callers and their start.
 pub(crate) const CALLER_LEAD: Duration = Duration::from_millis(50);
 
-/// An unused key.
+/// Returns a key that nobody has used.
 pub(crate) fn fresh_key() -> String {
     Uuid::new_v4().simple().to_string()
 }
@@ -41,7 +42,7 @@ pub(crate) fn own_seats(tasks: usize) -> Vec<Seat> {
     (0..tasks).map(|_| Seat::at(&fresh_key())).collect()
 }
 
-/// The commands and the server's time for each acquisition of a group of tasks.
+/// Returns the number of commands and the server's time for each acquisition of a group of tasks.
 pub(crate) fn per_acquisition(sent: Sent, waiters: &Waiters) -> [(Figure, f64); 2] {
     let served = waiters.served as f64;
     [
@@ -50,7 +51,7 @@ pub(crate) fn per_acquisition(sent: Sent, waiters: &Waiters) -> [(Figure, f64); 
     ]
 }
 
-/// The figures of a group of tasks at one key.
+/// Returns the figures of a group of tasks at one key.
 pub(crate) fn run_of(waiters: &Waiters, overlaps: u64) -> Run {
     Run::from([
         (Figure::Rate, waiters.rate),
@@ -65,7 +66,7 @@ pub(crate) fn run_of(waiters: &Waiters, overlaps: u64) -> Run {
     ])
 }
 
-/// Callers of one guarded function, from their start until the last one has its result.
+/// The visits of many callers of one guarded function, from their start until the last caller has its result.
 #[derive(Debug)]
 pub(crate) struct Callers {
     pub(crate) begin: u64,
@@ -114,8 +115,8 @@ impl Callers {
         }
     }
 
-    /// The figures of the callers and of what they have sent. `bodies_s` is the time of the bodies alone, because a
-    /// timer is late by up to a millisecond.
+    /// Returns the figures of the callers and of the commands that they sent. The total time of the bodies, `bodies_s`,
+    /// is measured and not computed from the number of bodies, because a timer may end a body up to a millisecond late.
     pub(crate) fn run(&self, sent: Sent) -> Run {
         let seconds = |nanos| Duration::from_nanos(nanos).as_secs_f64();
         let wall = seconds(self.done - self.begin);

@@ -1,10 +1,11 @@
-//! The server's share: how much of its time the commands of one lock and unlock take, whichever client sends them.
+//! Measures the server's share: how much of the server's time the commands of one lock and unlock take, no matter which
+//! client sends them.
 //!
-//! Commands are pipelined so deeply that the server is the bottleneck: several connections, each with one pipeline
-//! after the other, and every lock and unlock on a key of its own. `cpu_us` is the processor time of the server for one
-//! lock and unlock, including reading and answering. `busy` is the share of the time that the server was working: a
-//! rate is the server's limit only if this share is close to 1. `less_us` is the time that a script of this project
-//! saves without one of its commands.
+//! Several connections send long pipelines one after another, so that the server is the bottleneck. Each lock and
+//! unlock has its own key. `cpu_us` is the server's processor time for one lock and unlock, including the time for
+//! reading the commands and answering them. `busy` is the share of the time in which the server was working: a rate is
+//! the server's limit only if this share is close to 1. `less_us` is the time that this project's scripts save without
+//! one of their commands.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,31 +21,36 @@ use crate::{
     report::{Figure, Run, Table},
 };
 
-/// The number of connections, and the locks and unlocks in each pipeline: 500 commands.
+/// The number of connections that send pipelines.
 const LANES: usize = 4;
+/// The number of lock-unlock pairs in a pipeline. Each pair consists of two commands.
 const DEPTH: u64 = 250;
 
-/// A row takes this fraction of a round of other workloads, because nothing depends on which thread runs what.
+/// A row takes the span of other workloads divided by this number. That is enough, because the figures do not depend on
+/// which thread runs which task.
 const PARTS: u32 = 4;
 
-/// The scripts of `lock_runtime`, up to the point where they have more to do than to take a free lock and to free one.
+/// The script with which `lock_runtime` acquires a lock, up to the point at which it has taken a free lock.
 const ACQUIRE: &str = concat!(
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/acquire_free.lua"),
     "return redis.error_reply('not free')"
 );
+/// The script with which `lock_runtime` releases a lock, up to the point at which it has freed a lock that nobody
+/// wants.
 const RELEASE: &str = concat!(
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/release_last.lua"),
     "return redis.error_reply('somebody waits')"
 );
 
-/// A token with as many digits as one that began as a time in µs.
+/// A token with as many digits as a real token. The first real token is a time in µs.
 const FIRST_TOKEN: u64 = 1_700_000_000_000_000;
 
-/// As long as those of this project.
+/// The claim of this project's locks, in ms: how long an offer stands.
 const CLAIM_MS: &str = "2000";
+/// The `wait` of this project's locks in the other workloads, in ms.
 const WAIT_MS: &str = "60000";
 
-/// An edit of a script: the original text and its replacement.
+/// An edit of a script: a part of its text, and the replacement.
 type Edit = (&'static str, &'static str);
 
 const NO_EXISTS: Edit = ("redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 and ", "");
@@ -60,8 +66,9 @@ const NO_SET: Edit = (
 const NO_GET: Edit = ("redis.call('GET', KEYS[1])", "ARGV[1]");
 const NO_ZPOPMIN: Edit = ("redis.call('ZPOPMIN', KEYS[2])", "{}");
 
-/// The scripts of this project without one of their commands, and the scripts with which they are compared. A script
-/// whose own check would fail without the command is compared without the check.
+/// This project's scripts without one of their commands, and the name `than` of the scripts with which they are
+/// compared. If a script checks what the removed command has written, it is compared with scripts that do not check it
+/// either.
 struct Without {
     name: &'static str,
     acquire: &'static [Edit],
@@ -118,7 +125,7 @@ fn edited(script: &str, edits: &[Edit]) -> String {
     })
 }
 
-/// Two commands, which are named by their hashes if they are scripts.
+/// The two commands of a lock and unlock. Scripts are named by their hashes.
 #[derive(Debug, Clone)]
 enum Pair {
     Empty(Arc<str>),
@@ -127,7 +134,7 @@ enum Pair {
     Ours { scripts: [Arc<str>; 2], draws: bool },
 }
 
-/// The arguments of one lock and unlock in a lane.
+/// The arguments of one lock and unlock.
 struct Turn {
     key: String,
     owner: String,
@@ -176,13 +183,13 @@ impl Pair {
         }
     }
 
-    /// Whether the next token is one higher than this one.
+    /// Returns whether each acquisition draws a new token, which is one higher than the previous token.
     fn draws(&self) -> bool {
         matches!(self, Self::Ours { draws: true, .. })
     }
 }
 
-/// Locks and unlocks until a time. Returns how often.
+/// Locks and unlocks over one connection until the time `until`. Returns the number of lock-unlock pairs.
 async fn lane(mut connection: MultiplexedConnection, pair: Pair, until: u64) -> u64 {
     let marker = Uuid::new_v4().simple().to_string();
     let fence = format!("lock:fence:{marker}");
@@ -219,7 +226,7 @@ async fn lane(mut connection: MultiplexedConnection, pair: Pair, until: u64) -> 
     turns
 }
 
-/// The time that the server's process has worked, in µs.
+/// Returns the processor time that the server's process has used, in µs.
 async fn worked(connection: &mut MultiplexedConnection) -> f64 {
     let info: String = redis::cmd("INFO")
         .arg("cpu")
@@ -254,7 +261,7 @@ async fn run(server: &RedisServer, pair: &Pair, span: Duration) -> Run {
     }
     let micros = (now() - begin) as f64 / 1e3;
     let worked = worked(&mut asking).await - before;
-    // Counters, and keys that a script left behind because it did not write its grant.
+    // Delete the counters, and the keys that an edited script has left behind.
     let flushed: redis::RedisResult<()> = redis::cmd("FLUSHALL").query_async(&mut asking).await;
     flushed.expect("the server is emptied");
     Run::from([
@@ -265,7 +272,7 @@ async fn run(server: &RedisServer, pair: &Pair, span: Duration) -> Run {
     ])
 }
 
-/// Measures all pairs on a separate server.
+/// Measures all pairs of commands on a separate server.
 pub(crate) async fn measure(pace: Pace) -> Table {
     let server = RedisServer::start().await;
     let mut connection = connect(&server.url(), Tuning::Ours).await;

@@ -13,15 +13,17 @@ use crate::{
     clock::{nanos, now, sleep_until},
 };
 
-/// The time from the spawning of tasks to their start, in total and for each task.
+/// The fixed part of the time between the spawning of tasks and their start.
 const LEAD: Duration = Duration::from_millis(10);
+/// The time that each spawned task adds to `LEAD`.
 const LEAD_OF_ONE: Duration = Duration::from_micros(5);
 
-/// The first turn of one task. Until all tasks have had it, they do not wait as they do later.
+/// The time that each task adds to the warm-up. Until all tasks have had their first turn, their waits are not typical.
 const FIRST_TURN: Duration = Duration::from_micros(50);
 
-/// With more tasks than these the run is longer, up to this many spans, so that each task is served several times.
+/// A run with many tasks lasts one span for each group of this many tasks, so that each task is served several times.
 const WATCHED_FOR_A_SPAN: usize = 2_500;
+/// The largest number of spans in a run.
 const LONGEST_SPANS: usize = 4;
 
 /// Detects two bodies that are inside at the same time.
@@ -47,7 +49,7 @@ impl Detector {
     }
 }
 
-/// The times at which a run begins, begins to count, and ends, in ns since 1970.
+/// The times at which a run begins (`begin`), begins to count (`from`), and ends, in ns since 1970.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
     pub(crate) begin: u64,
@@ -56,12 +58,12 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// A window that counts for `span`, after a tenth of it to warm up.
+    /// Returns a window that counts for `span`, after a warm-up of a tenth of `span`.
     pub(crate) fn after(lead: Duration, span: Duration) -> Self {
         Self::warmed_up(lead, span / 10, span)
     }
 
-    /// The window of this many concurrent tasks, which counts for `span`, or longer for many tasks.
+    /// Returns the window of this many concurrent tasks. It counts for `span`, or longer if there are many tasks.
     pub(crate) fn of(tasks: usize, span: Duration) -> Self {
         let count = tasks as u32;
         let lead = LEAD + LEAD_OF_ONE * count;
@@ -89,17 +91,17 @@ impl Window {
     }
 }
 
-/// One turn of a task.
+/// One visit of a task to a lock: the request, the entry and the end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Visit {
     pub(crate) asked: u64,
-    /// When it entered or gave up.
+    /// The time at which the task entered or gave up.
     pub(crate) entered: u64,
-    /// When its body ended; `None` if it gave up.
+    /// The time at which the task's body ended, or `None` if the task gave up.
     pub(crate) left: Option<u64>,
 }
 
-/// Locks and unlocks until the window ends.
+/// Locks and unlocks repeatedly until the window ends.
 pub(crate) async fn sit<C: Cycle>(
     mut candidate: C,
     seat: Seat,
@@ -129,7 +131,7 @@ pub(crate) async fn sit<C: Cycle>(
     }
 }
 
-/// The number of visits that began before the visit before them had ended.
+/// Returns the number of visits that began before an earlier visit had ended.
 pub(crate) fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
     let visits = tasks.iter().flatten();
     let mut bodies: Vec<(u64, u64)> = visits
@@ -150,17 +152,18 @@ pub(crate) fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
 pub(crate) struct Waiters {
     tasks: usize,
     pub(crate) rate: f64,
-    /// The visits of the least and of the most served task within the window.
+    /// The number of visits of the task that was served least within the window.
     pub(crate) least: u64,
+    /// The number of visits of the task that was served most within the window.
     pub(crate) most: u64,
-    /// The waits in ns, sorted. A task that gave up has waited until then.
+    /// The waits in ns, sorted. The wait of a task that gave up ends when it gives up.
     waits: Vec<u64>,
-    /// All visits that were served, including those outside the window.
+    /// The number of all visits that were served, including those outside the window.
     pub(crate) served: u64,
 }
 
 impl Waiters {
-    /// Reads the visits of tasks that fall into the window.
+    /// Computes the results from the visits of the tasks. Only visits in the window count, except for `served`.
     pub(crate) fn of(tasks: &[Vec<Visit>], window: Window) -> Self {
         let counts: Vec<u64> = tasks
             .iter()
@@ -196,20 +199,21 @@ impl Waiters {
         self.least as f64 / self.most as f64
     }
 
-    /// The wait that this share of the visits does not exceed, in ms.
+    /// Returns the wait, in ms, that this share of the visits does not exceed.
     pub(crate) fn wait_ms(&self, share: f64) -> f64 {
         let last = self.waits.len().saturating_sub(1);
         let wait = self.waits.get((last as f64 * share).round() as usize);
         wait.map_or(f64::NAN, |wait| *wait as f64 / 1e6)
     }
 
-    /// The same in rounds of all tasks. Under a fair lock, no task waits for much longer than one round.
+    /// Returns the wait of [`wait_ms`](Self::wait_ms) in rounds. One round serves every task once. Under a fair lock,
+    /// no task waits much longer than one round.
     pub(crate) fn wait_turns(&self, share: f64) -> f64 {
         self.wait_ms(share) / 1e3 * self.rate / self.tasks as f64
     }
 }
 
-/// Runs one task for each seat. All share one detector, or each has its own.
+/// Runs one task for each seat. All tasks share the given detector; if there is none, each task has its own.
 pub(crate) async fn gather<C: Cycle>(
     candidate: &C,
     seats: Vec<Seat>,

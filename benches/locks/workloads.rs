@@ -21,26 +21,26 @@ pub(crate) const PROCESSES: &str = "w5";
 pub(crate) const REENTRY: &str = "reentry";
 pub(crate) const SERVER: &str = "server";
 
-/// The workloads in order.
+/// The names of the workloads, in the order in which they run.
 pub(crate) const NAMES: [&str; 7] = [
     ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES, REENTRY, SERVER,
 ];
 
 const OURS: &str = "ours";
 
-/// The fourth workload takes two seconds, so it has at most this many rounds.
+/// W4 has at most this many rounds, because each of its runs takes two seconds.
 const CALLER_ROUNDS: usize = 3;
 
-/// The smallest number of tasks at one key, with which a lock has the least time to hide its work.
+/// The smallest number of tasks at one key. With so few tasks, a lock has the least time to hide its own work.
 const SMALLEST: usize = 8;
 
-/// With more tasks than these, the baselines run only in the first round.
+/// With this many tasks or more, the baselines run only in the first round.
 const LARGE: usize = 1_000;
 
-/// How often a hold is entered again.
+/// How often a hold is entered again in each round.
 const REENTRIES: u32 = 1_000;
 
-/// The name of a row with this many tasks at one lock.
+/// Returns the name of the row for this many tasks at one lock.
 fn row(who: Who, tasks: usize) -> String {
     format!("{who}, {tasks} tasks")
 }
@@ -59,7 +59,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Connects all locks.
+    /// Connects the clients of all locks to the server.
     pub(crate) async fn start(server: RedisServer, pace: Pace) -> Self {
         let url = server.url();
         Self {
@@ -85,7 +85,7 @@ impl Bench {
         }
     }
 
-    /// Runs tasks that do not meet, in turns.
+    /// Runs tasks with separate keys. The locks take turns.
     async fn alone(&self, table: &mut Table, tasks: usize, figure: fn(&Waiters) -> (Figure, f64)) {
         for _ in 0..self.pace.rounds * SLICES as usize {
             for who in [
@@ -102,7 +102,7 @@ impl Bench {
         }
     }
 
-    /// W1: one task on its own key: the cost of a lock that nobody else wants.
+    /// W1: one task with its own key. Measures the cost of a lock that nobody else wants.
     pub(crate) async fn one_by_one(&self, report: &mut Report) {
         let mut table = Table::new("W1", "one task, its own key: time per lock and unlock");
         let figure = |waiters: &Waiters| (Figure::Cycle, 1e6 / waiters.rate);
@@ -120,7 +120,7 @@ impl Bench {
         report.table(table);
     }
 
-    /// W2: many tasks that do not meet: the capacity of the client.
+    /// W2: many tasks with separate keys. Measures the capacity of the client.
     pub(crate) async fn own_keys(&self, report: &mut Report) {
         let mut table = Table::new(
             "W2",
@@ -155,7 +155,7 @@ impl Bench {
         run
     }
 
-    /// W3: all tasks at one key, and whether a longer queue costs more.
+    /// W3: all tasks want the same key. Also shows whether a longer queue costs more.
     pub(crate) async fn one_key(&self, report: &mut Report) {
         let mut table = Table::new("W3", "all tasks at ONE key, empty body");
         for round in 0..self.pace.rounds {
@@ -205,7 +205,8 @@ impl Bench {
         run
     }
 
-    /// W4: a hundred callers of a guarded function. `own_count` is the client's own count of its commands.
+    /// W4: a hundred callers call one guarded function at the same time. `own_count` is the client's own count of its
+    /// commands.
     pub(crate) async fn callers(&self, report: &mut Report) {
         let mut table = Table::new(
             "W4",
@@ -223,7 +224,7 @@ impl Bench {
         report.table(table);
     }
 
-    /// W5: one key for several processes.
+    /// W5: the tasks of several processes want the same key.
     pub(crate) async fn processes(&self, report: &mut Report) {
         let mut table = Table::new("W5", "4 processes × 16 tasks, ONE key, empty body");
         for _ in 0..self.pace.rounds {
@@ -252,7 +253,8 @@ impl Bench {
         report.table(table);
     }
 
-    /// R: a renewed hold that is entered again, and the commands that re-entries send.
+    /// R: one renewed hold, entered again and again. Measures the time of a re-entry, and the commands that re-entries
+    /// send.
     pub(crate) async fn reentry(&self, report: &mut Report) {
         let Candidate::Ours(client) = &self.ours else {
             unreachable!("ours is ours");

@@ -1,4 +1,4 @@
-//! Faults: callers that are dropped, work that outlasts its lease, a lock that is taken away.
+//! The faults: callers that are dropped, work that outlasts its lease, and a lock that is deleted.
 
 use std::{
     future::{pending, poll_fn},
@@ -23,24 +23,26 @@ use crate::{
     runs::fresh_key,
 };
 
-/// The number of callers that are dropped while they acquire, each later than the one before, and the longest delay.
+/// The number of callers that are dropped while they acquire, each a little later than the one before.
 const ASKING: u32 = 1000;
+/// The longest time after which one of the `ASKING` callers is dropped.
 const LATEST: Duration = Duration::from_micros(500);
 
-/// The number of callers that are dropped inside.
+/// The number of callers that are dropped while they are in their bodies.
 const HOLDING: u32 = 100;
 
-/// The time for cleaning up after dropped callers. Leases are far longer.
+/// The time that a lock has to clean up after dropped callers. Its lease is far longer.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// The lease that work outlasts, and the work. rslock renews half a second before the end of a lease.
+/// The lease that the work outlasts. It is long enough for rslock, which renews half a second before a lease ends.
 const LEASE: Duration = Duration::from_secs(2);
+/// The length of the work: three leases.
 const WORK: Duration = Duration::from_secs(6);
 
-/// How long after its grant a lock is taken away.
+/// The time from the entry of a holder until its lock is deleted.
 const TAKEN_AFTER: Duration = Duration::from_millis(500);
 
-/// The number of keys without a holder, and of dropped callers.
+/// The number of keys that dropped callers left on the server, and the number of these callers.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Leak {
     pub(crate) left: usize,
@@ -48,7 +50,7 @@ pub(crate) struct Leak {
 }
 
 impl Leak {
-    /// Counts the keys with a marker in their names after the time for cleaning up.
+    /// Waits for `SETTLING`, then counts the keys with this marker in their names.
     async fn count(server: &RedisServer, marker: &str, dropped: usize) -> Self {
         tokio::time::sleep(SETTLING).await;
         let keys = server.keys().await;
@@ -61,15 +63,15 @@ impl Leak {
     }
 }
 
-/// Seats at separate keys with a common marker.
+/// Returns seats at separate keys, whose names have a common marker.
 fn marked(marker: &str, count: u32) -> Vec<Seat> {
     (0..count)
         .map(|i| Seat::at(&format!("{marker}-{i}")))
         .collect()
 }
 
-/// Asks for a lock, and drops the call if it is not inside after this time. Returns whether it was dropped. Polls
-/// continuously, because a timer is too coarse.
+/// Requests a lock, and drops the call if it has not entered within this time. Returns whether the call was dropped.
+/// The call is polled continuously, because a timer is too coarse.
 async fn drop_after(peer: &mut Peer, seat: &Seat, time: Duration) -> bool {
     let entered = AtomicBool::new(false);
     let body = async { entered.store(true, Ordering::SeqCst) };
@@ -91,7 +93,7 @@ async fn drop_after(peer: &mut Peer, seat: &Seat, time: Duration) -> bool {
     .await
 }
 
-/// Callers that are dropped while they acquire, after 0 to 500 µs.
+/// Drops callers while they acquire, after 0 to 500 µs, and counts the keys that they leave behind.
 pub(crate) async fn while_acquiring(server: &RedisServer, peer: &Peer) -> Leak {
     let marker = fresh_key();
     let (mut peer, seats) = (peer.clone(), marked(&marker, ASKING));
@@ -106,7 +108,7 @@ pub(crate) async fn while_acquiring(server: &RedisServer, peer: &Peer) -> Leak {
     Leak::count(server, &marker, dropped).await
 }
 
-/// The same for Redisson's asynchronous calls.
+/// Cancels Redisson's asynchronous calls after 0 to 500 µs, and counts the keys that they leave behind.
 pub(crate) async fn while_redisson_acquires(
     server: &RedisServer,
     redisson: &mut Redisson,
@@ -118,7 +120,7 @@ pub(crate) async fn while_redisson_acquires(
     Leak::count(server, &marker, cancelled as usize).await
 }
 
-/// Callers that are dropped in their bodies.
+/// Drops callers while they are in their bodies, and counts the keys that they leave behind.
 pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
     let marker = fresh_key();
     let (mut peer, seats) = (peer.clone(), marked(&marker, HOLDING));
@@ -140,17 +142,17 @@ pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
     Leak::count(server, &marker, dropped).await
 }
 
-/// What the holder and the waiter behind it saw of a failed hold.
+/// The result of a hold that outlasts its lease or whose lock is deleted, while another caller waits.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Contest {
     pub(crate) told: Told,
-    /// How long both were inside.
+    /// The number of seconds during which both callers were inside.
     pub(crate) overlap_s: f64,
-    /// From the entry of the holder until its work ended or was stopped.
+    /// The seconds from the holder's entry until its work ended or was stopped.
     pub(crate) worked_s: f64,
 }
 
-/// Records when it is dropped.
+/// Stores the time at which this value is dropped.
 struct UntilDrop<'a>(&'a AtomicU64);
 
 impl Drop for UntilDrop<'_> {
@@ -159,7 +161,8 @@ impl Drop for UntilDrop<'_> {
     }
 }
 
-/// Runs work of three leases while another caller waits. If `taken`, the lock is deleted during the work.
+/// Runs work that is as long as three leases while another caller waits. If `taken` is set, the lock is deleted during
+/// the work.
 async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> Contest {
     let peer = peer.with_lease(&server.url(), LEASE).await;
     let terms = Terms {
@@ -183,7 +186,7 @@ async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> 
         }
     });
     inside.notified().await;
-    // The keys of the lock itself, before there are keys of a waiter.
+    // These are the keys of the lock itself, because no caller waits yet.
     let keys = server.keys().await;
     let keys: Vec<_> = keys.iter().filter(|name| name.contains(&key)).collect();
     let second = tokio::spawn(async move {
@@ -211,7 +214,7 @@ async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> 
     }
 }
 
-/// Runs both contests at once: work of three leases, and a lock that is deleted.
+/// Runs both contests at once: the one in which the work outlasts its lease, and the one in which the lock is deleted.
 pub(crate) async fn contests(server: &RedisServer, peer: &Peer, renew: bool) -> [Contest; 2] {
     let of = |taken| contest(server, peer.clone(), renew, taken);
     let (outlasted, taken) = tokio::join!(of(false), of(true));
@@ -219,12 +222,12 @@ pub(crate) async fn contests(server: &RedisServer, peer: &Peer, renew: bool) -> 
 }
 
 impl Contest {
-    /// A short description.
+    /// Returns the text for a cell of the table.
     pub(crate) fn describe(&self) -> String {
         let learned = match self.told {
             Told::Stopped => format!("stopped after {:.1} s", self.worked_s),
-            Told::Afterwards => "told when its work had ended".to_owned(),
-            Told::Nothing if self.overlap_s > 0.0 => "never told".to_owned(),
+            Told::Afterwards => "notified after its work had ended".to_owned(),
+            Told::Nothing if self.overlap_s > 0.0 => "not notified".to_owned(),
             Told::Nothing => "renewed".to_owned(),
         };
         if self.overlap_s > 0.0 {

@@ -1,4 +1,4 @@
-//! Redisson in a separate Java process, which reads one order on each line; see
+//! Redisson in a separate Java process. The process reads one order on each line; see
 //! `tests/redisson/src/main/java/Harness.java`.
 
 use std::{
@@ -35,12 +35,12 @@ impl Kind {
     }
 }
 
-/// The call that is cancelled.
+/// The kind of call that is cancelled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Asking {
-    /// `tryLockAsync()`, whose lock is renewed.
+    /// `tryLockAsync()`, which takes a lock that Redisson renews.
     Once,
-    /// `tryLockAsync(0, lease)`.
+    /// `tryLockAsync(0, lease)`, which takes a lock that Redisson does not renew.
     Timed,
 }
 
@@ -53,7 +53,7 @@ impl Asking {
     }
 }
 
-/// The Java process.
+/// The Java process that runs Redisson.
 #[derive(Debug)]
 pub(crate) struct Redisson {
     child: Child,
@@ -107,7 +107,8 @@ impl Redisson {
         self.answer().expect("Redisson's harness goes on")
     }
 
-    /// Like `gather`, with threads instead of tasks: the visits, and the window.
+    /// Runs one thread for each seat, like [`gather`](crate::waiters::gather) with its tasks. Returns the visits and
+    /// the window.
     pub(crate) fn gather(
         &mut self,
         kind: Kind,
@@ -124,7 +125,7 @@ impl Redisson {
         visits.tasks()
     }
 
-    /// The same in several processes at one key, with this many threads each. Returns the visits of each process.
+    /// Runs this many threads in each of several processes, all at one key. Returns the visits of each process.
     pub(crate) fn sit_together(
         processes: &mut [Self],
         kind: Kind,
@@ -145,7 +146,7 @@ impl Redisson {
         })
     }
 
-    /// Like [`Callers::call`], with threads instead of callers.
+    /// Like [`Callers::call`], but each caller is a thread.
     pub(crate) fn call(&mut self, kind: Kind) -> Callers {
         let begin = now() + nanos(CALLER_LEAD);
         let body = CALLER_BODY.as_millis();
@@ -160,8 +161,8 @@ impl Redisson {
         }
     }
 
-    /// Cancels one acquisition for each seat, each later by `pause` than the one before. Returns how many were under
-    /// way.
+    /// Cancels one acquisition for each seat, each later by `pause` than the one before. Returns how many were still
+    /// under way.
     pub(crate) fn cancel(&mut self, asking: Asking, pause: Duration, seats: &[Seat]) -> u64 {
         let order = format!("cancel {} {}", asking.name(), nanos(pause));
         self.obey::<Cancelled>(order, seats).cancelled

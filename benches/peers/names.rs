@@ -1,4 +1,4 @@
-//! The participants, by the names of their rows.
+//! The names of the participants, which are also the names of their rows in the tables.
 
 use lock_runtime::{Release, Strategy};
 
@@ -30,11 +30,12 @@ pub(crate) const REDISSON_FAIR: &str = "Redisson, fair";
 pub(crate) const REDISSON_ONCE: &str = "Redisson, tryLockAsync()";
 pub(crate) const REDISSON_TIMED: &str = "Redisson, tryLockAsync(0, 30 s)";
 
-/// The ways of a round trip.
+/// The row for the round trip on a bare socket.
 pub(crate) const SOCKET: &str = "a bare socket";
+/// The row for the round trip with the client library.
 pub(crate) const CRATE: &str = "the redis crate";
 
-/// The participants in this process, each connected by [`connect`].
+/// The participants that run in this process. [`connect`] connects each of them.
 pub(crate) const RUST: [&str; 16] = [
     SHA,
     SET,
@@ -88,7 +89,7 @@ pub(crate) const AT_ONE_KEY: [&str; 16] = [
     REDISSON_FAIR,
 ];
 
-/// The participants that run with every number of tasks, each with its documented settings.
+/// The participants that run with every number of tasks. Each has its documented settings.
 pub(crate) const EVERY_SIZE: [&str; 11] = [
     SHA,
     GATE,
@@ -106,9 +107,10 @@ pub(crate) const EVERY_SIZE: [&str; 11] = [
 /// The participants with a thread for each task.
 pub(crate) const THREADED: [&str; 2] = [REDISSON, REDISSON_FAIR];
 
-/// Whether this many tasks are served in reasonable time. Redisson's fair lock searches its whole queue at each try:
-/// 512 queued threads have not left it after minutes. Its plain lock would need ten thousand threads. Of this project's
-/// locks, those without a queue have not let all callers in a minute after ten thousand have begun to race.
+/// Returns whether this many tasks are served in a reasonable time. Redisson's fair lock searches its whole queue at
+/// each try: 512 threads had not left the queue after minutes. With ten thousand tasks, Redisson's plain lock would
+/// need ten thousand threads. This project's strategies without a queue had not let in all of ten thousand callers
+/// after a minute.
 pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
     match name {
         REDISSON_FAIR => tasks <= WAITERS,
@@ -117,7 +119,7 @@ pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
     }
 }
 
-/// All of these, in the order of the pages.
+/// All participants in the workloads that measure costs, in the order of the pages.
 pub(crate) const COST_ROWS: [&str; 17] = [
     SHA,
     SET,
@@ -149,7 +151,7 @@ pub(crate) const DROPPED: [&str; 7] = [
     DISTRIBUTED_LOCK_REDIS,
 ];
 
-/// The participants that outlast their lease and have their lock taken away.
+/// The participants of the contests, in which work outlasts its lease or a lock is deleted.
 pub(crate) const OUTLASTING: [&str; 7] = [
     OURS,
     OURS_RENEWED,
@@ -160,7 +162,7 @@ pub(crate) const OUTLASTING: [&str; 7] = [
     DISTRIBUTED_LOCK_REDIS,
 ];
 
-/// All of these, in the order of the page.
+/// All participants in the workloads with faults, in the order of the page.
 pub(crate) const FAULT_ROWS: [&str; 10] = [
     SHA,
     OURS,
@@ -174,12 +176,12 @@ pub(crate) const FAULT_ROWS: [&str; 10] = [
     REDISSON_TIMED,
 ];
 
-/// The number of round trips of a lock and unlock for which the caller waits.
+/// Returns the number of round trips for which a caller waits in one lock and unlock.
 pub(crate) fn awaited(name: &str) -> f64 {
     if name == OURS_BACKGROUND { 1.0 } else { 2.0 }
 }
 
-/// Connects one of [`RUST`].
+/// Connects one of the participants in [`RUST`].
 pub(crate) async fn connect(name: &str, url: &str) -> Peer {
     let poll = if name.ends_with("5 ms") {
         Poll::Quick

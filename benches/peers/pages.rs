@@ -1,4 +1,4 @@
-//! The tables of the two pages.
+//! The tables of the two pages, `docs/peers.md` and `docs/performance.md`.
 
 use support::page::Grid;
 
@@ -13,7 +13,7 @@ fn known(value: f64) -> Option<f64> {
     Some(value).filter(|value| value.is_finite())
 }
 
-/// A rate in thousands, with up to three significant digits.
+/// Formats a rate as a number of thousands.
 fn thousands(rate: f64) -> String {
     match rate / 1e3 {
         k if k < 0.1 => format!("{k:.3}"),
@@ -38,7 +38,7 @@ pub(crate) struct Shares {
     pub(crate) client: f64,
 }
 
-/// The bars: each lock with its shares.
+/// Returns the bars of the picture: each lock with its shares.
 pub(crate) fn shares(measured: &Measured) -> Vec<(&'static str, Shares)> {
     let tables = measured.report.of("W1").zip(measured.report.of("RT"));
     let Some((alone, trips)) = tables else {
@@ -67,11 +67,11 @@ pub(crate) fn shares(measured: &Measured) -> Vec<(&'static str, Shares)> {
         .collect()
 }
 
-/// The lower bound of a lock that waits for two answers.
-pub(crate) const TWO_PINGS: &str = "two PINGs by the crate";
+/// The name of the bar for two round trips, which are the lower bound for a lock that waits for two answers.
+pub(crate) const TWO_PINGS: &str = "two PINGs, redis crate";
 
 impl Measured {
-    /// The table of `docs/peers.md`: all costs, and the faults.
+    /// Returns the two tables of `docs/peers.md`: the costs and the faults.
     pub(crate) fn peers_page(&self) -> String {
         let mut costs = Grid::new("lock", COST_ROWS);
         if let Some(table) = self.report.of("W1") {
@@ -89,7 +89,7 @@ impl Measured {
             costs.column(title, |row| own_keys(table, row));
         }
         if let Some(table) = self.report.of("W3") {
-            let title = "64 tasks, ONE key: 1000/s (× baseline-sha) · commands · server µs · \
+            let title = "64 tasks, one key: 1000/s (× baseline-sha) · commands · server µs · \
                          least/most served · longest wait";
             let baseline = row(SHA, WAITERS);
             costs.column(title, |name| {
@@ -112,8 +112,9 @@ impl Measured {
             });
         }
         if let Some(table) = self.report.of("W4") {
-            // A busy machine ends the bodies late, which is not caused by a lock.
-            let title = "100 callers × 20 ms: s (of these in the bodies) · commands";
+            // The time in the bodies is shown as well, because a busy machine ends the bodies late, which no lock
+            // causes.
+            let title = "100 callers × 20 ms: s (of which in the bodies) · commands";
             costs.column(title, |row| {
                 let wall = known(table.median(row, Figure::Wall))?;
                 let [bodies, commands] =
@@ -152,7 +153,7 @@ impl Measured {
         grid
     }
 
-    /// The tables of `docs/performance.md`, by the names of their marks.
+    /// Returns the tables of `docs/performance.md`, each with the name of its marks in the page.
     pub(crate) fn performance_page(&self) -> [(&'static str, String); 4] {
         let of = |id| self.report.of(id);
         let setting = |text: String| format!("{}\n\n{text}", self.setting);
@@ -267,8 +268,8 @@ fn server_grid(table: &Table) -> String {
     };
     column("locks and unlocks/s", Figure::Rate, 0);
     column("commands/s", Figure::Throughput, 0);
-    column("process at work", Figure::Busy, 2);
+    column("server busy", Figure::Busy, 2);
     column("server process, µs", Figure::Processor, 2);
-    column("that much less, µs", Figure::Less, 2);
+    column("saves, µs", Figure::Less, 2);
     grid.markdown()
 }

@@ -1,6 +1,6 @@
-//! The peers as documented: how each acquires, waits and releases.
+//! The peers. Each peer acquires, waits and releases as its documentation shows.
 //!
-//! They keep their own settings, except for the lease, which is the same for all, and the longest wait.
+//! The peers keep their default settings, except for the lease and the longest wait, which are the same for all.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -23,38 +23,38 @@ use crate::{
     clock::now,
 };
 
-/// The pause between tries of redis-lock and async-redis-lock by default. distributed-lock-redis has no loop of its own
-/// and uses the same pause.
+/// The default pause between two tries of redis-lock and of async-redis-lock. distributed-lock-redis does not repeat
+/// its tries, so this benchmark repeats them after the same pause.
 const DOCUMENTED: Duration = Duration::from_millis(100);
 
-/// The pause between tries of the baselines.
+/// The pause between two tries of the baselines.
 const QUICK: Duration = Duration::from_millis(5);
 
-/// The longest wait of peers that have one, which is far longer than any wait.
+/// The time limit of the peers that have one. It is far longer than any task really waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How a peer polls.
+/// How often a peer tries again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Poll {
-    /// As documented.
+    /// As often as the peer's documentation says.
     Documented,
-    /// Every 5 ms.
+    /// Every 5 ms, like the baselines.
     Quick,
 }
 
-/// What a holder learns of a lock that was lost during its work.
+/// How a library tells a holder that its lock was lost during its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Told {
-    /// Its work was stopped.
+    /// The holder's work was stopped when the loss was noticed.
     Stopped,
-    /// A flag or an error after the work had ended.
+    /// The holder got a flag or an error after its work had ended.
     Afterwards,
-    /// Nothing.
+    /// The holder learned nothing.
     Nothing,
 }
 
-/// The length of a lease that work outlasts, and whether it is renewed if that can be chosen.
+/// The lease of a lock, and whether it is renewed. Some peers leave no choice about the renewal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
@@ -65,12 +65,12 @@ pub(crate) struct Terms {
 #[derive(Clone)]
 pub(crate) enum Peer {
     Own(Candidate),
-    /// `acquire` and `release`, without renewal.
+    /// rslock's `acquire` and `release`, which do not renew the lease.
     Rslock(LockManager),
-    /// `using`, with renewal.
+    /// rslock's `using`, which renews the lease.
     RslockUsing(LockManager),
-    /// Each task has its own mutex around the shared connection. A single mutex for all, as in the peer's example,
-    /// would allow only one round trip at a time.
+    /// Each task has its own mutex around the shared connection. A single mutex for all tasks, as in redis-lock's
+    /// example, would allow only one round trip at a time.
     RedisLock(MultiplexedConnection, Duration),
     AsyncRedisLock(Locker, Duration),
     DistributedLockRedis(Arc<RedisLockProvider>, Duration),
@@ -88,7 +88,8 @@ impl Peer {
         .await
     }
 
-    /// rslock sleeps for a random time of 0 to 200 ms; here 0 to 5 ms if it is quick.
+    /// Returns rslock's lock manager. It sleeps for a random time between two tries: up to 200 ms, or up to 5 ms if
+    /// `poll` is [`Poll::Quick`].
     fn manager(url: &str, poll: Poll) -> LockManager {
         let mut manager = LockManager::new(vec![url]);
         if poll == Poll::Quick {
@@ -123,7 +124,7 @@ impl Peer {
         warm(Self::DistributedLockRedis(provider, every(poll))).await
     }
 
-    /// Does work that may outlast its lease, and returns what the holder learned.
+    /// Runs work under the lock, and returns what the holder learned of a loss. The work may outlast the lease.
     pub(crate) async fn work<F: Future<Output = ()> + Send>(
         &self,
         key: &str,
@@ -191,7 +192,7 @@ impl Peer {
         }
     }
 
-    /// The same peer with a short lease, if the lease is a setting of the connection.
+    /// Connects the peer again with this lease, if the lease is a setting of its connection.
     pub(crate) async fn with_lease(self, url: &str, lease: Duration) -> Self {
         match self {
             Self::DistributedLockRedis(_, poll) => {
@@ -217,7 +218,8 @@ fn options(lease: Duration, poll: Duration, patience: Duration) -> Options {
         .timeout(Some(patience))
 }
 
-/// Uses the peer's own proportions: the least validity is 90 % of the lease, which is extended every third.
+/// Connects distributed-lock-redis with its default proportions: a lease is extended every third of its length, and 90
+/// % of the lease must be left when the lock is acquired.
 async fn provider(url: &str, lease: Duration) -> Arc<RedisLockProvider> {
     let provider = RedisLockProvider::builder()
         .url(url)
@@ -229,7 +231,7 @@ async fn provider(url: &str, lease: Duration) -> Arc<RedisLockProvider> {
     Arc::new(provider.expect("distributed-lock-redis connects"))
 }
 
-/// Returns `None` if it gave up.
+/// Tries until the lock is granted, and returns its handle. Returns `None` after the time `until`.
 async fn poll_for(
     provider: &RedisLockProvider,
     key: &str,
@@ -250,7 +252,8 @@ async fn poll_for(
     }
 }
 
-/// redis-lock takes a body that borrows nothing: this body reports when it is inside, and waits until the work is done.
+/// Runs `work` under a lock of redis-lock. A body of redis-lock may borrow nothing, so the body here only reports that
+/// it is inside, and waits until the work is done.
 async fn lock_across<F: Future<Output = ()> + Send>(
     connection: &MultiplexedConnection,
     key: &str,
@@ -281,7 +284,7 @@ async fn lock_across<F: Future<Output = ()> + Send>(
     join(locked, work).await.0
 }
 
-/// The remaining time until `until`.
+/// Returns the remaining time until `until`.
 fn patience(until: u64) -> Duration {
     Duration::from_nanos(until.saturating_sub(now())).clamp(Duration::from_millis(1), PATIENCE)
 }
@@ -308,7 +311,7 @@ impl Cycle for Peer {
         match self {
             Self::Own(candidate) => return candidate.cycle(seat, until, body).await,
             Self::Rslock(manager) => {
-                // rslock has no time limit of its own.
+                // `acquire` of rslock has no time limit.
                 let asking = timeout(patience(until), manager.acquire(key, LEASE));
                 let Ok(guard) = asking.await else {
                     return false;

@@ -1,16 +1,16 @@
-//! This project's locks and their peers on a real Redis server: the workloads of `cargo bench --bench locks`, and
-//! faults.
+//! Compares this project's locks with their peers on a real Redis server: under the workloads of `cargo bench --bench
+//! locks`, and under faults.
 //!
 //! `cargo bench --manifest-path benches/peers/Cargo.toml -- [--quick] [--only w3,faults] [--json FILE]`
 //!
-//! All locks take turns on a server of the benchmark's own. The Rust locks run in this process with two worker threads;
-//! Redisson runs in a Java process if there are a JDK and Maven. A figure is the median of all rounds, and a ratio is
-//! the median of the ratios within each round. A full run writes its tables into `docs/peers.md` and
+//! All locks take turns on the benchmark's own server. The Rust locks run in this process with two worker threads.
+//! Redisson runs in a Java process if a JDK and Maven are installed. A figure is the median of all rounds, and a ratio
+//! is the median of the ratios within each round. A full run writes its tables into `docs/peers.md` and
 //! `docs/performance.md`, and draws `docs/performance.svg`. Every run writes JSON, by default to `bench/peers.json` in
 //! the target folder.
 //!
-//! Results that are known in advance are asserted: a wrong measurement ends the run with a panic. The behaviour of a
-//! peer is only shown.
+//! Results that are known in advance are asserted, so that a wrong measurement ends the run with a panic. The behaviour
+//! of a peer is never asserted, only shown.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 

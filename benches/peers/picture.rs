@@ -1,5 +1,5 @@
-//! The picture: the rate over the number of tasks at one key, with a line for each lock, and the parts of the time of
-//! an uncontended lock and unlock, with a bar for each lock.
+//! The picture. On the left, a line for each lock shows the rate over the number of tasks at one key. On the right, a
+//! bar for each lock shows the parts of the time of an uncontended lock and unlock.
 
 use crate::{
     names::{self, EVERY_SIZE, OURS},
@@ -16,14 +16,14 @@ const BOTTOM: f64 = HEIGHT - 60.0;
 
 const LINES_LEFT: f64 = 60.0;
 const LINES_RIGHT: f64 = 400.0;
-/// The smallest distance between the names at the ends of lines.
+/// The smallest distance between the names at the ends of two lines.
 const APART: f64 = 15.0;
 
 const BARS_LEFT: f64 = 740.0;
 const BARS_RIGHT: f64 = WIDTH - 70.0;
 const BAR: u32 = 16;
 
-/// The distance from the middle of letters to their baseline.
+/// The distance from the vertical middle of a line of text to its baseline.
 const FOOT: f64 = 4.0;
 
 const INK: &str = "#1d2430";
@@ -47,7 +47,7 @@ const NOTE: Type = words("start", 12, PALE);
 const BELOW: Type = words("middle", 12, PALE);
 const BESIDE: Type = words("end", 12, PALE);
 
-/// The colour and the width of a line; the lines of this project stand out.
+/// Returns the colour and the width of a line. The lines of this project stand out.
 fn stroke(name: &str) -> (&'static str, u32) {
     match name {
         OURS => (OURS_COLOUR, 4),
@@ -61,7 +61,7 @@ fn stroke(name: &str) -> (&'static str, u32) {
     }
 }
 
-/// A line: the lock, and the number of tasks and the rate at each point.
+/// A line of the picture: the name of the lock, and the number of tasks and the rate at each point.
 type Line = (&'static str, Vec<(f64, f64)>);
 
 fn lines(measured: &Measured) -> Vec<Line> {
@@ -85,7 +85,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// From the power of ten below all values to the power above them.
+    /// Creates an axis from the power of ten below all values to the power of ten above them.
     fn around(values: impl Iterator<Item = f64> + Clone, places: (f64, f64)) -> Self {
         let least = values.clone().fold(f64::MAX, f64::min);
         let most = values.fold(1.0, f64::max);
@@ -149,14 +149,14 @@ fn draw_lines(svg: &mut Svg, lines: &[Line]) {
         let end = places[places.len() - 1];
         ends.push((end.1, end, name));
     }
-    // From the top down, each name moves below the name above it.
+    // From the top down, move each name until it is below the name above it.
     ends.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut above = f64::MIN;
     for (y, _, _) in &mut ends {
         above = y.max(above + APART);
         *y = above;
     }
-    // Then from the bottom up, if names have moved too far down.
+    // From the bottom up, move names back up if they have moved too far down.
     let mut below = BOTTOM + APART;
     for (y, _, _) in ends.iter_mut().rev() {
         below = y.min(below - APART);

@@ -1,4 +1,4 @@
-//! The cost of a round trip that does nothing, on a bare socket and with the client library.
+//! Measures the cost of a round trip that does nothing, on a bare socket and with the client library.
 
 use std::time::Duration;
 
@@ -16,13 +16,15 @@ use crate::{
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const PONG: &[u8] = b"+PONG\r\n";
 
-/// The measured time, which begins after a tenth of the span, as in the other workloads.
+/// Returns the beginning and the end of the measured time. As in the other workloads, it begins after a tenth of the
+/// span.
 fn times(span: Duration) -> [u64; 2] {
     let from = now() + nanos(span / 10);
     [from, from + nanos(span)]
 }
 
-/// On a tokio socket: the network, the two kernels, and the wake-up of a task. In µs.
+/// Returns the time of a round trip on a tokio socket, in µs. It includes the time of the network, of the two kernels,
+/// and of the wake-up of a task.
 pub(crate) async fn of_a_socket(server: &RedisServer, span: Duration) -> f64 {
     let port = server.port();
     let asking = async move {
@@ -44,14 +46,15 @@ pub(crate) async fn of_a_socket(server: &RedisServer, span: Duration) -> f64 {
             assert_eq!(answer, PONG, "not what PING is answered with");
         }
     };
-    // On a worker thread, where the locks are measured.
+    // The task runs on a worker thread, like the tasks that measure the locks.
     let asked = tokio::spawn(asking).await;
     asked
         .expect("the round trips end")
         .expect("the server answers")
 }
 
-/// With the client library, over a shared connection: the same, and the way through the library's task. In µs.
+/// Returns the time of a round trip with the client library over a shared connection, in µs. It also includes the time
+/// that the library's own task takes.
 pub(crate) async fn of_the_crate(server: &RedisServer, span: Duration) -> f64 {
     let mut connection = connect(&server.url(), Tuning::Ours).await;
     let asking = async move {

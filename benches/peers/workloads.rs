@@ -28,34 +28,34 @@ const PROCESSES: &str = "w5";
 const SERVER: &str = "server";
 const FAULTS: &str = "faults";
 
-/// The workloads in order.
+/// The names of the workloads, in the order in which they run.
 pub(crate) const NAMES: [&str; 7] = [
     ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES, SERVER, FAULTS,
 ];
 
-/// The fourth workload takes a poller ten seconds, so it has at most this many rounds. The same holds for numbers of
-/// tasks other than [`WAITERS`].
+/// W4 has at most this many rounds, because it takes ten seconds for a lock that polls.
 const CALLER_ROUNDS: usize = 3;
+/// Numbers of tasks other than [`WAITERS`] have at most this many rounds.
 const OTHER_ROUNDS: usize = 3;
 
-/// With more tasks than these, only this project's locks run after the first round.
+/// With this many tasks or more, only this project's default lock runs after the first round.
 const LARGE: usize = 1_000;
 
-/// How long processes with a JVM warm up together.
+/// The time for which several Redisson processes warm up together.
 const WARMING_UP: Duration = Duration::from_secs(5);
 
-/// The name of a row with this many tasks at one lock.
+/// Returns the name of the row for this many tasks at one lock.
 pub(crate) fn row(name: &str, tasks: usize) -> String {
     format!("{name}, {tasks} tasks")
 }
 
-/// A participant.
+/// A participant: a Rust lock in this process, or a lock of Redisson.
 enum Part<'a> {
     Rust(&'a Peer),
     Jvm(&'a mut Redisson, Kind),
 }
 
-/// The faults of one lock.
+/// The results of one lock under the faults.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) acquiring: Option<Leak>,
@@ -64,11 +64,11 @@ pub(crate) struct Faults {
     pub(crate) taken: Option<Contest>,
 }
 
-/// All measurements.
+/// All measurements of a run.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) report: Report,
-    /// The setting of the figures.
+    /// The text that says how the figures were measured.
     pub(crate) setting: String,
     pub(crate) sizes: &'static [usize],
     pub(crate) faults: Vec<(&'static str, Faults)>,
@@ -83,7 +83,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Connects all locks.
+    /// Connects the clients of all locks to the server.
     pub(crate) async fn start(server: RedisServer, pace: Pace) -> Self {
         let url = &server.url();
         let mut peers = Vec::new();
@@ -118,7 +118,7 @@ impl Bench {
         &peer.expect("the name of a peer").1
     }
 
-    /// The participant with this name; `None` for Redisson if it is left out.
+    /// Returns the participant with this name, or `None` for Redisson if it is left out.
     fn part(&mut self, name: &str) -> Option<Part<'_>> {
         let kind = match name {
             REDISSON => Kind::Plain,
@@ -133,7 +133,8 @@ impl Bench {
         peer.map_or(&[], |(_, peer)| peer.plain())
     }
 
-    /// The results of a group of tasks, what they sent, and the number of overlaps if all are at one key.
+    /// Runs a group of tasks. Returns their results, the commands that they sent, and the number of overlaps if all
+    /// tasks are at one key.
     async fn waiters(
         &mut self,
         name: &str,
@@ -157,12 +158,12 @@ impl Bench {
         Some((waiters, before.since(&self.server, plain).await, overlaps))
     }
 
-    /// The number of parts of a run in which tasks do not meet.
+    /// Returns the number of rounds of a workload in which each task has its own key.
     fn slices(&self) -> usize {
         self.pace.rounds * SLICES as usize
     }
 
-    /// Runs tasks that do not meet, once for each participant.
+    /// Runs tasks with separate keys, once for each participant.
     async fn alone(&mut self, table: &mut Table, tasks: usize) {
         for name in names::ALONE {
             let seats = own_seats(tasks);
@@ -177,7 +178,7 @@ impl Bench {
         }
     }
 
-    /// W1: one task on its own keys, and the cost of a round trip that does nothing.
+    /// W1: one task with its own keys, and round trips that do nothing.
     async fn one_by_one(&mut self, measured: &mut Measured) {
         let mut table = Table::new("W1", "one task, its own key: time per lock and unlock");
         let mut trips = Table::new("RT", "one task: time per round trip of a PING");
@@ -190,7 +191,7 @@ impl Bench {
             trips.add(names::CRATE, [(Figure::Cycle, library)]);
         }
         measured.report.table(trips);
-        // Known in advance: one command for the lock, and one for the unlock.
+        // These locks are known to send one command for the lock, and one for the unlock.
         for name in [SHA, SET, OURS, OURS_BACKGROUND] {
             let sent = table.median(name, Figure::Sent);
             assert!(
@@ -201,7 +202,7 @@ impl Bench {
         measured.report.table(table);
     }
 
-    /// W2: many tasks that do not meet.
+    /// W2: many tasks with separate keys.
     async fn own_keys(&mut self, measured: &mut Measured) {
         let title = "64 tasks, each its own key: locks and unlocks a second";
         let mut table = Table::new("W2", title);
@@ -211,7 +212,7 @@ impl Bench {
         measured.report.table(table);
     }
 
-    /// W3: all tasks at one key.
+    /// W3: all tasks want the same key.
     async fn one_key(&mut self, measured: &mut Measured) {
         let mut table = Table::new("W3", "all tasks at ONE key, empty body");
         for round in 0..self.pace.rounds {
@@ -245,7 +246,7 @@ impl Bench {
         table.add(row(name, tasks), run);
     }
 
-    /// W4: a hundred callers of one guarded function.
+    /// W4: a hundred callers call one guarded function at the same time.
     async fn callers(&mut self, measured: &mut Measured) {
         let mut table = Table::new(
             "W4",
@@ -271,7 +272,7 @@ impl Bench {
         measured.report.table(table);
     }
 
-    /// W5: one key for several processes.
+    /// W5: the tasks of several processes want the same key.
     async fn processes(&mut self, measured: &mut Measured) {
         let mut table = Table::new("W5", "4 processes × 16 tasks, ONE key, empty body");
         let mut jvms = Vec::new();
@@ -320,7 +321,8 @@ impl Bench {
             let holding = faults::while_holding(&self.server, self.peer(name)).await;
             assert!(acquiring.dropped > 0, "nobody was dropped while acquiring");
             match name {
-                // Known in advance: this project's lock leaves nothing, and a hand-written lock cleans nothing up.
+                // It is known that this project's lock leaves nothing behind, and that a hand-written lock cleans
+                // nothing up.
                 OURS => assert_eq!((acquiring.left, holding.left), (0, 0), "ours leaves keys"),
                 SHA => assert_eq!(holding.left, holding.dropped, "keys are counted wrong"),
                 _ => {}
@@ -337,7 +339,7 @@ impl Bench {
                 measured.faults_of(name).acquiring = Some(leak);
             }
         }
-        // The contests run concurrently, because all of them wait for time to pass.
+        // The contests run concurrently, because they only wait for time to pass.
         let contests = names::OUTLASTING.map(|name| {
             let (peer, renew) = match name {
                 OURS_RENEWED => (self.peer(OURS), true),
@@ -355,7 +357,7 @@ impl Bench {
         }
     }
 
-    /// The setting of the figures.
+    /// Returns the text that says how the figures were measured.
     fn setting(&self) -> String {
         let Pace { rounds, span, .. } = self.pace;
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
@@ -364,8 +366,8 @@ impl Bench {
             Err(why) => format!(" Redisson was left out: {why}."),
         };
         format!(
-            "Medians of {rounds} interleaved rounds of {span:?} ({} of the callers) on {cores} cores and one server on \
-             loopback.{redisson}",
+            "Medians of {rounds} interleaved rounds of {span:?} ({} rounds for the 100 callers) on {cores} cores, with \
+             one server on loopback.{redisson}",
             self.caller_rounds()
         )
     }

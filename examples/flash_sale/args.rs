@@ -30,12 +30,12 @@ impl Sale {
     }
 }
 
-/// The place of the stock and the locks.
+/// Where the stock and the locks are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In this process.
+    /// The stock and the locks are in the memory of this process.
     Memory,
-    /// On a server, with the buyers in separate processes.
+    /// The stock and the locks are on a server, and the buyers are in separate processes.
     Redis {
         url: String,
         processes: u64,
@@ -60,12 +60,12 @@ pub(crate) struct Worker {
     pub(crate) guarded: bool,
     pub(crate) url: String,
     pub(crate) sale: String,
-    /// Whether this worker is to be killed inside the lock.
+    /// Whether this worker will be killed while it is inside the lock.
     pub(crate) victim: bool,
 }
 
 impl Worker {
-    /// The command line that [`read`] turns back into this worker.
+    /// Returns the arguments from which [`read`] gets the parameters of this worker.
     pub(crate) fn to_args(&self) -> Vec<String> {
         let mut args = vec![
             "--worker".into(),
@@ -83,7 +83,7 @@ impl Worker {
     }
 }
 
-/// Parses a command line. The error describes the mistake.
+/// Parses a command line. The error says what is wrong with it.
 pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     let mut args = args;
     let (mut stock, mut buyers, mut processes, mut worker) = (None, None, None, None);

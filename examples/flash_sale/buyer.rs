@@ -1,4 +1,4 @@
-//! One buyer's purchase, with and without the lock around the same body.
+//! One buyer's purchase. The same body runs with or without the lock around it.
 
 use std::{
     fmt,
@@ -49,8 +49,8 @@ async fn buy<S: Store>(
     })
 }
 
-/// The lease is short, so that a killed buyer delays the sale by at most 2 s, and renewed, so that a slow buyer keeps
-/// it.
+/// Buys an item under the lock. The lease is short, so that a killed buyer delays the sale by at most 2 s. It is
+/// renewed, so that a slow buyer keeps the lock.
 #[distributed_lock(key = "flash-sale:<sale>", wait = "60s", lease = "2s", renew = true, guard = hold)]
 async fn buy_guarded<S: Store>(
     sale: &str,
@@ -61,12 +61,12 @@ async fn buy_guarded<S: Store>(
     buy(store, buyer, asked, Some(hold.token())).await
 }
 
-/// The key that [`buy_guarded`] locks. The name of a sale is hexadecimal, so nothing in it is escaped.
+/// Returns the key that [`buy_guarded`] locks. The name of a sale is hexadecimal, so no part of it is escaped.
 pub(crate) fn lock_key(sale: &str) -> String {
     format!("flash-sale:{sale}")
 }
 
-/// Lets `buyers` buy one item each at the same time, and passes the result of each purchase to `report`.
+/// Lets this many buyers buy one item each, all at the same time, and passes the result of each purchase to `report`.
 pub(crate) async fn rush<S: Store>(
     sale: &str,
     store: S,

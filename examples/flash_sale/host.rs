@@ -1,4 +1,5 @@
-//! The process that starts the workers, follows them, and audits the result after all of them have ended.
+//! The host: the process that starts the workers, follows their messages, and audits the result after all of them have
+//! ended.
 
 use std::{
     process::Stdio,
@@ -25,7 +26,7 @@ use crate::{
     worker::FATAL_PURCHASE,
 };
 
-/// The time that a crash may cost in addition to the rest of the lease.
+/// The time by which a crash may delay the sale in addition to the rest of the lease.
 const CRASH_MARGIN: Duration = Duration::from_millis(250);
 
 /// Runs a sale on a server. Returns whether it was exact.
@@ -102,14 +103,14 @@ pub(crate) async fn host(sale: &Sale) -> Result<bool, Failure> {
     floor.close(url, &name, *keep).await
 }
 
-/// A line from a worker, or its end.
+/// A line from a worker, or the end of its output.
 enum Word {
     Said(Message),
     Garbled(String),
     Ended,
 }
 
-/// Starts this program as a worker, and forwards its messages.
+/// Starts this program as a worker, and sends its messages to `lines`.
 fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<Child, Failure> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(worker.to_args())
@@ -123,7 +124,7 @@ fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<C
         let mut output = BufReader::new(output).lines();
         while let Ok(Some(line)) = output.next_line().await {
             let word = line.parse().map_or_else(Word::Garbled, Word::Said);
-            // The receiver is gone only if the host has failed.
+            // Sending fails only if the host has failed.
             let _ = lines.send((number, word));
         }
         let _ = lines.send((number, Word::Ended));
@@ -131,31 +132,32 @@ fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<C
     Ok(child)
 }
 
-/// Sends the line for which workers wait.
+/// Sends each worker the line that it waits for before it lets its buyers in.
 async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
     for worker in workers {
-        // Stays open, because a worker ends when its stdin does.
+        // The worker's stdin stays open, because the worker ends when its stdin is closed.
         let stdin = worker.stdin.as_mut().ok_or("a worker has no stdin")?;
         stdin.write_all(b"go\n").await?;
     }
     Ok(())
 }
 
-/// The time without sales because a worker died.
+/// The time without sales after a worker was killed.
 struct Gap {
     since: Instant,
-    /// Set once the worker has ended: its last token, above which sales came later, and the rest of its lease.
+    /// Set once the worker has ended: the token of its hold, and the rest of its lease at the kill. A sale with a
+    /// higher token came after the kill.
     allowed: Option<(u64, Duration)>,
 }
 
-/// All workers, while the sale runs.
+/// All workers and the results so far, while the sale runs.
 struct Floor {
     report: Report,
     workers: Vec<Child>,
     lock: Lock,
     guarded: bool,
     kill_one: bool,
-    /// The number of waiters when all remaining buyers are queued.
+    /// The number of waiters once all remaining buyers are queued behind the victim.
     queued_at_kill: usize,
     gap: Option<Gap>,
     killed: bool,
@@ -164,14 +166,15 @@ struct Floor {
 }
 
 impl Floor {
-    /// Lets the buyers in, those of the victim first; the others come when it is inside.
+    /// Lets the buyers in. If one worker is to be killed, lets in only its buyers; the others come when it is inside.
     async fn open(&mut self) -> Result<(), Failure> {
         self.report.reopen();
         let last = if self.kill_one { 1 } else { self.workers.len() };
         open_doors(&mut self.workers[..last]).await
     }
 
-    /// Kills the victim, which holds the lock, once all others are queued behind it.
+    /// Lets in the other buyers, waits until all of them are queued behind the victim, and kills the victim, which
+    /// holds the lock.
     async fn kill(&mut self) -> Result<(), Failure> {
         let Some((victim, others)) = self.workers.split_first_mut() else {
             return Err("no worker to kill".into());
@@ -218,7 +221,7 @@ impl Floor {
         Ok(())
     }
 
-    /// Handles the end of a worker, which is correct if it is finished or was killed.
+    /// Handles the end of a worker. A worker may end because it has finished or was killed.
     async fn ended(&mut self, number: u64) -> Result<(), Failure> {
         let status = self.worker(number)?.wait().await?;
         if status.success() {
@@ -235,7 +238,8 @@ impl Floor {
             return Ok(());
         }
         let since = self.gap.take().map_or_else(Instant::now, |gap| gap.since);
-        // Time passes until the server answers, so the rest of the lease at the kill is at least this long.
+        // At the kill, the lease had at least this much left: the rest that the server reports, and the time from the
+        // kill until the server was asked.
         let passed = since.elapsed();
         let holder = self.lock.status().await?.holder;
         let token = holder.as_ref().and_then(|holder| holder.token);
@@ -248,7 +252,7 @@ impl Floor {
         Ok(())
     }
 
-    /// Records a sale under `token`, which ends a gap if it came after the crash.
+    /// Records a sale under `token`. If the sale came after the kill, ends the gap.
     fn measure(&mut self, token: u64) {
         let Some(Gap {
             since,
@@ -258,7 +262,7 @@ impl Floor {
             return;
         };
         if token <= dead {
-            return; // an earlier sale, reported late
+            return; // an earlier sale that was reported late
         }
         self.gap = None;
         let gap = since.elapsed();
@@ -275,7 +279,7 @@ impl Floor {
         }
     }
 
-    /// Called when all workers have ended: reads the result over a new connection.
+    /// Reads and judges the result over a new connection, after all workers have ended.
     async fn close(mut self, url: &str, name: &str, keep: bool) -> Result<bool, Failure> {
         if self.kill_one && !self.killed {
             self.report
@@ -289,7 +293,7 @@ impl Floor {
                 self.report.say(&nobody);
             }
         }
-        // A worker that was killed at the very end leaves a lease that has to run out.
+        // If a worker was killed at the very end, its lease must run out first.
         while self.killed
             && let Some(holder) = self.lock.status().await?.holder
         {

@@ -1,5 +1,5 @@
-//! A flash sale: many buyers, few items, and an inventory that is first read and then written. Under the lock each item
-//! is sold once; `--unguarded` runs the same purchases without the lock.
+//! A flash sale: many buyers, few items, and an inventory that is first read and then written. Under the lock, each
+//! item is sold once. `--unguarded` runs the same purchases without the lock.
 //!
 //! ```text
 //! cargo run --release --example flash_sale

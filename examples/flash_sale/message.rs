@@ -1,4 +1,4 @@
-//! Messages of a worker process to the host, one on each line.
+//! The messages of a worker process to the host. Each message is one line.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -6,13 +6,13 @@ use crate::buyer::Purchase;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// Connected; the sale may begin.
+    /// The worker is connected, and the sale may begin.
     Ready,
-    /// The victim is inside the lock and waits for its end.
+    /// The victim is inside the lock, and waits to be killed.
     Inside,
     /// A buyer has finished.
     Purchase(Purchase),
-    /// All buyers have finished; the counts of the lock client.
+    /// All buyers have finished. The fields are counters of the lock client.
     Done { acquired: u64, commands: u64 },
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Message {
                 token,
                 waited,
             }) => {
-                // Tokens begin at 1.
+                // 0 stands for no token, because tokens begin at 1.
                 let token = token.unwrap_or(0);
                 write!(f, "sold {item} {token} {}", waited.as_micros())
             }

@@ -1,4 +1,4 @@
-//! The output of the host of a sale, and the verdict.
+//! The output of the host of a sale, and its verdict.
 
 use std::{
     collections::HashSet,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::{buyer::Purchase, store::Receipt};
 
-/// The record of a sale since its opening.
+/// The record of a sale since it was opened.
 #[derive(Debug)]
 pub(crate) struct Report {
     stock: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Report {
     sold: u64,
     newest_token: u64,
     waits: Vec<Duration>,
-    /// All failures so far, including buyers that could not buy.
+    /// All failures so far, including those of single purchases.
     failures: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ impl Report {
         }
     }
 
-    /// Resets the clock when the buyers are let in.
+    /// Starts the record again. Called when the buyers are let in.
     pub(crate) fn reopen(&mut self) {
         *self = Self::open(self.stock);
     }
@@ -48,7 +48,7 @@ impl Report {
         self.failures.push(why);
     }
 
-    /// The highest token of a sale.
+    /// Returns the highest token of all sales so far.
     pub(crate) fn newest_token(&self) -> u64 {
         self.newest_token
     }
@@ -104,7 +104,8 @@ impl Report {
         println!("locks       {commands} commands for {acquired} acquisitions ({each:.2} each)");
     }
 
-    /// Judges the remaining stock and the receipts. A sale is exact if each item was sold once, and nothing else.
+    /// Judges the remaining stock and the receipts. Returns whether the sale was exact: each item was sold once,
+    /// nothing else was sold, and nothing failed.
     pub(crate) fn judge(self, left: u64, receipts: &[Receipt]) -> bool {
         let sold = receipts.len() as u64;
         let items: HashSet<u64> = receipts.iter().map(|receipt| receipt.item).collect();

@@ -1,4 +1,4 @@
-//! The inventory: a number and a list without any protection of their own.
+//! The inventory: a number and a list, which have no protection of their own.
 
 use std::{
     fmt,
@@ -46,7 +46,7 @@ pub(crate) type StoreError = RedisError;
 
 /// An inventory that may be reached over a network.
 pub(crate) trait Store: Send + Sync + 'static {
-    /// The number of remaining items.
+    /// Returns the number of remaining items.
     fn stock(&self) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Writes the remaining stock and the receipt of a sale, both or neither, because a buyer may die at any point.
@@ -70,7 +70,7 @@ impl MemoryStore {
         }
     }
 
-    /// The current stock and receipts.
+    /// Returns the current stock and all receipts.
     pub(crate) fn audit(&self) -> (u64, Vec<Receipt>) {
         self.shelf().clone()
     }
@@ -81,7 +81,7 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    // Each answer reaches its caller through the scheduler, like one from a server.
+    // Each answer reaches its caller through the scheduler, like an answer from a server.
     async fn stock(&self) -> Result<u64, StoreError> {
         let stock = self.shelf().0;
         tokio::task::yield_now().await;
@@ -99,7 +99,7 @@ impl Store for MemoryStore {
     }
 }
 
-/// An inventory on a Redis server, under the sale's own prefix.
+/// An inventory on a Redis server, whose keys begin with the sale's own prefix.
 #[derive(Debug, Clone)]
 pub(crate) struct RedisStore {
     connection: MultiplexedConnection,
@@ -107,7 +107,7 @@ pub(crate) struct RedisStore {
     receipts: String,
 }
 
-/// The example is not about the store, so a slow server gets enough time.
+/// How long the store waits for an answer. A slow server gets enough time, because the example does not test the store.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl RedisStore {
@@ -128,7 +128,7 @@ impl RedisStore {
         self.connection.clone().set(&self.stock, stock).await
     }
 
-    /// The current stock and receipts.
+    /// Returns the current stock and all receipts.
     pub(crate) async fn audit(&self) -> Result<(u64, Vec<Receipt>), StoreError> {
         let receipts: Vec<String> = self
             .connection
@@ -142,7 +142,8 @@ impl RedisStore {
         Ok((self.stock().await?, receipts))
     }
 
-    /// The server's keys that belong to locks: all keys with the sale's name except its data, and the fence.
+    /// Returns the keys of locks on the server: all keys with the sale's name, except for the sale's data, and the
+    /// fence.
     pub(crate) async fn lock_keys(&self, sale: &str) -> Result<Vec<String>, StoreError> {
         let mut found = Vec::new();
         for pattern in [format!("*{sale}*"), "*:fence".into()] {
@@ -166,7 +167,7 @@ impl RedisStore {
     }
 }
 
-/// The prefix of the keys of a sale's data.
+/// Returns the prefix that the keys of a sale's data have.
 pub(crate) fn data_prefix(sale: &str) -> String {
     format!("flash_sale:{sale}:")
 }

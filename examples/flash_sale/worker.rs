@@ -1,4 +1,4 @@
-//! A worker process with some of the buyers, which begin when a line arrives on stdin.
+//! A worker process, which has some of the buyers. They begin when a line arrives on stdin.
 
 use std::{
     future::pending,
@@ -19,7 +19,7 @@ use crate::{
     store::{Receipt, RedisStore, Store, StoreError},
 };
 
-/// The purchase in which the victim is killed.
+/// The number of the purchase in which the victim is killed.
 pub(crate) const FATAL_PURCHASE: u64 = 10;
 
 pub(crate) async fn work(worker: Worker) -> Result<(), Failure> {
@@ -62,21 +62,21 @@ pub(crate) async fn work(worker: Worker) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a line to the host. Without a host there is nothing to work for.
+/// Writes a message to the host. Ends the process if the host is gone, because there is nothing left to do.
 fn tell(message: &Message) {
     if writeln!(io::stdout(), "{message}").is_err() {
         process::exit(1);
     }
 }
 
-/// Resolves when the host sends a line. Ends the process if the host is gone, because a worker must not outlive the
-/// host inside the lock.
+/// Returns a receiver that resolves when the host sends a line. When the host is gone, the process ends, because a
+/// worker inside the lock must not outlive the host.
 fn opening() -> oneshot::Receiver<()> {
     let (open, opened) = oneshot::channel();
     thread::spawn(move || {
         let mut lines = io::stdin().lock().lines();
         if let Some(Ok(_)) = lines.next() {
-            // The receiver is gone only if the work has failed.
+            // Sending fails only if the worker has failed.
             let _ = open.send(());
             lines.next();
         }
@@ -85,7 +85,7 @@ fn opening() -> oneshot::Receiver<()> {
     opened
 }
 
-/// A store that stops answering at one point, so that its reader is killed while it is inside the lock.
+/// A store that stops answering at the fatal purchase, so that the buyer stays inside the lock until it is killed.
 struct Fatal<S> {
     store: S,
     purchases: AtomicU64,

@@ -1,5 +1,5 @@
-//! A buyer that dies inside, and a buyer that is slower than its lease. Each runs in a process of its own, and others
-//! want to buy meanwhile.
+//! The accidents: a buyer that dies inside, and a buyer that is slower than its lease. In both cases, the buyer runs in
+//! a separate process, and other buyers want to buy meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -18,46 +18,48 @@ use crate::{
 
 const ITEMS: u64 = 10;
 
-/// The number of purchases that the others want to make while a buyer is slow.
+/// The number of purchases that the other buyers want to make while the slow buyer is inside.
 const MEANWHILE: u64 = 3;
 
-/// The number of sessions that the others share, so that they are strangers to each other.
+/// The number of sessions that the other buyers share. With more than one session, they compete like buyers of
+/// different processes.
 const SESSIONS: usize = 2;
 
 const THINKING: Duration = Duration::from_millis(5);
 
-/// How long the others wait before the lock is checked for an end, and how often this is repeated.
+/// How long the other buyers wait before the example checks whether the lock ever expires.
 const WATCHED: Duration = Duration::from_secs(2 * SHORT_LEASE.as_secs());
+/// The largest number of checks whether the lock ever expires.
 const PATIENCE: u32 = 30;
 
-/// What happens to the others after a death.
+/// The effect on the other buyers when a buyer is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aftermath {
-    /// There was no lock.
+    /// The dead buyer held no lock.
     NothingHeld,
-    /// The next buyer was inside this long after the kill.
+    /// The next buyer entered this long after the kill.
     Free(Duration),
     /// Nobody enters until the lock is deleted by hand.
     StandsStill,
 }
 
-/// The result of a buyer that was killed inside.
+/// The result of a sale with a buyer that was killed inside.
 #[derive(Debug)]
 pub(crate) struct Death {
     pub(crate) aftermath: Aftermath,
     pub(crate) audit: Audit,
 }
 
-/// The result of a buyer that was slower than its lease.
+/// The result of a sale with a buyer that was slower than its lease.
 #[derive(Debug)]
 pub(crate) struct Late {
-    /// Whether others entered while it was inside.
+    /// Whether other buyers entered while the slow buyer was inside.
     pub(crate) others_came_in: bool,
     pub(crate) ended: Outcome,
     pub(crate) audit: Audit,
 }
 
-/// The sale around an accident.
+/// A sale in which an accident happens.
 struct Fixture {
     sale: String,
     sessions: Vec<Session>,
@@ -65,7 +67,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Opens the sale and lets the first buyer in.
+    /// Opens the sale, and lets in the buyer that will have the accident.
     async fn open(servers: &Servers, guard: Guard, pace: Pace) -> Result<Self, Failure> {
         let (sale, urls) = (Uuid::new_v4().simple().to_string(), servers.urls(guard));
         let sessions = Session::open_many(guard, &urls, &sale, SESSIONS, SESSIONS).await?;
@@ -83,7 +85,7 @@ impl Fixture {
         })
     }
 
-    /// Lets others make this many purchases, or as many as there are items.
+    /// Lets the other buyers make this many purchases, or fewer if the items sell out earlier.
     fn others(&self, wishes: u64) -> JoinHandle<Result<Vec<Visit>, Failure>> {
         let sessions = self.sessions.clone();
         tokio::spawn(async move {
@@ -97,7 +99,7 @@ impl Fixture {
                 match visit.await? {
                     visit if visit.outcome == Outcome::Sold => bought.push(visit),
                     visit if visit.outcome == Outcome::SoldOut => break,
-                    // The machine was busy for a whole lease; the buyer comes again.
+                    // The machine was so busy that the lease ended. The buyer tries again.
                     _ => {}
                 }
             }
@@ -105,7 +107,7 @@ impl Fixture {
         })
     }
 
-    /// Waits for the others. Returns `None` if they wait for a lock that has no end.
+    /// Waits until the other buyers have bought. Returns `None` if they wait for a lock that never expires.
     async fn come_in(
         &self,
         others: &mut JoinHandle<Result<Vec<Visit>, Failure>>,
@@ -129,7 +131,7 @@ impl Fixture {
     }
 }
 
-/// Kills a buyer that is inside.
+/// Runs a sale in which a buyer is killed while it is inside.
 pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Failure> {
     let mut fixture = Fixture::open(servers, guard, Pace::Dies).await?;
     let held = servers.is_held(guard, &lock_key(&fixture.sale)).await;
@@ -156,7 +158,8 @@ pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Fail
     })
 }
 
-/// Lets a buyer read the stock, and write only after others have bought, if they could. Then the others buy the rest.
+/// Runs a sale in which a buyer reads the stock, and writes only after others have bought, if the guard lets them in.
+/// Then the others buy the rest.
 pub(crate) async fn late(servers: &Servers, guard: Guard, pace: Pace) -> Result<Late, Failure> {
     let mut fixture = Fixture::open(servers, guard, pace).await?;
     let mut others = fixture.others(MEANWHILE);

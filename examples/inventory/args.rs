@@ -15,14 +15,14 @@ pub(crate) enum Role {
     Worker(Order),
 }
 
-/// The options of the first process.
+/// The options of the process that the user starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) quick: bool,
     pub(crate) write: bool,
 }
 
-/// Parses a command line. The error describes the mistake.
+/// Parses a command line. The error says what is wrong with it.
 pub(crate) fn read(args: &[String]) -> Result<Role, String> {
     if let Some((WORKER, order)) = args
         .split_first()

@@ -1,5 +1,5 @@
-//! Hand-written locks as in common articles: a caller that does not get in sleeps for 50 ms and tries again, and nobody
-//! renews the lease.
+//! Hand-written locks that are common in articles. A caller that does not get in sleeps for 50 ms and tries again,
+//! and nobody renews the lease.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 /// How long a caller sleeps between two tries.
 const SPIN: Duration = Duration::from_millis(50);
 
-/// The reply of PTTL for a key without expiry.
+/// The reply to `PTTL` for a key that never expires.
 const NO_END: i64 = -1;
 
 static COMPARE_AND_DELETE: LazyLock<Script> =
@@ -23,7 +23,7 @@ static REENTRANT_LOCK: LazyLock<Script> =
 static REENTRANT_UNLOCK: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("reentrant_unlock.lua")));
 
-/// The kind of lock.
+/// The kind of hand-written lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     SetNx,
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
     Reentrant,
 }
 
-/// The locks of one client.
+/// The hand-written locks of one client.
 #[derive(Debug, Clone)]
 pub(crate) struct ByHand {
     kind: Kind,
@@ -47,7 +47,7 @@ impl ByHand {
         Ok(Self { kind, connection })
     }
 
-    /// Tries until the caller is inside.
+    /// Tries again and again until the caller is inside.
     pub(crate) async fn lock(&self, key: &str, owner: &str, lease: Duration) -> RedisResult<()> {
         while !self.try_lock(key, owner, lease).await? {
             sleep(SPIN).await;
@@ -59,7 +59,7 @@ impl ByHand {
         let mut connection = self.connection.clone();
         let lease = lease.as_millis() as u64;
         match self.kind {
-            // The next line of an article is `EXPIRE`, and a process may die before it.
+            // The articles send `EXPIRE` next, but a process may die before that. Here it is left out.
             Kind::SetNx => connection.set_nx(key, owner).await,
             Kind::SetPx => {
                 let options = SetOptions::default()
@@ -89,7 +89,7 @@ impl ByHand {
             .await
     }
 
-    /// Whether the lock is taken until it is deleted by hand.
+    /// Returns whether the lock is taken and never expires, so that somebody must delete it by hand.
     pub(crate) async fn has_no_end(&self, key: &str) -> RedisResult<bool> {
         let left: i64 = self.connection.clone().pttl(key).await?;
         Ok(left == NO_END)

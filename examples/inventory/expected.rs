@@ -1,5 +1,5 @@
-//! The expected result of each guard. Without these checks, the program would present the figures of a broken guard as
-//! readily.
+//! Checks that each guard had its expected result. Without these checks, the program would also print the figures of a
+//! broken guard.
 
 use std::fmt::{Debug, Display};
 
@@ -31,7 +31,7 @@ impl Surprises {
         &self.0
     }
 
-    /// Checks a row of the first table.
+    /// Checks the results of one guard in the rush and in the accidents.
     pub(crate) fn of_row(&mut self, row: &Row) {
         self.of_rush(row);
         self.of_death(row);
@@ -116,7 +116,7 @@ impl Surprises {
         }
     }
 
-    /// Checks a slow buyer that did no harm.
+    /// Checks the sale with a slow buyer, for a guard under which the slow buyer does no harm.
     fn of_late(&mut self, guard: Guard, late: &Late, ended: Outcome, others_came_in: bool) {
         let expected = if others_came_in {
             "others inside while the slow buyer is"
@@ -133,13 +133,13 @@ impl Surprises {
         self.exact(guard, "the sale with a slow buyer", &late.audit);
     }
 
-    /// Checks that each item was sold, and to one buyer.
+    /// Checks that each item was sold to exactly one buyer.
     fn exact(&mut self, guard: Guard, sale: &str, audit: &Audit) {
         let is = audit.sold() == audit.items && audit.doubled() == 0;
         self.check(guard, &format!("each item sold once in {sale}"), audit, is);
     }
 
-    /// Checks a row of the second table.
+    /// Checks the results of one guard with waiting callers.
     pub(crate) fn of_waiting(&mut self, waiting: &Waiting) {
         if waiting.guard == HANDOFF {
             let row = format!("{HANDOFF}, {:?} each", waiting.hold);
@@ -147,8 +147,8 @@ impl Surprises {
         }
     }
 
-    /// Checks that a queue costs at most two scripts for each acquisition, and little more. Neighbours of one process
-    /// share scripts.
+    /// Checks that a queue sends at most about two scripts for each acquisition. It may send fewer, because neighbours
+    /// in the queue share scripts if they belong to one process.
     fn of_queue(&mut self, row: &str, waiters: &Waiters) {
         let (most, seen) = (waiters.ceiling_of_a_queue(), waiters.commands());
         let expected = format!("2 to {most} commands");

@@ -7,15 +7,15 @@ use crate::ours::Way;
 /// One way to guard the stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guard {
-    /// No guard: read, think, write.
+    /// No guard: a buyer reads, thinks and writes.
     Nothing,
-    /// Optimistic: the write is refused if the stock has changed since it was read, and the purchase starts again.
+    /// `WATCH`. The write is refused if the stock has changed since it was read, and the purchase then starts again.
     Watch,
-    /// `SETNX`, later `DEL`: no lease, no owner.
+    /// `SETNX`, and later `DEL`. The lock has neither a lease nor an owner.
     SetNx,
-    /// `SET NX PX`, later compare-and-delete.
+    /// `SET NX PX`, and later a script that deletes the lock if the caller owns it.
     SetPx,
-    /// Two scripts and a hash that counts the entries of its owner.
+    /// Two scripts, and a hash that counts how often its owner has entered.
     Reentrant,
     /// This project's lock on one server.
     Ours(Way),
@@ -54,12 +54,13 @@ impl Guard {
         matches!(self, Self::Ours(_) | Self::Redlock)
     }
 
-    /// Whether buyers may share a connection. `WATCH` belongs to its connection.
+    /// Returns whether buyers may share a connection. Under `WATCH` they cannot, because `WATCH` applies to its whole
+    /// connection.
     pub(crate) fn shares_connections(self) -> bool {
         self != Self::Watch
     }
 
-    /// The commands that this guard sends directly and others send only within scripts.
+    /// Returns the commands that this guard sends directly, although other guards send them only within scripts.
     pub(crate) fn plain(self) -> &'static [&'static str] {
         match self {
             Self::Watch => &["get", "set", "rpush"],

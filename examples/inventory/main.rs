@@ -1,6 +1,6 @@
-//! Compares the ways to guard a stock: the same sale without a guard, under `WATCH`, under the locks of common
-//! articles, and under the locks of this project; in the rush, when a buyer dies inside, and when a buyer is slower
-//! than its lease.
+//! Compares the ways to guard a stock. The same sale runs without a guard, under `WATCH`, under hand-written
+//! locks that are common in articles, and under the locks of this project. It runs in a rush, with a buyer that dies
+//! inside, and with a buyer that is slower than its lease.
 //!
 //! ```text
 //! cargo run --release --example inventory
@@ -8,8 +8,8 @@
 //! cargo run --example inventory -- --quick
 //! ```
 //!
-//! It starts its own servers and needs `redis-server`. It exits with 0 only if each guard had its expected result,
-//! which for some guards is overselling, and with 2 if the arguments are wrong.
+//! The example starts its own servers and needs `redis-server`. It exits with 0 only if each guard had its expected
+//! result, which is overselling for some guards, and with 2 if the arguments are wrong.
 
 mod accidents;
 mod args;
@@ -66,7 +66,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Runs everything. Returns whether all results were as expected.
+/// Runs all scenarios, and prints the tables. Returns whether all results were as expected.
 async fn host(job: Job) -> Result<bool, Failure> {
     let size = if job.quick { Size::QUICK } else { Size::FULL };
     let servers = Servers::start().await;

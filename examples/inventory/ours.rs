@@ -1,4 +1,5 @@
-//! The locks of this project, as the author of a service writes them. A strategy is a single word, and so is a lease.
+//! The locks of this project, as the author of a service would write them. A strategy is one word in the attribute, and
+//! so is a lease.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::{
     session::{Lease, SHORT_LEASE},
 };
 
-/// How a caller waits if its lock is not free. On a Redlock all callers spin.
+/// The strategy: how a caller waits if its lock is not free. On a Redlock, all callers spin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Handoff,
@@ -18,7 +19,7 @@ pub(crate) enum Way {
     Spin,
 }
 
-/// Far longer than any wait: nobody gives up in this example.
+/// The `wait` of the locks. It is far longer than any buyer really waits, so that nobody gives up in this example.
 const WAIT: Duration = Duration::from_secs(300);
 
 #[distributed_lock(key = "stock:<sale>", wait = WAIT, guard = hold)]
@@ -51,7 +52,7 @@ async fn short_spin(sale: &str, purchase: &mut Purchase<'_>) -> Result<Outcome, 
     purchase.run(Some(hold.token())).await
 }
 
-/// Runs a purchase under the lock of its sale, with the scoped client.
+/// Runs a purchase under the lock of its sale. The lock uses the client in whose scope the call runs.
 pub(crate) async fn run(
     way: Way,
     lease: Lease,

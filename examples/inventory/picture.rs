@@ -1,4 +1,5 @@
-//! The picture: how long buyers wait, and how many commands a guard sends; a row for each guard, with logarithmic axes.
+//! The picture. It shows how long buyers wait and how many commands a guard sends, with a row for each guard and with
+//! logarithmic axes.
 
 use crate::{
     guard::Guard,
@@ -10,11 +11,11 @@ const WIDTH: f64 = 960.0;
 const TOP: f64 = 84.0;
 const ROW: f64 = 34.0;
 const BOTTOM: f64 = 52.0;
-/// The right end of the guards' names.
+/// The position of the right end of the guards' names.
 const NAMES_END: f64 = 158.0;
-/// The distance from the middle of a row to the baseline of its text.
+/// The distance from the vertical middle of a row to the baseline of its text.
 const FOOT: f64 = 4.0;
-/// Half the height of a stroke.
+/// Half the height of the stroke that marks the wait that 99 of 100 buyers do not exceed.
 const STROKE: f64 = 8.0;
 
 const INK: &str = "#1d2430";
@@ -50,23 +51,23 @@ const FIGURES: Type = Type {
     colour: INK,
 };
 
-/// One of the two panels, with its figures to the right.
+/// One of the two panels of the picture. The figures are at the right end of the panel.
 struct Panel {
     left: f64,
     right: f64,
     figures: f64,
     title: &'static str,
-    /// The labels of the full and of the empty dot.
+    /// The meaning of the full dot and of the empty dot.
     legend: [String; 2],
     /// The heading above the figures.
     heading: &'static str,
     unit: &'static str,
-    /// The axis runs from 1 to this power of ten.
+    /// The exponent of the axis, which runs from 1 to this power of ten.
     powers: i32,
 }
 
 impl Panel {
-    /// The position of a value. A value below the axis is drawn at its beginning.
+    /// Returns the position of a value. A value below the axis is drawn at the beginning of the axis.
     fn x(&self, value: f64) -> f64 {
         let share = value.max(1.0).log10() / f64::from(self.powers);
         self.left + share * (self.right - self.left)
@@ -88,7 +89,7 @@ impl Panel {
         svg.text((middle, end + 38.0), AXIS, self.unit);
     }
 
-    /// Draws a full dot, an empty dot, a line between them, and the figures.
+    /// Draws a full and an empty dot, a line between them, and the figures of a row.
     fn row(&self, svg: &mut Svg, y: f64, colour: &str, dots: [Option<f64>; 2], figures: &str) {
         let [full, empty] = dots.map(|value| value.map(|value| (self.x(value), y)));
         if let (Some(from), Some(to)) = (full, empty) {
@@ -103,7 +104,7 @@ impl Panel {
     }
 }
 
-/// The power of ten that no value exceeds.
+/// Returns the exponent of the lowest power of ten that no value exceeds. The exponent is at least 1.
 fn powers(values: impl Iterator<Item = f64>) -> i32 {
     values.fold(10.0, f64::max).log10().ceil() as i32
 }

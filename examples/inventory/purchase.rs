@@ -1,4 +1,5 @@
-//! The body of a purchase: reads the stock, thinks, and writes one less, which is only correct for one buyer at a time.
+//! The body of a purchase: it reads the stock, thinks, and writes one less. That is only correct for one buyer at a
+//! time.
 
 use std::{
     fmt,
@@ -12,21 +13,21 @@ use tokio::time::sleep;
 
 use crate::{Failure, shop::Shop};
 
-/// The line that a buyer writes once it has read the stock, if the starting process waits for it.
+/// The line that a buyer in a separate process writes once it has read the stock. The starting process waits for it.
 pub(crate) const INSIDE: &str = "inside";
 
 /// What a buyer does between reading and writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// Thinks for this long: checks a card, prints a label.
+    /// Thinks for this long, as if it checked a card or printed a label.
     Thinks(Duration),
-    /// Has no business with the stock: stays inside for this long and leaves.
+    /// Does not buy, but stays inside for this long and leaves.
     Stays(Duration),
-    /// Dies.
+    /// Stays inside until it is killed.
     Dies,
-    /// Awaits the shop's word, which comes late.
+    /// Awaits the shop's permission to continue, which comes only after the lease has ended.
     Awaits,
-    /// The same with calls that block the thread.
+    /// Waits for the shop's permission as well, but with calls that block the thread.
     Blocks,
 }
 
@@ -63,11 +64,11 @@ impl FromStr for Pace {
 pub(crate) enum Outcome {
     Sold,
     SoldOut,
-    /// The shop refused the write, because the token is lower than one that it has seen.
+    /// The shop refused the write, because the token is lower than one that the shop has seen.
     Refused,
     /// The lease ended, and the body was dropped at an await.
     Cancelled,
-    /// The buyer was inside and wanted nothing.
+    /// The buyer was inside, and did not want to buy.
     Left,
 }
 
@@ -104,7 +105,7 @@ pub(crate) struct Purchase<'a> {
     shop: &'a Shop,
     buyer: &'a str,
     pace: Pace,
-    /// When it last entered: an optimistic buyer enters repeatedly.
+    /// When the buyer last entered. An optimistic buyer enters several times.
     pub(crate) entered: Option<Instant>,
     pub(crate) left: Option<Instant>,
     pub(crate) tries: u64,
@@ -122,7 +123,7 @@ impl<'a> Purchase<'a> {
         }
     }
 
-    /// Runs the purchase, with the token of the hold if there is one.
+    /// Runs the purchase. `token` is the fencing token of the hold, if the guard has one.
     pub(crate) async fn run(&mut self, token: Option<FencingToken>) -> Result<Outcome, Failure> {
         self.enter();
         let outcome = match self.pace {
@@ -153,7 +154,7 @@ impl<'a> Purchase<'a> {
         Ok(accepted(shop.sell(item, self.buyer, token)?))
     }
 
-    /// Runs the purchase without a lock, and repeats it until nobody has written in between.
+    /// Runs the purchase without a lock, and repeats it until nobody has written between its reading and its writing.
     pub(crate) async fn run_optimistic(&mut self) -> Result<Outcome, Failure> {
         let outcome = loop {
             self.enter();
@@ -183,7 +184,7 @@ impl<'a> Purchase<'a> {
                 println!("{INSIDE}");
                 pending::<()>().await;
             }
-            // A buyer that tries again has already had the word.
+            // A buyer that tries again already has the shop's permission.
             Pace::Awaits | Pace::Blocks if self.tries > 1 => {}
             Pace::Awaits | Pace::Blocks => {
                 println!("{INSIDE}");

@@ -1,6 +1,6 @@
--- Enters once more, or for the first time. KEYS: the lock. ARGV: the owner, the lease in ms.
+-- Enters the lock for the first time or once more. KEYS: the lock. ARGV: the owner, the lease in ms.
 if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-  return 0 -- another's
+  return 0 -- another owner has the lock
 end
 redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])

@@ -1,4 +1,4 @@
-//! The scenarios, and the row of each guard in the tables.
+//! The scenarios and their results. The results of one guard are a row in the tables.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::{
     waiters::{Plan, Waiters},
 };
 
-/// The guards whose callers wait for one key that is held for a known time: a hand-written lock and those of this
-/// project.
+/// The guards that are measured with callers of one key, which each caller holds for a known time: one hand-written
+/// lock, and the locks of this project.
 pub(crate) const WAITING: [Guard; 5] = [
     Guard::SetPx,
     Guard::Ours(Way::Spin),
@@ -32,14 +32,15 @@ pub(crate) const WAITING: [Guard; 5] = [
 pub(crate) struct Size {
     pub(crate) items: u64,
     pub(crate) rush: Plan,
-    /// How long each caller is inside, and how many callers there are.
+    /// How long each of the waiting callers is inside. Each time has its own run.
     pub(crate) holds: &'static [Duration],
+    /// The number of waiting callers.
     pub(crate) callers: usize,
 }
 
 const THINKING: Duration = Duration::from_millis(5);
 
-/// The longest time of a scenario. The longest ideal time is 30 s.
+/// The time limit of a scenario. The longest scenario would take 30 s under an ideal lock.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Size {
@@ -56,7 +57,7 @@ impl Size {
         callers: 100,
     };
 
-    /// The same in less time. The checks hold for any size.
+    /// The size of a quick run. The checks of the results hold for any size.
     pub(crate) const QUICK: Self = Self {
         items: 20,
         rush: Plan {
@@ -76,21 +77,21 @@ pub(crate) struct Row {
     pub(crate) rush: Waiters,
     pub(crate) audit: Audit,
     pub(crate) death: Death,
-    /// A buyer that awaited something for longer than its lease.
+    /// The sale with a buyer that awaited something for longer than its lease.
     pub(crate) late: Late,
-    /// A buyer that blocked its thread, for guards with a fencing token.
+    /// The sale with a buyer that blocked its thread, for guards with a fencing token.
     pub(crate) blocked: Option<Late>,
 }
 
 impl Row {
-    /// The number of lost or doubled sales: reported to a buyer but not recorded, or of an item that another buyer
-    /// bought too.
+    /// Returns the number of lost or doubled sales. A lost sale was confirmed to its buyer but not recorded. A doubled
+    /// sale is of an item that another buyer had bought already.
     pub(crate) fn amiss(&self) -> u64 {
         self.audit.lost(self.rush.told()) + self.audit.doubled()
     }
 }
 
-/// The result of several callers of one key that is held for the same time by each.
+/// The result of several callers of one key, each of which holds it for the same time.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) guard: Guard,
@@ -102,8 +103,8 @@ fn new_sale() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
-/// Ends a scenario after a time limit, because a lock that is never given back would keep all buyers waiting. An error
-/// names its row.
+/// Runs a scenario with a time limit, because a lock that is never released would keep all buyers waiting. An error
+/// names the guard and the scenario.
 async fn bounded<T>(
     guard: Guard,
     fixture: &str,
@@ -115,7 +116,7 @@ async fn bounded<T>(
     }
 }
 
-/// More buyers than items, all at once.
+/// Lets buyers in all at once. Together they want more items than there are.
 async fn rush(servers: &Servers, guard: Guard, size: Size) -> Result<(Waiters, Audit), Failure> {
     let sale = new_sale();
     let shop = Shop::open(&servers.urls(guard).stock, &sale).await?;
@@ -125,8 +126,8 @@ async fn rush(servers: &Servers, guard: Guard, size: Size) -> Result<(Waiters, A
     Ok((waiters, audit))
 }
 
-/// Runs the sale under every guard. Guards take turns while commands and times are measured. Accidents run
-/// concurrently, because all of them wait for time to pass.
+/// Runs the sale under every guard. The rushes run one after another, because commands and times are measured. The
+/// accidents run concurrently, because they only wait for time to pass.
 pub(crate) async fn sales(servers: &Servers, size: Size) -> Result<Vec<Row>, Failure> {
     let mut rushes = Vec::new();
     for guard in Guard::ALL {
@@ -161,7 +162,7 @@ pub(crate) async fn sales(servers: &Servers, size: Size) -> Result<Vec<Row>, Fai
     Ok(rows.collect())
 }
 
-/// Lets callers wait for one key.
+/// Measures callers that wait for one key.
 pub(crate) async fn waits(servers: &Servers, size: Size) -> Result<Vec<Waiting>, Failure> {
     let mut waits = Vec::new();
     for &hold in size.holds {

@@ -1,9 +1,9 @@
--- Writes a sale: what is left, and the record of the sale, both or none.
--- KEYS: stock, sales, fence. ARGV: what is left, the record, the fencing token or '' for a writer that has none.
+-- Writes a sale: the remaining stock and the record of the sale, both or neither.
+-- KEYS: stock, sales, fence. ARGV: the remaining stock, the record, the fencing token or '' for a writer without one.
 if ARGV[3] ~= '' then
   local highest = tonumber(redis.call('GET', KEYS[3]) or '0')
   if tonumber(ARGV[3]) < highest then
-    return 0 -- the writer was overtaken: its lock has been another's since
+    return 0 -- a later holder of the lock has written already
   end
   redis.call('SET', KEYS[3], ARGV[3])
 end

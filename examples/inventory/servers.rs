@@ -1,5 +1,5 @@
-//! The servers: one for the stock, one for the locks, so that the commands of the stock do not count as those of a
-//! lock, and five for the Redlock.
+//! The servers: one for the stock, one for the locks, and five for the Redlock. The stock has its own server, so that
+//! its commands do not count as commands of a lock.
 
 use support::{quorum::Quorum, sent::Sent, server::RedisServer};
 
@@ -8,7 +8,7 @@ use crate::guard::Guard;
 /// The number of servers of a Redlock.
 const QUORUM: usize = 5;
 
-/// All servers. They end with the program.
+/// All servers of a run. They end with the program.
 #[derive(Debug)]
 pub(crate) struct Servers {
     stock: RedisServer,
@@ -43,7 +43,7 @@ impl Servers {
         }
     }
 
-    /// The servers whose commands are attributed to `guard`. For an optimistic guard this is only the stock's server.
+    /// Returns the servers whose commands count for `guard`. For the optimistic guard, this is the stock's server.
     fn of(&self, guard: Guard) -> &[RedisServer] {
         use std::slice::from_ref;
         match guard {
@@ -54,7 +54,7 @@ impl Servers {
         }
     }
 
-    /// The number of commands that a guard's clients have sent so far.
+    /// Returns the number of commands that a guard's clients have sent so far.
     pub(crate) async fn sent(&self, guard: Guard) -> u64 {
         let mut commands = 0;
         for server in self.of(guard) {
@@ -63,7 +63,7 @@ impl Servers {
         commands
     }
 
-    /// The version of the servers.
+    /// Returns the version of the servers.
     pub(crate) async fn version(&self) -> String {
         let info: redis::RedisResult<redis::InfoDict> = redis::cmd("INFO")
             .arg("server")
@@ -73,7 +73,7 @@ impl Servers {
         version.unwrap_or_else(|| "of an unknown version".into())
     }
 
-    /// Whether the lock of this key is held.
+    /// Returns whether the lock of this key is held.
     pub(crate) async fn is_held(&self, guard: Guard, key: &str) -> bool {
         let server = match guard {
             Guard::Redlock => &self.quorum.servers[0],

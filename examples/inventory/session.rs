@@ -1,4 +1,4 @@
-//! A session: one client of the shop with its own connections, and so its own locks, like another process.
+//! A session: a client of the shop with its own connections, which therefore locks as if it were another process.
 
 use std::time::{Duration, Instant};
 
@@ -15,14 +15,14 @@ use crate::{
     shop::Shop,
 };
 
-/// The fixed lease in scenarios with a buyer that dies or is slow.
+/// The lease in scenarios with a buyer that dies or is slow. It is not renewed.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(1);
 
-/// The lease of hand-written locks in other scenarios. The locks of this project use their default, which is 30 s, too,
-/// and renewed.
+/// The lease of hand-written locks in other scenarios. The locks of this project use their default lease, which is also
+/// 30 s, and is renewed.
 const AMPLE_LEASE: Duration = Duration::from_secs(30);
 
-/// The lease of a lock.
+/// Which lease a lock gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lease {
     Ample,
@@ -54,21 +54,21 @@ enum Locks {
     Ours(LockClient, Way),
 }
 
-/// One purchase, seen from outside.
+/// The result of one purchase, and its times.
 #[derive(Debug, Clone)]
 pub(crate) struct Visit {
     pub(crate) buyer: String,
     pub(crate) outcome: Outcome,
     pub(crate) entered: Instant,
-    /// The time from the call until it was last inside.
+    /// The time from the call until the buyer last entered.
     pub(crate) waited: Duration,
-    /// `None` if its body was dropped.
+    /// The time that the buyer was inside, or `None` if its body was dropped.
     pub(crate) inside: Option<Duration>,
     pub(crate) tries: u64,
 }
 
 impl Session {
-    /// Connects and takes a lock once, so that work on a first call is not measured.
+    /// Connects, and takes a lock once, so that the additional work of a first call is not measured.
     pub(crate) async fn open(guard: Guard, urls: &Urls, sale: &str) -> Result<Self, Failure> {
         let by_hand =
             async |kind| Ok::<_, Failure>(Locks::ByHand(ByHand::connect(kind, &urls.locks).await?));
@@ -92,7 +92,7 @@ impl Session {
         })
     }
 
-    /// Opens sessions for these buyers. Each buyer has its own session if connections cannot be shared.
+    /// Opens this many sessions, or one for each buyer if buyers may not share a connection.
     pub(crate) async fn open_many(
         guard: Guard,
         urls: &Urls,
@@ -154,7 +154,7 @@ impl Session {
         })
     }
 
-    /// Whether the lock is taken until it is deleted by hand.
+    /// Returns whether the lock is taken and never expires, so that somebody must delete it by hand.
     pub(crate) async fn has_no_end(&self) -> Result<bool, Failure> {
         match &self.locks {
             Locks::ByHand(locks) => Ok(locks.has_no_end(&lock_key(&self.sale)).await?),
@@ -162,7 +162,7 @@ impl Session {
         }
     }
 
-    /// Waits until every release is confirmed.
+    /// Shuts the client down, and waits until its releases are confirmed.
     pub(crate) async fn close(&self) {
         if let Locks::Ours(client, _) = &self.locks {
             client.shutdown().await;
@@ -170,7 +170,7 @@ impl Session {
     }
 }
 
-/// The lock of a sale. Its name is hexadecimal, so this project's locks escape nothing in it.
+/// Returns the key of a sale's lock. The name of a sale is hexadecimal, so this project's locks escape no part of it.
 pub(crate) fn lock_key(sale: &str) -> String {
     format!("stock:{sale}")
 }

@@ -1,4 +1,4 @@
-//! The stock and the records of its sales on a Redis server, under the sale's own prefix.
+//! The stock and the records of its sales on a Redis server. Their keys begin with the sale's own prefix.
 
 use std::{collections::BTreeSet, fmt, sync::LazyLock};
 
@@ -12,7 +12,7 @@ use crate::Failure;
 
 static SELL: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("sell.lua")));
 
-/// The number of commands between `MULTI` and `EXEC`.
+/// The number of commands between `MULTI` and `EXEC` in one purchase.
 pub(crate) const IN_TRANSACTION: u64 = 2;
 
 /// One client's access to the stock of a sale.
@@ -23,14 +23,14 @@ pub(crate) struct Shop {
     sale: String,
 }
 
-/// A recorded sale.
+/// The record of one sold item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Record {
     item: u64,
     buyer: String,
 }
 
-/// The result of a sale.
+/// The result of a sale, read from its records.
 pub(crate) struct Audit {
     /// The number of items at the beginning.
     pub(crate) items: u64,
@@ -61,7 +61,7 @@ impl Shop {
         self.connection.clone().get(self.key("stock")).await
     }
 
-    /// Writes a sale. Returns false if a writer with a higher token came first.
+    /// Writes a sale of one item. Returns false if a writer with a higher token came first.
     pub(crate) async fn sell(
         &self,
         item: u64,
@@ -88,7 +88,8 @@ impl Shop {
             .arg(token.map(|token| token.to_string()).unwrap_or_default());
     }
 
-    /// Reads the stock; [`sell_unchanged`](Self::sell_unchanged) then writes only if nobody else has written.
+    /// Reads and watches the stock. A following [`sell_unchanged`](Self::sell_unchanged) writes only if nobody has
+    /// written in between.
     pub(crate) async fn watch(&self) -> RedisResult<u64> {
         let watch = cmd("WATCH").arg(self.key("stock")).to_owned();
         watch.exec_async(&mut self.connection.clone()).await?;
@@ -101,7 +102,8 @@ impl Shop {
             .await
     }
 
-    /// Writes a sale if the stock has not changed since it was read.
+    /// Writes a sale of one item if the stock has not changed since [`watch`](Self::watch). Returns whether the sale
+    /// was written.
     pub(crate) async fn sell_unchanged(&self, item: u64, buyer: &str) -> RedisResult<bool> {
         let written: Option<()> = pipe()
             .atomic()
@@ -114,19 +116,20 @@ impl Shop {
         Ok(written.is_some())
     }
 
-    /// Lets a buyer go on that waits for the [`word`](Self::word).
+    /// Permits the buyer that waits in [`word`](Self::word) to continue.
     pub(crate) async fn give_word(&self) -> RedisResult<()> {
         self.connection.clone().rpush(self.key("word"), "go").await
     }
 
-    /// Waits for the word on a separate connection, which the wait occupies.
+    /// Waits for permission to continue. This call occupies its connection until then, so it uses a separate
+    /// connection.
     pub(crate) async fn word(&self) -> RedisResult<()> {
         let mut connection = connect(&self.client).await?;
         let () = connection.blpop(self.key("word"), 0.0).await?;
         Ok(())
     }
 
-    /// The same shop with calls that block the thread.
+    /// Returns access to the same shop with calls that block the thread.
     pub(crate) fn blocking(&self) -> RedisResult<BlockingShop<'_>> {
         Ok(BlockingShop {
             shop: self,
@@ -144,7 +147,7 @@ impl Shop {
     }
 }
 
-/// The shop for a buyer that blocks its thread.
+/// Access to the shop for a buyer that blocks its thread.
 pub(crate) struct BlockingShop<'a> {
     shop: &'a Shop,
     connection: redis::Connection,
@@ -194,7 +197,7 @@ impl fmt::Debug for Audit {
 }
 
 impl Audit {
-    /// Reads the result of a sale of `items` items from its records.
+    /// Reads the result of a sale, which began with `items` items, from its records.
     pub(crate) fn of<'a>(
         items: u64,
         records: impl IntoIterator<Item = &'a str>,
@@ -213,12 +216,12 @@ impl Audit {
         self.sales.len() as u64
     }
 
-    /// The number of sales without an item.
+    /// Returns how many more items were sold than there were.
     pub(crate) fn oversold(&self) -> u64 {
         self.sold().saturating_sub(self.items)
     }
 
-    /// The number of sales of an item that another buyer bought too.
+    /// Returns the number of sales of an item that another buyer had bought already.
     pub(crate) fn doubled(&self) -> u64 {
         let mut items: Vec<u64> = self.sales.iter().map(|sale| sale.item).collect();
         items.sort_unstable();
@@ -226,7 +229,7 @@ impl Audit {
         self.sold() - items.len() as u64
     }
 
-    /// The number of buyers in this list that were told that they had bought, but whose purchase is not recorded.
+    /// Returns how many of these buyers have no record of a sale, although their purchases were confirmed to them.
     pub(crate) fn lost<'a>(&self, told: impl Iterator<Item = &'a str>) -> u64 {
         let known: BTreeSet<&str> = self.sales.iter().map(|sale| sale.buyer.as_str()).collect();
         told.filter(|buyer| !known.contains(buyer)).count() as u64

@@ -1,15 +1,15 @@
-//! The part of SVG that the picture needs.
+//! The parts of SVG that the pictures need.
 
 use std::fmt::Write as _;
 
-/// A position, from the left and from the top.
+/// A position: the distances from the left and from the top.
 pub(crate) type At = (f64, f64);
 
-/// A drawing, whose elements are added in drawing order.
+/// A drawing. Later elements cover earlier ones.
 #[derive(Debug)]
 pub(crate) struct Svg(String);
 
-/// The style of a text, and its alignment to its position.
+/// The style of a text, and how the text is aligned to its position.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Type {
     pub(crate) anchor: &'static str,
@@ -18,7 +18,7 @@ pub(crate) struct Type {
 }
 
 impl Svg {
-    /// A white sheet, for pages with a dark background.
+    /// Creates a white sheet, which is readable on pages with a dark background as well.
     pub(crate) fn sheet(width: f64, height: f64) -> Self {
         Self(format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \

@@ -13,18 +13,19 @@ use crate::{
     servers::Servers,
 };
 
-/// The names of the marks in the pages.
+/// The name of the marks in the pages around the tables of guards.
 const GUARDS: &str = "guards";
+/// The name of the marks around the table of waiting callers.
 const WAITS: &str = "waits";
 
 const FIRST_COLUMN: &str = "guard";
 
-/// The results of a run as Markdown.
+/// The results of a run as tables in Markdown.
 #[derive(Debug)]
 pub(crate) struct Report {
     setting: String,
     guards: Grid,
-    /// The most important columns.
+    /// The table for the guide, which has only the most important columns.
     short: Grid,
     waits_setting: String,
     waits: Grid,
@@ -95,7 +96,7 @@ impl Report {
         format!("{}\n\n{}", self.waits_setting, self.waits.markdown())
     }
 
-    /// Writes the tables into the pages, and the picture beside them.
+    /// Writes the tables into the pages, and the picture into the same folder.
     pub(crate) fn write(&self, picture: &str) -> Result<(), Failure> {
         let root = support::root();
         let page = root.join("docs/inventory.md");
@@ -118,13 +119,13 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// The setting of the figures.
+/// Returns the text that says how the rush was measured.
 fn setting(size: Size, redis: &str) -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let Size { items, rush, .. } = size;
     format!(
-        "{} buyers at {} clients, {items} items. Each buyer comes up to {} times, {} ms after the time before, and thinks \
-         for {}. Redis {redis} on loopback, {cores} cores.",
+        "{} buyers share {} clients, and there are {items} items. Each buyer tries to buy up to {} times, pauses for \
+         {} ms in between, and thinks for {} each time. Redis {redis} on loopback, {cores} cores.",
         rush.buyers,
         rush.sessions,
         rush.wishes,
@@ -139,10 +140,10 @@ fn waits_setting(size: Size) -> String {
         .iter()
         .map(|hold| format!("{} ms", millis(*hold)));
     format!(
-        "{} callers of one key at {} clients, all at once, each inside for {}.",
+        "{} callers at {} clients call for one key at once. Each holds the lock for {}.",
         size.callers,
         size.rush.sessions,
-        holds.collect::<Vec<_>>().join(", in another run for ")
+        holds.collect::<Vec<_>>().join(", or in another run for ")
     )
 }
 
@@ -159,16 +160,16 @@ fn commands(row: &Row) -> String {
 
 fn died(aftermath: Aftermath) -> String {
     match aftermath {
-        Aftermath::NothingHeld => "n/a, nothing held".into(),
+        Aftermath::NothingHeld => "not applicable: nothing is held".into(),
         Aftermath::Free(after) => format!("free after the lease: {:.1} s", after.as_secs_f64()),
-        Aftermath::StandsStill => "stands still".into(),
+        Aftermath::StandsStill => "the sale stops".into(),
     }
 }
 
 fn slow(row: &Row) -> String {
     let one = harm(&row.late);
     match &row.blocked {
-        Some(blocked) => format!("{one}; blocks its thread: {}", harm(blocked)),
+        Some(blocked) => format!("{one}; if it blocks its thread, {}", harm(blocked)),
         None => one,
     }
 }
@@ -177,15 +178,15 @@ fn harm(late: &Late) -> String {
     let oversold = late.audit.oversold();
     match late.ended {
         _ if oversold > 0 => format!("oversells {oversold}"),
-        _ if !late.others_came_in => "all others stand still".into(),
+        _ if !late.others_came_in => "no other buyer enters".into(),
         Outcome::Cancelled => "cancelled".into(),
-        Outcome::Refused => "refused by its token".into(),
-        Outcome::Sold => "tries again".into(),
+        Outcome::Refused => "its late write is refused by its token".into(),
+        Outcome::Sold => "its write is refused, and it tries again".into(),
         Outcome::SoldOut | Outcome::Left => "comes too late".into(),
     }
 }
 
-/// The second table, with some columns for each time that a key is held.
+/// Returns the table of waiting callers, with three columns for each time for which they hold the key.
 fn waiting(waits: &[Waiting]) -> Grid {
     let mut grid = Grid::new(FIRST_COLUMN, WAITING.map(Guard::name));
     let mut holds: Vec<Duration> = waits.iter().map(|waiting| waiting.hold).collect();
@@ -195,7 +196,7 @@ fn waiting(waits: &[Waiting]) -> Grid {
         ("commands/s", |waiting| {
             format!("{:.0}", waiting.waiters.per_second())
         }),
-        ("per acquisition", |waiting| {
+        ("commands per acquisition", |waiting| {
             format!("{:.1}", waiting.waiters.per_acquisition())
         }),
         ("wall ÷ ideal", |waiting| {

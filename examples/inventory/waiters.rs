@@ -1,4 +1,4 @@
-//! Many buyers at once: what they did, how long they waited, and what they sent.
+//! Lets many buyers in at once, and records what they did, how long they waited, and what they sent.
 
 use std::{
     sync::Arc,
@@ -16,19 +16,20 @@ use crate::{
     shop::IN_TRANSACTION,
 };
 
-/// The buyers and their plan.
+/// How many buyers there are, and what they do.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) buyers: usize,
     /// The number of clients that the buyers share.
     pub(crate) sessions: usize,
-    /// How often each buyer comes, unless everything is sold before, and the pause before it comes again.
+    /// How often each buyer wants to buy. Buyers stop earlier if everything is sold.
     pub(crate) wishes: usize,
+    /// The pause between two visits of a buyer.
     pub(crate) walk: Duration,
     pub(crate) pace: Pace,
 }
 
-/// The results of a plan.
+/// The results of the buyers of a plan, the times that they waited, and the commands that they sent.
 #[derive(Debug)]
 pub(crate) struct Waiters {
     /// The visits of each buyer.
@@ -36,7 +37,7 @@ pub(crate) struct Waiters {
     wall: Duration,
     commands: u64,
     sessions: usize,
-    /// Sorted.
+    /// How long the buyers waited in each visit, sorted.
     waits: Vec<Duration>,
 }
 
@@ -78,7 +79,7 @@ impl Waiters {
         Ok(Self::of(visits, wall, commands, sessions.len()))
     }
 
-    /// Builds the results from the visits of buyers, the total time, the number of commands, and the number of
+    /// Builds the results from the visits of each buyer, the total time, the number of commands, and the number of
     /// sessions.
     pub(crate) fn of(
         visits: Vec<Vec<Visit>>,
@@ -101,17 +102,17 @@ impl Waiters {
         self.visits.iter().flatten()
     }
 
-    /// The number of times that a buyer was inside.
+    /// Returns how often buyers were inside. Repeated tries of one visit count once.
     pub(crate) fn entries(&self) -> u64 {
         self.waits.len() as u64
     }
 
-    /// The number of times that a buyer read and thought. Each failed try counts.
+    /// Returns how often buyers began a purchase. Each failed try counts.
     pub(crate) fn tries(&self) -> u64 {
         self.all().map(|visit| visit.tries).sum()
     }
 
-    /// The buyers that were told that they had bought.
+    /// Returns the buyers that were told that they had bought an item.
     pub(crate) fn told(&self) -> impl Iterator<Item = &str> {
         let bought = self.all().filter(|visit| visit.outcome == Outcome::Sold);
         bought.map(|visit| visit.buyer.as_str())
@@ -129,20 +130,20 @@ impl Waiters {
         self.commands as f64 / self.wall.as_secs_f64()
     }
 
-    /// The total time divided by the time of the bodies alone, if they followed one another without a gap.
+    /// Returns the total time divided by the ideal time, in which the bodies follow one another without a gap.
     pub(crate) fn over_ideal(&self) -> f64 {
         let bodies: Duration = self.all().filter_map(|visit| visit.inside).sum();
         self.wall.as_secs_f64() / bodies.as_secs_f64()
     }
 
-    /// The wait that this share of the visits does not exceed.
+    /// Returns the wait that this share of the visits does not exceed.
     pub(crate) fn wait(&self, share: f64) -> Duration {
         let last = self.waits.len().saturating_sub(1);
         let wait = self.waits.get((last as f64 * share).round() as usize);
         wait.copied().unwrap_or_default()
     }
 
-    /// The smallest and the largest number of purchases of a buyer.
+    /// Returns the smallest and the largest number of purchases that a buyer made.
     pub(crate) fn least_and_most(&self) -> (usize, usize) {
         let bought = self.visits.iter().map(|visits| {
             let sold = |visit: &&Visit| visit.outcome == Outcome::Sold;
@@ -153,8 +154,9 @@ impl Waiters {
         })
     }
 
-    /// The largest number of commands that a queue may send: two scripts for each acquisition, one more for a hold
-    /// longer than 100 ms, the first probe of each client and five more a second, and one in twenty for a busy machine.
+    /// Returns the largest number of commands that a queue may send: two scripts for each acquisition, a third script
+    /// for a hold longer than about 100 ms, and for each client one initial probe and five probes a second. For busy
+    /// machines, one more command is allowed for every twenty acquisitions.
     pub(crate) fn ceiling_of_a_queue(&self) -> u64 {
         const LONG: Duration = Duration::from_millis(90);
         const LOOKS_A_SECOND: f64 = 5.0;
@@ -166,8 +168,8 @@ impl Waiters {
     }
 }
 
-/// The number of tries that ended in a refused write. The server does not count the commands of such a transaction,
-/// which were sent but never called.
+/// Returns the number of tries that ended in a refused write. The commands of such a transaction were sent, but the
+/// server does not count them, because it never ran them.
 fn refused(visits: &[Vec<Visit>]) -> u64 {
     let visits = visits.iter().flatten();
     visits.map(|visit| visit.tries.saturating_sub(1)).sum()

@@ -1,4 +1,4 @@
-//! A buyer in a separate process, which can be killed: this program, started by itself.
+//! A buyer in a separate process, so that it can be killed. The process is this program, which starts itself.
 
 use support::process::{Worker, dies_with_parent};
 
@@ -10,13 +10,13 @@ use crate::{
     session::{Lease, Session},
 };
 
-/// The first argument of such a process.
+/// The first argument of a buyer's process.
 pub(crate) const WORKER: &str = "--worker";
 
-/// The text that precedes the outcome.
+/// The text that precedes the outcome in the output of a buyer's process.
 const ENDED: &str = "ended: ";
 
-/// The parameters of the process.
+/// The parameters of a buyer's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) guard: Guard,
@@ -38,7 +38,7 @@ impl Order {
         ]
     }
 
-    /// Parses the arguments after the first one.
+    /// Parses the arguments that follow [`WORKER`].
     pub(crate) fn read(args: &[String]) -> Result<Self, String> {
         let [guard, pace, sale, stock, locks] = args else {
             return Err(format!("`{WORKER}` is this program's own"));
@@ -55,7 +55,7 @@ impl Order {
     }
 }
 
-/// A buyer's process, as the starting process sees it.
+/// The handle of a buyer's process in the process that has started it.
 #[derive(Debug)]
 pub(crate) struct Buyer(Worker);
 
@@ -74,14 +74,14 @@ impl Buyer {
         self.0.kill();
     }
 
-    /// Returns how its purchase ended.
+    /// Waits for the end of the purchase, and returns how it ended.
     pub(crate) async fn outcome(&mut self) -> Result<Outcome, Failure> {
         let line = self.0.until(ENDED).await;
         Ok(line.trim_start_matches(ENDED).parse()?)
     }
 }
 
-/// The main function of the process. An error names its row.
+/// Runs the buyer of this process. An error names the guard.
 pub(crate) async fn work(order: &Order) -> Result<(), Failure> {
     let done = visit(order).await;
     done.map_err(|failure| format!("{}, alone: {failure}", order.guard).into())

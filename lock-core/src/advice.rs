@@ -2,10 +2,10 @@
 
 use std::{error::Error, fmt, ops::Deref};
 
-/// What a developer can do about an error: the [`source`](Error::source) of the error itself.
+/// What a developer can do about an error. The error returns it as its [`source`](Error::source).
 ///
-/// A report that walks the chain of an error includes the advice. An answer that has only the text of the error does
-/// not show it to a user.
+/// A report that prints the whole chain of sources includes the advice. The error's own text does not, so that text can
+/// be shown to a user.
 ///
 /// ```
 /// use std::error::Error;
@@ -27,7 +27,7 @@ impl fmt::Display for Advice {
 
 impl Error for Advice {}
 
-/// Returns an error and the advice for it, in one line.
+/// Returns the text of an error and its advice, in one line.
 #[must_use]
 pub fn advised(error: &dyn Error) -> String {
     match error.source() {
@@ -36,9 +36,9 @@ pub fn advised(error: &dyn Error) -> String {
     }
 }
 
-/// What the server or the network said about a failure: the [`source`](Error::source) of the error.
+/// The message of the server or the network about a failure. The error returns it as its [`source`](Error::source).
 ///
-/// It may name users, commands and addresses.
+/// The message can name users, commands and addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detail(Box<str>);
 

@@ -1,6 +1,6 @@
 //! The contract between the engine and its backends: Redis, a quorum of Redis servers, and the in-process backend.
 //!
-//! A backend supplies primitives. The engine does the waiting between tries, renewal, re-entry and loss detection.
+//! A backend supplies primitives. The engine does the rest: pauses between tries, renewal, re-entry and loss detection.
 //! Every primitive names an owner or a token, so sending it twice has the effect of sending it once.
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
@@ -27,25 +27,25 @@ pub struct Request {
     pub lease: LeaseTerms,
     /// How long to wait. Zero makes one attempt without queueing.
     pub wait: Duration,
-    /// How to wait. The engine does the spinning: a request with [`Strategy::Spin`] does not wait.
+    /// How to wait. The backend does not wait for a request with [`Strategy::Spin`]: the engine repeats the request.
     pub strategy: Strategy,
 }
 
-/// The result of an attempt.
+/// The result of an attempt to take a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// The lock is held.
     Granted(Grant),
-    /// The lock is not free, and the request may not queue.
+    /// The lock is not free, and the request is not allowed to queue.
     Busy,
 }
 
 /// The result of an attempt to take several locks in one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MultiAnswer {
-    /// All of them are held, in the order of the requests.
+    /// All locks were granted. The grants are in the order of the requests.
     Granted(Vec<Grant>),
-    /// None of them was taken. Carries the index of the first lock that is not free.
+    /// No lock was taken. Carries the index of the first request whose lock is not free.
     Busy(usize),
 }
 
@@ -61,16 +61,17 @@ pub enum Leaving {
 /// What a renewal does to a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extend {
-    /// Changes nothing, and only reads whether the grant stands.
+    /// Changes nothing, and only reads whether the grant still exists.
     Check,
-    /// Makes it last this long from now, unless it lasts longer already.
+    /// Makes the lease last this long from now, unless it already lasts longer.
     To(Duration),
-    /// Makes it last this long from now, even if it then ends earlier. Only valid while nobody relies on the lease yet.
+    /// Makes the lease last this long from now, even if it then ends earlier. Only valid while nobody relies on the
+    /// lease yet.
     Restart(Duration),
 }
 
 impl Extend {
-    /// The time that the lease is to last from now; zero for a check.
+    /// Returns how long the lease is to last from now; zero for a check.
     #[must_use]
     pub fn lease(self) -> Duration {
         match self {
@@ -79,7 +80,7 @@ impl Extend {
         }
     }
 
-    /// Whether it may end the lease earlier.
+    /// Returns whether the renewal may make the lease end earlier.
     #[must_use]
     pub fn is_restart(self) -> bool {
         matches!(self, Self::Restart(_))
@@ -93,25 +94,25 @@ pub struct ToRenew<'a> {
     pub name: &'a LockName,
     /// The grant.
     pub token: FencingToken,
-    /// What to do to its lease.
+    /// What to do with the grant's lease.
     pub extend: Extend,
 }
 
 /// The result of a renewal or a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewed {
-    /// The grant stands, at least until this moment.
+    /// The grant is valid at least until this moment.
     Until(Moment),
-    /// The key is no longer held under this token.
+    /// The grant with this token no longer exists.
     NotHeld,
 }
 
 /// The result of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
-    /// The lock was held under this token, and no longer is.
+    /// The grant with this token existed, and was ended.
     Released,
-    /// The lease had ended before, so nothing was changed.
+    /// The lease had already ended, so nothing was changed.
     NotHeld,
 }
 
@@ -120,18 +121,19 @@ pub enum Released {
 pub struct Status {
     /// The holder, if the lock is held.
     pub holder: Option<Holder>,
-    /// The number of waiters in the queue. On a Redis server each process that waits by `notify` counts as one more.
+    /// The number of waiters in the queue. On a Redis server, each process in which callers wait with `notify` counts
+    /// as one additional waiter.
     pub waiters: usize,
 }
 
 /// The holder of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The acquisition that was granted.
+    /// The identity of the acquisition that holds the lock.
     pub owner: OwnerId,
-    /// Its fencing token; `None` for a holder without one, such as a plain lock of Redisson.
+    /// The holder's fencing token; `None` for a holder without a token, such as a plain Redisson lock.
     pub token: Option<FencingToken>,
-    /// The rest of its lease; `None` while the backend itself keeps the lease.
+    /// The time left of the holder's lease; `None` while the backend itself keeps the lease.
     pub remaining: Option<Duration>,
 }
 
@@ -164,33 +166,34 @@ impl fmt::Display for BackendError {
 
 impl std::error::Error for BackendError {}
 
-/// One acquisition in progress. If it is dropped before an answer has settled it, it gives back in the background any
-/// grant and any place in the queue that it may have.
+/// One acquisition in progress. If it is dropped before an answer has settled it, the backend gives back its grant or
+/// its place in the queue in the background.
 pub trait Attempt: Send {
-    /// Tries to take the lock, and queues if the request may wait. Returns the grant in queue order, however long that
-    /// takes.
+    /// Tries to take the lock, and queues if the request may wait. A queued attempt returns when its turn comes,
+    /// however long that takes.
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>>;
 
-    /// Leaves the queue, unless the grant came first. Any answer settles the attempt.
+    /// Leaves the queue, or returns the grant if the lock was granted before that. Either answer settles the attempt.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>>;
 }
 
-/// A store of locks. All methods may be called from any thread. Only those that return a future wait.
+/// A store of locks. All methods may be called from any thread. Methods that do not return a future never block.
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
-    /// The current time of the local clock, which all deadlines refer to.
+    /// Returns the current time of the local clock, which all deadlines refer to.
     fn now(&self) -> Moment;
 
-    /// Completes at `deadline` by the local clock.
+    /// Waits until `deadline` by the local clock.
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()>;
 
-    /// Whether the backend keeps the leases of living holders by itself, so that nothing has to be renewed or checked.
+    /// Returns whether the backend itself keeps the leases of living holders, so that nothing has to be renewed or
+    /// checked.
     fn maintains_leases(&self) -> bool;
 
     /// Begins an acquisition. Nothing is sent before [`Attempt::enter`] is polled.
     fn attempt(&self, request: Request) -> Box<dyn Attempt>;
 
     /// Takes several locks in one step if each of them is free and has no waiters, otherwise none. It never queues. If
-    /// it is dropped before its answer, it gives back in the background any lock that it may have taken.
+    /// the future is dropped before its answer, any locks that it may have taken are given back in the background.
     fn acquire_multi(
         &self,
         requests: Vec<Request>,
@@ -205,10 +208,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         retain_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>>;
 
-    /// Releases without being awaited, and tries again until the lease ends by itself.
+    /// Starts a release in the background, which is retried until the lease ends by itself.
     ///
-    /// On a backend that does not keep leases by itself, a `lease_ends` of `None` means that the lease was lost: what
-    /// the server still has of the grant is given back, and is not counted as a release.
+    /// On a backend that does not keep leases by itself, a `lease_ends` of `None` means that the lease was lost. If the
+    /// server still has the grant, the grant is given back, but is not counted as a release.
     fn release_in_background(
         &self,
         name: &LockName,
@@ -225,12 +228,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
 
-    /// The most grants that one command renews and checks.
+    /// Returns the maximum number of grants that one command renews or checks.
     fn renewal_batch(&self) -> usize {
         1
     }
 
-    /// Renews and checks several grants, and returns the answers in the same order. No grant fails because of another.
+    /// Renews or checks several grants, and returns the answers in the same order. A failure of one grant does not
+    /// affect the others.
     fn renew_all<'a>(
         &'a self,
         grants: &'a [ToRenew<'a>],
@@ -244,14 +248,14 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Why the most recent unanswered command had no answer, for the error message of a caller that gave up.
+    /// Returns why the latest unanswered command got no answer. The error of a caller that gives up includes this text.
     fn last_error(&self) -> Option<String>;
 
     /// Reads who holds the lock.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
-    /// Whether the server answers within this time. If it does, a command without an answer is merely one of many under
-    /// way.
+    /// Returns whether the server answers within this time. If it does, it is reachable, and a command that still has
+    /// no answer is only delayed by many other commands.
     fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
         let _ = within;
         Box::pin(std::future::ready(true))
@@ -260,12 +264,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Makes every attempt from now on end with [`BackendError::ShutDown`], including those that are waiting.
     fn begin_shutdown(&self);
 
-    /// Completes when nothing is left of abandoned attempts.
+    /// Waits until all abandoned attempts have been cleaned up.
     fn cleaned_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Closes the backend once every background release has ended or its lease has, and at `until` at the latest.
+    /// Waits until each background release is done or its lease has ended, and then closes the backend. Does not wait
+    /// beyond `until`.
     fn close(&self, until: Moment) -> BoxFuture<'_, ()>;
 }
 

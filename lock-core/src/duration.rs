@@ -1,4 +1,4 @@
-//! The durations that the attribute and configuration texts accept: `"250ms"`, `"5s"`, `"10m"`, `"1h"`.
+//! Parses the durations in attributes and configuration texts, such as `"250ms"`, `"5s"`, `"10m"` and `"1h"`.
 
 use std::{fmt, time::Duration};
 
@@ -6,11 +6,11 @@ use std::{fmt, time::Duration};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DurationError {
-    /// A number without a unit.
+    /// The number has no unit.
     MissingUnit,
-    /// A unit that is none of `us`, `ms`, `s`, `m`, `h`, `d`.
+    /// The unit is none of `us`, `ms`, `s`, `m`, `h`, `d`.
     UnknownUnit,
-    /// The unit does not follow a whole, non-negative number.
+    /// The text does not begin with a whole, non-negative number.
     NotANumber,
     /// The number of microseconds does not fit into 64 bits.
     Overflow,
@@ -99,7 +99,7 @@ mod tests {
             ("18446744073709551615d", DurationError::Overflow),
         ] {
             assert_eq!(parse(text), Err(error), "{text}");
-            // The message shows a valid example.
+            // Each error message shows a valid example, in quotes.
             let example = error.to_string();
             let example = example.split('"').nth(1).expect("an example in quotes");
             assert!(parse(example).is_ok(), "{example}");

@@ -1,4 +1,4 @@
-//! The errors of a call that did not run to its end under its lock.
+//! The errors of guarded calls.
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -14,14 +14,14 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BusyWith {
-    /// Another process, as far as this one knows.
+    /// Another process, as far as this process knows.
     AnotherProcess,
     /// Another call of this process.
     ThisProcess,
     /// A sibling: another call nested in the same enclosing call.
     Sibling,
-    /// Any holder. The lock sorts before a lock that an enclosing call holds, and waiting for it out of order could
-    /// deadlock, so it was tried only once.
+    /// Unknown: any of the above. The lock sorts before a lock that an enclosing call holds. Waiting for it out of
+    /// order could deadlock, so it was tried only once.
     OutOfOrder,
 }
 
@@ -31,11 +31,11 @@ pub enum BusyWith {
 pub enum LossReason {
     /// The local deadline passed: a fixed lease ended, or the renewals were not answered in time.
     Expired,
-    /// The server no longer holds the key under this token: the key expired there, or was deleted.
+    /// The server no longer has the grant with this token: the key expired there, or was deleted.
     NotHeld,
 }
 
-/// Why a guarded call ended without its body's own result.
+/// Why a guarded call did not return its body's result.
 ///
 /// In every variant but [`Lost`](Self::Lost) the body did not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,20 +53,21 @@ pub enum LockError {
     /// The lease was lost while the body ran, and the body was dropped. Or it was lost before the body was first
     /// polled, or while a call with several keys still waited for the other locks.
     ///
-    /// What the body had done stays done: have the guarded resource refuse `token` once it has seen a higher one.
+    /// What the body did before the loss is not undone. Have the guarded resource refuse `token` once it has seen a
+    /// higher token.
     Lost {
         /// The lock.
         key: LockKey,
         /// The fencing token of the lost hold.
         token: FencingToken,
-        /// How it was lost.
+        /// How the lease was lost.
         reason: LossReason,
     },
     /// The lock server did not answer within `wait`.
     Unreachable {
         /// The lock.
         key: LockKey,
-        /// How long the call tried.
+        /// How long the call tried to reach the server.
         waited: Duration,
         /// The last failure.
         detail: Detail,
@@ -84,7 +85,7 @@ pub enum LockError {
         /// The lock.
         key: LockKey,
     },
-    /// The key cannot name a lock.
+    /// The key is not a valid name of a lock.
     InvalidKey(KeyError),
     /// The options are out of range or contradict each other.
     InvalidOptions(OptionsError),
@@ -95,7 +96,7 @@ pub enum LockError {
 }
 
 impl LockError {
-    /// Translates a backend's failure for the caller of `key`.
+    /// Converts a backend's failure into the error of a call that locks `key`.
     #[doc(hidden)]
     #[must_use]
     pub fn from_backend(error: BackendError, key: &LockKey, waited: Duration) -> Self {
@@ -115,8 +116,8 @@ impl LockError {
     }
 }
 
-/// One sentence that may be shown to a user. The [`source`](Error::source) is the advice for the developer, or what the
-/// server said.
+/// Writes one sentence that can be shown to a user. The [`source`](Error::source) is the advice for the developer, or
+/// the server's message.
 impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -172,7 +173,7 @@ impl Error for LockError {
             Self::WrongLayout { .. } => &Advice(
                 "share a lock in one layout (`LockClientBuilder::layout` for Redisson's), or choose another key or namespace",
             ),
-            // Their own text is part of this one already.
+            // The text of the inner error is already part of this error's text, so only its advice follows.
             Self::InvalidKey(error) => return error.source(),
             Self::InvalidOptions(error) => return error.source(),
             Self::NoClient => &Advice(
@@ -195,14 +196,14 @@ impl From<OptionsError> for LockError {
     }
 }
 
-/// An error type that a [`LockError`] converts into: any type that is `From<LockError>`.
+/// An error type into which a [`LockError`] converts: any type that implements `From<LockError>`.
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] the error type `{Self}` cannot carry a lock's failure",
     label = "this error type needs `From<LockError>`",
     note = "write `impl From<lock_runtime::LockError> for {Self}`, with thiserror a variant `#[error(transparent)] Lock(#[from] lock_runtime::LockError)`"
 )]
 pub trait FromLockError {
-    /// Converts the error.
+    /// Converts a [`LockError`] into this type.
     fn from_lock_error(error: LockError) -> Self;
 }
 

@@ -1,11 +1,11 @@
-//! The number that lets a resource refuse a holder that was overtaken.
+//! Fencing tokens, by which a resource refuses a holder that has lost its lock.
 
 use std::fmt;
 
 /// An integer that rises with every grant of a key.
 ///
 /// Send it with each write to the guarded resource, and have the resource refuse a token lower than the highest it has
-/// seen. The resource then rejects the writes of a holder that has lost its lease without noticing yet.
+/// seen. The resource then rejects the writes of a holder that has lost its lease and has not noticed yet.
 ///
 /// Tokens of one key strictly rise in grant order; they are not contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,8 +18,7 @@ impl FencingToken {
         Self(number)
     }
 
-    /// Returns the number, to be stored beside the guarded data. It is below 2^53, so any JSON or Lua number can hold
-    /// it.
+    /// Returns the number, to be stored with the guarded data. It is below 2^53, so any JSON or Lua number can hold it.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0

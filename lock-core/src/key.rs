@@ -11,13 +11,13 @@ use crate::advice::Advice;
 /// The longest stored name in bytes, including namespace and hash tag.
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// The most keys that one call may name. The limit exists because a server serves nobody else while it takes them all.
+/// The maximum number of keys in one call. While a server takes the locks of one call, it serves no other client.
 pub const MAX_KEYS: usize = 1000;
 
 /// A value that can fill a placeholder of a key: any [`Display`] type, such as `u64`, `&str`, `Uuid` or your own
 /// `OrderId`. `Option` and `()` are excluded, because absent values would all share one lock.
 ///
-/// The text has to tell different values apart: two values that print alike share one lock.
+/// Different values must print differently: two values that print alike share one lock.
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] `{Self}` cannot be part of a lock's key",
     label = "this value stands in the key and must implement `Display`",
@@ -45,21 +45,22 @@ impl<T: Display + ?Sized> KeyPart for T {
 pub enum KeyError {
     /// The key or the namespace is empty.
     Empty,
-    /// The value of this placeholder is empty. Absent values would all share one lock.
+    /// The value of this placeholder is empty. It is refused because all empty values would share one lock.
     EmptyPart {
         /// The placeholder as written, without its brackets.
         placeholder: &'static str,
     },
-    /// The key is longer than [`MAX_KEY_BYTES`], the namespace included.
+    /// The key and its namespace together are longer than [`MAX_KEY_BYTES`].
     TooLong {
-        /// Its length in bytes, as far as it was printed. Printing stops at the limit.
+        /// The length in bytes, up to which the key was printed. Printing stops soon after the limit, so the whole key
+        /// can be longer.
         bytes: usize,
     },
     /// The key has an invisible character, or one that changes how a line is displayed: see [`is_control`].
     ControlCharacter,
-    /// A brace stands outside a Redis Cluster hash tag, so the lock's Redis keys could not share one slot.
+    /// The key has a brace outside a Redis Cluster hash tag, so the lock's Redis keys could not share one slot.
     StrayBrace,
-    /// The name is that of the counter from which all tokens come.
+    /// The name is reserved for the counter that issues all fencing tokens.
     ReservedName,
     /// The key ends with a suffix that is reserved for the lock's own state.
     ReservedSuffix {
@@ -70,7 +71,7 @@ pub enum KeyError {
     NoKeys,
     /// A call with several keys names more than [`MAX_KEYS`].
     TooManyKeys,
-    /// The `Display` of this placeholder's value failed.
+    /// The `Display` implementation of this placeholder's value returned an error.
     Unprintable {
         /// The placeholder as written, without its brackets.
         placeholder: &'static str,
@@ -165,14 +166,16 @@ impl Display for LockKey {
     }
 }
 
-/// The counter from which all fencing tokens of a server come.
+/// The name of the counter that issues all fencing tokens of a server.
 pub const FENCE: &str = "lock:fence";
 
-/// The suffixes reserved for a lock's own state. They are refused on keys with a hash tag, which are stored without
-/// braces around the whole.
+/// The suffixes of the names under which a lock's own state is stored. Only a key with a hash tag can collide with such
+/// a name: any other key is wrapped in braces, so its stored name ends with a brace.
 const RESERVED_SUFFIXES: [&str; 2] = [":queue", ":fence"];
 
-/// The name under which a backend stores a lock: escaped namespace and key, with exactly one Redis Cluster hash tag, so
+/// The name under which a backend stores a lock.
+///
+/// In the native layout it consists of the escaped namespace and the key, with exactly one Redis Cluster hash tag, so
 /// all Redis keys of one lock share a slot. A key that has a hash tag keeps it; any other is wrapped in braces.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName(Arc<str>);
@@ -182,7 +185,8 @@ impl LockName {
     ///
     /// # Errors
     /// [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than [`MAX_KEY_BYTES`],
-    /// [`KeyError::StrayBrace`] and [`KeyError::ReservedSuffix`] for a key that cannot be stored beside its own state.
+    /// [`KeyError::StrayBrace`] for a key whose braces are not one hash tag, and [`KeyError::ReservedSuffix`] for a key
+    /// that ends with a suffix reserved for a lock's own state.
     ///
     /// ```
     /// # use lock_core::key::{LockKey, LockName};
@@ -197,7 +201,7 @@ impl LockName {
         let namespace = escape(namespace);
         let key = key.as_str();
         if !key.contains(['{', '}']) {
-            return Self::bounded(format!("{{{namespace}:{key}}}"));
+            return Self::bounded(["{", &namespace, ":", key, "}"].concat());
         }
         let tagged = key
             .split_once('{')
@@ -219,13 +223,13 @@ impl LockName {
             .find(|suffix| key.ends_with(*suffix))
         {
             Some(suffix) => Err(KeyError::ReservedSuffix { suffix }),
-            None => Self::bounded(format!("{namespace}:{key}")),
+            None => Self::bounded([&*namespace, ":", key].concat()),
         }
     }
 
-    /// Uses the key as it stands, after the namespace if there is one: a name that other software defines.
+    /// Returns the key as is, with the namespace (if any) in front of it. Used for names that other software defines.
     ///
-    /// Callers that need all Redis keys of a lock in one slot have to add a hash tag themselves.
+    /// The name gets no hash tag. A caller that needs all Redis keys of a lock in one slot has to add one to the key.
     ///
     /// # Errors
     /// [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than [`MAX_KEY_BYTES`],
@@ -252,7 +256,7 @@ impl LockName {
         }
     }
 
-    /// Wraps a name that is in its stored form already, as a backend receives it back.
+    /// Wraps a name that is already in its stored form, such as one that a server has sent.
     #[must_use]
     pub fn stored(name: &str) -> Self {
         Self(name.into())
@@ -271,7 +275,7 @@ impl Display for LockName {
     }
 }
 
-/// Renders a key template: literal text stays as it is, values are escaped.
+/// Renders a key template: literal text is kept as is, values are escaped.
 #[derive(Debug)]
 pub struct KeyBuilder {
     text: String,
@@ -301,7 +305,7 @@ impl KeyBuilder {
         self.value(placeholder, value, true)
     }
 
-    /// Adds a value unescaped: `<arg:raw>`.
+    /// Adds a value unescaped, for a placeholder `<arg:raw>`.
     #[must_use]
     pub fn raw<T: KeyPart + ?Sized>(self, placeholder: &'static str, value: &T) -> Self {
         self.value(placeholder, value, false)
@@ -313,7 +317,7 @@ impl KeyBuilder {
         value: &T,
         escape: bool,
     ) -> Self {
-        // Keeps the first error: later values are not printed.
+        // The key keeps its first error, so later values are not printed.
         if self.error.is_some() {
             return self;
         }
@@ -337,7 +341,7 @@ impl KeyBuilder {
     /// Returns the finished key.
     ///
     /// # Errors
-    /// The first [`KeyError`] of any part, or of the whole key.
+    /// The first [`KeyError`] of a part. If each part is valid, the [`KeyError`] of the whole key.
     pub fn build(self) -> Result<LockKey, KeyError> {
         match self.error {
             Some(error) => Err(error),
@@ -352,7 +356,7 @@ impl Default for KeyBuilder {
     }
 }
 
-/// Writes a value into a key, up to the longest length of a key.
+/// Writes a value into a key, up to the maximum length of a key.
 struct Bounded<'a> {
     out: &'a mut String,
     escape: bool,
@@ -387,30 +391,33 @@ fn escape_char(char: char, out: &mut String) {
     }
 }
 
-/// Whether a character is not allowed in a key because a log or a terminal displays it as nothing, as a line break, or
-/// in a way that reorders the text around it.
+/// Returns whether a key must not contain this character, because a log or a terminal would not show it, would break
+/// the line there, or would reorder the text around it.
 #[must_use]
 pub fn is_control(char: char) -> bool {
     char.is_control()
         || matches!(
             char,
-            '\u{061C}' | '\u{200E}' | '\u{200F}' // marks of direction
-                | '\u{2028}' | '\u{2029}' // separators of lines and paragraphs
-                | '\u{202A}'..='\u{202E}' // embeddings and overrides
-                | '\u{2066}'..='\u{2069}' // isolates
+            '\u{061C}' | '\u{200E}' | '\u{200F}' // directional marks
+                | '\u{2028}' | '\u{2029}' // line and paragraph separators
+                | '\u{202A}'..='\u{202E}' // directional embeddings and overrides
+                | '\u{2066}'..='\u{2069}' // directional isolates
         )
 }
 
-/// Whether escaping leaves this byte as it is. Any other byte except `%` never occurs in an escaped value, so a
-/// template can use it as a separator.
+/// Returns whether escaping leaves this byte unchanged. An escaped value consists of such bytes and `%`, so a template
+/// can use any other byte as a separator.
 #[must_use]
 pub const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-')
 }
 
-/// Returns the percent-escaped form of a text, as it stands in a key.
+/// Returns the percent-escaped form that a text has in a key.
 #[must_use]
 pub fn escape(text: &str) -> String {
+    if text.bytes().all(is_unreserved) {
+        return text.to_owned();
+    }
     let mut out = String::with_capacity(text.len());
     text.chars().for_each(|char| escape_char(char, &mut out));
     out
@@ -437,7 +444,7 @@ mod tests {
         assert_eq!(key.unwrap().as_str(), "{a}:a%3Ab%2Fc%25d%20%C3%A9|r:w");
     }
 
-    /// Prints endlessly, and counts its writes.
+    /// A value that prints far more than a key can hold, and counts its writes.
     struct Endless(Cell<usize>);
     impl Display for Endless {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -458,7 +465,7 @@ mod tests {
                 true => key.raw("endless", &endless),
                 false => key.part("endless", &endless),
             };
-            // A later value is neither printed nor does it replace the first error.
+            // A later value is not printed, and its error does not replace the first one.
             let after = Endless(Cell::new(0));
             let refused = key.text(":").part("after", &after).build();
             let Err(KeyError::TooLong { bytes }) = refused else {
@@ -531,7 +538,7 @@ mod tests {
             let key = LockKey::new(format!("a{char}b"));
             assert_eq!(key, Err(KeyError::ControlCharacter), "{char:?}");
         }
-        // Escaped in a value.
+        // Within a value, such a character is escaped.
         assert_eq!(key("a\u{202E}b").unwrap().as_str(), "order:a%E2%80%AEb");
         assert!(LockKey::new("日本語 עברית \u{200B}").is_ok());
     }
@@ -541,7 +548,7 @@ mod tests {
         let native = |key: &LockKey| LockName::new("é", key).map(|name| name.as_str().len());
         let plain = |key: &LockKey| LockName::plain(Some("é"), key).map(|name| name.as_str().len());
         let key = |bytes: usize| LockKey::new("k".repeat(bytes)).unwrap();
-        // `{%C3%A9:…}`
+        // The native name is `{%C3%A9:…}`, 9 bytes longer than the key. The plain name is `é:…`, 3 bytes longer.
         assert_eq!(native(&key(MAX_KEY_BYTES - 9)), Ok(MAX_KEY_BYTES));
         let bytes = MAX_KEY_BYTES + 1;
         assert_eq!(

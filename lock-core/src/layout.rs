@@ -1,4 +1,4 @@
-//! How locks are stored on a server, and what the layout means for their names and their waiters.
+//! How locks are stored on a server, and how that affects their names and the ways to wait for them.
 
 use crate::{
     key::{KeyError, LockKey, LockName},
@@ -20,7 +20,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// The strategy of callers that do not choose one.
+    /// Returns the strategy of callers that do not choose one.
     #[must_use]
     pub const fn default_strategy(self) -> Strategy {
         match self {
@@ -29,7 +29,7 @@ impl Layout {
         }
     }
 
-    /// Whether callers may wait by this strategy.
+    /// Returns whether callers may use this strategy.
     #[must_use]
     pub const fn allows(self, strategy: Strategy) -> bool {
         match self {
@@ -41,8 +41,8 @@ impl Layout {
 
     /// Returns the name under which a lock is stored.
     ///
-    /// Without a namespace a native lock is stored in the namespace `lock`, and a lock in Redisson's layout under
-    /// exactly the name that is passed to `getLock`.
+    /// Without a namespace, a native lock is stored in the namespace `lock`. A lock in Redisson's layout is then stored
+    /// under exactly the name that a JVM service passes to `getLock`.
     ///
     /// # Errors
     /// [`KeyError`] if the key cannot be stored under a name of its own.
@@ -62,8 +62,8 @@ impl Layout {
         }
     }
 
-    /// Returns the key in a lock's name, as its callers write it. Redisson's layout does not separate namespace and
-    /// key: there it returns the whole name.
+    /// Returns the key in a lock's name, as callers write it. In Redisson's layout a name does not show where its
+    /// namespace ends, so the whole name is returned.
     ///
     /// ```
     /// # use lock_core::{key::LockKey, layout::Layout};

@@ -7,21 +7,22 @@ use std::{
 
 use crate::fencing::FencingToken;
 
-/// The shortest lease. A shorter one could be used up by one slow round trip.
+/// The shortest lease. One slow round trip could use up a shorter lease.
 pub const MIN_LEASE: Duration = Duration::from_millis(10);
-/// The shortest lease that can be renewed. A third of it has to leave room for a round trip.
+/// The shortest lease that can be renewed. A lease is renewed after each third of its time, and a third has to be long
+/// enough for a round trip.
 pub const MIN_RENEWED_LEASE: Duration = Duration::from_secs(1);
 /// The longest lease, because a crashed holder blocks its key for that long.
 pub const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long a pushed grant stands until its owner has to confirm it by a renewal. It bounds the delay that a dead
-/// waiter which still looks alive can cause.
+/// How long a grant that is sent to a waiter lasts, unless the waiter confirms it by a renewal. This time bounds how
+/// long a dead waiter that still looks alive can delay the others.
 pub const CLAIM: Duration = Duration::from_secs(2);
 
-/// Returns how long an offer stands for a waiter that has missed `missed` offers before.
+/// Returns how long an offer lasts for a waiter that has missed `missed` offers before.
 ///
-/// The time shrinks with each missed offer, so all offers to a waiter that is polled too rarely delay the others by
-/// little more than one claim.
+/// The time shrinks with each missed offer, so a waiter that is polled too rarely delays the others by little more than
+/// one claim in total.
 #[must_use]
 pub fn claim_after(missed: u32) -> Duration {
     CLAIM / 10_u32.pow(missed.min(3))
@@ -91,20 +92,20 @@ pub struct LeaseTerms {
 /// A backend's permission to hold a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// Identifies the grant, and is the fencing token.
+    /// The fencing token, which also identifies the grant.
     pub token: FencingToken,
     /// The local deadline: the backend admits nobody else before this moment of its local clock. `None` means that the
     /// backend itself keeps the lease until the release, so nothing has to be renewed.
     pub valid_until: Option<Moment>,
-    /// The time for which the grant is valid, counted from a moment known to lie before the grant. It is shorter than
-    /// the requested lease if the grant is a claim, which a renewal turns into the whole lease.
+    /// The time for which the grant is valid, counted from a moment known to lie before the grant. A claim is shorter
+    /// than the requested lease, and the first renewal extends it to that lease.
     pub validity: Duration,
     /// Whether the owner had to queue.
     pub queued: bool,
 }
 
 impl Grant {
-    /// Returns the rest of the validity at `now`; `None` while the backend itself keeps the lease.
+    /// Returns how long the grant is still valid at `now`; `None` while the backend itself keeps the lease.
     #[must_use]
     pub fn remaining(&self, now: Moment) -> Option<Duration> {
         self.valid_until.map(|until| until.since(now))

@@ -1,8 +1,8 @@
-//! Vocabulary and backend contract of the distributed locks in `lock-runtime`.
+//! The shared types and the backend contract of the distributed locks in `lock-runtime`.
 //!
 //! This crate has no dependencies and does nothing by itself: it defines the types that the attribute, the engine and
 //! the backends share. Services depend on `lock-runtime`, which re-exports what they need. [`backend::Backend`] is the
-//! internal contract of the built-in backends; a client cannot be given another one.
+//! internal contract of the built-in backends; clients do not accept other backends.
 
 pub mod advice;
 pub mod backend;

@@ -1,4 +1,4 @@
-//! The options of a caller, and which combinations are refused.
+//! The options of a call, and the checks of their values and combinations.
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -17,44 +17,47 @@ pub enum OnLost {
     /// Drops the body at its next `.await`; the call returns [`Lost`](crate::error::LockError::Lost).
     #[default]
     Cancel,
-    /// Lets the body run on, unprotected. The loss is logged, counted and visible in the hold.
+    /// Lets the body continue without the protection of the lock. The loss is logged and counted, and the hold reports
+    /// it.
     Continue,
 }
 
 /// How a caller waits for a lock that is not free.
 ///
-/// Callers with different strategies can share one lock: a release serves the queue first, and a try never takes a lock
-/// that somebody queues for.
+/// Callers with different strategies can share one lock: a release serves the queue first, and a caller that does not
+/// queue never takes a lock while somebody queues for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 #[non_exhaustive]
 pub enum Strategy {
     /// Queues. The release hands the lock on in order: first come, first served.
     #[default]
     Handoff,
-    /// Tries again when woken by a release that found nobody in the queue, in a race with all others that try. No
-    /// order.
+    /// Tries again when woken by a release that found nobody in the queue. Such callers race, and enter in no
+    /// particular order.
     Notify,
-    /// Tries again and again, and sleeps in between, see [`Backoff`]. No order.
+    /// Tries again and again, and sleeps between two tries for the pause that a [`Backoff`] sets. Such callers enter in
+    /// no particular order.
     Spin,
 }
 
-/// When a call returns whose body has ended.
+/// When a call returns after its body has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Release {
-    /// Once the server has confirmed the release, so anyone who learns of the result finds the lock free, or with the
-    /// next waiter. Without a confirmation the call returns after one second, and the release is retried in the
-    /// background.
+    /// Once the server has confirmed the release, so anyone who learns of the result finds the lock free, or held by
+    /// the next waiter. If no confirmation arrives within one second, the call returns and the release is retried in
+    /// the background.
     #[default]
     Confirmed,
-    /// Once the release is on its way: one round trip earlier. It is retried in the background until the lease ends.
+    /// Once the release is on its way, which is one round trip earlier. The release is retried in the background until
+    /// the lease ends.
     ///
     /// The next acquisition on the same runtime is sent after the release (on a Redlock only once the runtime has
-    /// connections of its own). Anyone else who learns of the result may find the lock taken until the release is done.
+    /// connections of its own). Anyone else who learns of the result can find the lock taken until the release is done.
     Background,
 }
 
-/// How long a spinning caller sleeps between two tries. The pause doubles after each try, and a random part of up to
-/// half of it is taken off.
+/// How long a spinning caller sleeps between two tries. The pause doubles after each try, and each pause is shortened
+/// at random by up to one half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Backoff {
     /// The pause after the first try: 1 ms by default.
@@ -73,7 +76,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Returns the pause after this many failed tries. `chance` is a number with random bits.
+    /// Returns the pause after this many failed tries. `chance` is 32 random bits: the larger the number, the shorter
+    /// the pause.
     #[must_use]
     pub fn pause(self, failed: u32, chance: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(failed.saturating_sub(1));
@@ -93,9 +97,9 @@ pub struct LockOptions {
     pub renew: Option<bool>,
     /// How long a body may run before its renewal stops.
     pub max_hold: Option<Duration>,
-    /// What happens to the body at a loss.
+    /// What happens to the body if the lease is lost.
     pub on_lost: OnLost,
-    /// How long the lock stays taken at least, even if the body ends earlier; zero by default.
+    /// The minimum time for which the lock stays taken, even if the body ends earlier; zero by default.
     pub hold_at_least: Duration,
     /// How to wait.
     pub strategy: Option<Strategy>,
@@ -112,7 +116,7 @@ pub struct Defaults {
     pub lease: Duration,
     /// How to wait. `None` uses the layout's default, which is handoff in the native layout.
     pub strategy: Option<Strategy>,
-    /// The pauses of calls that spin.
+    /// The pauses between the tries of calls that spin.
     pub backoff: Backoff,
     /// When calls return: once their release is confirmed.
     pub release: Release,
@@ -133,20 +137,20 @@ impl Default for Defaults {
     }
 }
 
-/// Options that are complete and checked.
+/// The options of a call, with the defaults filled in and all values checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     /// How long the acquisition may take.
     pub wait: Duration,
     /// The lease time, and whether it is renewed.
     pub lease: LeaseTerms,
-    /// What happens to the body at a loss.
+    /// What happens to the body if the lease is lost.
     pub on_lost: OnLost,
-    /// How long the lock stays taken at least, even if the body ends earlier.
+    /// The minimum time for which the lock stays taken, even if the body ends earlier.
     pub hold_at_least: Duration,
     /// How to wait.
     pub strategy: Strategy,
-    /// The pauses, if the caller spins.
+    /// The pauses between tries, if the caller spins.
     pub backoff: Backoff,
     /// When the call returns.
     pub release: Release,
@@ -164,7 +168,7 @@ pub enum OptionsError {
     LeaseTooLong,
     /// The wait is longer than [`MAX_WAIT`].
     WaitTooLong,
-    /// `max_hold` ends a renewal, but a fixed lease is not renewed.
+    /// `max_hold` limits the renewal, but a fixed lease is not renewed.
     MaxHoldWithoutRenewal,
     /// `hold_at_least` is longer than the requested lease, or than [`MAX_LEASE`].
     HoldAtLeastAboveLease,
@@ -226,7 +230,7 @@ impl LockOptions {
     /// # Errors
     /// [`OptionsError`] if options are out of range or contradict each other.
     pub fn complete(&self, defaults: &Defaults) -> Result<Terms, OptionsError> {
-        // Servers count in milliseconds, so a shorter wait is a single attempt, like zero.
+        // Servers count in milliseconds, so a wait of less than 1 ms is a single attempt, as with zero.
         let wait = self.wait.unwrap_or(defaults.wait);
         let wait = if wait < Duration::from_millis(1) {
             Duration::ZERO
@@ -252,7 +256,7 @@ impl LockOptions {
             (false, Some(_)) => return Err(OptionsError::MaxHoldWithoutRenewal),
             (false, None) => Renewal::Fixed,
         };
-        // A lease that the caller did not ask for is extended as far as `hold_at_least` needs.
+        // Only an explicit lease limits `hold_at_least`. A default lease is extended as far as `hold_at_least` needs.
         if self.hold_at_least > self.lease.unwrap_or(MAX_LEASE) {
             return Err(OptionsError::HoldAtLeastAboveLease);
         }

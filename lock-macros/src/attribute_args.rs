@@ -23,7 +23,7 @@ use crate::{
     value::{self, OnBusy},
 };
 
-/// The options of one attribute. An option with a mistake is absent.
+/// The options of one attribute. An option with a mistake counts as absent.
 pub(crate) struct Args {
     pub(crate) key: Option<Keys>,
     pub(crate) wait: Option<Length>,
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     pub(crate) root: Path,
 }
 
-/// The names of the locks.
+/// The key or the keys of a call.
 pub(crate) enum Keys {
     One(Key),
     Several(Vec<Key>),
@@ -56,7 +56,7 @@ pub(crate) struct Key {
 }
 
 impl Args {
-    /// Reads all options, and goes on after a mistake.
+    /// Reads all options, and continues after a mistake.
     pub(crate) fn read(tokens: TokenStream, mistakes: &mut Mistakes) -> Self {
         let mut args = Self {
             key: None,
@@ -90,7 +90,7 @@ impl Args {
             _ => {}
         }
         let named = |name: &str| seen.iter().any(|seen| seen == name);
-        // Reported only if there is no other mistake, because an unknown option may have been meant as the key.
+        // A missing key is reported only without other mistakes, because an unknown option may be meant as the key.
         if !named("key") && !named("keys") && mistakes.is_empty() {
             mistakes.add_at(
                 Span::call_site(),
@@ -160,12 +160,12 @@ impl Args {
         }
     }
 
-    /// Refuses literals that contradict each other or exceed a limit. The rules are those of lock-core, which applies
-    /// them again at run time to values that are known only then.
+    /// Refuses literals that contradict each other or exceed a limit. The check is lock-core's own, and is repeated at
+    /// run time for values that are known only then.
     fn agree(&mut self, mistakes: &mut Mistakes) {
         let mut options = LockOptions {
             wait: self.wait.as_ref().and_then(Length::known),
-            // A lease whose value is unknown here is assumed to be within the limits. It is checked later.
+            // A lease whose value is unknown here is assumed to be within the limits, and is checked later.
             lease: self
                 .lease
                 .as_ref()
@@ -178,7 +178,7 @@ impl Args {
             on_lost: OnLost::Cancel,
             strategy: None,
             release: None,
-            // Checked at run time if the value of the lease is unknown here.
+            // If the value of the lease is unknown here, `hold_at_least` is checked against it at run time.
             hold_at_least: match &self.lease {
                 Some(Length::Value(_)) => None,
                 _ => self.hold_at_least.as_ref().and_then(Length::known),

@@ -1,4 +1,4 @@
-//! `wait = "5s"` and the attribute's other durations, literals or expressions, and the compile errors for wrong ones.
+//! Parses the attribute's durations, such as `wait = "5s"` or `wait = limits::WAIT`, and generates code for them.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) enum Length {
 }
 
 impl Length {
-    /// Returns the value, if the macro knows it.
+    /// Returns the duration if its value is known when the macro runs.
     pub(crate) fn known(&self) -> Option<Duration> {
         match self {
             Self::Literal(duration, _) => Some(*duration),
@@ -31,7 +31,7 @@ impl Length {
         }
     }
 
-    /// Generates the duration, with a check for a constant.
+    /// Generates the duration. A constant is checked when the user's crate is compiled.
     ///
     /// ```text
     /// "5s"                ⇒  ::core::time::Duration::new(5u64, 0u32)
@@ -45,7 +45,7 @@ impl Length {
     /// where the function is used.
     pub(crate) fn expand(&self, option: &TokenStream) -> TokenStream {
         let span = Span::mixed_site().located_at(self.tokens().span());
-        // Gives compile errors of the check the span of the option's value.
+        // With this span, rustc reports a failed check at the option's value.
         let option = option.clone().into_iter().map(|mut token| {
             token.set_span(token.span().located_at(span));
             token
@@ -68,13 +68,13 @@ impl Length {
     }
 }
 
-/// Whether the path looks like a constant: `limits::WAIT`.
+/// Returns whether the path looks like a constant, as `limits::WAIT` does.
 fn is_constant(path: &ExprPath) -> bool {
     let last = path.path.segments.last().map(|last| last.ident.to_string());
     last.is_some_and(|name| name.contains(char::is_uppercase) && !name.contains(char::is_lowercase))
 }
 
-/// Whether the path looks like an associated constant: `Self::WAIT`.
+/// Returns whether the path of a constant looks like an associated constant, as `Self::WAIT` does.
 fn is_of_a_type(path: &ExprPath) -> bool {
     let segments = &path.path.segments;
     let owner = segments
@@ -132,7 +132,7 @@ pub(crate) fn read(name: &Ident, value: &Expr, mistakes: &mut Mistakes) -> Optio
     }
 }
 
-/// Whether an expression of this form can have the type `Duration`.
+/// Returns whether an expression of this form can have the type `Duration`.
 fn can_be_duration(value: &Expr) -> bool {
     match value {
         Expr::Lit(_) | Expr::Range(_) | Expr::Closure(_) | Expr::Array(_) | Expr::Tuple(_) => false,
@@ -142,7 +142,7 @@ fn can_be_duration(value: &Expr) -> bool {
     }
 }
 
-/// Returns the duration that was probably meant, if the number has another name for its unit.
+/// Returns the duration that was probably meant, if the text is a number with an unsupported spelling of a unit, as in `5min`.
 fn meant(text: &str) -> Option<String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

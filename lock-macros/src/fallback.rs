@@ -1,4 +1,4 @@
-//! The expansion after a mistake: the errors, and the unchanged item, so that its uses are not reported as errors too.
+//! Generates the expansion after a mistake: the errors and the item, so that uses of the item are not errors too.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::quote;
@@ -25,7 +25,8 @@ pub(crate) fn expand(item: TokenStream, args: &Args, errors: &syn::Error) -> Tok
     quote!(#[allow(unused_variables)] #item #errors)
 }
 
-/// Binds the guard, because the body names it. If an argument has the same name, the body means the argument.
+/// Declares the variable named by `guard`, which the body uses. If the name also occurs in the signature, the body
+/// means that argument, and the item stays unchanged.
 fn with_guard(item: TokenStream, args: &Args) -> TokenStream {
     let Some(guard) = &args.guard else {
         return item;
@@ -47,7 +48,7 @@ fn with_guard(item: TokenStream, args: &Args) -> TokenStream {
     trees.into_iter().collect()
 }
 
-/// Whether the word occurs among the tokens.
+/// Returns whether the word occurs among the tokens.
 fn names(trees: &[TokenTree], word: &str) -> bool {
     trees.iter().any(|tree| match tree {
         TokenTree::Ident(name) => name == word,

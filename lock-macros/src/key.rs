@@ -15,7 +15,7 @@ use crate::{
     types::{last_segment, ungrouped},
 };
 
-/// A piece of a key whose placeholder is resolved.
+/// A piece of a key: literal text or a resolved placeholder.
 pub(crate) enum Part<'a> {
     Text(&'a str),
     Value {
@@ -47,7 +47,7 @@ impl<'a> ResolvedKeys<'a> {
         }
     }
 
-    /// Returns the arguments that the keys use.
+    /// Returns the names that the keys use, without `self`.
     pub(crate) fn used(&self) -> Vec<Ident> {
         match self {
             Self::One(key) => key.used(),
@@ -55,7 +55,7 @@ impl<'a> ResolvedKeys<'a> {
         }
     }
 
-    /// Renders one key, an array of keys, or as many keys as the lists have items.
+    /// Generates the code that renders one key, several keys, or one key for each item of a list.
     ///
     /// ```text
     /// ["cart:<cart>", "item:<ids..>"]
@@ -96,7 +96,7 @@ pub(crate) struct Resolved<'a> {
 }
 
 impl Source<'_> {
-    /// Returns the argument's name at the point where the key is rendered.
+    /// Returns the variable that the generated key code reads, or `None` for `self`.
     fn name(&self) -> Option<&Ident> {
         match self {
             Self::Receiver(_) => None,
@@ -107,7 +107,7 @@ impl Source<'_> {
 }
 
 impl<'a> Resolved<'a> {
-    /// Resolves the placeholders, and reports each that refers to nothing.
+    /// Resolves the placeholders, and reports each one that refers to no argument.
     fn read(key: &'a Key, arguments: &'a Arguments, mistakes: &mut Mistakes) -> Self {
         let mut parts = Vec::new();
         for piece in &key.pieces {
@@ -133,7 +133,7 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// Returns the arguments that the key uses.
+    /// Returns the names that the key uses, without `self`.
     fn used(&self) -> Vec<Ident> {
         let sources = self.parts.iter().filter_map(|part| match part {
             Part::Value { source, .. } => source.name(),
@@ -142,7 +142,7 @@ impl<'a> Resolved<'a> {
         sources.cloned().collect()
     }
 
-    /// Renders the key. The values are borrowed, so the body can move them afterwards.
+    /// Generates the code that renders the key. It only borrows the values, so the body can move them afterwards.
     ///
     /// ```text
     /// "order:<id>:<req.user.0:raw>"
@@ -162,7 +162,7 @@ impl<'a> Resolved<'a> {
         quote!(#private::key() #(#parts)* .build())
     }
 
-    /// Returns the placeholder that stands for the items of a list, and the list's argument.
+    /// Returns the key's placeholder for the items of a list, if it has one, and the argument that the list comes from.
     fn list(&self) -> Option<(&'a Placeholder, &Source<'a>)> {
         self.parts.iter().find_map(|part| match part {
             Part::Value {
@@ -173,7 +173,7 @@ impl<'a> Resolved<'a> {
         })
     }
 
-    /// Generates an iterator over a list by reference, for a list of any type.
+    /// Generates an iterator that borrows the items of a list. The same code works for a list of any type.
     ///
     /// ```text
     /// {
@@ -196,8 +196,8 @@ impl<'a> Resolved<'a> {
         }}
     }
 
-    /// Returns the span for errors about a part of the key: the argument's type, or the literal for a field or a name
-    /// in a pattern, whose types are written elsewhere.
+    /// Returns the span for errors about a value in the key. It is the span of the argument's type. If the value is a
+    /// field or a name in a pattern, its type is not in the signature, so the span is that of the key's literal.
     fn place(&self, placeholder: &Placeholder, source: &Source<'_>) -> Span {
         match source {
             Source::Argument(argument) if placeholder.fields.is_empty() => argument.ty.span(),
@@ -219,7 +219,7 @@ impl<'a> Resolved<'a> {
         quote_spanned!(generated=> .#method(#written, #value))
     }
 
-    /// Borrows a value. The name keeps the user's hygiene.
+    /// Generates a borrow of the value. The argument's name keeps the user's hygiene.
     fn reference(&self, placeholder: &Placeholder, source: &Source<'_>) -> TokenStream {
         let place = self.place(placeholder, source);
         let mut name = match source {
@@ -228,7 +228,7 @@ impl<'a> Resolved<'a> {
             Source::Part(_, name) => (*name).clone(),
         };
         name.set_span(name.span().located_at(place));
-        // A name in a lent pattern is a reference already.
+        // `Arguments::lend` has already bound this name as a reference.
         if let Source::Part(argument, _) = source
             && argument.is_lent()
             && placeholder.fields.is_empty()
@@ -240,8 +240,8 @@ impl<'a> Resolved<'a> {
         quote_spanned!(generated=> &#name #(.#fields)*)
     }
 
-    /// Returns a field of the user's type. It has a macro-generated span, because otherwise rustc would suggest
-    /// replacing the literal by the name of another field.
+    /// Returns a field of the user's type. The field's span is a macro's, because otherwise rustc would suggest
+    /// replacing the key's literal with the name of another field.
     fn member(&self, field: &str) -> Member {
         let place = Span::mixed_site().located_at(self.literal);
         match field.parse() {
@@ -259,7 +259,7 @@ impl<'a> Resolved<'a> {
     }
 }
 
-/// Returns the generated name of one item of a list.
+/// Returns the generated variable that is bound to one item of a list.
 fn item(place: Span) -> Ident {
     Ident::new("__item", Span::mixed_site().located_at(place))
 }
@@ -353,7 +353,7 @@ fn unknown(placeholder: &Placeholder, arguments: &Arguments) -> String {
     }
 }
 
-/// Whether the tokens show that this is an `Option`, possibly behind references.
+/// Returns whether the tokens show that this is an `Option`, possibly behind references.
 fn is_option(ty: &Type) -> bool {
     match ungrouped(ty) {
         Type::Reference(reference) => is_option(&reference.elem),

@@ -2,10 +2,10 @@
 //!
 //! The modules are the stages of one expansion. `attribute_args` and `template` parse the attribute, `signature` parses
 //! the function, `key` resolves the placeholders, and `expand` generates the locked function. After a mistake
-//! `fallback` generates what keeps the rest of the crate compiling.
+//! `fallback` generates the errors and keeps the function, so that its callers still compile.
 
-// `lock-fuzz` compiles these files as an ordinary library, because only such a crate can export the checks. It has no
-// `proc_macro`.
+// `lock-fuzz` compiles these files as an ordinary library, because a macro crate cannot export the checks in
+// `robustness`. A library cannot use `proc_macro`.
 #[cfg(not(fuzzing))]
 use proc_macro::TokenStream;
 
@@ -49,14 +49,14 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// | `key = "order:<id>"` | the lock's name; either this or `keys` is required | |
 /// | `keys = ["account:<from>", "account:<to>"]` | several locks, all of which are held while the body runs | |
 /// | `keys = "item:<ids..>"` | one lock for each item of a list, also inside `keys = [...]` | |
-/// | `wait = "5s"` | how long to wait for the lock; `"0s"` tries once | the client's, 3 s |
-/// | `lease = "30s"` | a fixed lease: the body is dropped when it ends | the client's, 30 s, renewed every 10 s (a third of the lease) |
+/// | `wait = "5s"` | how long to wait for the lock; `"0s"` tries once | the client's (3 s by default) |
+/// | `lease = "30s"` | a fixed lease: the body is dropped when it ends | the client's (30 s by default), renewed each third (every 10 s) |
 /// | `renew = true` | renews an explicit lease while the body runs | only an absent `lease` is renewed |
 /// | `max_hold = "10m"` | renewal stops after this time; the body is dropped at the end of the lease that then runs | no limit |
 /// | `hold_at_least = "10s"` | the lock stays taken for this long from the grant, even if the body ends earlier | free at once |
 /// | `on_busy = skip` | a call whose lock is busy returns `Ok(None)`; the function returns `Result<Option<T>, E>` | `error` |
 /// | `on_busy = fallback(path)` | a call whose lock is busy calls this `async fn` instead, with the same arguments (`self` first) and the `LockError` | `error` |
-/// | `on_lost = continue` | the body runs on if its lease is lost | `cancel`: the body is dropped at its next `.await` |
+/// | `on_lost = continue` | the body continues if its lease is lost | `cancel`: the body is dropped at its next `.await` |
 /// | `map_err = PayError::Lock` | a function from `LockError` to the error type: a path, or a closure that captures nothing | `From<LockError>` |
 /// | `client = self.locks` | an expression for the `LockClient` | the task's scoped client, else the installed one |
 /// | `namespace = "shop"` | separates the keys of different services | the client's |
@@ -70,49 +70,51 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// `Duration`: `limits::WAIT`, `self.config.wait`, an argument, a call. The expression is evaluated at each call,
 /// before the lock is requested.
 ///
-/// A wait is at most 24 hours. A lease is from 10 ms to 24 hours, and from 1 s if it is renewed. A literal or a constant
-/// out of range is a compile error (for `Self::WAIT` where the function is used). Any other value out of range is
-/// `LockError::InvalidOptions` when the call runs. A path counts as a constant if its name is written in capitals.
+/// A wait is at most 24 hours. A lease is at least 10 ms, or 1 s if it is renewed, and at most 24 hours. A literal or a
+/// constant out of range is a compile error. An associated constant such as `Self::WAIT` is checked only where the
+/// function is used. Any other value out of range is `LockError::InvalidOptions` when the call runs. A path counts as a
+/// constant if its name is written in capitals.
 ///
-/// If a nested call re-enters its own lock, and the lease of the hold ends earlier than the nested call asks for, the
-/// nested call first extends that lease. The later deadline remains after the nested call has ended, because no lease
-/// is ever shortened. The renewal of a nested call ends with that call. For example, a nested call without a `lease`
-/// leaves up to 30 s to an enclosing call with `lease = "1s"`.
+/// If a nested call re-enters a lock of an enclosing call, and the lease of the hold ends earlier than the nested call
+/// asks for, the nested call first extends that lease. The later deadline remains after the nested call has ended,
+/// because no lease is ever shortened. The renewal of a nested call ends with that call. For example, after a nested
+/// call without a `lease`, an enclosing call with `lease = "1s"` can have up to 30 s left.
 ///
 /// # Keys
 ///
 /// | in the key | meaning |
 /// |---|---|
 /// | `<arg>` | the argument's value, percent-escaped to `[A-Za-z0-9._~-]` |
-/// | `<arg.field.0>`, `<self.field>` | a field of it |
+/// | `<arg.field.0>`, `<self.field>` | a field of the argument or of `self` |
 /// | `<id>` for `Path(id): Path<u64>` | a name that a pattern binds |
 /// | `<arg:raw>` | the value without escaping |
 /// | `<arg..>`, `<arg.field..>` | each item of a list, with one key for each: see [several keys](#several-keys) |
 /// | `<<`, `>>` | a literal `<`, `>` |
-/// | `{…}` | a Redis Cluster hash tag, kept as it is: `"{order:<id>}:pay"` |
+/// | `{…}` | a Redis Cluster hash tag, kept as is: `"{order:<id>}:pay"` |
 ///
-/// A value is of any type that is `Display`, except `Option` and `()`, because absent values would all share one lock.
-/// Two placeholders have to be separated by a character that no escaped value contains, such as `:` or `/`. Different
-/// arguments therefore never give the same key, unless they print alike or `:raw` turns the escaping off. A key needs
-/// no placeholder: `key = "nightly-report"`.
+/// A value can have any type that implements `Display`, except `Option` and `()`: absent values would all share one
+/// lock. Two placeholders have to be separated by a character that no escaped value contains, such as `:` or `/`.
+/// Different arguments therefore never give the same key, unless they print alike or `:raw` turns the escaping off. A
+/// key needs no placeholder: `key = "nightly-report"`.
 ///
 /// # Several keys
 ///
 /// The call sorts its `keys` and removes duplicates, so `transfer(1, 2)` and `transfer(2, 1)` take their locks in the
-/// same order and never wait for each other. If all locks are free, they are taken in one step. Otherwise they are
-/// taken one after the other, within one `wait`: locks taken so far stay held in the meantime, and a fixed lease begins
-/// when the last lock is taken. If a lock is lost before the last one is taken, the call starts over within its `wait`.
+/// same order and never deadlock. If all locks are free, they are taken in one step. Otherwise they are taken one after
+/// another, within one `wait`: locks taken so far stay held in the meantime, and a fixed lease begins when the last
+/// lock is taken. If a lock is lost before the last one is taken, the call starts over within its `wait`.
 /// `wait = "0s"` takes all or none. The loss of one lock ends the body.
 ///
 /// `<ids..>` stands for each item of a list. The list is an argument, or a field of one: a slice, an array, a `Vec` or
-/// any other type that can be iterated over by reference, with items that are `Display`. `keys = "item:<ids..>"` takes
-/// one lock for each item. A key has at most one such list. With `guard = hold` the holds are in the order of the keys,
-/// then of the items. Two items that give the same key are one lock, whose hold appears at both positions. If the lists
-/// leave no key at all, the call fails with `LockError::InvalidKey` and `KeyError::NoKeys`, and its body does not run.
+/// any other type that can be iterated over by reference, with items that implement `Display`. `keys = "item:<ids..>"`
+/// takes one lock for each item. A key has at most one such list. With `guard = hold` the holds are in the order of the
+/// keys, and within one key in the order of its items. Two items that give the same key are one lock, whose hold
+/// appears at both positions. If the lists leave no key at all, the call fails with `LockError::InvalidKey` and
+/// `KeyError::NoKeys`, and its body does not run.
 ///
 /// Nested calls keep this order too. If the nested or the enclosing call has several keys, a lock that sorts before a
 /// held one is tried only once. If it is not free, the call is `Busy`, because waiting could deadlock. Nested calls
-/// with one key each may take their locks in any order; there `wait` bounds a deadlock.
+/// with one key each may take their locks in any order; a deadlock between them lasts no longer than `wait`.
 ///
 /// # Busy locks and minimum holds
 ///
@@ -121,7 +123,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// cloned.
 ///
 /// `hold_at_least` is for jobs that several machines start at about the same time. The call returns at once, and nobody
-/// repeats the job until that time is over. The time counts from the grant, and applies if the body returns, also with
+/// repeats the job until that time is over. The time counts from the grant. It applies if the body returns, also with
 /// an `Err`. If the body panics, is dropped or loses its lease, the lock is free at once.
 ///
 /// # How to wait
@@ -130,33 +132,35 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// |---|---|---|---|
 /// | `handoff` | queues; the release hands it the lock | first come, first served | at most 2, far fewer if many callers of a process wait; one more for a hold of over 100 ms |
 /// | `notify` | tries again when woken by a release that found nobody in the queue, which wakes one caller of each process | none | about 3 for each process that waits |
-/// | `spin` | tries again and again, after pauses that double from 1 to 128 ms, with a random part of up to half taken off | none | one for each try |
+/// | `spin` | tries again and again, after pauses that double from 1 to 128 ms, each shortened by a random part of up to one half | none | one for each try |
 ///
-/// Callers with different strategies can share one lock. A release serves the queue first, and a try never takes a lock
-/// that somebody queues for. So callers with `notify` or `spin` can starve while others queue.
+/// Callers with different strategies can share one lock. A release serves the queue first, and a caller that does not
+/// queue never takes a lock while somebody queues for it. So callers with `notify` or `spin` can starve while others
+/// queue.
 ///
 /// # When the call returns
 ///
 /// By default the call returns once the server has confirmed the release, so anyone who learns of the result finds the
-/// lock free, or with the next waiter. Without a confirmation the call returns after one second, and the release is
-/// retried in the background.
+/// lock free, or held by the next waiter. If no confirmation arrives within one second, the call returns and the
+/// release is retried in the background.
 ///
 /// With `release = background` the call returns once the release is on its way, one round trip earlier. The release is
 /// retried until the lease ends. The runtime's next acquisition comes after the release, because both use the same
-/// connection. Anyone else who learns of the result at once may find the lock taken for a moment, and a call with
-/// `wait = "0s"` may be `Busy`.
+/// connection. Anyone else who learns of the result at once can find the lock taken for a moment, so a call with
+/// `wait = "0s"` can be `Busy`.
 ///
 /// # Supported functions
 ///
-/// The attribute supports any `async fn`: a free function, a method with any receiver, a trait's default body, with
-/// generics, lifetimes, and patterns as arguments. It also supports methods under `#[async_trait]`, and functions that
-/// end in `Box::pin(async move { … })`, even if their return type is an alias. It can stand above `#[tokio::main]` and
-/// `#[tokio::test]`, where it needs its own `client = …`.
+/// The attribute supports any `async fn`: a free function, a method with any receiver, or a default method of a trait,
+/// with generics, lifetimes, and patterns as arguments. It also supports methods under `#[async_trait]`, and functions
+/// that end in `Box::pin(async move { … })`, even if their return type is an alias. It can stand above `#[tokio::main]`
+/// and `#[tokio::test]`, where it needs its own `client = …`.
 ///
 /// `#[tracing::instrument]` may stand below the attribute, with any of its options: its span then covers the waiting
-/// too, and its `err` and `ret` report lock errors. Above the attribute, its span covers only the body. Below, an
-/// argument whose pattern binds one name has that name as a whole: with `Path(id): Path<u64>`, `skip(id)` and
-/// `fields(order = id.0)`. An argument whose pattern binds several names has no name there; `skip_all` leaves it out.
+/// too, and its `err` and `ret` report lock errors. Above the attribute, its span covers only the body. For
+/// `#[instrument]` below the attribute, the only name that a pattern binds stands for the whole argument: with
+/// `Path(id): Path<u64>`, write `skip(id)` and `fields(order = id.0)`. An argument whose pattern binds several names
+/// has no name there; `skip_all` leaves it out.
 ///
 /// Options can use names that a pattern binds. With `State(app): State<App>` and `Path((user, id)): Path<(u64, u64)>`,
 /// the handler of an axum router can have `key = "order:<user>:<id>", client = app.locks`. Such a name is a reference
@@ -193,8 +197,8 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// ```
 ///
 /// The key is rendered before the body can move the values that it names. The body owns every argument, including
-/// unused ones: they are dropped in the order of a plain function, and before the lock is released. The future is
-/// `Send` if the body's future is.
+/// unused ones. The arguments are dropped in the same order as in a plain function, before the lock is released. The
+/// future is `Send` if the body's future is.
 ///
 /// # Errors
 ///
@@ -204,8 +208,8 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// # Fairness
 ///
-/// Calls of one key enter in the order in which they queued, over all processes. Calls with `wait = "0s"`, `strategy =
-/// notify` or `strategy = spin` never queue, and never overtake a queued call.
+/// Calls of one key enter in the order in which they queued, across all processes. Calls with `wait = "0s"`,
+/// `strategy = notify` or `strategy = spin` never queue, and never overtake a queued call.
 ///
 /// # Cancel safety
 ///
@@ -230,7 +234,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// }
 /// ```
 ///
-/// A job that only one replica runs, for as long as it takes, and at most once in ten minutes:
+/// A job that runs on only one replica, at most once in ten minutes, and for not much longer than two hours:
 ///
 /// ```ignore
 /// #[distributed_lock(key = "report", wait = "0s", max_hold = "2h", hold_at_least = "10m", on_busy = skip)]
@@ -239,7 +243,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// }
 /// ```
 ///
-/// Two accounts at once, with a different answer while they are busy:
+/// Two accounts at once, with a fallback if one of them is busy:
 ///
 /// ```ignore
 /// #[distributed_lock(keys = ["account:<from.0>", "account:<to.0>"], wait = "2s", on_busy = fallback(later))]
@@ -257,7 +261,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// ```ignore
 /// #[distributed_lock(keys = ["cart:<cart.id>", "item:<cart.items..>"], guard = holds)]
 /// async fn ship(cart: Cart) -> Result<Receipt, LockError> {
-///     // holds[0] is the cart's, holds[1] that of its first item.
+///     // holds[0] is the hold of the cart, holds[1] the hold of its first item.
 /// }
 /// ```
 #[cfg(not(fuzzing))]

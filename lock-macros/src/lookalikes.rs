@@ -1,5 +1,5 @@
 //! Detects literal text that was probably meant as a placeholder, in the syntax of `format!`, of Spring's expression
-//! language, of SQL or of routers. As literal text, each would put all calls under one lock.
+//! language, of SQL or of routers. Taken literally, such a text would put all calls under one lock.
 
 use lock_core::key::{KeyError, LockKey, LockName};
 use syn::ext::IdentExt as _;
@@ -9,7 +9,7 @@ use crate::{
     template::{Piece, is_name},
 };
 
-/// Returns the message about the first such text.
+/// Returns the error message for the first text that looks like a placeholder.
 pub(crate) fn find(pieces: &[Piece], arguments: &Arguments) -> Option<String> {
     let names = Named::of(arguments);
     pieces
@@ -36,7 +36,7 @@ impl Named {
         Self(names)
     }
 
-    /// Whether the path begins with one of them.
+    /// Returns whether the path begins with one of these names.
     fn has(&self, path: &str) -> bool {
         let head = path.split('.').next().unwrap_or_default();
         self.0.iter().any(|name| name == head)
@@ -47,7 +47,7 @@ impl Named {
 fn braced(text: &str, names: &Named) -> Option<String> {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {
-        // A hash tag that contains a placeholder ends in another piece.
+        // A hash tag that contains a placeholder has its closing brace in another piece.
         let (inside, next) = after.split_once('}')?;
         if let Some(sign) = before.chars().last().filter(|sign| "#$".contains(*sign)) {
             let path = inside.trim_start_matches('#');
@@ -120,8 +120,9 @@ fn is_path(text: &str) -> bool {
     text.split('.').all(|name| is_name(name) || name == "self")
 }
 
-/// Returns why no values can make this template a key that a backend stores: its braces are not a hash tag, or it ends
-/// like the lock's own state. Escaped values change neither.
+/// Returns why a key of this template cannot be stored, whatever its values are: for example, its braces are not one
+/// hash tag, or it ends with a suffix reserved for a lock's own state. Escaped values do not change this. Raw values
+/// can, so a template with a raw value passes.
 pub(crate) fn unusable(pieces: &[Piece]) -> Option<KeyError> {
     let mut sample = String::new();
     for piece in pieces {

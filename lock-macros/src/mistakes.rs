@@ -1,4 +1,5 @@
-//! The mistakes found in one use of the attribute. Each becomes one diagnostic, and all have the same prefix.
+//! The mistakes found in one use of the attribute. Each mistake becomes one diagnostic, and all diagnostics have the
+//! same prefix.
 
 use std::fmt::Display;
 
@@ -40,7 +41,7 @@ fn prefixed(message: impl Display) -> String {
     format!("#[distributed_lock] {message}")
 }
 
-/// Returns the messages, for tests.
+/// Gives tests access to the messages.
 #[cfg(test)]
 impl Mistakes {
     pub(crate) fn messages(self) -> Vec<String> {

@@ -5,7 +5,7 @@ use syn::{Expr, Ident, LitStr, Token, ext::IdentExt as _, parse::ParseStream};
 
 use crate::{mistakes::Mistakes, option_names, value};
 
-/// Reads one `name = value` and the comma after it. After a mistake the input is at the start of the next option.
+/// Reads one `name = value` and the comma after it. After a mistake, skips to the start of the next option.
 pub(crate) fn option(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Expr)> {
     let read = name_and_value(input, mistakes);
     if read.is_none() {
@@ -59,7 +59,7 @@ fn name_and_value(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Id
         return None;
     }
     let _: Option<Token![=]> = input.parse().ok();
-    // After the last token the input's span would be that of the whole attribute.
+    // At the end of the input, `input.span()` would be the span of the whole attribute.
     let value = if input.is_empty() {
         name.span()
     } else {

@@ -2,7 +2,7 @@
 
 use crate::suggest;
 
-/// Each option with an example. The last option has only one value so far.
+/// Each option with an example. `mode` comes last, because messages do not list it: it has only one value so far.
 const OPTIONS: [(&str, &str); 17] = [
     ("key", "key = \"order:<id>\""),
     ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),

@@ -1,4 +1,4 @@
-//! The arguments of a function: their names outside the body and inside, and which of them a key may use.
+//! The arguments of a function: their names outside and inside the body, and which names a key can use.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};
@@ -15,20 +15,20 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) struct Argument {
-    /// The argument's name in the expansion before the body: its own name, that of the only binding in its pattern, or
-    /// a generated one.
+    /// The argument's name in the generated code before the body: its own name, the only name that its pattern binds,
+    /// or a generated name.
     pub(crate) outer: Ident,
     /// The name that the whole argument is bound to, if there is one.
     pub(crate) name: Option<Ident>,
-    /// The names inside its pattern.
+    /// The names that the argument's pattern binds to parts of the argument.
     pub(crate) parts: Vec<Ident>,
     pub(crate) ty: Type,
     pattern: Pat,
     /// Whether the pattern in the signature has been replaced by `outer`.
     taken: bool,
-    /// The `cfg` attributes. Generated code for the argument carries them too.
+    /// The argument's `cfg` attributes. Generated code for the argument has the same ones.
     conditions: Vec<Attribute>,
-    /// The lint levels. They apply to the binding, which moves into the body.
+    /// The argument's lint levels. They apply to the binding, which moves into the body.
     lints: Vec<Attribute>,
 }
 
@@ -117,7 +117,8 @@ impl Arguments {
         names.filter(|name| !is_hidden_pattern(name)).collect()
     }
 
-    /// Whether the user's patterns are bound in code that the macro does not see.
+    /// Returns whether another attribute has moved the user's patterns into the body, where this macro does not read
+    /// them.
     pub(crate) fn has_hidden_patterns(&self) -> bool {
         let names = self
             .typed
@@ -127,7 +128,7 @@ impl Arguments {
         names.any(|name| is_hidden_pattern(&name))
     }
 
-    /// Returns all arguments by value, `self` first, for a call of another function.
+    /// Returns the names of all arguments, `self` first, to be passed by value to another function.
     pub(crate) fn hand_over(&self) -> Vec<Ident> {
         let receiver = self.receiver.iter();
         let receiver = receiver.map(|receiver| Ident::new("self", receiver.self_token.span));
@@ -135,7 +136,7 @@ impl Arguments {
         receiver.chain(typed).collect()
     }
 
-    /// Refuses arguments that [`hand_over`](Self::hand_over) cannot name.
+    /// Refuses arguments that cannot be passed to another function by [`hand_over`](Self::hand_over).
     pub(crate) fn check_hand_over(&self, mistakes: &mut Mistakes) {
         for argument in &self.typed {
             if !argument.conditions.is_empty() {
@@ -152,14 +153,14 @@ impl Arguments {
         }
     }
 
-    /// Moves every argument into the body's block, as rustc itself does for an `async fn`. The order is that of the
-    /// signature, so that arguments are dropped in reverse, each after the names in its pattern. Unused arguments and
-    /// `_` are moved too.
+    /// Moves every argument into the body's block, as rustc itself does for an `async fn`. The arguments move in the
+    /// order of the signature, so they are dropped in reverse, each after the names in its pattern. Unused arguments
+    /// and `_` are moved too.
     ///
     /// ```text
     /// (self, mut id: u64, (a, _): Pair, _: Guard)
     ///
-    /// let _ = &self;                  // captured whole, also if the body uses none or one field of it
+    /// let _ = &self;                  // captured as a whole, even if the body uses only one field or none
     /// let mut id = id;
     /// let __arg1 = __arg1;
     /// let (a, _) = __arg1;
@@ -178,7 +179,7 @@ impl Arguments {
         quote!(#receiver #(#typed)*)
     }
 
-    /// Binds the used names of patterns outside the body, where only the whole arguments have names.
+    /// Binds names of patterns that the options use. Outside the body, only whole arguments have names.
     ///
     /// ```text
     /// (Path((user, mut id)): Path<(u64, u64)>, Pair { left, .. }: Pair)
@@ -199,7 +200,7 @@ impl Argument {
         self.name.iter().chain(&self.parts)
     }
 
-    /// Whether [`lend`](Arguments::lend) makes the names in the pattern references.
+    /// Returns whether [`lend`](Arguments::lend) binds the names in the pattern as references.
     pub(crate) fn is_lent(&self) -> bool {
         self.taken
     }
@@ -212,12 +213,12 @@ impl Argument {
         let (outer, conditions) = (&self.outer, &self.conditions);
         let mut pattern = self.pattern.clone();
         Lent(used).visit_pat_mut(&mut pattern);
-        // `used` contains every identifier in the options, so a name here may in fact be a method or a field there, and
-        // the variable unused.
+        // `used` contains every identifier in the options, including the names of methods and fields. A variable that
+        // shares its name with a method or a field can be unused.
         quote!(#(#conditions)* #[allow(unused_variables)] let #pattern = &#outer;)
     }
 
-    /// Whether the expansion has no name for the whole argument, because the signature stays unchanged.
+    /// Returns whether the expansion has no name for the whole argument, because the signature stays unchanged.
     fn is_bound_by_pattern(&self) -> bool {
         !self.taken && !matches!(&self.pattern, Pat::Ident(pattern) if is_plain(pattern))
     }
@@ -236,7 +237,8 @@ impl Argument {
                 let used = used
                     .contains(outer)
                     .then(|| quote!(#[allow(unused_variables)]));
-                // Moving an argument whose name starts with `_` does not count as a use of it.
+                // clippy reports each use of a name with a leading `_`. This move is not a use by the user's code, so
+                // the lint is off.
                 let hidden = outer.to_string().starts_with('_');
                 let hidden = hidden.then(|| {
                     quote!(#[allow(clippy::used_underscore_binding, clippy::no_effect_underscore_binding)])
@@ -244,7 +246,7 @@ impl Argument {
                 quote!(#(#conditions)* #(#lints)* #used #hidden let #pattern = #outer;)
             }
             Pat::Wild(_) => quote!(#(#conditions)* let #outer = #outer;),
-            // A `ref mut` in the pattern needs the `mut`.
+            // `outer` is `mut` because the pattern may contain a `ref mut`.
             pattern => {
                 // The key or the client uses these names, even if the body does not.
                 let used = self.bound().filter(|name| used.contains(name));
@@ -259,7 +261,7 @@ impl Argument {
     }
 }
 
-/// Whether this is a name that `#[async_trait]` gives to a pattern.
+/// Returns whether this is a name that `#[async_trait]` gives to an argument that the user wrote as a pattern.
 fn is_hidden_pattern(name: &str) -> bool {
     name.starts_with("__arg")
 }
@@ -268,7 +270,7 @@ fn made(index: usize) -> Ident {
     format_ident!("__arg{index}", span = Span::mixed_site())
 }
 
-/// Whether the pattern is `name` or `mut name`.
+/// Returns whether the pattern is `name` or `mut name`.
 fn is_plain(pattern: &PatIdent) -> bool {
     pattern.by_ref.is_none() && pattern.subpat.is_none()
 }
@@ -283,7 +285,7 @@ fn is_lint(attr: &Attribute) -> bool {
         .any(|level| attr.path().is_ident(level))
 }
 
-/// Rewrites a pattern so that it borrows, and binds only these names.
+/// Rewrites a pattern so that it only borrows the argument, and binds only these names.
 ///
 /// ```text
 /// Path((user, &mut ref id))  ⇒  Path((_, id))
@@ -307,7 +309,7 @@ impl VisitMut for Lent<'_> {
         }
     }
 
-    /// `Pair { left }` ⇒ `Pair { left: _ }`
+    /// Rewrites `Pair { left }` to `Pair { left: _ }` if `left` is not to be bound.
     fn visit_field_pat_mut(&mut self, field: &mut FieldPat) {
         syn::visit_mut::visit_field_pat_mut(self, field);
         if !matches!(*field.pat, Pat::Ident(_)) {

@@ -1,7 +1,7 @@
 //! Properties that hold for any input: no two argument lists give the same key, and the macro never panics.
 //!
-//! The checks take bytes, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` does so, and
-//! keeps its interesting inputs, which the tests here replay. The property tests in `cases` build such bytes from the
+//! The checks take bytes, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` does so and
+//! stores its interesting inputs, which the tests here replay. The property tests in `cases` build such bytes from the
 //! words that the macro knows.
 
 use std::fmt;
@@ -16,14 +16,14 @@ use crate::template::{self, Piece, Placeholder};
 #[cfg(test)]
 mod cases;
 
-/// Separates the texts in an input of [`keys`]. No text contains this byte.
+/// The byte between the texts in an input of [`keys`]. No text contains it.
 const NO_TEXT: u8 = 0xFF;
 
 /// Checks that different values have different keys, and equal values the same key.
 ///
-/// The input has a template, a value for each placeholder, other values for them, and a namespace, separated by the
-/// byte FF. A missing value is `0`, or the same as in the first list. Returns whether two different lists of values had
-/// keys; other inputs tell little.
+/// The input consists of a template, two lists with a value for each placeholder, and a namespace, all separated by the
+/// byte FF. A value that is missing in the first list is `0`. A value that is missing in the second list is copied from
+/// the first. Returns whether the two lists differed and both gave a key, because other inputs prove little.
 ///
 /// # Panics
 /// If the property does not hold.
@@ -35,7 +35,7 @@ pub fn keys(data: &[u8]) -> bool {
         return false;
     };
     let holes: Vec<_> = pieces.iter().filter_map(hole).collect();
-    // `:raw` gives up the guarantee.
+    // A value with `:raw` is not escaped, so different values can give the same key.
     if holes.iter().any(|hole| hole.raw) {
         return false;
     }
@@ -107,8 +107,8 @@ impl fmt::Display for ByCharacter<'_> {
     }
 }
 
-/// Checks that the values can be read back from the key, so no other values give it. This is stronger than comparing
-/// two keys, where a search would have to find the matching pair.
+/// Checks that the values can be read back from the key, so no other values give the same key. This is stronger than
+/// comparing two keys, which finds a fault only if the input happens to have two lists of values that collide.
 fn read_back(pieces: &[Piece], values: &[String], key: &LockKey) {
     let mut rest = values.iter();
     let mut expected = String::new();
@@ -143,7 +143,8 @@ fn name_read_back(space: &str, key: &LockKey) {
     assert_eq!(rest, key.as_str(), "`{name}`");
 }
 
-/// Whether the byte is one of `[A-Za-z0-9._~-]` and `%`. This is the documented set, independent of lock-core's code.
+/// Returns whether an escaped value can contain the byte. The set is copied from the documentation, to be independent
+/// of lock-core's code.
 fn escaping_yields(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._~-%".contains(&byte)
 }
@@ -192,20 +193,20 @@ fn readings(pieces: &[Piece], key: &str) -> usize {
     ways[key.len()]
 }
 
-/// The word before a group that is to have invisible delimiters, like those of a `macro_rules` fragment. Text has no
-/// other way to express them.
+/// The word that marks the group after it as one with invisible delimiters, like a `macro_rules` fragment. Plain text
+/// cannot express such delimiters.
 const INVISIBLE: &str = "invisible";
 
-/// The deepest group. A deeper one overflows the stack of any recursive parser, such as syn.
+/// The maximum depth of nested groups. Deeper nesting overflows the stack of any recursive parser, such as syn.
 const DEPTH: usize = 32;
 
-/// The most `..` in an input. With more of them syn can take minutes to print an expression: for `-..-.._..` the time
-/// doubles with each `-..`.
+/// The maximum number of `..` in an input. With more of them, syn can take minutes to print an expression: for
+/// `-..-.._..` the time doubles with each `-..`.
 const RANGES: usize = 8;
 
-/// Checks that the macro turns any tokens into tokens, and reports mistakes in its own words.
+/// Checks that the macro generates valid tokens from any tokens, and that each error message comes from the macro.
 ///
-/// The input has the attribute's arguments, a NUL, and the item below the attribute (a plain function if it is
+/// The input consists of the attribute's arguments, a NUL, and the item below the attribute (a plain function if it is
 /// missing). Returns whether the attribute was accepted.
 ///
 /// # Panics
@@ -227,7 +228,7 @@ pub fn tokens(data: &[u8]) -> bool {
     if let Err(error) = written.parse::<TokenStream>() {
         panic!("{error}: {written}");
     }
-    // An input with `compile_error` is skipped, because its own errors cannot be told from those of the macro.
+    // An input with `compile_error` is skipped, because its own errors cannot be distinguished from the macro's.
     if names(&args, "compile_error") || names(&item, "compile_error") {
         return false;
     }
@@ -248,7 +249,8 @@ pub fn tokens(data: &[u8]) -> bool {
     messages.is_empty()
 }
 
-/// Checks that an accepted function is locked, and keeps its signature in every context where it can be written.
+/// Checks that an accepted function is locked. Its signature has to stay the same wherever the function can be written:
+/// as a free item, in an `impl` and in a trait.
 fn locked(item: &TokenStream, output: &TokenStream) {
     assert!(names(output, "__private"), "no lock: {output}");
     for (before, after) in signatures(item).into_iter().zip(signatures(output)) {
@@ -266,8 +268,8 @@ fn locked(item: &TokenStream, output: &TokenStream) {
     }
 }
 
-/// Whether a type ends with a `+`. Only a trait object can, which no function can return, and the `as` that the
-/// expansion writes after it would be parsed as another bound.
+/// Whether a type ends with a `+`. Only a trait object can end with one, and no function can return a trait object. The
+/// expansion writes `as` after the type, and syn would parse that `as` as another bound.
 struct Sums(bool);
 
 impl<'ast> Visit<'ast> for Sums {
@@ -327,7 +329,7 @@ fn names(tokens: &TokenStream, word: &str) -> bool {
     })
 }
 
-/// Removes each `::core::compile_error! { "…" }` from the end.
+/// Removes each `::core::compile_error! { "…" }` from the end, and returns the messages, the last one first.
 fn errors(tokens: TokenStream) -> (TokenStream, Vec<String>) {
     let mut trees: Vec<TokenTree> = tokens.into_iter().collect();
     let mut messages = Vec::new();
@@ -356,7 +358,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs the inputs that `lock-fuzz` keeps through a check.
+    /// Runs a check on the inputs that `lock-fuzz` has stored.
     fn replayed(target: &str, check: fn(&[u8]) -> bool) {
         for kept in ["seeds", "corpus"] {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -70,7 +70,7 @@ pub(crate) fn asynchronous(
             };
             return Some((body, output));
         }
-        // An alias may be a boxed future, so the output type is taken from the `Future` trait.
+        // The type may be an alias of a boxed future, so the output type is taken from the `Future` trait.
         if matches!(ungrouped(returned), Type::Path(_))
             && let Some(body) = tail(&body)
         {
@@ -100,7 +100,7 @@ pub(crate) fn asynchronous(
     None
 }
 
-/// Whether the attribute's path ends with this name, like `#[tokio::test]` with `test`.
+/// Returns whether the attribute's path ends with this name, as `#[tokio::test]` ends with `test`.
 pub(crate) fn is_called(attr: &Attribute, name: &str) -> bool {
     let last = attr.path().segments.last();
     last.is_some_and(|segment| segment.ident == name)
@@ -139,7 +139,7 @@ fn tail(body: &Group) -> Option<Body> {
         TokenTree::Group(call) if call.delimiter() == Delimiter::Parenthesis => call,
         _ => return None,
     };
-    // Goes backwards over `pin`, `::`, `Box`, and the rest of the path.
+    // The path is read backwards: `pin`, `::`, `Box`, and any segments before them.
     let mut start = before.len();
     while start > 0 && continues_path(&before[start - 1], before.get(start)) {
         start -= 1;
@@ -166,7 +166,7 @@ fn tail(body: &Group) -> Option<Body> {
     })
 }
 
-/// Whether this token is part of the path that continues with `after`. Names and `::` alternate.
+/// Returns whether this token belongs to the same path as the next token, `after`. In a path, names and `::` alternate.
 fn continues_path(token: &TokenTree, after: Option<&TokenTree>) -> bool {
     let is_colon =
         |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ':');

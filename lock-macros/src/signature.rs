@@ -21,7 +21,7 @@ pub(crate) struct Function {
     pub(crate) defaultness: Option<Token![default]>,
     pub(crate) sig: Signature,
     pub(crate) body: Body,
-    /// The output type. For a boxed future, that of the future.
+    /// The output type of the `async fn` or of the boxed future.
     pub(crate) output: Type,
 }
 
@@ -120,7 +120,7 @@ fn declared(input: ParseStream<'_>, mistakes: &mut Mistakes) -> syn::Result<Opti
             word => format!("`{word}` has no body to lock: annotate an `async fn`"),
         };
         mistakes.add(keyword, message);
-        // The rest of the tokens is ignored.
+        // The remaining tokens of the item are skipped.
         input.parse::<TokenStream>()?;
         return Ok(None);
     }
@@ -142,7 +142,7 @@ fn declared(input: ParseStream<'_>, mistakes: &mut Mistakes) -> syn::Result<Opti
     }))
 }
 
-/// Whether the item is a `fn` preceded only by qualifiers.
+/// Returns whether the item is a `fn` preceded only by qualifiers.
 fn begins_function(ahead: ParseStream<'_>) -> bool {
     while !ahead.peek(Token![fn]) {
         let qualifier = match ahead.call(Ident::parse_any) {
@@ -176,8 +176,8 @@ pub(crate) fn braces(input: ParseStream<'_>) -> syn::Result<Group> {
     Err(syn::Error::new(place, "expected a block in braces"))
 }
 
-/// Moves inner attributes out of the body, because they are allowed only at its start. In front of the function they
-/// mean the same.
+/// Moves inner attributes out of the body, because they are allowed only at the start of a body, where the expansion
+/// puts its own code. In front of the function they have the same meaning.
 ///
 /// ```text
 /// fn f() { #![allow(lint)] … }   ⇒   #[allow(lint)] fn f() { … }

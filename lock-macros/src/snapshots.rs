@@ -1,9 +1,9 @@
-//! The complete expansion of each form of function.
+//! Compares the complete expansion of each form of function with the expected code.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 
-/// Compares token streams as text, so that the expectations are readable code.
+/// Compares token streams as text, so that the expected code is readable.
 #[track_caller]
 fn expands(args: TokenStream, before: TokenStream, after: TokenStream) {
     assert_eq!(crate::locked(args, before).to_string(), after.to_string());

@@ -7,23 +7,23 @@ use std::{error::Error, fmt};
 /// A piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// Literal text of the key. `<<` and `>>` are already unescaped.
+    /// Literal text of the key. `<<` and `>>` are already replaced by `<` and `>`.
     Text(String),
     Placeholder(Placeholder),
 }
 
-/// `<arg.field.0:raw>`, `<arg.field..>`
+/// A placeholder, such as `<arg.field.0:raw>` or `<arg.field..>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Placeholder {
     /// The text between the brackets, which names the placeholder in errors.
     pub(crate) written: String,
     /// The argument, or `self`.
     pub(crate) head: String,
-    /// Names or tuple indices.
+    /// The path from the argument to the value, as names or tuple indices.
     pub(crate) fields: Vec<String>,
     /// Whether the value is left unescaped.
     pub(crate) raw: bool,
-    /// Whether it stands for each item of a list, with one key for each.
+    /// Whether the placeholder stands for each item of a list, with one key for each item.
     pub(crate) each: bool,
 }
 
@@ -153,7 +153,8 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Piece>, TemplateError> {
     if text.is_empty() {
         return Err(TemplateError::Empty);
     }
-    // Checked before blanks, because a line break at an end is both, and "control character" is the better description.
+    // This check comes before the check for blanks, because a line break at an end is also a blank, and "control
+    // character" describes it better.
     if text.chars().any(lock_core::key::is_control) {
         return Err(TemplateError::ControlCharacter);
     }
@@ -255,7 +256,7 @@ fn placeholder(inside: &str) -> Result<Placeholder, TemplateError> {
     }
 }
 
-/// Whether this can be a Rust name. This includes keywords: the name of `r#type` is `type`.
+/// Returns whether this can be a Rust name. Keywords are included, because the name of `r#type` is `type`.
 pub(crate) fn is_name(text: &str) -> bool {
     use syn::{ext::IdentExt as _, parse::Parser as _};
 
@@ -284,7 +285,7 @@ fn one_list(pieces: &[Piece]) -> Result<(), TemplateError> {
     }
 }
 
-/// Refuses adjacent placeholders, because different values could give the same key.
+/// Refuses two placeholders without a separator between them, because different values could give the same key.
 fn separated(pieces: &[Piece]) -> Result<(), TemplateError> {
     let mut left: Option<&Placeholder> = None;
     let mut between = "";
@@ -309,7 +310,7 @@ fn separated(pieces: &[Piece]) -> Result<(), TemplateError> {
     Ok(())
 }
 
-/// Whether an escaped value can contain this character.
+/// Returns whether an escaped value can contain this character.
 fn escaping_yields(character: char) -> bool {
     character == '%' || (character.is_ascii() && lock_core::key::is_unreserved(character as u8))
 }

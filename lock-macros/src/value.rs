@@ -1,4 +1,4 @@
-//! Parses the values of the attribute's other options: `key`, `on_busy`, `map_err`, `strategy`, `renew` and so on.
+//! Parses the values of the options that are not durations: `key`, `on_busy`, `map_err`, `strategy`, `renew` and so on.
 
 use lock_core::options::{OnLost, Release, Strategy};
 use syn::{Expr, ExprLit, ExprPath, Ident, Lit, LitStr, Path};
@@ -15,7 +15,7 @@ pub(crate) fn ungrouped(expr: Expr) -> Expr {
 
 pub(crate) fn text(value: &Expr) -> Option<&LitStr> {
     match value {
-        // A literal with a suffix, such as `"a"b`, is not a string to rustc either.
+        // rustc too does not accept a literal with a suffix, such as `"a"b`, as a string.
         Expr::Lit(ExprLit {
             lit: Lit::Str(literal),
             ..
@@ -58,7 +58,7 @@ pub(crate) fn keys<'a>(value: &'a Expr, mistakes: &mut Mistakes) -> Option<Vec<&
             "the list of keys is empty: name the locks, as in `keys = [\"account:<from>\", \"account:<to>\"]`",
         ),
         Expr::Array(list) => return Some(list.elems.iter().collect()),
-        // A single literal with a placeholder for the items of a list.
+        // A single literal can stand for several keys, as in `keys = "item:<ids..>"`.
         value if text(value).is_some() => return Some(vec![value]),
         _ => mistakes.add(
             value,
@@ -68,7 +68,7 @@ pub(crate) fn keys<'a>(value: &'a Expr, mistakes: &mut Mistakes) -> Option<Vec<&
     None
 }
 
-/// What to do if the lock is busy, other than return an error.
+/// What a call does if its lock is busy, instead of returning an error.
 pub(crate) enum OnBusy {
     Skip,
     /// Calls this function instead.
@@ -323,7 +323,7 @@ pub(crate) fn root(value: &Expr, mistakes: &mut Mistakes) -> Option<Path> {
     }
 }
 
-/// Whether the path is `::name…`, `crate::…`, or the expansion of `$crate` in a `macro_rules` macro.
+/// Returns whether the path is `::name…`, `crate::…`, or the expansion of `$crate` in a `macro_rules` macro.
 fn is_absolute(path: &Path) -> bool {
     let first = path.segments.first();
     path.leading_colon.is_some()

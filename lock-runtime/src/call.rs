@@ -1,7 +1,7 @@
-//! Runs a body under its locks: the call enters, runs the body inside, and leaves.
+//! Runs a body (the code that the locks guard): acquires the locks, runs the body, and gives the locks back.
 //!
-//! Everything except polling the body itself is compiled once, behind [`Body`], because services have hundreds of
-//! bodies.
+//! Only the code that polls or drops a body is generic over the body's type. The rest works on `dyn` [`Body`] and is
+//! compiled only once, because a service may have hundreds of body types.
 
 use std::{
     fmt,
@@ -28,22 +28,22 @@ use crate::{
     background,
 };
 
-/// A body, independent of its type.
+/// A body whose type is erased.
 pub(crate) trait Body {
-    /// Polls the body inside the frame, and stores its output.
+    /// Polls the body inside `frame`, and stores the output when the body has ended.
     fn poll(&mut self, frame: &Arc<Frame>, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Drops the body, with everything it owns, inside its frame.
+    /// Drops the body and everything it owns. Code that the drop runs is still inside the body's frame.
     fn end(&mut self);
 }
 
 pin_project! {
-    /// A body or its output.
+    /// Stores a body until it has ended, and after that the body's output.
     pub(crate) struct BodySlot<F: Future> {
         #[pin]
         body: Option<F>,
         output: Option<F::Output>,
-        // Set from the body's first poll until the body is dropped.
+        // The frame in which the body runs. Set from the body's first poll until the body is dropped.
         frame: Option<Arc<Frame>>,
     }
 
@@ -91,22 +91,22 @@ impl<F: Future> Body for Pin<&mut BodySlot<F>> {
     }
 }
 
-/// The state of a body inside its locks between polls.
+/// The state of a body that runs inside its locks.
 ///
-/// Bodies nest, so the stack frame of a poll has to stay small. Everything but the poll of the body is therefore in
-/// functions that are not inlined.
+/// Guarded calls can be nested, and each nested call adds the stack frames of its `poll`. To keep these stack frames
+/// small, all code except the poll of the body is in functions that are not inlined.
 pub(crate) struct Inside {
     frame: Arc<Frame>,
     /// Whether the body has been polled.
     begun: bool,
-    /// Whether a loss ended the body.
+    /// Whether the loss of a lease ended the body.
     lost: bool,
-    /// Wakes on the loss of a lease. Created when the body is first pending.
+    /// Completes when a lease is lost. Created when the body is first pending.
     watch: Option<BoxFuture<'static, ()>>,
 }
 
 impl Inside {
-    /// Creates the state of a body that has not begun, and will run in `frame`.
+    /// Creates the state of a body that has not begun and will run in `frame`.
     pub(crate) fn new(frame: Arc<Frame>) -> Self {
         Self {
             frame,
@@ -116,7 +116,8 @@ impl Inside {
         }
     }
 
-    /// Checks the deadlines, then polls the body. Completes when the body has ended, or its locks are lost.
+    /// Checks the deadlines of the leases, and then polls the body. Completes when the body has ended, or when the loss
+    /// of a lock has ended it.
     pub(crate) fn poll(
         &mut self,
         entered: &Entered,
@@ -124,7 +125,7 @@ impl Inside {
         body: &mut dyn Body,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        // With `OnLost::Continue` a body may run on without its locks, but it never begins without them.
+        // With `OnLost::Continue` a body may continue after a loss, but no body begins after a loss.
         if !self.begun {
             entered.begin_body();
         }
@@ -178,14 +179,15 @@ enum Stage {
     Ended,
 }
 
-/// The state of one call through its locks. It is dropped after the body, and then gives back the locks that it holds.
+/// The state of a call while it acquires its locks, runs its body and leaves. The owner drops this value after the
+/// body. Dropping it gives back the locks that are still held.
 pub(crate) struct GuardedCall {
     stage: Stage,
     exit: ExitPolicy,
 }
 
 impl GuardedCall {
-    /// Starts by acquiring the locks.
+    /// Creates a call that first acquires its locks.
     pub(crate) fn through(locks: Result<Locks, LockError>) -> Self {
         match locks {
             Ok(locks) => Self {
@@ -199,7 +201,7 @@ impl GuardedCall {
         }
     }
 
-    /// Starts inside locks that are held already.
+    /// Creates a call whose locks are already held.
     pub(crate) fn from_inside(entered: Entered, frame: Arc<Frame>, exit: ExitPolicy) -> Self {
         Self {
             stage: Stage::Inside {
@@ -210,15 +212,15 @@ impl GuardedCall {
         }
     }
 
-    /// Completes when the locks are released, or could not be acquired. Everything but the poll of the body is in
-    /// functions that are not inlined, see [`Inside`].
+    /// Completes when the call has left its locks, or could not acquire them. As in [`Inside`], all code except the
+    /// poll of the body is in functions that are not inlined.
     pub(crate) fn poll(&mut self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match &mut self.stage {
                 Stage::Entering(_) => ready!(self.poll_entering(body, cx)),
                 Stage::Inside { entered, inside } => {
                     ready!(inside.poll(entered, self.exit.on_lost, body, cx));
-                    // The key is released only after the body is dropped.
+                    // The body is dropped before the locks are released.
                     body.end();
                     self.leave();
                 }
@@ -232,7 +234,7 @@ impl GuardedCall {
         }
     }
 
-    /// Returns the outcome of a call that has ended. Without an error the body has returned.
+    /// Returns the outcome of a call that has ended: an error, or `Ok` if the body has returned.
     #[inline(never)]
     pub(crate) fn result(&mut self) -> Result<(), LockError> {
         match self.take_stage() {
@@ -286,25 +288,25 @@ impl GuardedCall {
     }
 }
 
-/// Lets the release finish in the background. If there is a connection, the release has been sent when this function
-/// returns, so the next acquisition on the connection comes after it.
+/// Lets the release finish in the background. If there is a connection, this function hands the release to it before
+/// returning, so a later acquisition on the same connection reaches the server after the release.
 fn leave_behind(mut leaving: BoxFuture<'static, ()>, context: &Arc<background::Context>) {
     let mut cx = Context::from_waker(Waker::noop());
     if leaving.as_mut().poll(&mut cx).is_pending() {
-        // Runs on the engine, because the caller's runtime may not be driven any longer once the call has returned.
+        // The engine finishes the release, because the caller's runtime might stop once the call has returned.
         context.finish(leaving);
     }
 }
 
 pin_project! {
-    /// The future of a body under its locks: acquires, runs, releases.
+    /// A future that acquires its locks, runs a body under them, and releases them.
     ///
     /// # Cancel safety
-    /// If it is dropped at any point, it drops the body first, then gives back in the background whatever it holds or
-    /// waits for.
+    /// The future may be dropped at any point. Dropping it drops the body first. After that, the locks that the future
+    /// holds and its place in the queue are given back in the background.
     #[must_use = "futures do nothing unless they are awaited"]
     pub struct Run<F: Future> {
-        // Declared before `passage`, so that everything the body owns is dropped while the lock is still held.
+        // Declared before `passage`, so that everything the body owns is dropped while the locks are still held.
         #[pin]
         body: BodySlot<F>,
         passage: GuardedCall,

@@ -1,4 +1,4 @@
-//! The errors of connecting a client, with advice on each.
+//! The errors of connecting a client. Each error comes with advice on what to do.
 
 use std::{fmt, time::Duration};
 
@@ -38,7 +38,7 @@ pub enum ConnectError {
         reached: usize,
         /// The number of servers needed.
         needed: usize,
-        /// Why the others are not usable.
+        /// Why each of the other servers is not usable.
         failures: Vec<ConnectError>,
     },
     /// The client's default options are out of range or contradict each other.
@@ -47,20 +47,20 @@ pub enum ConnectError {
     UnsupportedLayout,
     /// The namespace is empty.
     EmptyNamespace,
-    /// Nothing answers at the address.
+    /// No server answers at the address.
     Unreachable {
         /// The server's address.
         server: String,
         /// How long the client tried.
         waited: Duration,
-        /// The last failure.
+        /// The error of the last attempt.
         detail: String,
     },
     /// The server refuses the user or the password.
     Authentication {
         /// The server's address.
         server: String,
-        /// What the server said.
+        /// The server's message.
         detail: String,
     },
     /// The server's ACL denies this user a command or channel that locks need.
@@ -70,16 +70,16 @@ pub enum ConnectError {
         /// The server's message, which names the command or the channel.
         detail: String,
     },
-    /// The URL asks for TLS, and a Redis server answers without it.
+    /// The URL asks for TLS, but the Redis server answers without TLS.
     NoTls {
         /// The server's address.
         server: String,
     },
-    /// The server closes connections before it answers, as a server does that expects TLS.
+    /// The server closes connections before it answers, as a server that expects TLS does.
     Closed {
         /// The server's address.
         server: String,
-        /// The last failure.
+        /// The error of the last attempt.
         detail: String,
     },
     /// The server is a node of a Redis Cluster, which is not supported yet.
@@ -92,7 +92,7 @@ pub enum ConnectError {
         /// The server's address.
         server: String,
     },
-    /// The server does not speak Redis's protocol, or is an old version of Redis.
+    /// The server does not speak Redis's protocol, or is older than Redis 6.2.
     NotRedis {
         /// The server's address.
         server: String,
@@ -103,10 +103,10 @@ pub enum ConnectError {
     Eviction {
         /// The server's address.
         server: String,
-        /// Its `maxmemory-policy`.
+        /// The server's `maxmemory-policy`.
         policy: String,
     },
-    /// The server answered with another refusal.
+    /// The server answered with a refusal that has no variant of its own.
     Refused {
         /// The server's address.
         server: String,
@@ -115,7 +115,7 @@ pub enum ConnectError {
     },
 }
 
-/// One sentence that says what is wrong. The [`source`](std::error::Error::source) is the advice on what to do.
+/// The text says in one sentence what is wrong. The [`source`](std::error::Error::source) says what to do.
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -252,7 +252,7 @@ impl std::error::Error for ConnectError {
 }
 
 impl fmt::Debug for ConnectError {
-    // `main` prints this form when it returns the error, so it includes the advice.
+    // If `main` returns the error, Rust prints its `Debug` form, so this form includes the advice.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&advised(self))
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The target of all log events, from whichever file.
+/// The `tracing` target of all log events, whichever module they come from.
 pub(crate) const TARGET: &str = "lock_runtime";
 
 macro_rules! counters {
@@ -29,29 +29,29 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Grants, without re-entries.
+    /// Locks that were granted. Re-entries are not counted.
     acquired,
     /// Re-entries into the hold of an enclosing call.
     reentered,
-    /// Grants for which the caller had queued.
+    /// Grants for which the caller had to wait.
     waited,
-    /// Turns that a probe told of, because the message about the grant was lost or late.
+    /// Grants that a probe discovered, because the message that announced the grant was lost or late.
     missed_wakeups,
     /// Acquisitions that ended in `Busy`.
     busy,
-    /// Acquisitions that ended in another error: `Unreachable`, `Refused`, `WrongLayout` or `ShutDown`.
+    /// Acquisitions that failed with `Unreachable`, `Refused`, `WrongLayout` or `ShutDown`.
     failed,
     /// Holds that were released while they were valid.
     released,
-    /// Releases that were not confirmed before the lease ended.
+    /// Releases that the server did not confirm before the lease ended.
     release_failed,
     /// Renewals that extended a lease.
     renewed,
     /// Renewals that failed, or had no answer within a second, and were retried.
     renewal_failed,
-    /// Leases that were lost during a hold.
+    /// Leases that were lost while they were held.
     lost,
-    /// Commands sent to the server, without those that set up a connection.
+    /// Commands sent to the server, except those that set up a connection.
     commands,
     /// Connections established.
     connections,

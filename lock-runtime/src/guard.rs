@@ -1,4 +1,4 @@
-//! Held locks: the guards, and the holds inside a body.
+//! The guards of held locks, and the handles to the holds of a body.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -21,10 +21,11 @@ use crate::{
     lease::{hold::HoldState, release::ReleaseOutcome},
 };
 
-/// The hold of the current body: its fencing token, the rest of its lease, and a notification of its loss.
+/// A handle to the hold of a body. It provides the fencing token, the remaining time of the lease, and a notification
+/// when the lease is lost.
 ///
-/// A hold is only a handle: it does not keep the lock, and may outlive it. In an annotated function `guard = ident`
-/// binds it.
+/// The handle does not keep the lock held, and may outlive the hold. In an annotated function, the option `guard =
+/// ident` binds the handle to the variable `ident`.
 #[derive(Debug, Clone)]
 pub struct Hold {
     state: Arc<HoldState>,
@@ -51,8 +52,8 @@ impl Hold {
         self.state.token
     }
 
-    /// Returns the rest of the lease by the local deadline, or zero if the lease is lost or the hold has ended. A lease
-    /// that the backend itself keeps always has its whole time left.
+    /// Returns how much time is left until the local deadline of the lease, or zero if the lease is lost or the hold
+    /// has ended. An in-process lease that is renewed without limit always has its whole time left.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.state.remaining()
@@ -72,16 +73,17 @@ impl Hold {
         self.state.wait_for_loss().await
     }
 
-    /// Adds `by` to the rest of the lease in one round trip, and returns the new rest.
+    /// Adds `by` to the remaining time of the lease in one round trip, and returns the new remaining time.
     ///
-    /// The new end is fixed when the method is called, not when its future is first polled. Two extensions that are
-    /// called at the same time do not add up: each counts from the end that it found.
+    /// The new end of the lease is fixed when this method is called, before the future is first polled. Two extensions
+    /// that are called at the same time do not add up: both count from the same old end of the lease.
     ///
     /// # Errors
-    /// - [`LockError::Lost`] if the hold has ended or its lease is lost, even if the loss is noticed only now.
+    /// - [`LockError::Lost`] if the hold has ended or its lease is lost, even if this call is the first to notice the
+    ///   loss.
     /// - [`LockError::Unreachable`] or [`LockError::Refused`] if the server could not extend the lease. The old
-    ///   deadline stands.
-    /// - [`LockError::InvalidOptions`] if the rest of the lease would exceed 24 hours, the longest lease.
+    ///   deadline stays in force.
+    /// - [`LockError::InvalidOptions`] if the lease would then have more than 24 hours left, which is the maximum.
     ///
     /// # Cancel safety
     /// If the future is dropped, the lease may or may not be extended.
@@ -124,7 +126,7 @@ impl Hold {
                     let waited = backend.now().since(started);
                     return Err(LockError::from_backend(error, &state.key, waited));
                 }
-                // The scheduler may have moved the deadline on meanwhile.
+                // A renewal by the scheduler may have moved the deadline in the meantime.
                 None => state.not_lost()?,
             }
             if state.has_ended() {
@@ -134,11 +136,10 @@ impl Hold {
     }
 }
 
-/// The holds of a body that runs under several locks: one for each of its `keys`, in their order, each with its own
-/// fencing token.
+/// The holds of a body that runs under several locks, in the order of the `keys`. Each hold has its own fencing token.
 ///
 /// A key that is named twice is one lock with one hold, which appears at both positions. In a function annotated with
-/// `keys`, `guard = ident` binds them.
+/// `keys`, the option `guard = ident` binds the holds to the variable `ident`.
 ///
 /// ```
 /// use lock_runtime::{LockClient, LockError, distributed_lock};
@@ -175,7 +176,7 @@ impl Holds {
         }
     }
 
-    /// Returns the rest of the lease that ends first, see [`Hold::remaining`].
+    /// Returns the remaining time of the lease that ends first. See [`Hold::remaining`] for one lease.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let all = self.holds.iter().map(Hold::remaining);
@@ -188,7 +189,7 @@ impl Holds {
         self.holds.iter().find_map(Hold::loss)
     }
 
-    /// Waits until one of the holds is lost. Never completes if they are released first.
+    /// Waits until one of the holds is lost. Never completes if all of them are released first.
     ///
     /// # Cancel safety
     /// The future may be dropped, and the method called again.
@@ -206,7 +207,7 @@ impl std::ops::Deref for Holds {
     }
 }
 
-/// Runs `body` inside the entry of a guard.
+/// Runs `body` inside the locks that a guard has entered.
 async fn run_inside<F: Future>(
     entered: &Entered,
     several: Option<&Arc<MultiCall>>,
@@ -220,9 +221,9 @@ async fn run_inside<F: Future>(
 
 /// Holds a lock until it is released or dropped.
 ///
-/// The guard dereferences to its [`Hold`]. It does not stop your code when the lease is lost: watch
+/// The guard dereferences to its [`Hold`]. The guard does not stop your code when the lease is lost: watch
 /// [`lost`](Hold::lost), or run the work in [`run`](Self::run). The code after the acquisition is not inside the hold
-/// either: only what runs in `run` re-enters the key.
+/// either: a nested call re-enters the key only if it runs inside `run`.
 ///
 /// # Drop
 /// Dropping the guard releases the lock in the background. Prefer [`release`](Self::release), which waits until the
@@ -248,9 +249,9 @@ impl LockGuard {
     /// Runs `body` inside the hold. Calls nested in the body re-enter the key. If the lease is lost, the body is
     /// dropped at its next `.await`.
     ///
-    /// The body is also inside the calls that enclose the first poll of `run`. The calls that enclosed the acquisition
-    /// do not count: a guard that is moved to another task lends only its own lock. Two runs of one guard may be polled
-    /// concurrently. Their nested calls of its key take turns.
+    /// The body is also inside the calls that enclose the first poll of `run`. It is not inside the calls that enclosed
+    /// the acquisition: a guard that is moved to another task lends that task only its own lock. Two `run` futures of
+    /// one guard may be polled concurrently. Nested calls for the guard's key then take turns.
     ///
     /// # Errors
     /// [`LockError::Lost`] if the lease was lost before the body ended.
@@ -261,12 +262,12 @@ impl LockGuard {
         run_inside(&self.entered, None, body).await
     }
 
-    /// Releases the lock, and waits for at most one second until the server has confirmed the release.
+    /// Releases the lock, and waits up to one second for the server to confirm the release.
     ///
-    /// The returned outcome says above all whether the lease had been lost before.
+    /// The returned outcome says whether the lease had been lost before the release.
     ///
     /// # Cancel safety
-    /// If the future is dropped, or the second is over, the release goes on in the background.
+    /// If the future is dropped, or the release is not confirmed within that second, it continues in the background.
     ///
     /// ```
     /// use lock_runtime::{LockClient, ReleaseOutcome};
@@ -285,10 +286,10 @@ impl LockGuard {
         self.entered.leave(true).await
     }
 
-    /// [`release`](Self::release) for code outside async.
+    /// Blocking version of [`release`](Self::release), for code outside async.
     ///
     /// # Panics
-    /// In an async context, where it would block the runtime.
+    /// If it is called in an async context, where it would block the runtime.
     pub fn blocking_release(self) -> ReleaseOutcome {
         Context::of_process().handle().block_on(self.release())
     }
@@ -305,7 +306,7 @@ impl std::ops::Deref for LockGuard {
 /// Holds several locks until they are released or dropped.
 ///
 /// The guard dereferences to its [`Holds`]: `guard[0].token()` is the token of the first key. Like a [`LockGuard`], it
-/// does not stop your code at a loss, and the code after the acquisition is not inside its holds. Watch
+/// does not stop your code when a lease is lost, and the code after the acquisition is not inside its holds. Watch
 /// [`lost`](Holds::lost), or run the work in [`run`](Self::run).
 ///
 /// # Drop
@@ -319,7 +320,7 @@ pub struct MultiLockGuard {
 }
 
 impl MultiLockGuard {
-    /// Creates the guard of a call that has entered with `frame` as its innermost frame.
+    /// Creates the guard of a call that has entered its locks. `frame` is the innermost frame of the call.
     pub(crate) fn new(entered: Entered, frame: &Frame) -> Self {
         entered.begin_body();
         Self {
@@ -341,11 +342,11 @@ impl MultiLockGuard {
         run_inside(&self.entered, self.several.as_ref(), body).await
     }
 
-    /// Releases all locks at once, and waits for at most one second until the server has confirmed the releases.
-    /// Returns the outcome for each key, in the order of the keys.
+    /// Releases all locks at once, and waits up to one second for the server to confirm the releases. Returns the
+    /// outcome for each key, in the order of the keys.
     ///
     /// # Cancel safety
-    /// If the future is dropped, or the second is over, the releases go on in the background.
+    /// If the future is dropped, or the releases are not confirmed within that second, they continue in the background.
     ///
     /// ```
     /// use lock_runtime::{LockClient, ReleaseOutcome};
@@ -367,10 +368,10 @@ impl MultiLockGuard {
         self.entered.leave_each(&holds).await
     }
 
-    /// [`release`](Self::release) for code outside async.
+    /// Blocking version of [`release`](Self::release), for code outside async.
     ///
     /// # Panics
-    /// In an async context, where it would block the runtime.
+    /// If it is called in an async context, where it would block the runtime.
     pub fn blocking_release(self) -> Vec<ReleaseOutcome> {
         Context::of_process().handle().block_on(self.release())
     }

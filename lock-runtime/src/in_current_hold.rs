@@ -15,25 +15,25 @@ use crate::{
     client::{LockClient, scoped},
 };
 
-/// Makes a future part of the current hold, see [`in_current_hold`](Self::in_current_hold).
+/// Makes a future part of the current hold with [`in_current_hold`](Self::in_current_hold).
 pub trait InCurrentHold: Future + Sized {
-    /// Makes the future part of the hold that encloses the call of this method, wherever the future is polled. A task
-    /// spawned with it re-enters the keys of its parent instead of waiting for them. The hold lasts until this future
-    /// has ended as well.
+    /// Makes the future part of the hold that encloses the call of this method, wherever the future is polled later. A
+    /// task spawned with the future re-enters the keys of its parent instead of waiting for them. The hold then lasts
+    /// at least until the future has ended.
     ///
     /// The future also inherits the client that is scoped to the current task.
     ///
-    /// A hold is recognised by the id of the tokio task that polls the body:
+    /// Without this method, code is inside a hold only if it runs under the same tokio task id as the poll of the body:
     ///
-    /// - Tasks that a body drives itself, on a `LocalSet` or another tokio runtime, have ids of their own. They count
-    ///   as spawned.
-    /// - A future that a body blocks on with `block_on`, and that is not a task, has no id of its own. It runs on the
-    ///   body's call stack, and re-enters without this method.
-    /// - Tasks of other executors have no task ids. Those that a body drives itself are inside its hold.
+    /// - Tasks that a body drives itself, on a `LocalSet` or another tokio runtime, have their own ids, so they are
+    ///   outside the body's hold, like spawned tasks.
+    /// - A future that a body passes to `block_on`, and that is not a task, has no id of its own. It runs on the body's
+    ///   call stack, so it is inside the hold.
+    /// - Tasks of other executors have no tokio ids. If a body drives them itself, they are inside the body's hold.
     ///
     /// With this method you take responsibility for the concurrency between the body and the task, which run at the
-    /// same time inside one hold. Outside any hold the method does nothing. The loss of the lease does not stop the
-    /// future: watch [`Hold::lost`](crate::Hold::lost).
+    /// same time inside one hold. If this method is called outside any hold, the future inherits only the client. The
+    /// loss of the lease does not stop the future: watch [`Hold::lost`](crate::Hold::lost).
     ///
     /// # Cancel safety
     /// Dropping the future leaves the hold.
@@ -80,7 +80,7 @@ pin_project! {
         inner: Option<F>,
         stay: Option<Arc<Stay>>,
         frame: Option<Arc<Frame>>,
-        // The hold belongs to this client, and a spawned task would not inherit it.
+        // The client that was scoped to the task. A spawned task would not inherit it by itself.
         client: Option<LockClient>,
     }
 

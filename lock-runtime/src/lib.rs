@@ -20,30 +20,32 @@
 //! - [`distributed_lock`] guards an `async fn`. Its documentation lists all options and placeholders.
 //! - [`LockClient`] defines where locks live. [`Lock`] and [`MultiLock`] are the explicit API on the same engine.
 //!   [`LockGuard`], [`MultiLockGuard`], [`Hold`] and [`Holds`] represent held locks.
-//! - [`LockError`] says why a call did not run to its end under its lock, [`ConnectError`] why a client could not
+//! - [`LockError`] says why a call did not complete under its lock. [`ConnectError`] says why a client could not
 //!   connect.
 //! - [`InCurrentHold`] makes a spawned task part of its parent's hold.
 //!
 //! # Fairness
-//! Callers of one key enter in the order in which they queued, over all processes. A call with a `wait` of zero never
+//! Callers of one key enter in the order in which they queued, across all processes. A call with a `wait` of zero never
 //! queues, and never overtakes a queued caller. Callers that wait by [`Strategy::Notify`] or [`Strategy::Spin`] do not
 //! queue either: they have no order, and enter only when the queue is empty. On a Redlock and in [Redisson's
 //! layout](Layout::Redisson) there is no queue at all.
 //!
 //! # Cancel safety
-//! Every future of this crate may be dropped at any await. No key and no place in a queue stays behind for longer than
-//! one round trip. While the server cannot be reached, a leftover grant stays until its claim (2 s) or its lease ends,
-//! and a leftover place in the queue until the caller's `wait` ends.
+//! Every future of this crate may be dropped at any `.await`. A dropped future leaves no key and no place in a queue
+//! behind for longer than one round trip. While the server cannot be reached, a leftover grant stays until its lease
+//! ends (at most 2 s if the caller had not confirmed the grant yet), and a leftover place in the queue stays until the
+//! caller's `wait` ends.
 //!
 //! # Loss
 //! A lease can be lost while its body runs: it expires, the server loses it, or the server cannot be reached in time to
-//! renew it. The body is then dropped at its next `.await`. Work that it has started elsewhere goes on. Send
-//! [`Hold::token`] with every write, so that the guarded resource can refuse a holder that was overtaken.
+//! renew it. The body is then dropped at its next `.await`. Work that the body has started elsewhere continues. Send
+//! [`Hold::token`] with every write, so that the guarded resource can refuse a late write once it has seen a newer
+//! token.
 //!
 //! # Events
-//! Every step of a lock's life is a `tracing` event with the target `lock_runtime`. Grants and releases have level
-//! `DEBUG`. Losses, failed renewals and bodies that have used 80 % of a fixed lease have level `WARN`.
-//! [`LockClient::stats`] counts the events.
+//! The engine reports every step of a lock's life as a `tracing` event with the target `lock_runtime`. Grants and
+//! releases have level `DEBUG`. Losses, failed renewals and bodies that have used 80 % of a fixed lease have level
+//! `WARN`. [`LockClient::stats`] counts the events.
 
 mod acquire;
 mod backend;

@@ -21,19 +21,19 @@ use crate::{
     options::{ClientHandle, Settings, option_setters},
 };
 
-/// One lock of a client, with the options for acquiring it.
+/// One lock of a client, and the options for acquiring it.
 ///
 /// Options that are not set take the client's defaults.
 ///
 /// # Fairness
-/// Waiters of one key enter in the order in which they queued, over all processes. Callers that wait by another
+/// Waiters of one key enter in the order in which they queued, across all processes. Callers that wait by another
 /// [`strategy`](Self::strategy) than handoff have no order, and enter only when the queue is empty. On a Redlock and in
 /// Redisson's layout there is no queue.
 ///
 /// # Cancel safety
-/// Any of the futures may be dropped at any await. No key and no place in the queue stays behind for longer than one
-/// round trip. While the server cannot be reached, a leftover grant stays until its claim (2 s) or its lease ends, and
-/// a leftover place until `wait` ends.
+/// Any of the futures may be dropped at any `.await`. A dropped future leaves no key and no place in the queue behind
+/// for longer than one round trip. While the server cannot be reached, a leftover grant stays until its lease ends (at
+/// most 2 s if the caller had not confirmed the grant yet), and a leftover place in the queue stays until `wait` ends.
 ///
 /// ```
 /// use std::time::Duration;
@@ -86,8 +86,9 @@ impl Lock {
     /// # Errors
     /// - [`LockError::Busy`] if the lock was not granted within `wait`.
     /// - [`LockError::Unreachable`] if the server did not answer, [`LockError::Refused`] if it answered with a refusal.
-    /// - [`LockError::WrongLayout`] if the server has something else under the lock's name.
-    /// - [`LockError::InvalidKey`] and [`LockError::InvalidOptions`] before anything is sent.
+    /// - [`LockError::WrongLayout`] if the server stores other data under the lock's name.
+    /// - [`LockError::InvalidKey`] or [`LockError::InvalidOptions`] if the key or the options are not valid. In this
+    ///   case nothing is sent to the server.
     /// - [`LockError::Lost`] if an enclosing call holds this key and has lost its lease.
     /// - [`LockError::ShutDown`] if the client was shut down.
     ///
@@ -120,8 +121,8 @@ impl Lock {
         }
     }
 
-    /// Takes the lock in one attempt if it is free and has no waiters: [`acquire`](Self::acquire) with a `wait` of
-    /// zero.
+    /// Takes the lock in one attempt if it is free and has no waiters. This is [`acquire`](Self::acquire) with a `wait`
+    /// of zero.
     ///
     /// # Errors
     /// The same as [`acquire`](Self::acquire).
@@ -129,10 +130,10 @@ impl Lock {
         self.clone().wait(Duration::ZERO).acquire()
     }
 
-    /// Runs `body` under the lock: acquires, runs, releases.
+    /// Acquires the lock, runs `body` under it, and releases it.
     ///
-    /// The body is not polled before the grant. The call returns the value of the body even if the release fails: a
-    /// failed release is logged and counted.
+    /// The body is not polled before the grant. The call returns the value of the body even if the release fails. A
+    /// failed release is only logged and counted.
     ///
     /// # Errors
     /// The same as [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
@@ -140,8 +141,8 @@ impl Lock {
         Run::new(self.spec().map(Locks::One), body)
     }
 
-    /// Reads who holds the lock, how much of the lease is left, and how many callers wait. It takes at most `wait`, and
-    /// the answer may be stale when it arrives.
+    /// Reads who holds the lock, how much of the lease is left, and how many callers wait. The method takes at most
+    /// `wait`, and its answer may be stale when it arrives.
     ///
     /// # Errors
     /// [`LockError::Unreachable`], [`LockError::Refused`], [`LockError::WrongLayout`], [`LockError::InvalidKey`] or
@@ -168,8 +169,8 @@ impl Lock {
         }
     }
 
-    /// Returns whether a call that encloses the current code holds the lock with a valid lease. Other calls of the
-    /// process do not count.
+    /// Returns whether a call that encloses the current code holds the lock with a valid lease. Holds of other calls in
+    /// this process do not count.
     #[must_use]
     pub fn is_held_here(&self) -> bool {
         let Ok((_, name)) = self.name() else {
@@ -182,24 +183,24 @@ impl Lock {
         })
     }
 
-    /// [`acquire`](Self::acquire) for code outside async.
+    /// Blocking version of [`acquire`](Self::acquire), for code outside async.
     ///
     /// # Errors
     /// The same as [`acquire`](Self::acquire).
     ///
     /// # Panics
-    /// In an async context, where it would block the runtime.
+    /// If it is called in an async context, where it would block the runtime.
     pub fn blocking_acquire(&self) -> Result<LockGuard, LockError> {
         Context::of_process().handle().block_on(self.acquire())
     }
 
-    /// [`try_acquire`](Self::try_acquire) for code outside async.
+    /// Blocking version of [`try_acquire`](Self::try_acquire), for code outside async.
     ///
     /// # Errors
     /// The same as [`acquire`](Self::acquire).
     ///
     /// # Panics
-    /// In an async context, where it would block the runtime.
+    /// If it is called in an async context, where it would block the runtime.
     pub fn blocking_try_acquire(&self) -> Result<LockGuard, LockError> {
         Context::of_process().handle().block_on(self.try_acquire())
     }

@@ -16,33 +16,33 @@ use crate::{
     options::{ClientHandle, Settings, option_setters},
 };
 
-/// Several locks of a client, with the options for acquiring them: the equivalent of the attribute's `keys` for keys
-/// that are known only at run time.
+/// Several locks of a client, and the options for acquiring them. This is the equivalent of the attribute's `keys` for
+/// keys that are known only at run time.
 ///
-/// Options that are not set take the client's defaults. The options are those of a [`Lock`](crate::Lock), and apply to
-/// all of the locks.
+/// The options are the same as for a [`Lock`](crate::Lock), and apply to all of the locks. Options that are not set
+/// take the client's defaults.
 ///
 /// # Order
-/// If all locks are free, they are taken in one step. Otherwise they are taken one after the other, in the order of
-/// their names, within one `wait`. Two calls that name the same keys in opposite orders therefore never wait for each
-/// other. A lock that has been taken is held while the call waits for the next one. A fixed lease begins when the last
-/// lock is taken. If an enclosing call holds a lock, this call never waits for a lock that sorts
-/// before it: the call tries such a lock once, and is `Busy` if the lock is not free.
+/// If all locks are free, they are taken in one step. Otherwise they are taken one after another, in the order of their
+/// names, within one `wait`. Two calls that name the same keys in opposite orders therefore never deadlock. A lock that
+/// has been taken stays held while the call waits for the next lock. Fixed leases begin when the last lock is taken. If
+/// an enclosing call holds a lock, this call never waits for a lock whose name sorts before the name of the held lock:
+/// it tries to take such a lock once, and fails with `Busy` if the lock is not free.
 ///
 /// # Number of keys
-/// A key that is named twice is one lock. An empty list is refused with [`KeyError::NoKeys`], so no body runs unlocked.
-/// A list of more than [`MAX_KEYS`](crate::MAX_KEYS) keys is refused with [`KeyError::TooManyKeys`], because a server
-/// serves nobody else while it takes all of them in one step. If a call needs thousands of keys, use one lock for a
-/// group of them.
+/// A key that is named twice is one lock. An empty list is refused with [`KeyError::NoKeys`], so that no body runs
+/// without a lock. A list of more than [`MAX_KEYS`](crate::MAX_KEYS) keys is refused with [`KeyError::TooManyKeys`],
+/// because a server serves no other client while it takes all of the locks in one step. If a call needs thousands of
+/// keys, let one lock stand for a group of keys.
 ///
 /// # Fairness
 /// Waiters of one key enter in the order in which they queued, as with a [`Lock`](crate::Lock). A call queues for one
 /// lock at a time: it has no place in the queues of the locks that it has not reached yet.
 ///
 /// # Cancel safety
-/// Any of the futures may be dropped at any await. No key and no place in a queue stays behind for longer than one
-/// round trip. While the server cannot be reached, a leftover grant stays until its claim (2 s) or its lease ends, and
-/// a leftover place until `wait` ends.
+/// Any of the futures may be dropped at any `.await`. A dropped future leaves no key and no place in a queue behind for
+/// longer than one round trip. While the server cannot be reached, a leftover grant stays until its lease ends (at most
+/// 2 s if the caller had not confirmed the grant yet), and a leftover place in a queue stays until `wait` ends.
 ///
 /// ```
 /// use std::time::Duration;
@@ -91,8 +91,9 @@ impl MultiLock {
     /// Waits until all of the locks are held, for at most `wait`.
     ///
     /// # Errors
-    /// The same as [`Lock::acquire`](crate::Lock::acquire). [`LockError::Busy`] names the lock that was not granted;
-    /// none of the others is held then. [`LockError::InvalidKey`] with [`KeyError::NoKeys`] if there are no keys.
+    /// The same as [`Lock::acquire`](crate::Lock::acquire). [`LockError::Busy`] names the lock that was not granted,
+    /// and the call then holds none of the other locks. [`LockError::InvalidKey`] contains [`KeyError::NoKeys`] if
+    /// there are no keys.
     ///
     /// # Cancel safety
     /// Dropping the future gives back the locks that it has taken, and its place in the queue. The future borrows
@@ -123,7 +124,7 @@ impl MultiLock {
         }
     }
 
-    /// Takes all of the locks in one attempt if each is free and has no waiters, otherwise none:
+    /// Takes all of the locks in one attempt if each is free and has no waiters, and otherwise takes none. This is
     /// [`acquire`](Self::acquire) with a `wait` of zero.
     ///
     /// # Errors
@@ -151,10 +152,10 @@ impl MultiLock {
         self.clone().wait(Duration::ZERO).acquire()
     }
 
-    /// Runs `body` under all of the locks: acquires, runs, releases.
+    /// Acquires all of the locks, runs `body` under them, and releases them.
     ///
     /// The body is not polled before the last grant. The call returns the value of the body. Inside the body,
-    /// [`Holds::current`](crate::Holds::current) has a hold for each key.
+    /// [`Holds::current`](crate::Holds::current) returns one hold for each key.
     ///
     /// # Errors
     /// The same as [`acquire`](Self::acquire), and [`LockError::Lost`] if one of the leases was lost while the body
@@ -182,24 +183,24 @@ impl MultiLock {
         Run::new(self.spec().map(Locks::Several), body)
     }
 
-    /// [`acquire`](Self::acquire) for code outside async.
+    /// Blocking version of [`acquire`](Self::acquire), for code outside async.
     ///
     /// # Errors
     /// The same as [`acquire`](Self::acquire).
     ///
     /// # Panics
-    /// In an async context, where it would block the runtime.
+    /// If it is called in an async context, where it would block the runtime.
     pub fn blocking_acquire(&self) -> Result<MultiLockGuard, LockError> {
         Context::of_process().handle().block_on(self.acquire())
     }
 
-    /// [`try_acquire`](Self::try_acquire) for code outside async.
+    /// Blocking version of [`try_acquire`](Self::try_acquire), for code outside async.
     ///
     /// # Errors
     /// The same as [`acquire`](Self::acquire).
     ///
     /// # Panics
-    /// In an async context, where it would block the runtime.
+    /// If it is called in an async context, where it would block the runtime.
     pub fn blocking_try_acquire(&self) -> Result<MultiLockGuard, LockError> {
         Context::of_process().handle().block_on(self.try_acquire())
     }

@@ -14,7 +14,7 @@ use crate::{
     lease::{scheduler::Renewals, shared::Shared},
 };
 
-/// A client, as seen by its locks.
+/// The parts of a client that its locks need.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientHandle {
     pub(crate) shared: Arc<Shared>,
@@ -62,7 +62,8 @@ impl Settings {
         })
     }
 
-    /// Returns one spec for each key, in the same order. Refuses an empty list, and more than [`MAX_KEYS`] keys.
+    /// Returns one spec for each key, in the same order. Returns an error for an empty list, and for more than
+    /// [`MAX_KEYS`] keys.
     pub(crate) fn several(
         &self,
         keys: impl IntoIterator<Item = Result<LockKey, KeyError>>,
@@ -80,40 +81,41 @@ impl Settings {
 /// Defines the option setters of a type that has `settings`.
 macro_rules! option_setters {
     () => {
-        /// Sets how long the acquisition may take, end to end. A wait of less than a millisecond makes one attempt that
-        /// never queues; a wait is at most 24 hours.
+        /// Sets how long the acquisition may take, end to end. With a wait of less than a millisecond, the call makes
+        /// one attempt and never queues. The longest wait is 24 hours.
         pub fn wait(mut self, wait: Duration) -> Self {
             self.settings.options.wait = Some(wait);
             self
         }
 
-        /// Sets the lease time, from 10 ms to 24 hours. The lease is fixed, unless [`renew`](Self::renew) is set too; a
-        /// renewed lease is at least one second.
+        /// Sets the lease time, from 10 ms to 24 hours. The lease is fixed, unless [`renew`](Self::renew) is set too. A
+        /// renewed lease lasts at least one second.
         ///
-        /// If an enclosing call holds the lock, the nested call first extends that hold's lease if it ends earlier. The
-        /// later deadline remains after the nested call has ended, because no lease is ever shortened. The renewal of a
-        /// nested call ends with that call.
+        /// If an enclosing call holds the lock with a lease that ends earlier, the nested call first extends that
+        /// lease. The later deadline remains after the nested call has ended, because no lease is ever shortened. If
+        /// only a nested call asks for renewal, the renewal ends with that call.
         pub fn lease(mut self, lease: Duration) -> Self {
             self.settings.options.lease = Some(lease);
             self
         }
 
-        /// Sets whether the lease is renewed every third of its time while the lock is held.
+        /// Sets whether the lease is renewed after each third of its time while the lock is held.
         pub fn renew(mut self, renew: bool) -> Self {
             self.settings.options.renew = Some(renew);
             self
         }
 
-        /// Sets how long a lease is renewed at most. The lease that then runs is the last one.
+        /// Sets for how long after the grant the lease is renewed. After that time, the lease is not renewed again and
+        /// runs out.
         pub fn max_hold(mut self, max_hold: Duration) -> Self {
             self.settings.options.max_hold = Some(max_hold);
             self
         }
 
-        /// Sets how long the lock stays taken at least, even if the body ends earlier. The call returns at once, and
-        /// the lock is free at the end of that time.
+        /// Sets the minimum time for which the lock stays taken. If the body ends earlier, the call returns at once,
+        /// and the lock becomes free at the end of that time.
         ///
-        /// The time counts from the grant, and may not exceed an explicit lease. The lock is free at once if the body
+        /// The time counts from the grant, and must not exceed an explicit lease. The lock is free at once if the body
         /// panics or is dropped, or if a guard is dropped.
         pub fn hold_at_least(mut self, hold_at_least: Duration) -> Self {
             self.settings.options.hold_at_least = hold_at_least;
@@ -132,8 +134,8 @@ macro_rules! option_setters {
             self
         }
 
-        /// Sets when [`run`](Self::run) returns: once the release is confirmed, or once it is on its way. A guard's
-        /// release always waits for the confirmation.
+        /// Sets when [`run`](Self::run) returns: once the server has confirmed the release, or once the release is on
+        /// its way. A guard's release always waits for the confirmation.
         pub fn release(mut self, release: Release) -> Self {
             self.settings.options.release = Some(release);
             self

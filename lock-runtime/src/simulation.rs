@@ -1,4 +1,4 @@
-//! Not public API: a client in a simulated world, for the project's simulation.
+//! Lets the project's simulation run a client in a simulated world. Not public API.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::{
     client::builder::LockClientBuilder,
 };
 
-/// The parts of the machine that the engine depends on.
+/// The parts of its environment that the engine depends on.
 pub trait World: Send + Sync {
     /// Returns the time of the process's local clock.
     fn now(&self) -> Moment;
 
-    /// Completes at this moment of that clock.
+    /// Completes when the local clock reaches `deadline`.
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()>;
 
     /// Returns 128 random bits.
@@ -30,7 +30,7 @@ pub trait World: Send + Sync {
     ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>>;
 }
 
-/// Makes the client that is built live in this world, on the caller's runtime.
+/// Makes the builder's client use `world` as its environment. The client's engine runs on the caller's runtime.
 pub fn in_world(mut builder: LockClientBuilder, world: Arc<dyn World>) -> LockClientBuilder {
     let context = Context::new(
         Box::new(InWorld(world.clone())),

@@ -1,4 +1,4 @@
-//! Helpers that the rows share.
+//! Helpers that the tests of the fault matrix share.
 
 use std::{
     process::Command,
@@ -25,7 +25,7 @@ pub(crate) async fn client(url: &str) -> LockClient {
         .connect()
         .await
         .expect("the test server can be reached");
-    // Connects from this runtime, too.
+    // The first call makes the client also connect from this runtime.
     let warm = format!("warm:{}", Uuid::new_v4());
     client
         .lock(warm)
@@ -40,7 +40,7 @@ pub(crate) async fn until_waiting(client: &LockClient, waiters: usize) {
     until(async || client.lock("k").status().await.unwrap().waiters == waiters).await;
 }
 
-/// A caller that waits for the lock and returns when it was granted.
+/// Starts a caller that waits for the lock, and returns its guard and the moment of the grant.
 pub(crate) fn entering(lock: Lock) -> JoinHandle<(Instant, LockGuard)> {
     tokio::spawn(async move {
         let guard = lock.acquire().await.unwrap();
@@ -48,7 +48,7 @@ pub(crate) fn entering(lock: Lock) -> JoinHandle<(Instant, LockGuard)> {
     })
 }
 
-/// The stored grant of `k`: `token|lease|session_id|owner`.
+/// Returns the stored grant of `k`: `token|lease|session_id|owner`.
 pub(crate) async fn grant(server: &RedisServer) -> Option<String> {
     let mut connection = server.connection().await;
     ask(&mut connection, redis::cmd("GET").arg(NAME)).await
@@ -61,7 +61,7 @@ pub(crate) fn token_of(grant: &str) -> u64 {
     grant.split('|').next().unwrap().parse().unwrap()
 }
 
-/// A worker process that does one task with `k` and reports on it.
+/// Starts a worker process that does one task with `k` and reports on it.
 pub(crate) fn worker(server: &RedisServer, task: &str, lease_ms: u64) -> Worker {
     worker_at(&server.url(), task, lease_ms)
 }
@@ -70,7 +70,7 @@ pub(crate) fn worker_at(url: &str, task: &str, lease_ms: u64) -> Worker {
     Worker::start(worker_command(url, task, lease_ms))
 }
 
-/// The command that starts such a process.
+/// Returns the command that starts a worker process for this task.
 pub(crate) fn worker_command(url: &str, task: &str, lease_ms: u64) -> Command {
     process::of_this_test(
         "holder::processes::worker_process",
@@ -82,7 +82,7 @@ pub(crate) fn worker_command(url: &str, task: &str, lease_ms: u64) -> Command {
     )
 }
 
-/// The keys on a server of the test's own, without the fence.
+/// Returns the keys on the test's own server, except the counters of fencing tokens.
 pub(crate) async fn left(server: &RedisServer) -> Vec<String> {
     let keys = server.keys().await.into_iter();
     keys.filter(|key| !key.contains("fence")).collect()

@@ -1,6 +1,7 @@
-//! Rows of the fault matrix, against real servers. Rows that say killed or stopped use real processes.
+//! The tests of the fault matrix, against real servers. Where a row says that a process is killed or stopped, its test
+//! uses a real process.
 //!
-//! ε is the time that a loaded machine may add to a promised time.
+//! In the bounds of the matrix, ε is the time that a loaded machine may add to a promised time.
 
 mod cohort;
 mod fixture;

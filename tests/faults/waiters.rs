@@ -1,4 +1,4 @@
-//! Callers that queue one after the other and enter when it is their turn.
+//! Callers that queue one after another and enter when it is their turn.
 
 use std::{future::Future, time::Instant};
 
@@ -16,13 +16,14 @@ use tokio::{
 
 use crate::fixture::{NAME, QUEUE, SECOND, until};
 
-/// A caller that entered.
+/// A caller that has entered.
 #[derive(Debug)]
 pub(crate) struct Entered {
     pub(crate) caller: usize,
     pub(crate) at: Instant,
     pub(crate) guard: LockGuard,
-    /// None once the lock is taken away: another caller may be inside before this one is told.
+    /// Counts the caller as inside. `None` once the test has taken the lock away, because another caller may then be
+    /// inside before this caller is notified.
     inside: Option<Inside>,
 }
 
@@ -36,7 +37,7 @@ impl Entered {
         self.guard.release().await;
     }
 
-    /// From now on this caller may not be alone.
+    /// Stops counting this caller as inside, because from now on another caller may be inside at the same time.
     pub(crate) fn loses(&mut self) {
         self.inside = None;
     }
@@ -51,7 +52,7 @@ impl Entered {
 /// The number of a caller, and how its call ended.
 type Outcome = (usize, Result<Entered, LockError>);
 
-/// Callers, numbered in the order in which they queue, whatever their clients.
+/// Callers of any number of clients, numbered in the order in which they queue.
 pub(crate) struct Waiters {
     redis: MultiplexedConnection,
     history: History,
@@ -75,7 +76,7 @@ impl Waiters {
         }
     }
 
-    /// The number of waiters in the server's queue.
+    /// Returns the number of waiters in the server's queue.
     pub(crate) async fn queued(&mut self) -> usize {
         ask(&mut self.redis, redis::cmd("ZCARD").arg(QUEUE)).await
     }
@@ -94,7 +95,7 @@ impl Waiters {
         self.until_queued(before + 1).await;
     }
 
-    /// Starts this many callers, one after the other.
+    /// Starts this many callers, one after another.
     pub(crate) async fn queue_many(&mut self, many: usize, lock: &Lock) {
         for _ in 0..many {
             self.queue(lock.clone()).await;
@@ -133,7 +134,7 @@ impl Waiters {
         }
     }
 
-    /// Drops a caller where it is.
+    /// Drops the future of a caller at the `.await` that it has reached.
     pub(crate) async fn cancel(&mut self, caller: usize) {
         let number = u64::try_from(caller).unwrap();
         self.history.gave_up("k", number);
@@ -141,7 +142,7 @@ impl Waiters {
         let _ = (&mut self.callers[caller]).await;
     }
 
-    /// The next outcome of any caller.
+    /// Waits for the next call to end or enter, and returns its outcome.
     async fn outcome(&mut self) -> Outcome {
         let outcome = timeout(20 * SECOND, self.outcomes.recv()).await;
         outcome
@@ -149,25 +150,25 @@ impl Waiters {
             .expect("the waiters lives")
     }
 
-    /// The next caller that enters.
+    /// Waits for the next call to enter, and returns its caller.
     pub(crate) async fn next(&mut self) -> Entered {
         let (caller, outcome) = self.outcome().await;
         self.holds += 1;
         outcome.unwrap_or_else(|error| panic!("caller {caller}: {error}"))
     }
 
-    /// The next caller that is refused, and its error.
+    /// Waits for the next call to fail, and returns the number of its caller and the error.
     pub(crate) async fn refused(&mut self) -> (usize, LockError) {
         let (caller, outcome) = self.outcome().await;
         (caller, outcome.expect_err("nobody comes in"))
     }
 
-    /// Whether no outcome is left that the test has not asked for.
+    /// Returns whether the test has already taken every outcome.
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.outcomes.is_empty()
     }
 
-    /// Asserts that these callers enter in this order, each after the one before has left.
+    /// Asserts that these callers enter in this order, each after the previous caller has left.
     pub(crate) async fn pass(&mut self, callers: impl IntoIterator<Item = usize>) {
         for caller in callers {
             let entered = self.next().await;
@@ -176,7 +177,7 @@ impl Waiters {
         }
     }
 
-    /// Asserts exclusion and rising tokens, but no order: a caller entered out of turn for a reason.
+    /// Asserts exclusion and rising tokens, but no order. Meant for tests in which a caller has to enter out of order.
     pub(crate) fn assert_exclusive(&self) {
         let report = self.history.check();
         assert!(
@@ -186,7 +187,7 @@ impl Waiters {
         assert_eq!(report.holds, self.holds);
     }
 
-    /// Asserts exclusion, rising tokens, and the order of queueing.
+    /// Asserts exclusion, rising tokens, and that callers entered in the order in which they queued.
     pub(crate) fn assert_clean(&self) {
         self.history.check().assert_clean(self.holds);
     }
@@ -202,7 +203,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Reads `token|lease|session_id|owner owner …`.
+    /// Parses `token|lease|session_id|owner owner …`.
     pub(crate) fn read(text: &str) -> Self {
         let fields: Vec<&str> = text.split('|').collect();
         let [token, lease, session_id, owners] = fields[..] else {
@@ -230,7 +231,7 @@ pub(crate) async fn until_cohort(server: &RedisServer, members: usize) -> Stored
     found.expect("it was found")
 }
 
-/// The time left of the grant of `k`, if it is held.
+/// Returns how much of the lease of `k` is left, or `None` if `k` is not held.
 pub(crate) async fn time_to_live(redis: &mut MultiplexedConnection) -> Option<std::time::Duration> {
     let left: i64 = ask(redis, redis::cmd("PTTL").arg(NAME)).await;
     u64::try_from(left)
@@ -238,7 +239,7 @@ pub(crate) async fn time_to_live(redis: &mut MultiplexedConnection) -> Option<st
         .map(std::time::Duration::from_millis)
 }
 
-/// A holder that all other callers queue behind.
+/// Acquires `k` for a holder behind which all other callers queue.
 pub(crate) async fn holder(client: &LockClient) -> LockGuard {
     let lock = client.lock("k").lease(60 * SECOND);
     lock.acquire().await.expect("the key is free")

@@ -1,5 +1,5 @@
-//! An acquisition from its first request to its grant or its end. The engine's [`AttemptState`] decides, and this file
-//! drives it as `attempt/mod.rs` and `cleanup.rs` of the runtime do.
+//! An acquisition from its first request to its grant or its end. The engine's [`AttemptState`] makes the
+//! decisions. This file drives it in the same way as the runtime's `attempt/mod.rs` and `cleanup.rs`.
 //!
 //! [`AttemptState`]: crate::attempt_state::AttemptState
 
@@ -21,9 +21,11 @@ use crate::{
     state::{Behind, By, Caller, CallerId, End, Hold, Phase, Script, Stamp, State, Tick},
 };
 
-/// `TRY_PATIENCE`, `LEAVE_PATIENCE`, `RELEASE_PATIENCE` and `SAME_CONNECTION_PATIENCE`.
+/// The number of ticks after which a request counts as unanswered. Stands for the engine's `TRY_PATIENCE`,
+/// `LEAVE_PATIENCE`, `RELEASE_PATIENCE` and `SAME_CONNECTION_PATIENCE`.
 const PATIENCE: Tick = 1;
-/// `LATE_SLACK`
+/// How long after the end of a caller's wait the server still carries out the caller's requests. Stands for the
+/// engine's `LATE_SLACK`.
 const LATE_SLACK: Tick = 1;
 
 pub(crate) fn queued_grant(token: Token, until: Moment, validity: Duration) -> Grant {
@@ -36,7 +38,7 @@ pub(crate) fn queued_grant(token: Token, until: Moment, validity: Duration) -> G
 }
 
 impl Protocol {
-    /// Begins a call.
+    /// Begins a call, which sends its first request.
     pub(crate) fn begin(&self, state: &mut State, id: CallerId) {
         let now = state.now;
         let wait = self.scenario.terms.wait(id).max(PATIENCE);
@@ -46,7 +48,7 @@ impl Protocol {
         self.ask(state, id);
     }
 
-    /// `RedisAttempt::ask`, for an owner that has not asked yet.
+    /// Sends the first request of an owner, as `RedisAttempt::ask` does.
     pub(crate) fn ask(&self, state: &mut State, id: CallerId) {
         let now = state.now;
         if self.scenario.terms.is_slow(id) {
@@ -73,7 +75,7 @@ impl Protocol {
     pub(crate) fn on(&self, state: &mut State, id: CallerId, event: Event) {
         match state.caller(id).attempt.0.on(event) {
             Step::Ask => self.ask_alone(state, id),
-            // The next connection carries it.
+            // The session sends the request once it is connected again.
             Step::AskLater => state.caller(id).phase = Phase::Asking,
             Step::AwaitTurn => {
                 state.caller(id).phase = Phase::Queued;
@@ -88,7 +90,7 @@ impl Protocol {
         }
     }
 
-    /// Tells a caller of its turn. A caller that is polled whenever it is woken takes the turn at once.
+    /// Notifies a caller of its turn. A caller that is not slow takes the turn at once.
     pub(crate) fn tell(&self, state: &mut State, id: CallerId, token: Token) {
         let caller = state.caller(id);
         caller.told = Some(token);
@@ -106,12 +108,12 @@ impl Protocol {
         }
     }
 
-    /// Whether no request of the session for this caller is under way.
+    /// Returns whether none of the session's own requests for this caller is unanswered.
     fn is_gate_open(&self, caller: &Caller) -> bool {
         !caller.resending || self.is(Broken::EntersBesideItsRequest)
     }
 
-    /// Whether polling a slow caller would change anything.
+    /// Returns whether polling a slow caller would change anything.
     pub(crate) fn may_poll(&self, state: &State, id: CallerId) -> bool {
         let caller = &state.callers[usize::from(id)];
         let renewing = || {
@@ -153,7 +155,7 @@ impl Protocol {
                 token,
                 answer: Some(until),
             } => {
-                // The former behaviour: the cohort is not asked.
+                // Before cohorts had offers, a caller entered without asking its cohort.
                 caller.phase = Phase::Queued;
                 let validity = until.since(self.clock_of(state, id));
                 let grant = queued_grant(token, until, validity);
@@ -163,7 +165,7 @@ impl Protocol {
         }
     }
 
-    /// Asks the cohort to let the caller in. Nothing happens between the cohort's answer and the step.
+    /// Asks the cohort to let the caller in. The cohort's answer and the caller's reaction to it are one atomic step.
     fn take_turn(&self, state: &mut State, id: CallerId, token: Token) {
         let process = self.process_of(id);
         let now = self.moment(state, process);
@@ -211,8 +213,8 @@ impl Protocol {
         }
     }
 
-    /// Continues an acquisition that has missed its turn as another owner, with its old place. Nothing that is under
-    /// way for the old owner lets it in.
+    /// Continues an acquisition that has missed its turn. The acquisition keeps its place but uses another owner, so no
+    /// late message for the old owner can let it in.
     fn start_over(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id).clone();
         let next = self.scenario.terms.next_owner(id);
@@ -230,7 +232,7 @@ impl Protocol {
                 other.joined = caller.joined;
                 self.ask(state, next);
             }
-            // No grant names this owner, so the caller may go on under it.
+            // No grant names this owner, so the caller may continue with the same owner.
             None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
                 state.caller(id).attempt = attempt;
                 self.ask(state, id);
@@ -239,7 +241,7 @@ impl Protocol {
         }
     }
 
-    /// Ends an owner. Its possible grant is given back in the background.
+    /// Ends the acquisition of an owner. If the owner was granted the lock, the grant is given back in the background.
     fn give_up(&self, state: &mut State, id: CallerId, end: End) {
         let caller = state.caller(id);
         let revoked = caller.phase == Phase::Revoked;
@@ -247,7 +249,7 @@ impl Protocol {
         caller.phase = Phase::Ended(end);
         caller.told = None;
         if revoked {
-            return; // the engine has given it back
+            return; // the engine has already released the grant
         }
         if offer.is_some() && caller.resending {
             caller.behind = Some(Behind::Gate(offer));
@@ -256,7 +258,7 @@ impl Protocol {
         }
     }
 
-    /// Gives back an untaken turn, and a grant that a request has brought since.
+    /// Gives back an untaken turn, and any grant that the owner has got by a request since.
     fn give_back(&self, state: &mut State, id: CallerId, offer: Option<Token>) {
         if let Some(token) = offer
             && let Passed::Ended(first) = self.pass(state, id, token)
@@ -268,7 +270,8 @@ impl Protocol {
         }
     }
 
-    /// Whether the caller has had a place, which only a batch can tell the server.
+    /// Returns whether the caller has had a place. Such a caller queues in a batch, because only a batch can pass an
+    /// old place to the server.
     pub(crate) fn comes_back(&self, state: &State, id: CallerId) -> bool {
         state.callers[usize::from(id)].place.is_some() && !self.is(Broken::HeadBeforeWhoComesBack)
     }
@@ -297,9 +300,9 @@ impl Protocol {
         acquired: Acquired,
     ) {
         if state.caller(id).phase != Phase::Asking {
-            return; // nobody awaits it
+            return; // the caller no longer awaits this reply
         }
-        let late = acquired == Acquired::Late; // noticed when the replies are read
+        let late = acquired == Acquired::Late; // the session resends a late request, even for a slow caller
         if self.scenario.terms.is_slow(id) && !late {
             state.caller(id).phase = Phase::Answered {
                 reply: acquired,
@@ -327,7 +330,8 @@ impl Protocol {
                 Event::Granted(self.described(state, process, sent, found).sole())
             }
             Acquired::Held(found) => {
-                // The caller now waits: if the local deadline of the grant has passed, it queues again.
+                // From here on the caller counts as waiting, so that it queues again if the local deadline of the grant
+                // has passed.
                 self.on(state, id, Event::Queued);
                 let grant = self.described(state, process, sent, found);
                 return self.take_up(state, process, &grant, By::Resend);
@@ -345,7 +349,7 @@ impl Protocol {
         self.on(state, id, event);
     }
 
-    /// Whether a slow caller has left a reply unread, or its request unanswered, for the length of a claim.
+    /// Returns whether a slow caller's request has been unanswered, or its reply unread, for the length of a claim.
     pub(crate) fn is_unread(&self, state: &State, id: CallerId) -> bool {
         let caller = &state.callers[usize::from(id)];
         let unread = matches!(caller.phase, Phase::Asking | Phase::Answered { .. });
@@ -358,8 +362,8 @@ impl Protocol {
             && state.now >= caller.asked + self.scenario.terms.claim
     }
 
-    /// The engine gives up the grant that a reply may contain. This is a single step, before or after the caller reads
-    /// the reply.
+    /// Gives up the grant that a reply may contain, as the engine does. This is one atomic step, which comes either
+    /// before or after the caller reads the reply.
     pub(crate) fn revoke(&self, state: &mut State, id: CallerId) {
         state.observed.revoked = true;
         let caller = state.caller(id);
@@ -367,12 +371,12 @@ impl Protocol {
         if !self.is(Broken::RevokedEnters) {
             caller.phase = Phase::Revoked;
         } else {
-            caller.asked = Tick::MAX / 2; // only once
+            caller.asked = Tick::MAX / 2; // so that the reply is revoked only once
         }
         self.clean_up(state, id);
     }
 
-    /// Opens the gate: the session's own request was answered, or its connection is gone.
+    /// Opens the gate, because the session's own request was answered or its connection is gone.
     pub(crate) fn open_gate(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id);
         caller.resending = false;
@@ -388,7 +392,7 @@ impl Protocol {
         }
     }
 
-    /// Whether the end of `wait` is due.
+    /// Returns whether the caller's `wait` is over.
     pub(crate) fn waited_enough(&self, state: &State, id: CallerId) -> bool {
         let caller = &state.callers[usize::from(id)];
         matches!(
@@ -401,13 +405,13 @@ impl Protocol {
         ) && state.now >= caller.wait_until
     }
 
-    /// Ends the wait: the caller enters by its offer if it has one, or leaves.
+    /// Ends the wait. A caller with an offer is polled once more and may enter; any other caller leaves the queue.
     pub(crate) fn stop_waiting(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         let once = self.scenario.terms.wait(id) == 0;
         let caller = state.caller(id);
         if let Some(turn) = caller.turn() {
-            // Its last poll may still enter.
+            // The caller may still enter during its last poll.
             self.poll(state, id);
             if state.caller(id).turn() == Some(turn) {
                 self.give_up(state, id, End::Busy);
@@ -425,7 +429,8 @@ impl Protocol {
         }
     }
 
-    /// Handles the result of leaving. A grant belongs to a cohort, and the caller enters if it is its turn.
+    /// Handles the reply to a caller that has left the queue. If the caller was granted the lock meanwhile, it enters
+    /// if it has the turn.
     pub(crate) fn left(&self, state: &mut State, id: CallerId, sent: Stamp, found: Option<Found>) {
         let Some(found) = found else {
             self.on(state, id, Event::Left);
@@ -438,7 +443,7 @@ impl Protocol {
         self.take_up(state, process, &grant, By::Leave);
         self.poll(state, id);
         if state.caller(id).phase == Phase::Queued {
-            // Its turn is still to come or has passed.
+            // The caller is not next in its cohort: its turn is still to come or has passed.
             self.give_up(state, id, End::Busy);
         }
     }
@@ -460,7 +465,7 @@ impl Protocol {
         }
     }
 
-    /// `clean_up`
+    /// Removes what an ended owner may have left on the server, as the engine's `clean_up` does.
     pub(crate) fn clean_up(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         if self.is(Broken::CancelWithoutLeave) {
@@ -515,7 +520,7 @@ impl Protocol {
         );
     }
 
-    /// Whether something has gone unanswered for too long.
+    /// Returns whether a request of the call, or of its background work, has gone unanswered for too long.
     pub(crate) fn is_impatient(&self, state: &State, id: CallerId) -> bool {
         let now = state.now;
         let caller = &state.callers[usize::from(id)];
@@ -554,7 +559,8 @@ impl Protocol {
             _ => {}
         }
         match state.caller(id).behind {
-            // The connection is of no use to others either; the home session goes on.
+            // A connection that does not answer this caller does not answer other callers either, so it is given up.
+            // The home session takes over the cleanup.
             Some(Behind::Leave { .. }) => self.break_main(state, self.process_of(id)),
             Some(Behind::LeaveFromHome { until, .. }) if now < until => {
                 self.leave_from_home(state, id);

@@ -3,103 +3,109 @@
 /// The rule that is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Broken {
-    /// The local deadline of a reply counts from its arrival.
+    /// The local deadline of a grant counts from the arrival of the reply, not from the sending of the request.
     DeadlineFromTheReply,
-    /// The local deadline of a pushed grant counts from its arrival, and the grant is not confirmed.
+    /// The local deadline of a pushed grant counts from the push's arrival, so that the grant needs no confirmation.
     DeadlineFromThePush,
     /// The process's clock and the server's are assumed to run at the same rate.
     NoDrift,
     /// A release does not compare the token.
     ReleaseOfAnyToken,
-    /// A renewal writes the grant of an owner that has lost it.
+    /// A renewal by an owner that has lost its grant creates the grant again.
     RenewalResurrects,
-    /// An old connection is not closed before requests are sent again over a new one, and the requests have no
-    /// deadline.
+    /// The old connection is not closed on the server before its requests are sent again over a new connection, and the
+    /// requests have no deadline.
     LateAcquireAccepted,
-    /// An owner enters while the session's own request for it is on a connection that broke, and may still be read.
+    /// An owner enters although the server may still read a request for this owner that the session sent over a
+    /// connection that has broken since.
     GateOpensWithTheBreak,
-    /// An owner whose request is sent again does not find its existing grant, and queues.
+    /// When an owner that already has a grant sends its request again, the server queues it.
     QueuesBehindItself,
-    /// The same in a batch.
+    /// When a batch is sent again and one of its owners already has a grant, the server queues that owner.
     BatchQueuesBehindItself,
-    /// An owner that gives back its turn does not leave as well, so a request for it that is read later may get it the
-    /// lock.
+    /// An owner that gives back its turn does not also send `leave`, so the server may grant it the lock by a request
+    /// that the server reads later.
     OfferGivenBackAlone,
     /// A cancelled call sends nothing.
     CancelWithoutLeave,
-    /// Leaving removes the caller from the queue but ignores that it may have been granted the lock.
+    /// `leave` removes the caller from the queue, but keeps a grant that the caller may already have.
     LeaveChecksTheQueueOnly,
-    /// Probes are not sent.
+    /// No probes are sent.
     NoProbe,
-    /// A waiter that cannot hear its grant stays at the head.
+    /// A waiter that cannot be notified of its grant stays at the head of the queue.
     DeadHeadStays,
-    /// A waiter that cannot hear its grant is granted the lock.
+    /// The lock is granted to a waiter that cannot be notified of the grant.
     GivenUnheard,
-    /// A pushed grant stands for its whole lease.
+    /// A pushed grant lasts for its whole lease, not only for a claim.
     PushedForTheWholeLease,
     /// A free lock is taken while other callers queue for it.
     Barging,
-    /// A waiter that comes back queues at the end.
+    /// A waiter that queues again goes to the end of the queue, not to its old place.
     PlaceForgotten,
-    /// The place in the queue is the server's time alone.
+    /// A waiter's place is the server's time, even if the clock was set back and the place is before older waiters.
     PlaceByClockAlone,
-    /// A waiter's wait restarts with each connection.
+    /// A waiter's wait restarts with each new connection.
     WaitBeginsAgain,
-    /// An owner of a cohort that leaves passes on the whole grant.
+    /// When a member leaves its cohort, the server takes the grant from the whole cohort and gives it to the next
+    /// waiter.
     LeaveFreesTheCohort,
-    /// The last waiter of a cohort that leaves releases the grant although another member is inside.
+    /// When the last waiting member of a cohort leaves, the grant is released although another member is inside.
     LastWaiterReleases,
-    /// A known cohort that is described again is passed on from its beginning.
+    /// When the server describes a known cohort again, its turns begin again with the first member.
     KnownCohortTakenUpAgain,
-    /// A member that has left is given its turn nevertheless.
+    /// A member that no longer waits is still given its turn.
     SkippedTurnStays,
-    /// A member is given its turn for a claim from now on, whatever the deadline of the cohort.
+    /// A member is given its turn for the length of a claim, regardless of the cohort's deadline.
     PassIgnoresDeadline,
-    /// The members of a lost cohort go on waiting.
+    /// The members of a lost cohort keep waiting for their turns instead of queueing again.
     LostCohortStaysAway,
-    /// A cohort whose deadline has passed is released even if members wait, so a late description of it is taken up.
+    /// A cohort whose deadline has passed is released before its waiting members queue again, so waiters behind them
+    /// get the lock first.
     LostCohortReleasedFirst,
-    /// A caller that comes back with an old place asks alone, as in its first request, although a free lock belongs to
-    /// the head of the queue.
+    /// A caller that comes back with an old place sends its own request, as if it had never queued. That request gives
+    /// a free lock to the head of the queue, although the caller's old place is before the head.
     HeadBeforeWhoComesBack,
-    /// A caller that was never told of a place does not queue again.
+    /// When callers queue again, a caller that never learned its place is left out.
     ComesBackToAPlaceOnly,
-    /// A caller that comes back keeps a place that is dead by the server's clock, which jumped.
+    /// A caller that comes back keeps its old place, although the server's clock has jumped and the caller's wait at
+    /// that place is over by that clock.
     DeadPlaceStands,
-    /// A caller with a turn by an older grant keeps it when the server has given it a newer one.
+    /// A caller that has a turn from an older grant keeps that turn, although the server has granted it the lock again
+    /// since.
     OlderGrantStands,
-    /// A caller in a batch also sends a request of its own over a new connection.
+    /// After a reconnect, a caller in a batch also sends its own request.
     AloneAndInABatch,
-    /// A cohort goes over process boundaries.
+    /// The server puts waiters of several processes into one cohort.
     CohortOfTwoSessions,
-    /// A cohort has members of different leases.
+    /// The server puts waiters with different leases into one cohort.
     CohortOfTwoLeases,
     /// A cohort without waiting members is not released.
     EmptyCohortStays,
-    /// A cohort uses up only one token.
+    /// The counter of fencing tokens rises by only one for a whole cohort.
     OneTokenForACohort,
-    /// The members of a cohort share a token.
+    /// All members of a cohort have the same token.
     MembersShareAToken,
-    /// A member that is given its turn enters while the request that names it is still under way.
+    /// A member that is given its turn enters while a request of the session for this member is still under way.
     EntersBesideItsRequest,
-    /// A caller renews its turn by itself, and the server's answer lets it in when it is polled, whatever has happened
-    /// to its turn; nobody passes its turn on. This was the protocol before cohorts had offers.
+    /// A caller renews its turn by itself. When it is polled, the server's answer lets it in, even if it has lost its
+    /// turn since. Nobody passes on a turn that its caller does not take. This was the protocol before cohorts had
+    /// offers.
     AnswerSeats,
-    /// A caller that was told of its turn enters although the offer has been passed on.
+    /// A caller that was notified of its turn enters although the offer has been passed on.
     EntersWithoutOffer,
-    /// An untaken offer stands for as long as it is renewed.
+    /// An offer that its member does not take is renewed and never passed on.
     OfferStands,
-    /// A renewal that is answered after the local deadline extends the hold.
+    /// An answer to a renewal extends the hold even if it arrives after the local deadline.
     AnswerRevives,
-    /// A grant whose owner has not read its reply, and that a reply to others describes, is offered to that owner even
-    /// if it is inside.
+    /// A grant is offered to its owner because the reply to another request describes it, although the owner still has
+    /// to read its own reply with the same grant.
     UnreadGrantOffered,
-    /// A grant in an unread reply stands for its lease.
+    /// A grant in a reply that its caller does not read lasts for its whole lease.
     DirectGrantStands,
-    /// The engine gives up a reply, and its caller reads it nevertheless.
+    /// A caller reads its reply and enters, although the engine has already given up the grant in that reply.
     RevokedEnters,
-    /// A probe asks for any waiter.
+    /// A probe asks for an arbitrary waiter of the process, not for the oldest one.
     ProbeAsksForAnybody,
-    /// A lost counter starts again at one.
+    /// If the server has lost the counter of fencing tokens, the counter starts again at one.
     CounterStartsAgain,
 }

@@ -20,17 +20,18 @@ pub(crate) fn holds(scenario: Scenario) {
     }
 }
 
-/// Checks that breaking this rule breaks this promise in a scenario.
+/// Checks that a scenario breaks this promise without this rule, and breaks no promise with the rule.
 #[track_caller]
 pub(crate) fn is_caught(broken: Broken, scenario: Scenario, promise: &'static str) {
     are_caught(&[broken], &scenario, promise);
-    // The scenario has to hold with the rule in place.
+    // With the rule in place, the scenario must not break any promise.
     if let Some((name, trace)) = run(&Protocol::new(scenario, None), false) {
         panic!("{broken:?}: `{name}` is broken also with the rule in place:\n{trace}");
     }
 }
 
-/// Checks that breaking each of these rules breaks the promise, in a scenario that is known to hold with them.
+/// Checks that a scenario breaks this promise if any one of these rules is removed. Another test checks that the
+/// scenario breaks no promise with all rules.
 #[track_caller]
 pub(crate) fn are_caught(broken: &[Broken], scenario: &Scenario, promise: &'static str) {
     for broken in broken {
@@ -43,14 +44,15 @@ pub(crate) fn are_caught(broken: &[Broken], scenario: &Scenario, promise: &'stat
     }
 }
 
-/// Checks that a promise is broken in a scenario in which this is documented.
+/// Checks that a scenario shows a documented gap: it breaks this promise although no rule is removed.
 #[track_caller]
 pub(crate) fn is_known(scenario: Scenario, promise: &'static str) {
     let found = run(&Protocol::new(scenario, None), false);
     assert_eq!(found.map(|(name, _)| name), Some(promise));
 }
 
-/// Returns the first broken promise, if any, and the steps that break it.
+/// Returns the promise that can be broken in the fewest steps, and these steps, or `None` if no promise can be broken.
+/// With `reaches`, panics if the scenario does not reach all of its conditions.
 fn run(protocol: &Protocol, reaches: bool) -> Option<(&'static str, String)> {
     let started = Instant::now();
     let properties = protocol.properties();
@@ -104,7 +106,7 @@ fn trace(path: &Path<State, Action>) -> String {
     trace
 }
 
-/// A state in one line: the time, the holder and its deadline, the queue, and what each caller knows.
+/// Describes a state in one line: the time, the holder and its deadline, the queue, and the phase of each caller.
 fn summary(state: &State) -> String {
     let mut line = format!("{:2}:", state.now);
     if state.server.clock != state.now {

@@ -1,4 +1,4 @@
-//! The protocol as it is, with processes that are granted the lock for several of their callers at once.
+//! Scenarios of the unchanged protocol in which a process is granted the lock for several of its callers at once.
 
 use crate::{
     check,
@@ -10,7 +10,7 @@ use crate::{
     state::ProcessId,
 };
 
-/// Callers that begin at once, stay only briefly, and have short leases.
+/// Returns the options of callers that begin at once, stay only briefly, and have short leases.
 pub(crate) fn callers(callers: &[ProcessId]) -> Terms {
     Terms {
         lease: 3,
@@ -20,7 +20,7 @@ pub(crate) fn callers(callers: &[ProcessId]) -> Terms {
     }
 }
 
-/// A cohort of two, and another caller behind it.
+/// Returns a scenario with a cohort of two, a caller of another process behind it, and one late tick.
 pub(crate) fn late_cohort() -> Scenario {
     Scenario {
         faults: Faults::late(1),
@@ -36,7 +36,7 @@ pub(crate) fn late_cohort() -> Scenario {
     }
 }
 
-/// Skipped by default, because it takes half a minute and more.
+/// Skipped unless `MODEL_DEEPER` is set, because it takes half a minute or more.
 #[test]
 fn a_cohort_is_late_and_others_wait() {
     if std::env::var_os("MODEL_DEEPER").is_some() {
@@ -79,7 +79,7 @@ fn two_things_go_wrong_with_a_cohort() {
     );
 }
 
-/// Skipped by default, because it takes minutes.
+/// Skipped unless `MODEL_DEEPER` is set, because it takes minutes.
 #[test]
 fn one_thing_goes_wrong_with_a_cohort_and_all_is_late() {
     if std::env::var_os("MODEL_DEEPER").is_none() {

@@ -8,7 +8,7 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// Checks that without this rule these callers break this promise under these faults.
+/// Checks that these callers break this promise under these faults if this rule is removed.
 #[track_caller]
 fn is_caught(broken: Broken, terms: Terms, faults: Faults, promise: &'static str) {
     let scenario = Scenario::of("a variant", terms).with(faults);
@@ -127,7 +127,8 @@ fn who_waits_in_a_cohort_that_is_lost_comes_back() {
     check::are_caught(&broken, &late_cohort(), ORDER);
 }
 
-/// A caller learns its place from a reply. A caller that was granted the lock meanwhile is told of no place.
+/// A caller learns its place from a reply. If the caller was granted the lock before the server answered, the reply
+/// contains no place.
 #[test]
 fn who_knows_of_no_place_comes_back_as_well() {
     let terms = Terms {
@@ -146,7 +147,8 @@ fn who_knows_of_no_place_comes_back_as_well() {
     );
 }
 
-/// Otherwise waiters that the server considered dead when its clock jumped go unnoticed while a younger one is queued.
+/// When the server's clock jumps, the server removes the older waiters, because it considers them dead. A probe that
+/// asks for a younger waiter, which is still queued, does not show that the older waiters are gone.
 #[test]
 fn a_probe_asks_for_the_oldest() {
     let terms = Terms {

@@ -1,5 +1,5 @@
-//! The registry of a process's cohorts, and the requests that queue several of its callers. The engine's [`Cohort`]
-//! decides, and this file drives it as `cohort_registry.rs` and `grants.rs` of the runtime do.
+//! The registry of a process's cohorts, and the batches that queue several of its callers. The engine's [`Cohort`]
+//! makes the decisions. This file drives it in the same way as the runtime's `cohort_registry.rs` and `grants.rs`.
 
 use std::time::Duration;
 
@@ -20,29 +20,31 @@ use crate::{
     },
 };
 
-/// The ID of a session. Each process has one and hears nothing of the others', so all may have the same.
+/// The ID of every session. No process receives messages for another process's session, so all sessions can have the
+/// same ID.
 const SESSION: &str = "session";
 
-/// How often the engine renews offers.
+/// The interval of the engine's heartbeat. At each heartbeat, the engine renews the grants of offers.
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
-/// What happens to a grant whose turn has ended.
+/// What happens to a grant when a turn has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
-    /// The turn is offered to another member, or the member had already lost it, or the others queue again.
+    /// The grant is not released, because the next member was offered the turn, the member had already lost its turn,
+    /// or the remaining members queue again.
     On,
-    /// The grant with this token is released.
+    /// The grant with this token has to be released.
     Ended(Token),
 }
 
-/// A chore of the heartbeat for a cohort.
+/// One action of the heartbeat for a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
-    /// The local deadline has passed while members are still to come.
+    /// Suspends the cohort, because its local deadline has passed while members still wait for their turns.
     Suspend,
-    /// Nobody has taken the offer.
+    /// Passes on the offer, because its member has not taken it in time.
     PassOn,
-    /// The offer is renewed with this lease.
+    /// Renews the grant of the offer with this lease.
     Renew(Duration),
 }
 
@@ -66,7 +68,7 @@ impl Protocol {
         caller.expect("an owner is a caller").0
     }
 
-    /// Whether another caller of the process wants the lock, in which case the caller queues in a batch.
+    /// Returns whether another caller of the process wants the lock. The caller then queues in a batch.
     pub(crate) fn has_company(&self, state: &State, id: CallerId) -> bool {
         self.callers_of(self.process_of(id)).any(|other| {
             let other_phase = state.callers[usize::from(other)].phase;
@@ -131,7 +133,7 @@ impl Protocol {
             self.break_main(state, process);
             return;
         }
-        // The members learn their places first, so that they can be given their turns.
+        // The members learn their places before they are offered turns.
         for (id, place) in joined.members.iter() {
             let caller = state.caller(id);
             if place.is_some() {
@@ -150,7 +152,7 @@ impl Protocol {
         self.send_batch(state, process);
     }
 
-    /// Takes up a grant that a reply describes; it is valid from the sending of its request.
+    /// Takes up a grant that a reply describes. The grant's validity counts from the sending of the request.
     pub(crate) fn take_up_described(
         &self,
         state: &mut State,
@@ -166,13 +168,13 @@ impl Protocol {
             Phase::Asking | Phase::Answered { .. }
         );
         if owners.len() == 1 && unread && !self.is(Broken::UnreadGrantOffered) {
-            return; // its own reply reports it
+            return; // the owner learns of the grant from its own reply
         }
         let grant = self.described(state, process, sent, found);
         self.take_up(state, process, &grant, by);
     }
 
-    /// A grant as a reply describes it.
+    /// Converts the description of a grant in a reply into the engine's type.
     pub(crate) fn described(
         &self,
         state: &State,
@@ -200,7 +202,8 @@ impl Protocol {
         let told = format!("{token}|{lease}|{}|lock", owners_text(owners));
         let signed = format!("{SESSION}{told}{SESSION}");
         let signature = sha1_smol::Sha1::from(signed).digest();
-        // The stamp precedes the push.
+        // The server made this push after it had answered the newest answered command, so the sending of that command
+        // precedes the push.
         let stamp = state.processes[process].main.answered;
         let after = if self.is(Broken::DeadlineFromThePush) {
             self.moment(state, process)
@@ -239,7 +242,7 @@ impl Protocol {
         if let [owner] = grant.owners[..]
             && !self.may_be_told(state, self.caller_of(owner), first)
         {
-            return; // an owner that has left gives the grant back itself
+            return; // a single owner that no longer waits gives the grant back itself
         }
         let replaced = state.processes[process].entry.replace(Entry {
             cohort,
@@ -255,7 +258,7 @@ impl Protocol {
             }
         }
         if !self.offer_next(state, process) {
-            // Either nobody is left, or the local deadline has passed.
+            // No member was offered a turn, because none waits any longer or because the local deadline has passed.
             let waits = self.has_waiting(state, process);
             if !(waits && self.queue_again_late(state, process, first)) {
                 self.end(state, process);
@@ -263,7 +266,7 @@ impl Protocol {
             }
         }
         if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
-            // The server has lost the replaced cohort.
+            // The server has lost the grant of the replaced cohort.
             let others = replaced.cohort.to_come().iter();
             let others = others.filter(|owner| !grant.owners.contains(owner));
             let others: Vec<_> = others.map(|owner| self.caller_of(*owner)).collect();
@@ -271,14 +274,14 @@ impl Protocol {
         }
     }
 
-    /// The members to come in the cohort that the process knows.
+    /// Returns the members of the process's cohort whose turns are still to come.
     fn to_come(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
         let entry = state.processes[process].entry.as_ref();
         let owners = entry.into_iter().flat_map(|entry| entry.cohort.to_come());
         owners.map(|owner| self.caller_of(*owner)).collect()
     }
 
-    /// Whether a member to come still waits.
+    /// Returns whether any member that has not had its turn still waits.
     pub(crate) fn has_waiting(&self, state: &State, process: ProcessId) -> bool {
         let to_come = self.to_come(state, process).into_iter();
         to_come
@@ -286,7 +289,8 @@ impl Protocol {
             .any(|id| state.callers[usize::from(id)].is_waiting())
     }
 
-    /// Whether a caller still waits, or has its turn by an older grant that the server has lost.
+    /// Returns whether the grant with the token `first` may offer a turn to a caller. It may if the caller waits
+    /// without an offer, or with an offer from an older grant, which the server has lost.
     fn may_be_told(&self, state: &State, id: CallerId, first: Token) -> bool {
         let caller = &state.callers[usize::from(id)];
         let is_newer = |older: Token| older < first && !self.is(Broken::OlderGrantStands);
@@ -297,7 +301,8 @@ impl Protocol {
         waits && caller.turn().is_none_or(is_newer)
     }
 
-    /// Offers the turn to the next member that still waits. Returns false if there is none or no time is left.
+    /// Offers the turn to the next member that still waits. Returns `false` if no member waits or the local deadline
+    /// has passed.
     fn offer_next(&self, state: &mut State, process: ProcessId) -> bool {
         let now = self.moment(state, process);
         while let Some(entry) = &mut state.processes[process].entry {
@@ -346,8 +351,8 @@ impl Protocol {
         }
     }
 
-    /// The release of a grant is confirmed or was given up. The grant stays known while a caller waits, because it may
-    /// be reported late.
+    /// Forgets a grant whose release is confirmed or was given up. The grant stays known while a caller waits, because
+    /// a late message may still report it.
     pub(crate) fn forget(&self, state: &mut State, process: ProcessId, token: Token) {
         let at_lock = self.callers_of(process).any(|id| state.caller(id).waits());
         let known = &mut state.processes[process].entry;
@@ -360,7 +365,7 @@ impl Protocol {
         }
     }
 
-    /// A released grant that no caller waits for is forgotten with the next heartbeat.
+    /// Forgets a released grant if no caller of the process waits, as the next heartbeat does.
     pub(crate) fn forget_released(&self, state: &mut State, process: ProcessId) {
         if !self.callers_of(process).any(|id| state.caller(id).waits()) {
             let known = &mut state.processes[process].entry;
@@ -368,7 +373,7 @@ impl Protocol {
         }
     }
 
-    /// Renews a caller's turn as callers did before cohorts had offers.
+    /// Sends a renewal on behalf of a caller, as each caller did by itself before cohorts had offers.
     pub(crate) fn renew_by_itself(&self, state: &mut State, id: CallerId, token: Token) {
         let renewal = Renewal {
             token,
@@ -378,7 +383,7 @@ impl Protocol {
         self.send(state, id, Script::Renew(renewal));
     }
 
-    /// The token under which the server knows the grant of a member.
+    /// Returns the token by which the server identifies the grant of a member.
     pub(crate) fn known_by(
         &self,
         state: &State,
@@ -391,8 +396,8 @@ impl Protocol {
         cohort.map(|cohort| token_of(cohort.first()))
     }
 
-    /// The token under which the server knows the grant of this token, if it is another one because the grant is a
-    /// cohort's. `Err` if the member has lost its turn.
+    /// Returns the token by which the server identifies the grant of a cohort's member, `None` if the grant belongs to
+    /// no cohort, or `Err` if the member has lost its turn.
     pub(crate) fn known(
         &self,
         state: &State,
@@ -408,7 +413,7 @@ impl Protocol {
         }
     }
 
-    /// The engine renews the grant of an offer.
+    /// Renews the grant of an offer, as the engine does.
     pub(crate) fn renew_offer(&self, state: &mut State, process: ProcessId, lease: Duration) {
         if let Some(entry) = &mut state.processes[process].entry
             && entry.cohort.is_offered()
@@ -424,7 +429,7 @@ impl Protocol {
         }
     }
 
-    /// The heartbeat's next chore for the cohort of a process.
+    /// Returns the heartbeat's next action for the cohort of a process, if one is due.
     pub(crate) fn chore(&self, state: &State, process: ProcessId) -> Option<Chore> {
         let now = self.moment(state, process);
         let entry = state.processes[process].entry.as_ref()?;
@@ -448,7 +453,7 @@ impl Protocol {
         lease.filter(|_| !entry.renewing).map(Chore::Renew)
     }
 
-    /// The engine passes on an untaken offer.
+    /// Passes on an offer that its member has not taken, as the engine does.
     pub(crate) fn pass_on(&self, state: &mut State, process: ProcessId) {
         let Some(entry) = &state.processes[process].entry else {
             return;
@@ -462,7 +467,8 @@ impl Protocol {
         self.poll_if_prompt(state, self.caller_of(missed.owner));
     }
 
-    /// The members to come queue again. If the server still has the grant, they share it again.
+    /// Suspends the cohort: the members whose turns are still to come queue again. If the server still has their grant,
+    /// they share it again.
     pub(crate) fn suspend(&self, state: &mut State, process: ProcessId) {
         let to_come = self.to_come(state, process);
         if let Some(Entry { cohort, .. }) = &mut state.processes[process].entry {
@@ -474,8 +480,8 @@ impl Protocol {
         }
     }
 
-    /// The token of the lost grant in which this owner was to come, if there is one: the server, asked at `sent`, knows
-    /// the owner neither as queued nor as a member of the grant.
+    /// Returns the token of the cohort in which this owner still awaits its turn, if there is one. The server has lost
+    /// the grant of this cohort, because a probe sent at `sent` found the owner neither in the queue nor in a grant.
     pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
         let entry = state.processes[self.process_of(id)].entry.as_ref()?;
         let cohort = &entry.cohort;
@@ -490,13 +496,14 @@ impl Protocol {
         }
     }
 
-    /// The member with this token leaves. Another member goes on, or the grant is released.
+    /// Ends the turn of the member with this token. The turn is then offered to the next member, or the grant has to be
+    /// released.
     pub(crate) fn pass(&self, state: &mut State, id: CallerId, token: Token) -> Passed {
         let process = self.process_of(id);
         let entry = &mut state.processes[process].entry;
         let cohort = entry.as_mut().map(|entry| &mut entry.cohort);
         let Some(cohort) = cohort.filter(|cohort| cohort.contains(token.into())) else {
-            return Passed::Ended(token); // a grant in a reply, or lost meanwhile
+            return Passed::Ended(token); // the grant has no cohort, or another cohort has replaced it
         };
         let first = token_of(cohort.first());
         match cohort.leave(token.into()) {
@@ -518,8 +525,8 @@ impl Protocol {
         Passed::Ended(first)
     }
 
-    /// The local deadline of a cohort has passed while members wait, and they queue again. Returns false if they do
-    /// not.
+    /// Makes the waiting members of a cohort queue again, because its local deadline has passed. Returns `false` if the
+    /// variant that is checked forbids it.
     fn queue_again_late(&self, state: &mut State, process: ProcessId, first: Token) -> bool {
         state.observed.lost_cohort = true;
         if self.is(Broken::LostCohortStaysAway) {
@@ -540,7 +547,7 @@ impl Protocol {
         }
     }
 
-    /// The server no longer holds the grant. Members that still wait queue again.
+    /// Ends a cohort whose grant the server no longer has. The members that still wait queue again.
     pub(crate) fn lose_cohort(&self, state: &mut State, process: ProcessId, first: Token) {
         let to_come = self.to_come(state, process);
         let waited_for = self.has_waiting(state, process);
@@ -589,8 +596,8 @@ impl Protocol {
         }
     }
 
-    /// Handles the server's answer to a renewal of the member with this token. Returns whether the answer counts for
-    /// that member.
+    /// Handles the server's answer to a renewal for the member with this token. Returns whether that member still has
+    /// the turn, so that the answer extends its hold.
     pub(crate) fn confirm(
         &self,
         state: &mut State,
@@ -616,7 +623,7 @@ impl Protocol {
         counts
     }
 
-    /// The moment from which a validity counts.
+    /// Returns the moment from which the validity of a grant counts.
     fn counted_from(&self, state: &State, process: ProcessId, sent: Stamp) -> Moment {
         if self.is(Broken::DeadlineFromTheReply) {
             self.moment(state, process)
@@ -625,7 +632,8 @@ impl Protocol {
         }
     }
 
-    /// A local deadline: a validity counted from a moment that is known to precede the grant.
+    /// Returns the local deadline of a grant. The validity, minus the allowance for drift, counts from the sending of
+    /// the request, because the request was sent before the server granted the lock.
     pub(crate) fn deadline(
         &self,
         state: &State,

@@ -1,6 +1,6 @@
-//! A short list that can be copied.
+//! A short list that implements `Copy`.
 
-/// The length of the longest list: there are at most four callers.
+/// The length of the longest list: no process has more than four owners.
 const MOST: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Protocol {
-    /// `HoldState::begin`, and the first poll of the body
+    /// Begins a hold, as `HoldState::begin` does, and polls the body for the first time.
     pub(crate) fn enter(&self, state: &mut State, id: CallerId, grant: &Grant) {
         let (terms, process) = (&self.scenario.terms, self.process_of(id));
         let token = token_of(grant.token.get());
@@ -53,7 +53,7 @@ impl Protocol {
         observed.begun = observed.begun.max(fencing);
     }
 
-    /// What is due for a hold: the lease that a renewal asks for, or 0 for a check.
+    /// Returns the lease of the renewal that is due for a hold, 0 if a check is due, or `None` if neither is due.
     pub(crate) fn tending(&self, state: &State, id: CallerId) -> Option<Tick> {
         let (terms, faults) = (&self.scenario.terms, &self.scenario.faults);
         let now = state.now;
@@ -63,7 +63,8 @@ impl Protocol {
         if hold.tending || self.clock_of(state, id) >= hold.until || now < hold.tended + 1 {
             return None;
         }
-        // A check finds nothing if the server neither loses its state nor has a clock that jumps.
+        // A check cannot detect a loss in a scenario in which the server neither loses its state nor has a clock that
+        // jumps, so it is left out there.
         let checks =
             faults.state_losses + faults.restarts + faults.jumps_ahead + faults.jumps_back > 0;
         match (terms.renewed, hold.claim, checks) {
@@ -74,7 +75,7 @@ impl Protocol {
         }
     }
 
-    /// `tend`
+    /// Sends the renewal or the check that is due, as the engine's `tend` does.
     pub(crate) fn tend(&self, state: &mut State, id: CallerId) {
         let now = state.now;
         let (Some(lease), Phase::Inside(mut hold)) =
@@ -149,14 +150,14 @@ impl Protocol {
         }
     }
 
-    /// `HoldState::lose`: drops the body.
+    /// Drops the body, as `HoldState::lose` does.
     pub(crate) fn lose(&self, state: &mut State, id: CallerId) {
         if let Phase::Inside(hold) = state.caller(id).phase {
             self.end_inside(state, id, hold.token, hold.until, End::Lost);
         }
     }
 
-    /// `EntryDuty::leave`. Only the last member of a cohort sends anything.
+    /// Ends the body, as `EntryDuty::leave` does. Only the last member of a cohort sends a release.
     pub(crate) fn finish(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         if let Phase::Inside(Hold { token, until, .. }) = state.caller(id).phase {
@@ -174,7 +175,8 @@ impl Protocol {
         }
     }
 
-    /// Ends a call that has a grant. Its release goes on in the background (`release_until`).
+    /// Ends a call that has a grant. If the release is not over yet, it continues in the background, as in the engine's
+    /// `release_until`.
     pub(crate) fn end_inside(
         &self,
         state: &mut State,

@@ -1,4 +1,5 @@
-//! The promises of every state, and the conditions that a scenario has to reach to be meaningful.
+//! The promises, which hold in every state, and the conditions that each scenario has to reach. A scenario that never
+//! reaches them proves nothing.
 
 use std::time::Duration;
 
@@ -33,10 +34,10 @@ pub(crate) const TAKEN: &str = "a turn that is not taken passes on when its clai
 pub(crate) const OVER: &str = "in the end nothing is left";
 
 pub(crate) type Condition = fn(&Protocol, &State) -> bool;
-/// A promise that holds in every state.
+/// A promise that holds in every state, and its name.
 pub(crate) type Promise = (&'static str, Condition);
 
-/// The promises that hold under all faults of this scenario.
+/// Returns the promises that hold under all faults of this scenario.
 pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
     let faults = &scenario.faults;
     let loses_state = faults.state_losses + faults.restarts > 0;
@@ -50,11 +51,12 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
         (ANSWERED, |_, state| !state.observed.answered_astray),
         (CRASH, |_, state| !state.observed.outlived),
     ];
-    // The only gap of the tokens: the state is lost, and the clock is set back by more than the outage.
+    // Tokens fall only if the server loses its state and its clock is set back by more than the length of the outage.
     if !loses_state || faults.jumps_back == 0 || scenario.shows_gaps {
         promises.push((TOKENS, |_, state| !state.observed.token_fell));
     }
-    // The documented overlap, until the first holder is told.
+    // After a loss of state, or if the clock jumps ahead, bodies may overlap until the first holder is notified of its
+    // loss. This gap is documented.
     if !loses_state && faults.jumps_ahead == 0 || scenario.shows_gaps {
         promises.push((EXCLUSION, |protocol, state| inside(protocol, state) <= 1));
         promises.push((BEGUN, |_, state| !state.observed.begun_fell));
@@ -63,7 +65,8 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
         promises.push((ORDER, |_, state| state.observed.overtaken.is_none()));
         promises.push((FORGOTTEN, |_, state| state.observed.neglected < 2));
     }
-    // Without the right to kill connections, a late request can hold the key for one lease.
+    // If a process may not close its old connections, a late request can take the lock for one lease after its caller
+    // has gone.
     if scenario.terms.may_kill || scenario.shows_gaps {
         promises.push((TOLD, holder_is_told));
         promises.push((LEFT, leavers_are_gone));
@@ -74,7 +77,7 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
     promises
 }
 
-/// The promises and the conditions to reach.
+/// Returns the scenario's promises, and the conditions that it has to reach, as properties for the checker.
 pub(crate) fn of(protocol: &Protocol) -> Vec<Property<Protocol>> {
     let property = |expectation| {
         move |(name, condition): &(&'static str, Condition)| Property {
@@ -104,12 +107,13 @@ fn holds(protocol: &Protocol, state: &State) -> impl Iterator<Item = Hold> {
         })
 }
 
-/// The number of bodies that run before their local deadline.
+/// Returns the number of bodies whose local deadlines have not passed.
 fn inside(protocol: &Protocol, state: &State) -> usize {
     holds(protocol, state).count()
 }
 
-/// Every holder on the server is inside with this grant, or waits and will hear of it, or gives it back, or is dead.
+/// Returns whether the server's grant is accounted for: one of its owners is inside with it, will be notified of it, or
+/// gives it back, or the process of the owners is dead.
 fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     let Some(grant) = state.server.grant else {
         return true;
@@ -129,17 +133,18 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     let releases = |request: &Request| request.script == Script::Release(grant.token);
     let mut sent = process.main.requests.iter().chain(&process.home.requests);
     if sent.any(releases) {
-        return true; // the release of a call that has stopped waiting for the answer
+        return true; // a call has ended without awaiting its release, which is still under way
     }
-    // A caller that was granted the lock again after a loss of state may be inside by the older grant, or have left it.
-    // If the push is lost too, nobody gives the newer grant back. It stands for its claim, which `CLAIM` bounds.
+    // After a loss of state, a caller may be granted the lock again while it is inside by the older grant or after it
+    // has left. If the push is lost too, nobody gives the newer grant back. The newer grant then lasts until its claim
+    // ends, which `CLAIM` checks.
     let (left, at_first) = (&state.faults, &protocol.scenario.faults);
     let lost_state = left.state_losses < at_first.state_losses || left.restarts < at_first.restarts;
     let lost_push = state.observed.lost_push == Some(grant.token);
     if lost_push && lost_state && grant.claimed_until.is_some() {
         return true;
     }
-    // `TAKEN` bounds the time of this offer.
+    // A grant with an untaken offer is accounted for, because `TAKEN` checks that no offer stays untaken for too long.
     let cohort = process.entry.as_ref().map(|entry| &entry.cohort);
     let cohort = cohort.filter(|cohort| cohort.first() == u64::from(grant.token));
     let is_offered = cohort.is_some_and(|cohort| {
@@ -186,7 +191,7 @@ fn wait_is_bounded(protocol: &Protocol, state: &State) -> bool {
         })
 }
 
-/// No late message of a cohort lets in a caller that does not await it.
+/// Returns whether a late message from a cohort lets in only callers that have an offer.
 fn offers_are_asked_for(_: &Protocol, state: &State) -> bool {
     let word = queued_grant(0, Moment::new(Duration::ZERO), Duration::ZERO);
     state.callers.iter().all(|caller| {
@@ -200,10 +205,11 @@ fn claim_ends(_: &Protocol, state: &State) -> bool {
     claim.is_none_or(|until| state.server.clock < until)
 }
 
-/// The bound is a probe after the claim, and the ticks that were late.
+/// Returns whether no offer and no unread reply has stood for too long. Allowed are a claim, a tick for the next
+/// heartbeat, and the ticks that were late.
 fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
     if protocol.is(Broken::AnswerSeats) {
-        return true; // not promised then
+        return true; // in this variant, nobody passes an offer on
     }
     let (terms, faults) = (&protocol.scenario.terms, &protocol.scenario.faults);
     let late = (faults.late - state.faults.late + faults.state_losses - state.faults.state_losses
@@ -229,7 +235,8 @@ fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
     offers && replies
 }
 
-/// Whether a live caller waits for a lock that nobody holds, or is neither queued nor inside.
+/// Returns whether a connected caller waits although nobody holds the lock, or although the caller is neither in the
+/// queue nor an owner of the grant.
 pub(crate) fn somebody_is_neglected(protocol: &Protocol, state: &State) -> bool {
     (0..).zip(&state.callers).any(|(id, caller)| {
         caller.phase == Phase::Queued
@@ -242,7 +249,7 @@ pub(crate) fn somebody_is_neglected(protocol: &Protocol, state: &State) -> bool 
     })
 }
 
-/// A condition that a scenario has to reach.
+/// A condition that a scenario has to reach in at least one state, and its name.
 pub(crate) type Reached = (&'static str, Condition);
 
 fn entered_by(state: &State, by: By) -> bool {

@@ -1,4 +1,4 @@
-//! The protocol as a model: the possible actions in a state, and their results.
+//! The protocol as a model for the checker: the possible actions in each state, and their results.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use crate::{
     },
 };
 
-/// The initial time, which leaves room for a clock set back.
+/// The initial time, late enough for a clock to be set back.
 const START: Tick = 3;
-/// The size of a clock jump.
+/// The number of ticks by which a clock jumps.
 const JUMP: Tick = 2;
 
 pub(crate) fn moment_of(stamp: Stamp) -> Moment {
@@ -43,19 +43,19 @@ pub(crate) enum Action {
     ServeHome(ProcessId, usize),
     /// The server reads a request that an old connection has left behind.
     ServeOld(ProcessId),
-    /// A process hears the next push or reply.
+    /// A process receives the next push or reply.
     Hear(ProcessId),
     HearHome(ProcessId, usize),
     StopWaiting(CallerId),
     LosePatience(CallerId),
     Tend(CallerId),
-    /// A slow caller's future is polled.
+    /// The future of a slow caller is polled.
     Poll(CallerId),
-    /// The engine gives up a reply that a slow caller has not read.
+    /// The engine gives up the grant in a reply that a slow caller has not read.
     Revoke(CallerId),
-    /// The heartbeat does a chore for a cohort.
+    /// The heartbeat suspends a cohort, or passes on or renews its offer.
     TendCohort(ProcessId, Chore),
-    /// The local deadline has passed.
+    /// A caller inside loses its hold, because the local deadline has passed.
     Lose(CallerId),
     /// The heartbeat probes on behalf of a waiter.
     Probe(CallerId),
@@ -69,7 +69,7 @@ pub(crate) enum Action {
     LosePush(ProcessId),
     LoseReply(ProcessId, usize),
     LoseState,
-    /// Restarts the server without its state.
+    /// The server restarts without its state.
     Restart,
     JumpAhead,
     JumpBack,
@@ -111,7 +111,7 @@ impl Protocol {
         self.scenario.terms.process_of(id)
     }
 
-    /// The time on the clock of a process.
+    /// Returns the time on the clock of a process.
     pub(crate) fn moment(&self, state: &State, process: ProcessId) -> Moment {
         moment_of(self.stamp(state, process))
     }
@@ -131,14 +131,14 @@ impl Protocol {
             .filter_map(move |(id, of)| (*of == process).then_some(id))
     }
 
-    /// The latest time at which callers wait.
+    /// Returns the latest time at which a caller may still wait.
     fn last_queue(&self) -> Tick {
         let (terms, faults) = (&self.scenario.terms, &self.scenario.faults);
         let spare = faults.late + 2 * faults.jumps_back + faults.lags + faults.state_losses + 2;
         START + terms.begin_within + terms.wait + spare.cast_signed()
     }
 
-    /// The time at which everything has to be over.
+    /// Returns the time at which everything has to be over.
     pub(crate) fn horizon(&self) -> Tick {
         let terms = &self.scenario.terms;
         self.last_queue()
@@ -151,11 +151,11 @@ impl Protocol {
             && state.now <= START + self.scenario.terms.begin_within
             && state.processes[self.scenario.terms.process_of(id)].alive
             && !self.scenario.terms.is_next_owner(id)
-            // Callers are numbered in the order in which they begin.
+            // Callers begin in the order of their numbers.
             && (index == 0 || state.callers[index - 1].phase != Phase::Idle)
     }
 
-    /// Actions that happen before time advances, unless it is late.
+    /// Adds the actions that are due. Due actions happen before the next tick, unless that tick is late.
     fn due(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, process) in state.processes.iter().enumerate() {
             if !process.main.requests.is_empty() {
@@ -198,7 +198,7 @@ impl Protocol {
         }
     }
 
-    /// Actions that may happen at any time, or never.
+    /// Adds the actions that may happen at any time, or never.
     fn free(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, caller) in (0..).zip(&state.callers) {
             if self.may_begin(state, id) {
@@ -280,7 +280,7 @@ impl Protocol {
         }
     }
 
-    /// Whether a caller of the process is under way.
+    /// Returns whether any call of the process has begun and not yet ended.
     fn concerns(&self, state: &State, process: ProcessId) -> bool {
         (0..).zip(&state.callers).any(|(id, caller)| {
             self.scenario.terms.process_of(id) == process
@@ -313,12 +313,12 @@ impl Protocol {
         }
         if state.now > self.last_queue() {
             for process in &mut state.processes {
-                process.old = None; // keepalive
+                process.old = None; // the server's TCP keepalive has closed the old connection
             }
         }
     }
 
-    /// The server takes a moment to lose its state.
+    /// Makes the server lose its state. One tick passes meanwhile.
     fn lose_state(&self, state: &mut State) {
         state.server.clock += 1;
         state.now += 1;
@@ -425,7 +425,7 @@ impl Model for Protocol {
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         if properties::is_broken(self, state) {
-            return; // later states are irrelevant
+            return; // the states after a broken promise are irrelevant
         }
         self.due(state, actions);
         let in_time = actions.is_empty();
@@ -553,7 +553,7 @@ fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
             caller.carried = None;
         }
     }
-    // While it is queued, its place may still count.
+    // While the server still has the caller in its queue, the checks of other callers need the order of joining.
     if caller.has_ended() && !is_queued {
         caller.joined = None;
     }

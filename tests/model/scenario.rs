@@ -1,4 +1,4 @@
-//! A scenario: the callers, their terms, and the possible faults.
+//! A scenario: the callers, their options, and the possible faults.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) terms: Terms,
     pub(crate) faults: Faults,
-    /// Whether to check also the promises that are known not to hold in it.
+    /// Whether the checker also checks the promises that are known not to hold in this scenario.
     pub(crate) shows_gaps: bool,
-    /// The conditions that it has to reach; otherwise it proves nothing.
+    /// The conditions that the scenario has to reach. If it does not reach them, it proves nothing.
     pub(crate) reaches: Vec<Reached>,
 }
 
@@ -25,22 +25,23 @@ pub(crate) struct Terms {
     /// The process of each caller.
     pub(crate) callers: Vec<ProcessId>,
     pub(crate) lease: Tick,
-    /// Callers with a lease of their own.
+    /// The callers whose lease differs from `lease`, with their leases.
     pub(crate) leases: Vec<(CallerId, Tick)>,
     /// The largest number of owners in one cohort.
     pub(crate) cohort_limit: usize,
     /// Whether the lease is renewed while the body runs.
     pub(crate) renewed: bool,
-    /// How long a pushed grant stands unconfirmed (`lease::CLAIM`).
+    /// How long the server keeps a pushed grant that is not confirmed (`lease::CLAIM`).
     pub(crate) claim: Tick,
     pub(crate) wait: Tick,
-    /// Callers that make only one attempt.
+    /// The callers that try once and do not wait.
     pub(crate) once: Vec<CallerId>,
-    /// Callers whose futures are polled at any time, or never again.
+    /// The slow callers, whose futures are polled at any time or never again.
     pub(crate) slow: Vec<CallerId>,
-    /// Pairs of owners: a caller that misses its turn as the first goes on as the second, with its place.
+    /// Pairs of owners: a caller that misses its turn as the first owner continues as the second owner, and keeps its
+    /// place.
     pub(crate) next_owners: Vec<(CallerId, CallerId)>,
-    /// The time within which callers begin.
+    /// The number of ticks within which all callers begin.
     pub(crate) begin_within: Tick,
     /// The longest duration of a body.
     pub(crate) body: Tick,
@@ -48,24 +49,25 @@ pub(crate) struct Terms {
     pub(crate) may_kill: bool,
 }
 
-/// How often each fault may happen in one run, and how often any of them.
+/// How often each fault may happen in one run, and how many faults may happen in total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Faults {
-    /// Ticks that may pass while something is due: requests, replies and pushes are delayed, processes are stopped.
+    /// The number of ticks that may pass while an action is due. Late ticks stand for delayed messages and stopped
+    /// processes.
     pub(crate) late: u8,
     pub(crate) crashes: u8,
     pub(crate) breaks: u8,
     pub(crate) cancels: u8,
     pub(crate) lost_pushes: u8,
-    /// Requests of the background that are carried out but whose replies are lost.
+    /// The number of background requests that the server carries out but whose replies are lost.
     pub(crate) lost_replies: u8,
     pub(crate) state_losses: u8,
     pub(crate) restarts: u8,
     pub(crate) jumps_ahead: u8,
     pub(crate) jumps_back: u8,
-    /// Milliseconds by which a process's clock may fall behind.
+    /// The number of milliseconds by which the processes' clocks may fall behind in total.
     pub(crate) lags: u8,
-    /// All of these together, except the late ticks.
+    /// The limit for all of these faults together, not counting the late ticks.
     pub(crate) any: u8,
 }
 
@@ -116,7 +118,7 @@ impl Faults {
         }
     }
 
-    /// All faults that callers must not notice.
+    /// Returns faults of which at most `any` happen, all of kinds that other callers must not notice.
     pub(crate) const fn any(any: u8) -> Self {
         Self {
             crashes: 1,
@@ -131,7 +133,7 @@ impl Faults {
 }
 
 impl Scenario {
-    /// A scenario without faults.
+    /// Returns a scenario without faults.
     pub(crate) fn of(name: &'static str, terms: Terms) -> Self {
         Self {
             name,
@@ -142,7 +144,7 @@ impl Scenario {
         }
     }
 
-    /// Sets the possible faults.
+    /// Sets the faults that may happen.
     pub(crate) fn with(self, faults: Faults) -> Self {
         Self { faults, ..self }
     }
@@ -153,7 +155,7 @@ impl Scenario {
         self
     }
 
-    /// Checks also the promises that are known not to hold in it.
+    /// Makes the checker also check the promises that are known not to hold in this scenario.
     pub(crate) fn with_gaps(self) -> Self {
         Self {
             shows_gaps: true,
@@ -161,7 +163,7 @@ impl Scenario {
         }
     }
 
-    /// Adds the faults that `MODEL_DEEPER` asks for.
+    /// Raises the limits of the faults as `MODEL_DEEPER` asks.
     pub(crate) fn deeper(mut self) -> Self {
         let more = std::env::var("MODEL_DEEPER").map_or(0, |more| {
             more.parse().expect("MODEL_DEEPER is a small number")
@@ -185,7 +187,8 @@ impl Scenario {
 }
 
 impl Terms {
-    /// Callers of these processes that begin at once and stay only briefly.
+    /// Returns the options of one caller for each entry of `callers`, in the process that the entry names. The callers
+    /// begin at once and stay inside only briefly.
     pub(crate) fn of(callers: &[ProcessId]) -> Self {
         Self {
             callers: callers.to_vec(),
@@ -245,8 +248,8 @@ impl Terms {
         own.fold(self.lease, Tick::max)
     }
 
-    /// The length of a tick in ms, with which the engine's claim time is the number of ticks in `claim`. It is rounded
-    /// up, so that no local deadline is after the server's.
+    /// Returns the length of a tick in ms: the engine's claim time divided by the number of ticks in `claim`. The
+    /// length is rounded up, so that no local deadline is later than the server's deadline.
     fn tick(&self) -> u64 {
         let claim = u64::try_from(CLAIM.as_millis()).unwrap_or(u64::MAX);
         claim.div_ceil(self.claim.cast_unsigned().into())
@@ -260,7 +263,7 @@ impl Terms {
         Duration::from_millis(self.millis(ticks))
     }
 
-    /// The number of ticks that cover this time.
+    /// Returns the number of ticks that this time takes, rounded up.
     pub(crate) fn ticks(&self, time: Duration) -> Tick {
         let ticks = time.as_nanos().div_ceil(self.time(1).as_nanos());
         Tick::try_from(ticks).unwrap_or(Tick::MAX)

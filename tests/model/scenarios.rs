@@ -1,4 +1,4 @@
-//! The protocol as it is, with all possible faults.
+//! Scenarios of the unchanged protocol, with all kinds of faults.
 
 use crate::{
     check,
@@ -9,7 +9,7 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// Conditions that are reached if any fault may happen.
+/// The conditions that a scenario reaches if all faults of `Faults::any` may happen.
 const GONE_WRONG: [Reached; 7] = [
     HANDOFF,
     HEALED,
@@ -20,7 +20,7 @@ const GONE_WRONG: [Reached; 7] = [
     GIVEN_BACK,
 ];
 
-/// Two processes with one caller each, which begin at once.
+/// Returns the options of two processes with one caller each, which begin at once.
 fn two_at_once() -> Terms {
     Terms {
         body: 3,
@@ -28,7 +28,7 @@ fn two_at_once() -> Terms {
     }
 }
 
-/// Two processes with one caller each.
+/// Returns the options of two processes with one caller each, which begin within one tick.
 fn two_processes() -> Terms {
     Terms {
         begin_within: 1,
@@ -66,7 +66,7 @@ fn one_thing_goes_wrong_and_all_is_late() {
     );
 }
 
-/// Skipped by default, because it takes half a minute in a debug build.
+/// Skipped unless `MODEL_DEEPER` is set, because it takes half a minute in a debug build.
 #[test]
 fn two_things_go_wrong() {
     if std::env::var_os("MODEL_DEEPER").is_none() {
@@ -97,7 +97,7 @@ fn callers_of_one_process() {
     );
 }
 
-/// Skipped by default, because it takes half a minute and more.
+/// Skipped unless `MODEL_DEEPER` is set, because it takes half a minute or more.
 #[test]
 fn three_processes() {
     if std::env::var_os("MODEL_DEEPER").is_none() {

@@ -1,7 +1,6 @@
-//! The server: its state of one lock, and a function for each script that decides as the script does.
+//! The server: its state of one lock, and for each script a function that decides as the script does.
 //!
-//! The originals are in `lock-runtime/src/backend/redis/protocol/native/*.lua`. Each function has the name of its
-//! script.
+//! The scripts are in `lock-runtime/src/backend/redis/protocol/native/*.lua`. Each function has the name of its script.
 
 use crate::{
     broken::Broken,
@@ -10,31 +9,36 @@ use crate::{
     state::{CallerId, ProcessId, Tick},
 };
 
-/// A fencing token. It is also the unit of the server's clock, so a tick has room for a limited number of grants.
+/// A fencing token. If the counter is lost, the next token is taken from the server's clock, so tokens have the unit of
+/// [`micros`].
 pub(crate) type Token = u16;
-/// A score in the queue, in the unit of the server's clock.
+/// A waiter's score in the queue, in the unit of [`micros`].
 pub(crate) type Place = u16;
 
 const MICROS_A_TICK: i16 = 16;
 
-/// The server's clock, fine enough that no two grants happen at the same moment.
+/// Returns the server's `TIME`. Each tick has more steps of this time than grants or new waiters, so tokens and places
+/// stay distinct.
 pub(crate) fn micros(clock: Tick) -> u16 {
     u16::try_from(i16::from(clock) * MICROS_A_TICK).unwrap_or(0)
 }
 
-/// The string `token|lease|session|owner owner …` and its expiry. The session is that of the first owner.
+/// The grant, which the real server stores as the string `token|lease|session|owner owner …` with an expiry. The model
+/// stores no session, because the first owner determines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Grant {
-    /// The token of the first owner. It names the grant; the owners after it have the tokens after it.
+    /// The token of the first owner, which identifies the grant. Each further owner has the next higher token.
     pub(crate) token: Token,
     pub(crate) lease: Tick,
     pub(crate) owners: Few<CallerId>,
     pub(crate) expires: Tick,
-    /// The end of the claim. The real server does not store it; only the properties use it.
+    /// The end of the claim, or `None` for a confirmed grant. The real server does not store it; only the properties
+    /// use it.
     pub(crate) claimed_until: Option<Tick>,
 }
 
-/// A member `owner|session|lease|wait` of the sorted set. The owner determines session, lease and wait.
+/// A waiter, which the real server stores as the member `owner|session|lease|wait` of a sorted set. The model stores
+/// only the owner, which determines the session, the lease and the wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Member {
     pub(crate) place: Place,
@@ -44,10 +48,10 @@ pub(crate) struct Member {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Server {
     pub(crate) clock: Tick,
-    /// The position within the tick: no two waiters queue at the same moment.
+    /// The number of waiters that have queued in this tick, so that no two waiters get the same place.
     pub(crate) into_tick: Place,
     pub(crate) grant: Option<Grant>,
-    /// In the order of places.
+    /// The waiters in the order of their places.
     pub(crate) queue: Vec<Member>,
     pub(crate) queue_expires: Tick,
     pub(crate) fence: Token,
@@ -55,16 +59,16 @@ pub(crate) struct Server {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Acquired {
-    /// The caller is inside, for the whole lease.
+    /// The owner is granted the lock for its whole lease.
     Taken(Token),
-    /// The owner already has the grant: the grant, and its remaining time.
+    /// The owner already has this grant, from an earlier request.
     Held(Found),
     Queued(Place),
     Busy,
     Late,
 }
 
-/// The reply to a batch: the place of each member that queues, and the grant if this session had it before.
+/// The reply to a batch: the place of each member that queues, and the current grant if it belongs to the same session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Joined {
     pub(crate) members: Few<(CallerId, Option<Place>)>,
@@ -72,24 +76,24 @@ pub(crate) struct Joined {
     pub(crate) late: bool,
 }
 
-/// `PUBLISH` to the session of the first owner's process.
+/// A message that `PUBLISH` sends to the session of the first owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Push {
     pub(crate) owners: Few<CallerId>,
     pub(crate) token: Token,
 }
 
-/// One run of one script: its inputs beside the arguments, and its effects beside the reply.
+/// One run of a script: its inputs apart from the arguments, and its effects apart from the reply.
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) terms: &'a Terms,
     pub(crate) broken: Option<Broken>,
     pub(crate) floor: Token,
-    /// Whether the session of each process has a subscriber, as far as the server knows.
+    /// For each process, whether its session has a subscriber as far as the server knows.
     pub(crate) heard: Vec<bool>,
     pub(crate) pushes: Vec<Push>,
     pub(crate) granted: Vec<Grant>,
-    /// A waiter known to be dead was passed over.
+    /// Whether a waiter was passed over because it was dead or could not be notified.
     pub(crate) skipped: bool,
 }
 
@@ -135,7 +139,7 @@ impl Server {
         self.grant.is_some_and(|grant| grant.owners.contains(owner))
     }
 
-    /// `head[2] + wait * 1000 > now`
+    /// Returns whether the waiter's `wait` is not over (in the scripts: `head[2] + wait * 1000 > now`).
     pub(crate) fn is_living(&self, member: Member, terms: &Terms) -> bool {
         member.place + micros(terms.wait(member.owner)) > micros(self.clock)
     }
@@ -148,7 +152,7 @@ impl Server {
         }
     }
 
-    /// The first of `count` consecutive tokens.
+    /// Takes `count` consecutive tokens, and returns the first.
     fn next_tokens(&mut self, run: &Run<'_>, count: usize) -> Token {
         let mut first = self.fence + 1;
         if first < run.floor && !run.is(Broken::CounterStartsAgain) {
@@ -192,14 +196,15 @@ impl Server {
         self.queue.len() < before
     }
 
-    /// No grant lasts longer than its lease, even if the clock was set back.
+    /// Shortens a grant that would last longer than its lease because the clock was set back.
     fn clamp(&mut self) {
         if let Some(held) = &mut self.grant {
             held.expires = held.expires.min(self.clock + held.lease);
         }
     }
 
-    /// The head, and the waiters directly after it of the same process and with the same lease.
+    /// Returns the head of the queue, and the waiters directly behind it that belong to the same process and ask for
+    /// the same lease.
     fn cohort(&mut self, run: &mut Run<'_>, head: CallerId) -> Few<CallerId> {
         let terms = run.terms;
         let mut owners = Few::from_iter([head]);
@@ -224,7 +229,8 @@ impl Server {
         owners
     }
 
-    /// Grants the lock to the first live waiters that can hear it, or deletes it.
+    /// `grant_next`: grants the lock to the first live waiter that can be notified and to its cohort, or deletes the
+    /// grant if there is no such waiter.
     fn grant_next(&mut self, run: &mut Run<'_>) {
         while let Some(head) = self.pop_first() {
             if self.is_living(head, run.terms) {
@@ -264,7 +270,7 @@ impl Server {
         Acquired::Taken(grant.token)
     }
 
-    /// `acquire_free.lua`, and `acquire.lua` after it.
+    /// Runs `acquire_free.lua`, and then `acquire.lua` if the lock is taken or somebody waits.
     pub(crate) fn acquire(
         &mut self,
         run: &mut Run<'_>,
@@ -278,7 +284,7 @@ impl Server {
             return self.take(run, owner);
         }
         if self.grant.is_none() {
-            // If the queue has live waiters, its head gets the lock, whoever asks.
+            // If the queue has live waiters, its head gets the lock, no matter which caller asks.
             if self.queue[0].owner == owner {
                 self.remove(owner);
                 return self.take(run, owner);
@@ -286,7 +292,7 @@ impl Server {
             self.grant_next(run);
         }
         let Some(held) = self.grant else {
-            return self.take(run, owner); // the queued callers are gone
+            return self.take(run, owner); // `grant_next` found no live waiter that could be notified
         };
         if held.owners.contains(owner) && !run.is(Broken::QueuesBehindItself) {
             return Acquired::Held(self.found(held));
@@ -298,8 +304,9 @@ impl Server {
         Acquired::Queued(self.join(run, owner, None))
     }
 
-    /// `ZADD NX`, at the owner's old place or at the end. A place that is dead by a clock that jumped would be dropped
-    /// again and again.
+    /// Queues an owner, as `ZADD NX` does, at its old place or at the end. If the clock has jumped and the owner's wait
+    /// is over at its old place, the owner queues at the end. Otherwise the server would remove the owner again and
+    /// again.
     fn join(&mut self, run: &Run<'_>, owner: CallerId, place: Option<Place>) -> Place {
         let stands = |place: &Place| {
             let place = *place;
@@ -311,7 +318,7 @@ impl Server {
             _ => {
                 let now = micros(self.clock) + self.into_tick;
                 match self.queue.last() {
-                    // A clock that stepped back does not reorder the queue.
+                    // A clock that was set back does not reorder the queue.
                     Some(last) if !run.is(Broken::PlaceByClockAlone) => now.max(last.place + 1),
                     _ => now,
                 }
@@ -328,7 +335,7 @@ impl Server {
         place
     }
 
-    /// `queue.lua`: several callers of one process. Callers in the grant are not queued.
+    /// Runs `queue.lua`: queues several callers of one process, except the owners of the current grant.
     pub(crate) fn queue(
         &mut self,
         run: &mut Run<'_>,
@@ -349,7 +356,7 @@ impl Server {
         let members: Few<_> = members.collect();
         let held = self.grant;
         if held.is_none() {
-            self.grant_next(run); // a push reports the grant
+            self.grant_next(run); // the owners learn of the grant from a push
         }
         let session = |owners: Option<CallerId>| owners.map(|owner| run.terms.process_of(owner));
         let asks = session(members.iter().next().map(|(owner, _)| owner));
@@ -361,7 +368,8 @@ impl Server {
         }
     }
 
-    /// `release.lua`, and `release_last.lua` after it. Returns whether the lock was held under this token.
+    /// Runs `release_last.lua`, and then `release.lua` if somebody waits. Returns whether the lock was held with this
+    /// token.
     pub(crate) fn release(&mut self, run: &mut Run<'_>, token: Token) -> bool {
         let Some(held) = self.grant else {
             return false;
@@ -373,7 +381,7 @@ impl Server {
         true
     }
 
-    /// `renew.lua`; a lease of 0 is a check. Returns the remaining time if the lock is held under this token.
+    /// Runs `renew.lua`. A lease of 0 is a check. Returns the remaining time if the lock is held with this token.
     pub(crate) fn renew(
         &mut self,
         run: &Run<'_>,
@@ -411,8 +419,9 @@ impl Server {
         Some(lease)
     }
 
-    /// `leave.lua`. Returns the grant with which the caller enters, unless it is to be abandoned, or the caller's
-    /// cohort, which only its process releases.
+    /// Runs `leave.lua`. Returns the caller's grant if it has one, so that the caller can enter. With `abandon`, a
+    /// grant whose only owner is the caller is released instead. The grant of a cohort is returned in either case,
+    /// because only the cohort's process releases it.
     pub(crate) fn leave(
         &mut self,
         run: &mut Run<'_>,
@@ -433,7 +442,8 @@ impl Server {
         Some(self.found(held))
     }
 
-    /// `probe.lua`: the grant of this session, and whether this member of the queue is neither queued nor inside.
+    /// Runs `probe.lua`. Returns the grant if it belongs to the caller's session, and whether the caller is neither
+    /// queued nor an owner of the grant.
     pub(crate) fn probe(
         &mut self,
         run: &mut Run<'_>,

@@ -1,4 +1,4 @@
-//! A process's sessions: their messages, the heartbeat, and the effects of a break.
+//! A process's sessions: their messages, the heartbeat, and the effects of a broken connection.
 
 use crate::{
     attempt_state,
@@ -11,7 +11,8 @@ use crate::{
 };
 
 impl Protocol {
-    /// Sends a script over the session's connection; without one, the next connection carries it.
+    /// Sends a script over the session's connection. If the connection is broken, [`Self::reconnect`] sends what is
+    /// still needed.
     pub(crate) fn send(&self, state: &mut State, id: CallerId, script: Script) {
         let process = self.process_of(id);
         let sent = self.stamp(state, process);
@@ -71,7 +72,8 @@ impl Protocol {
                 if let Some(found) = found {
                     self.take_up_described(state, process, sent, found, By::Leave);
                 }
-                // A late request that cannot be stopped may still arrive.
+                // Without `the client closes it with `CLIENT KILL``, a late request may still arrive, so the cleanup
+                // continues.
                 let may_kill = self.scenario.terms.may_kill;
                 let caller = state.caller(id);
                 match caller.behind {
@@ -101,8 +103,8 @@ impl Protocol {
         }
     }
 
-    /// The oldest waiter of the lock, or nobody if this process holds it, because the process will release it
-    /// (`Session::awaited`).
+    /// Returns the waiter that the next probe asks for, like `Session::awaited`: the oldest waiter of the process.
+    /// Returns no waiter while the process holds the lock, because the process will release the lock itself.
     pub(crate) fn awaited(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
         let holds = |id: &CallerId| {
             let now = self.clock_of(state, *id);
@@ -134,7 +136,8 @@ impl Protocol {
         }
     }
 
-    /// `beat`. A probe that finds nothing is a single step, because no other step could interfere with its parts.
+    /// Sends a probe, as the engine's `beat` does. A probe that finds nothing is sent and answered in a single step,
+    /// because no other step could interfere.
     pub(crate) fn probe(&self, state: &mut State, id: CallerId) {
         let process = self.process_of(id);
         let this = &mut state.processes[process];
@@ -153,7 +156,7 @@ impl Protocol {
         }
     }
 
-    /// `probe`, its second half
+    /// Handles the reply to a probe.
     pub(crate) fn probed(
         &self,
         state: &mut State,
@@ -175,13 +178,13 @@ impl Protocol {
         }
     }
 
-    /// `Session::resend`
+    /// Queues all waiting callers of a process again, as the session does over a new connection.
     pub(crate) fn resend(&self, state: &mut State, process: ProcessId) {
         let mut queued: Vec<_> = self
             .callers_of(process)
             .filter(|id| state.caller(*id).phase == Phase::Queued && state.caller(*id).is_waiting())
             .collect();
-        // If a request is under way already, it goes first and settles the matter.
+        // A caller that an unanswered batch includes is not queued a second time.
         queued.retain(|id| !state.caller(*id).resending);
         if self.is(Broken::ComesBackToAPlaceOnly) {
             queued.retain(|id| state.caller(*id).place.is_some());
@@ -192,7 +195,7 @@ impl Protocol {
         self.send_batch(state, process);
     }
 
-    /// The process finds its connection broken. The server may not have noticed the break.
+    /// Breaks the session's connection from the view of its process. The server might not have noticed yet.
     pub(crate) fn break_main(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         this.main.up = false;
@@ -212,7 +215,8 @@ impl Protocol {
             if let Some(Behind::Leave { .. }) = caller.behind {
                 self.leave_from_home(state, id);
             }
-            // Otherwise the gate stays shut until the connection is known to be closed on the server.
+            // The gate stays shut until the old connection is known to be closed on the server. Only the variant
+            // `GateOpensWithTheBreak` opens it now.
             if state.caller(id).resending && self.is(Broken::GateOpensWithTheBreak) {
                 self.open_gate(state, id);
             }
@@ -231,7 +235,7 @@ impl Protocol {
         this.main.answered = now;
         for id in self.callers_of(process) {
             if let Phase::Leaving { .. } = state.caller(id).phase {
-                state.caller(id).resending = false; // sent below
+                state.caller(id).resending = false; // the leave is resent below
             } else if state.caller(id).resending {
                 self.open_gate(state, id);
             }
@@ -263,7 +267,7 @@ impl Protocol {
         }
     }
 
-    /// The home session resends a request whose reply was lost.
+    /// Resends a request of the home session whose reply was lost.
     pub(crate) fn answer_lost(&self, state: &mut State, id: CallerId, reply: Reply) {
         if let Reply::Released(token) = reply {
             let letting_go = &state.processes[self.process_of(id)].letting_go;
@@ -295,7 +299,7 @@ impl Protocol {
         }
     }
 
-    /// Kills a process. Its sent requests may still be read.
+    /// Kills a process. The server may still read requests that the process sent before.
     pub(crate) fn crash(&self, state: &mut State, process: ProcessId) {
         for id in self.callers_of(process) {
             let lease = self.scenario.terms.lease(id);

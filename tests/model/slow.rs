@@ -1,4 +1,4 @@
-//! Callers whose futures are polled at any time, or never again.
+//! Scenarios and variants with slow callers, whose futures are polled at any time or never again.
 
 use crate::{
     broken::Broken,
@@ -8,7 +8,8 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// The second of three callers of a process is slow and may miss its turn once.
+/// Returns the options of three callers of one process. The second caller is slow and may miss its turn once, after
+/// which it continues as owner 3.
 fn slow_member() -> Terms {
     Terms {
         once: vec![0],
@@ -19,7 +20,7 @@ fn slow_member() -> Terms {
     }
 }
 
-/// The first of two callers is slow.
+/// Returns the options of two callers of different processes. The first caller is slow and may continue as owner 2.
 fn slow_holder() -> Terms {
     Terms {
         slow: vec![0],
@@ -49,7 +50,7 @@ fn is_caught(broken: Broken, terms: Terms, faults: Faults, promise: &'static str
     check::is_caught(broken, scenario, promise);
 }
 
-/// The engine before cohorts had offers: the defect needs no fault at all.
+/// The engine had this defect before cohorts had offers. The defect appears without any fault.
 #[test]
 fn an_answer_of_the_server_seats_nobody() {
     is_caught(Broken::AnswerSeats, slow_member(), late(0), EXCLUSION);
@@ -70,7 +71,7 @@ fn an_offer_that_nobody_takes_is_passed_on() {
     is_caught(Broken::OfferStands, slow_member(), late(0), TAKEN);
 }
 
-/// A cohort whose renewals are answered late.
+/// Returns a scenario with a cohort, in which the answers to renewals may be late.
 fn late_answers() -> Scenario {
     Scenario {
         faults: late(1),
@@ -88,7 +89,7 @@ fn late_answers() -> Scenario {
     }
 }
 
-/// Skipped by default, because it takes minutes.
+/// Skipped unless `MODEL_DEEPER` is set, because it takes minutes.
 #[test]
 fn renewals_of_a_cohort_are_answered_late() {
     if std::env::var_os("MODEL_DEEPER").is_some() {
@@ -101,7 +102,8 @@ fn an_answer_after_the_deadline_revives_nothing() {
     check::are_caught(&[Broken::AnswerRevives], &late_answers(), EXCLUSION);
 }
 
-/// A slow caller that has missed its turn, and other callers that queued behind it.
+/// Returns a scenario with a slow caller that misses its turn, and with other callers that queue behind the slow
+/// caller.
 fn comes_back() -> Scenario {
     Scenario {
         reaches: vec![MISSED, CAME_BACK],
@@ -120,7 +122,7 @@ fn comes_back() -> Scenario {
     }
 }
 
-/// Skipped by default, because it takes half a minute and more.
+/// Skipped unless `MODEL_DEEPER` is set, because it takes half a minute or more.
 #[test]
 fn a_slow_caller_comes_back_to_its_place() {
     if std::env::var_os("MODEL_DEEPER").is_some() {

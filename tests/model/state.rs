@@ -1,4 +1,4 @@
-//! A state of the model: the server, the processes with their connections, the callers, and the remaining faults.
+//! The state of the model: the server, the processes with their connections, the callers, and the remaining faults.
 
 use std::hash::{Hash, Hasher};
 
@@ -13,17 +13,17 @@ use crate::{
     server::{Acquired, Found, Joined, Place, Push, Server, Token},
 };
 
-/// The unit of time: about the interval of the heartbeat.
+/// A time in ticks. The heartbeat probes once a tick.
 pub(crate) type Tick = i8;
 /// A time on a process's clock, in ms.
 pub(crate) type Stamp = u16;
 pub(crate) type ProcessId = usize;
-/// The number of a caller. Each caller is one acquisition, and so one owner.
+/// The number of a caller. Each caller makes one acquisition, so this number is also its owner.
 pub(crate) type CallerId = u8;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    /// The time that the processes' clocks follow.
+    /// The true time. Each process's clock shows this time minus its lag.
     pub(crate) now: Tick,
     pub(crate) server: Server,
     pub(crate) processes: Vec<Process>,
@@ -33,7 +33,7 @@ pub(crate) struct State {
     pub(crate) observed: Observed,
 }
 
-/// The knowledge of an observer that sees everything, for the properties.
+/// What an observer of all processes and the server has seen so far. Only the properties use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Observed {
     /// The newest grant whose push was lost.
@@ -44,32 +44,33 @@ pub(crate) struct Observed {
     /// The newest token with which a body has begun.
     pub(crate) begun: Token,
     pub(crate) begun_fell: bool,
-    /// A process was killed, and the lock outlasts the lease of the caller that was inside.
+    /// Whether a process was killed and the lock stayed taken for longer than the lease of the caller that was inside.
     pub(crate) outlived: bool,
-    /// A caller that entered, and a caller that had queued before and still waited.
+    /// A caller that was granted the lock out of order, and a caller that had queued before it and was still waiting.
     pub(crate) overtaken: Option<(CallerId, CallerId)>,
-    /// The number of consecutive ticks in which a live caller waited for a lock that nobody held, or without a place in
-    /// the queue, while nothing was late.
+    /// The number of consecutive ticks in which nothing was late and a live caller waited although the lock was free or
+    /// the caller was not in the queue.
     pub(crate) neglected: u8,
-    /// A waiter that could not hear it was granted the lock.
+    /// Whether the lock was granted to a waiter that could not be notified.
     pub(crate) unheard: bool,
-    /// A dead waiter was passed over.
+    /// Whether a waiter was passed over because it was dead or could not be notified.
     pub(crate) skipped: bool,
-    /// A cohort let a member in at or after its local deadline.
+    /// Whether a cohort let a member in at or after the cohort's local deadline.
     pub(crate) seated_late: bool,
-    /// The answer to a renewal counted for a member without the turn.
+    /// Whether the answer to a renewal extended the hold of a member that did not have the turn.
     pub(crate) answered_astray: bool,
-    /// A member of a cohort was passed over, because it had left.
+    /// Whether a member of a cohort was passed over because it had left.
     pub(crate) passed_over: bool,
-    /// An untaken offer was passed on.
+    /// Whether an offer was passed on because its member did not take it.
     pub(crate) missed: bool,
-    /// An unread reply was given up.
+    /// Whether the engine gave up a reply because its caller did not read it.
     pub(crate) revoked: bool,
-    /// A cohort was lost, and its members queued again.
+    /// Whether a cohort was lost and its members queued again.
     pub(crate) lost_cohort: bool,
-    /// A cohort was released because none of its members waited when the process heard of it.
+    /// Whether a cohort was released because none of its members was waiting when its process was notified of the
+    /// grant.
     pub(crate) nobody_left: bool,
-    /// A cohort that was known or over was described again.
+    /// Whether the server described a cohort that its process knew already or that was over.
     pub(crate) told_again: bool,
 }
 
@@ -77,18 +78,20 @@ pub(crate) struct Observed {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     pub(crate) alive: bool,
-    /// How far its clock has fallen behind, in ms.
+    /// How far the process's clock has fallen behind, in ms.
     pub(crate) lag: u8,
     pub(crate) main: Session,
-    /// What the server still has of a closed connection: a subscription, and unread requests.
+    /// The unread requests of a connection that the process has closed. The server has not noticed the end of this
+    /// connection and still counts its subscription.
     pub(crate) old: Option<Vec<Request>>,
     pub(crate) home: Home,
-    /// The newest grant that its callers share, and the current turn.
+    /// The newest cohort of the process.
     pub(crate) entry: Option<Entry>,
-    /// Background releases of cohorts, and when each is given up.
+    /// The tokens of cohorts that are released in the background, and when each release is given up.
     pub(crate) letting_go: Vec<(Token, Tick)>,
-    /// Whether the heartbeat of this tick has happened, and whether it still waits for its answer.
+    /// Whether the heartbeat of this tick has sent its probe.
     pub(crate) probed: bool,
+    /// Whether the answer to a probe is outstanding.
     pub(crate) probing: bool,
 }
 
@@ -98,13 +101,14 @@ pub(crate) struct Entry {
     pub(crate) cohort: Cohort,
     /// Whether the server has been asked to renew the offer.
     pub(crate) renewing: bool,
-    /// When the turn was offered.
+    /// When the current turn was offered.
     pub(crate) since: Tick,
-    /// How its first owner heard of the grant.
+    /// How the first owner learned of the grant.
     pub(crate) by: By,
 }
 
-/// Values that no longer matter would distinguish equal states. For a cohort that is over, only its name counts.
+/// Hashes only values that still matter, because other values would distinguish equal states. In a cohort that is over,
+/// only its token, its last turn, and whether it was released or suspended still matter.
 impl Hash for Entry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let cohort = &self.cohort;
@@ -121,17 +125,17 @@ impl Hash for Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Session {
     pub(crate) up: bool,
-    /// The server's time when it was made.
+    /// The server's time when the connection was made.
     pub(crate) floor: Token,
-    /// When the newest command with a reply was sent (`Health`).
+    /// The time at which the newest answered command was sent, as in the engine's `Health`.
     pub(crate) answered: Stamp,
-    /// Whether a batch is under way.
+    /// Whether a batch on this connection is unanswered.
     pub(crate) sending_batch: bool,
     pub(crate) requests: Vec<Request>,
     pub(crate) events: Vec<Event>,
 }
 
-/// The connection for background work. Nothing relies on its order, so none is kept.
+/// The connection for background work. Nothing relies on the order of its messages, so they are delivered in any order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Home {
     pub(crate) floor: Token,
@@ -143,39 +147,41 @@ pub(crate) struct Home {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Request {
     pub(crate) caller: CallerId,
-    /// The time on the clock of its process.
+    /// When the script was sent, by the clock of its process.
     pub(crate) sent: Stamp,
     pub(crate) script: Script,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Script {
-    /// A caller that has had no place and is the only one at the lock.
+    /// The caller's own request, sent if the caller has never had a place and no other caller of its process wants the
+    /// lock.
     Acquire {
         not_after: Option<Tick>,
     },
-    /// All other callers, several at once, with their old places.
+    /// A batch: one request for several callers of a process, with their old places.
     Queue {
         members: Few<(CallerId, Option<Place>)>,
         not_after: Option<Tick>,
     },
-    /// With `close`, follows a `CLIENT KILL` of the connection that carried the request.
+    /// Takes a caller out of the queue. With `close`, the script follows a `CLIENT KILL` of the connection that carried
+    /// the caller's request.
     Leave {
         abandon: bool,
         close: bool,
     },
     Release(Token),
     Renew(Renewal),
-    /// Sent on behalf of the caller's whole process.
+    /// A probe on behalf of all callers of the caller's process.
     Probe,
 }
 
-/// A renewal; a lease of 0 is a check.
+/// A renewal, or with a lease of 0 a check that extends nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Renewal {
-    /// The token of the member that asks.
+    /// The token of the member whose turn is renewed.
     pub(crate) token: Token,
-    /// The token under which the server knows the grant, if it is a cohort's.
+    /// The token by which the server identifies the grant, if it is a cohort's grant.
     pub(crate) known: Option<Token>,
     pub(crate) lease: Tick,
 }
@@ -195,17 +201,17 @@ pub(crate) enum Event {
 pub(crate) enum Reply {
     Acquired(Acquired),
     Joined(Joined),
-    /// The reply to `leave … enter`: the grant to enter with, or the cohort to pass on.
+    /// The reply to a `leave` script without `abandon`: the grant with which the caller may enter.
     Left(Option<Found>),
-    /// The cohort to pass on.
+    /// The reply to a `leave` script with `abandon`: the grant of the cohort in which the caller gives up its turn.
     Abandoned(Option<Found>),
     Released(Token),
     Renewed(Renewal, Option<Tick>),
     Probed(Option<Found>, bool),
 }
 
-/// The acquisition of a caller. Its own phase is not hashed, because the model's phase says more and nothing is
-/// refused.
+/// The acquisition of a caller. The phase inside `AttemptState` is not hashed, because it follows from the model's
+/// [`Phase`] as long as the server refuses no request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt(pub(crate) AttemptState);
 
@@ -221,29 +227,31 @@ impl Hash for Attempt {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Caller {
     pub(crate) phase: Phase,
-    /// When its `wait` ends, on the clock of its process.
+    /// When the caller's `wait` ends.
     pub(crate) wait_until: Tick,
-    /// When it began, for the properties.
+    /// When the call began. Only the properties use it.
     pub(crate) began: Tick,
-    /// When its request was sent, if the engine may give it up.
+    /// When the request of a slow caller was sent. The engine gives up the reply if the caller does not read it in
+    /// time.
     pub(crate) asked: Tick,
     pub(crate) place: Option<Place>,
-    /// The order in which it joined the queue, for the properties.
+    /// The caller's number in the order of joining the queue. Only the properties use it.
     pub(crate) joined: Option<u8>,
     pub(crate) attempt: Attempt,
-    /// The turn that it was last told of and has not read.
+    /// The token of the newest turn that was offered to the caller, until the caller's future reads the offer.
     pub(crate) told: Option<Token>,
-    /// Whether it goes with the next batch.
+    /// Whether the next batch includes the caller.
     pub(crate) joins: bool,
-    /// Whether the session has resent the request and has no answer yet. Until the answer the gate is shut, and the
-    /// owner neither enters nor leaves.
+    /// Whether an unanswered batch of the session includes the caller. Until the answer arrives, the gate is shut: the
+    /// caller neither enters nor leaves.
     pub(crate) resending: bool,
-    /// Whether the connection that carried the newest request still exists; `None` if nothing was sent.
+    /// Whether the connection that carried the caller's newest request still exists, or `None` if the caller has sent
+    /// no request.
     pub(crate) carried: Option<bool>,
     pub(crate) behind: Option<Behind>,
 }
 
-/// How the owner heard of its grant.
+/// How the owner learned of its grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum By {
     Reply,
@@ -252,36 +260,39 @@ pub(crate) enum By {
     Push,
     Probe,
     Leave,
-    /// The turn of another member of its cohort ended.
+    /// The turn of the member before it in its cohort ended.
     Pass,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Idle,
-    /// Its request is under way, or will be with the next connection.
+    /// The caller's request is under way, or will be sent over the next connection.
     Asking,
-    /// The reply has arrived, and its future has not been polled since.
+    /// The reply has arrived, and the caller's future has not been polled since.
     Answered {
         reply: Acquired,
         sent: Stamp,
     },
-    /// The engine has given up the grant that the reply may contain, and its future has not been polled since.
+    /// The engine has given up the grant that the reply may contain, and the caller's future has not been polled since.
     Revoked,
-    /// Waits for its turn, or has an offer and waits for the gate or for the engine's renewal.
+    /// The caller waits for its turn, or it has an offer and waits until the gate opens or the engine has renewed the
+    /// grant.
     Queued,
-    /// Renews its turn by itself (`Broken::AnswerSeats`), with the server's answer.
+    /// The caller renews its turn by itself (`Broken::AnswerSeats`). `answer` is the local deadline, once the server
+    /// has answered.
     Confirming {
         token: Token,
         answer: Option<Moment>,
     },
-    /// Its body runs.
+    /// The caller's body runs.
     Inside(Hold),
-    /// Its `wait` is over. The result of leaving the queue decides.
+    /// The caller's `wait` is over, and the caller leaves the queue. The server's reply decides whether the caller
+    /// still enters.
     Leaving {
         since: Tick,
     },
-    /// The first token names the grant.
+    /// The caller's release is under way. `first` is the token that identifies the grant.
     Releasing {
         token: Token,
         first: Token,
@@ -297,11 +308,11 @@ pub(crate) struct Hold {
     pub(crate) since: Tick,
     /// The local deadline.
     pub(crate) until: Moment,
-    /// The grant stands only for a claim until it is confirmed.
+    /// Whether the grant is unconfirmed and therefore lasts only for a claim.
     pub(crate) claim: bool,
-    /// When a renewal or a check was last sent.
+    /// The time of the newest renewal or check.
     pub(crate) tended: Tick,
-    /// Whether that request is under way.
+    /// Whether that renewal or check is unanswered.
     pub(crate) tending: bool,
     pub(crate) by: By,
 }
@@ -310,7 +321,7 @@ pub(crate) struct Hold {
 pub(crate) enum End {
     Left,
     Lost,
-    /// The caller goes on as another owner.
+    /// The caller missed its turn and continues as another owner.
     Missed,
     Busy,
     Unreachable,
@@ -320,16 +331,17 @@ pub(crate) enum End {
     },
 }
 
-/// Work in the background for a caller.
+/// Background work for a caller that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Behind {
-    /// Waits for the gate, with the offer to give back.
+    /// Waits until the gate opens, and then gives back the offer with this token, if any.
     Gate(Option<Token>),
-    /// Leaves over the connection that carried the request, so that the server keeps the order of the two.
+    /// Sends `leave` over the connection that carried the caller's request, so that the server reads the request first.
     Leave {
         since: Tick,
     },
-    /// Closes that connection first, over the home session.
+    /// Sends `leave` over the home session. If the server lets it, the home session first closes the connection that
+    /// carried the caller's request.
     LeaveFromHome {
         until: Tick,
         sent: Tick,
@@ -352,7 +364,7 @@ impl State {
 }
 
 impl Caller {
-    /// Whether it still waits: it has neither entered nor ended.
+    /// Returns whether the caller still waits: it has neither entered nor ended.
     pub(crate) fn waits(&self) -> bool {
         matches!(
             self.phase,
@@ -365,7 +377,7 @@ impl Caller {
         )
     }
 
-    /// Whether it is to be told of its turn: it waits and has no offer.
+    /// Returns whether the caller can be offered a turn: it waits and has no offer.
     pub(crate) fn is_waiting(&self) -> bool {
         let waits = matches!(
             self.phase,
@@ -374,12 +386,12 @@ impl Caller {
         waits && self.turn().is_none()
     }
 
-    /// The token of the turn that it is offered.
+    /// Returns the token of the turn that is offered to the caller.
     pub(crate) fn turn(&self) -> Option<Token> {
         self.told.or_else(|| self.attempt.0.offer().map(token_of))
     }
 
-    /// A token of the grant with which it is inside, or which it gives back.
+    /// Returns a token of the grant with which the caller is inside or which the caller gives back.
     pub(crate) fn held(&self) -> Option<Token> {
         match (self.phase, self.behind) {
             (Phase::Inside(hold), _) => Some(hold.token),

@@ -1,4 +1,4 @@
-//! The protocol with one of its rules removed, and its known gaps.
+//! The protocol with one of its rules removed, and the known gaps of the protocol.
 
 use crate::{
     broken::Broken,
@@ -7,7 +7,7 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// Checks that without this rule these callers break this promise under these faults.
+/// Checks that these callers break this promise under these faults if this rule is removed.
 #[track_caller]
 fn is_caught(broken: Broken, terms: Terms, faults: Faults, promise: &'static str) {
     let scenario = Scenario::of("a variant", terms).with(faults);
@@ -110,7 +110,8 @@ fn the_gate_stays_shut_until_the_old_connection_is_closed() {
     );
 }
 
-/// The request that was resent may be read after the release, because the engine's releases go over another connection.
+/// The engine sends releases over another connection than requests. The server may therefore read a release before a
+/// request that was sent again.
 #[test]
 fn who_gives_back_a_turn_leaves_as_well() {
     let faults = Faults {
@@ -274,8 +275,8 @@ fn a_lost_counter_goes_on_above_the_clock() {
     );
 }
 
-/// Otherwise there is a grant that nobody knows: the answer to a resent request arrives after a push has given the
-/// owner its turn, and in between the server has lost the pushed grant.
+/// A push offers an owner its turn, the server loses the pushed grant, and a request that is sent again grants the
+/// owner the lock a second time. If the newer grant did not replace the older one, nobody would give it back.
 #[test]
 fn the_newer_grant_counts() {
     let faults = Faults {
@@ -308,7 +309,7 @@ fn a_place_that_is_dead_by_a_clock_that_jumped_is_given_up() {
     is_caught(Broken::DeadPlaceStands, terms, faults, FORGOTTEN);
 }
 
-/// The gap of promise 1.
+/// Shows the documented gap of promise 1: tokens fall.
 #[test]
 fn known_to_fail_when_state_is_lost_and_the_clock_set_back() {
     let faults = Faults {
@@ -331,7 +332,7 @@ fn known_to_fail_when_state_is_lost_and_the_clock_set_back() {
     );
 }
 
-/// The gap of promise 6.
+/// Shows the documented gap of promise 6: a grant is left that nobody knows of.
 #[test]
 fn known_to_fail_without_client_kill() {
     let terms = Terms {

@@ -1,5 +1,5 @@
-//! The wire between the processes and the server. The server reads requests, and processes hear pushes and replies, in
-//! the order of their connection.
+//! The connections between the processes and the server. A session's connection keeps the order of requests, and of
+//! pushes and replies; the home session keeps none.
 
 use crate::{
     protocol::Protocol,
@@ -38,7 +38,7 @@ impl Protocol {
         });
     }
 
-    /// The server reads a request that an old connection has left behind. Nobody hears the reply.
+    /// The server reads a request that an old connection has left behind. Nobody receives the reply.
     pub(crate) fn serve_old(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         let floor = this.main.floor;
@@ -56,7 +56,7 @@ impl Protocol {
         request: Request,
     ) -> Reply {
         if let Script::Leave { close: true, .. } = request.script {
-            state.processes[process].old = None; // CLIENT KILL, a command before
+            state.processes[process].old = None; // the home session sends `CLIENT KILL` before the script
         }
         let mut run = Run {
             terms: &self.scenario.terms,
@@ -73,7 +73,7 @@ impl Protocol {
             Script::Acquire { not_after } => {
                 let caller = &mut state.callers[usize::from(owner)];
                 if caller.place.is_none() && !server.is_queued(owner) {
-                    // The caller has not been told of any place that it may have had.
+                    // If the caller had a place, it never learned of that place.
                     caller.joined = None;
                 }
                 Reply::Acquired(server.acquire(&mut run, owner, not_after))
@@ -127,7 +127,8 @@ impl Protocol {
                 state.observed.lost_push = state.observed.lost_push.max(Some(push.token));
             }
         }
-        // In the order of their places. Some got the lock from the script that queued them.
+        // Numbers the new waiters in the order of their places, including those that the same script queued and then
+        // granted the lock.
         let mut places: Vec<_> = state
             .server
             .queue
@@ -157,7 +158,8 @@ impl Protocol {
         reply
     }
 
-    /// Records whether tokens rise, and whether a waiting caller was overtaken.
+    /// Records whether the token of a new grant rises, whether its owners can be notified, and whether the grant
+    /// overtook a waiting caller.
     fn observe(&self, state: &mut State, grant: Grant, had: Option<Grant>) {
         let terms = &self.scenario.terms;
         let heard = state.heard();
@@ -167,7 +169,7 @@ impl Protocol {
         observed.token = observed.token.max(last);
         let is_heard = |owner: CallerId| heard[terms.process_of(owner)];
         observed.unheard |= grant.claimed_until.is_some() && !grant.owners.iter().all(is_heard);
-        // A caller that was granted the lock but not given its turn by its process waits as well.
+        // An owner of the previous grant that has not had its turn waits as well.
         let passed_by = had.into_iter().flat_map(|had| had.owners.iter());
         let queued = state.server.queue.iter().filter_map(|member| {
             let lives = state.server.is_living(*member, terms);
@@ -176,10 +178,10 @@ impl Protocol {
         let waiting: Vec<_> = queued.chain(passed_by).collect();
         for owner in grant.owners.iter() {
             if had.is_some_and(|had| had.owners.contains(owner)) {
-                continue; // already inside
+                continue; // it already had the grant
             }
             if !state.processes[terms.process_of(owner)].alive {
-                continue; // it had that place; it gives way when its claim ends: `CLAIM`
+                continue; // `CLAIM` checks that a dead owner keeps the lock only for a claim
             }
             let entered = state.callers[usize::from(owner)].joined;
             for other in waiting.iter().copied() {
@@ -193,7 +195,8 @@ impl Protocol {
                 } else {
                     caller.is_waiting() && !grant.owners.contains(other)
                 };
-                // A place whose wait is over is dead: its caller is about to leave, and may come back at the end.
+                // A place no longer counts once its caller's wait is over: the caller is about to leave, and could only
+                // queue again at the end.
                 let may_still_enter = caller.wait_until > state.now;
                 if is_before && waits && may_still_enter && is_heard(other) {
                     state.observed.overtaken.get_or_insert((owner, other));

@@ -1,4 +1,4 @@
-//! `extend`: the moment from which it counts, and its bounds.
+//! `extend`: the moment from which the new time counts, and its limits.
 
 use std::{
     future::{Future, poll_fn},
@@ -42,7 +42,8 @@ async fn extensions_called_together_do_not_add_up() {
     .await;
 }
 
-/// A grant that was handed on first stands for a claim.
+/// A grant that was passed on by a release lasts only a claim at first. An extension counts from the end of the lease
+/// that the caller asked for.
 #[tokio::test]
 async fn what_was_handed_on_is_extended_from_the_end_of_its_lease() {
     on_stores_with_a_queue(|store| async move {
@@ -61,7 +62,8 @@ async fn what_was_handed_on_is_extended_from_the_end_of_its_lease() {
     .await;
 }
 
-/// The caller's thread is blocked for longer than the lease. The engine renews the lease, so the extension has time.
+/// The caller's thread is blocked for longer than the lease. The engine renews the lease, so the extension still
+/// succeeds.
 #[tokio::test]
 async fn an_extension_lasts_as_long_as_the_lease_is_renewed() {
     for store in [Store::redis().await, Store::redlock().await] {
@@ -69,7 +71,7 @@ async fn an_extension_lasts_as_long_as_the_lease_is_renewed() {
         let lock = client.lock("k").lease(SECOND).renew(true);
         let guard = lock.acquire().await.unwrap();
         let mut extending = Box::pin(guard.extend(5 * SECOND));
-        // The engine may answer during the poll.
+        // The engine can answer during this poll.
         let first = poll_fn(|cx| Poll::Ready(extending.as_mut().poll(cx))).await;
         thread::sleep(1500 * MS);
         let left = match first {
@@ -88,7 +90,7 @@ async fn an_extension_of_a_lost_lease_is_lost() {
     on_every_store(|store| async move {
         let client = store.client().await;
         let guard = client.lock("k").lease(50 * MS).acquire().await.unwrap();
-        // Nobody polls the guard.
+        // The caller's thread is blocked until after the end of the lease.
         thread::sleep(60 * MS);
         let lost = guard.extend(SECOND).await;
         let expired = LossReason::Expired;

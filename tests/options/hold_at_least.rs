@@ -1,4 +1,4 @@
-//! `hold_at_least`: the value returns at once, and the lock stays taken until its time is over.
+//! `hold_at_least`: the call returns its value at once, and the lock stays taken until the minimum hold is over.
 
 use std::{
     future::Future,
@@ -22,7 +22,7 @@ async fn job(result: Result<u8, LockError>) -> Result<u8, LockError> {
     result
 }
 
-/// Takes the lock as soon as it is free, and returns the time since `start`.
+/// Acquires the lock as soon as it is free, and returns the time since `start`.
 async fn next(client: &LockClient, start: Instant) -> Duration {
     client
         .lock("job")
@@ -42,7 +42,7 @@ async fn the_value_returns_at_once_and_the_next_one_enters_at_the_end() {
             assert_eq!(client.scope(job(result.clone())).await, result);
             let returned = start.elapsed();
             assert!(returned < SECOND / 2, "{returned:?}");
-            // The lock is also taken for the process that held it.
+            // The lock is also busy for the process that held it.
             let busy = client.scope(job(Ok(1))).await;
             assert_busy(&busy);
             let entered = next(&other, start).await;
@@ -94,8 +94,8 @@ async fn those_who_wait_already_enter_at_the_end_in_order() {
     .await;
 }
 
-/// A neighbour asks to confirm its turn and is not polled when the answer arrives. It enters after the caller that had
-/// its turn meanwhile, and not within that caller's least time.
+/// A caller requests the confirmation of its turn, but is not polled when the answer arrives, so another caller gets
+/// the turn. The first caller enters only after the other caller's minimum hold.
 #[tokio::test]
 async fn a_neighbour_that_is_polled_late_waits_for_the_end() {
     const LEAST: Duration = Duration::from_millis(400);
@@ -130,7 +130,8 @@ async fn a_neighbour_that_is_polled_late_waits_for_the_end() {
         }
     }
     guard.release().await;
-    // More than a third of its claim is over, so the claim has to be confirmed.
+    // By now more than a third of the grant's claim has passed, so the caller that gets the turn has to confirm the
+    // grant.
     tokio::time::sleep(SECOND).await;
     poll(0);
     for _ in 0..250 {
@@ -222,7 +223,7 @@ async fn after_a_loss_nothing_is_kept() {
     let kept = other.lock("job").try_acquire().await;
     kept.expect("the other lock is free").release().await;
 
-    // The local deadline ends the hold shortly before the server's.
+    // The local deadline ends this hold shortly before its lease ends on the server.
     let lock = client.lock("job").lease(200 * MS).hold_at_least(200 * MS);
     let lost: Result<(), _> = lock.run(std::future::pending()).await;
     assert_lost(&lost);
@@ -331,7 +332,7 @@ async fn longer_than_the_lease_is_refused_before_anything_is_sent() {
     hold(&client, "job").await.release().await;
 }
 
-/// Retained locks do not add to the cost of a release.
+/// The cost of a release does not depend on how many locks stay taken.
 #[tokio::test]
 async fn thousands_of_kept_locks_cost_no_more_each_than_the_first() {
     const MANY: usize = 1000;

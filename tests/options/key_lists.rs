@@ -213,7 +213,7 @@ async fn the_list_may_be_moved_by_the_body_and_by_the_fallback() {
     let guard = hold(&other, "2").await;
     assert_eq!(client.scope(now(vec![1, 2])).await.unwrap(), 200);
     guard.release().await;
-    // An empty list is a mistake and not busy.
+    // A call with an empty list fails with its own error, and is not reported as busy.
     let refused = client.scope(now(Vec::new())).await;
     assert!(
         matches!(refused, Err(LockError::InvalidKey(KeyError::NoKeys))),
@@ -240,7 +240,7 @@ async fn it_waits_for_each_item_in_turn() {
     .await;
 }
 
-/// A list type of the user's own.
+/// A type whose field is the list.
 struct Cart {
     items: Vec<Item>,
 }
@@ -388,7 +388,7 @@ async fn set_of(ids: [u64; 2]) -> Vec<String> {
     set(ids.into()).await.unwrap()
 }
 
-/// The future is `Send` for any list type, because the keys are strings before the first await.
+/// The future is `Send` for any list type, because the keys are rendered before the first await.
 #[tokio::test]
 async fn a_list_asks_nothing_of_the_future() {
     fn send<F: Send>(future: F) -> F {
@@ -423,7 +423,7 @@ async fn pairs(stock: Pairs) -> Result<Vec<String>, LockError> {
     Ok(names(&holds))
 }
 
-/// The iteration may compute the parts of the key.
+/// A list whose iterator computes its items.
 struct Pairs(BTreeMap<u64, u64>);
 
 impl<'a> IntoIterator for &'a Pairs {

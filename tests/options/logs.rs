@@ -17,8 +17,8 @@ fn of_level(level: Level, records: &[Record]) -> Vec<&Record> {
         .collect()
 }
 
-/// An outage logs one WARN when it begins and one INFO with its length when it is over, for any number of calls and
-/// sessions. A hold whose renewal is not answered logs one WARN.
+/// An outage logs one WARN when it begins and one INFO with its length when it is over, regardless of the number of
+/// calls and sessions. A hold whose renewals are not answered logs one WARN.
 #[tokio::test]
 async fn an_outage_is_told_once() {
     log::keep();
@@ -76,7 +76,7 @@ async fn an_outage_is_told_once() {
     }
 }
 
-/// The same for one server of a quorum, whose outage keeps nobody out.
+/// The outage of one server of a quorum is logged in the same way, although no call fails because of it.
 #[tokio::test]
 async fn an_outage_of_a_server_of_a_quorum_is_told_once() {
     log::keep();
@@ -84,7 +84,7 @@ async fn an_outage_of_a_server_of_a_quorum_is_told_once() {
     let client = LockClient::connect(quorum.url()).await.unwrap();
     client.lock("k").run(async {}).await.unwrap();
     let address = format!("127.0.0.1:{}", quorum.servers[0].port());
-    // All nodes are new, which is not logged.
+    // The first connections to the nodes are not logged.
     let told = log::about("server", &address);
     assert!(told.is_empty(), "{told:?}");
     quorum.servers[0].kill();
@@ -104,7 +104,7 @@ async fn an_outage_of_a_server_of_a_quorum_is_told_once() {
     assert_eq!(of_outage("no connection"), 1);
 }
 
-/// A client logs no warning when it is shut down or when its server answers.
+/// A client logs no warning while its server answers, or when it is shut down.
 #[tokio::test]
 async fn nothing_is_told_of_a_server_that_answers() {
     log::keep();
@@ -118,8 +118,8 @@ async fn nothing_is_told_of_a_server_that_answers() {
     assert!(log::about("server", &address).is_empty());
 }
 
-/// A call with several keys may lose one while it waits for another. No loss is logged, because the call takes the lock
-/// again.
+/// A call with several keys loses one of its locks while it waits for another lock. No loss is logged, because the call
+/// acquires the lost lock again.
 #[tokio::test]
 async fn a_lock_that_nobody_used_is_not_told_as_lost() {
     log::keep();
@@ -133,7 +133,7 @@ async fn a_lock_that_nobody_used_is_not_told_as_lost() {
     support::stores::until_waiting(&other, "unused:b", 1).await;
     server.stop_process();
     until(async || client.stats().renewal_failed > 0).await;
-    // Longer than the lease of the lock.
+    // This sleep is longer than the lease of the lock that the call already has.
     tokio::time::sleep(7 * SECOND).await;
     server.continue_process();
     held.release().await;

@@ -1,4 +1,4 @@
-//! Options of a call that are not promises by themselves, on every backend.
+//! Tests of a call's options and of the API that no promise covers, on every backend.
 
 mod extend;
 mod hold_at_least;

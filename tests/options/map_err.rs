@@ -1,4 +1,4 @@
-//! `map_err`: the error of a lock becomes the function's error without `From<LockError>`.
+//! `map_err`: a lock's error is converted into the function's error without `From<LockError>`.
 
 use lock_runtime::{LockError, distributed_lock};
 
@@ -53,7 +53,7 @@ async fn a_failure_goes_through_the_named_function_and_a_value_does_not() {
         guard.release().await;
     })
     .await;
-    // The call has no client at all, so the lock is not busy.
+    // A call without a client fails with an error, and is not skipped as busy.
     assert!(matches!(
         skipped().await,
         Err(PayError::Told(text)) if text.contains("no lock client")

@@ -163,7 +163,7 @@ async fn opposite_orders_never_deadlock_and_never_overlap() {
                 let (client, visits) = (client.clone(), visits.clone());
                 calls.spawn(async move {
                     for turn in 0..4 {
-                        // Two to four keys, upwards and downwards.
+                        // Each call names two to four keys, in ascending or descending order.
                         let first = process + task + turn;
                         let count = 2 + (task + turn) % 3;
                         let mut keys: Vec<_> = (0..count).map(|i| (first + i) % KEYS).collect();
@@ -173,7 +173,7 @@ async fn opposite_orders_never_deadlock_and_never_overlap() {
                         let locks = client.locks(keys.iter().map(|key| format!("key:{key}")));
                         let locks = locks.wait(60 * SECOND);
                         let visit = async {
-                            // Two overlapping bodies would lose an update.
+                            // If two bodies overlapped, an update would be lost.
                             let seen: Vec<_> = keys
                                 .iter()
                                 .map(|key| visits[*key].load(Ordering::SeqCst))
@@ -301,7 +301,7 @@ async fn what_runs_in_a_guard_enters_again() {
     on_every_store(|store| async move {
         let [client, other] = store.clients().await;
         let guard = client.locks(["b", "a"]).acquire().await.unwrap();
-        // The guard does not enclose the code after it.
+        // Only code that runs in the guard can enter its locks again.
         for key in ["a", "b"] {
             let stranger = client.lock(key).try_acquire().await;
             assert_busy(&stranger);
@@ -416,7 +416,7 @@ async fn free_ones_are_taken_in_one_script() {
     for _ in 0..10 {
         locks.acquire().await.unwrap().release().await;
     }
-    // One script to enter, and one to leave for each lock.
+    // Each acquisition needs one script to enter, and one for each lock when it is released.
     assert_eq!(server.scripts().await - before, 10 * 4);
 }
 
@@ -447,7 +447,7 @@ async fn a_thousand_are_taken_and_released() {
     .await;
 }
 
-/// The server serves nobody else while it takes many locks at once.
+/// The number of keys is limited, because a server serves no other client while it takes the locks of one call.
 #[tokio::test]
 async fn a_list_of_more_keys_than_allowed_is_refused() {
     on_every_store(|store| async move {

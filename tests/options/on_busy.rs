@@ -1,4 +1,4 @@
-//! `on_busy`: what a call does while its lock is busy, instead of failing.
+//! `on_busy`: what a call does instead of failing if its lock is busy.
 
 #![expect(clippy::unused_async, reason = "a fallback is async, whatever it does")]
 
@@ -197,7 +197,7 @@ async fn dropped_while_it_waits_a_call_with_a_fallback_leaves_nothing() {
 #[distributed_lock(key = "k", wait = "0s")]
 async fn outer() -> Result<u8, LockError> {
     let told = Notify::new();
-    // The second call has no turn while the first one is inside.
+    // The second call does not get its turn while the first call is inside.
     let (first, second) = tokio::join!(nested(&told), nested(&told));
     Ok(first? + second?)
 }

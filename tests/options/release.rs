@@ -1,4 +1,4 @@
-//! `release`: whether a call waits until its lock is known to be free, or only until the release is on its way.
+//! `release`: whether a call waits until its release is confirmed, or only until its release is on its way.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::stores::{MS, SECOND, Store, on_every_store, on_stores_with_a_queue, u
 /// The longest time that a call waits for the confirmation of its release.
 const PATIENCE: Duration = SECOND;
 
-/// A client whose servers can be kept from answering, and a direct client.
+/// A client whose servers' replies can be held back, and a client that is connected to the servers directly.
 struct Fixture {
     store: Store,
     proxies: Vec<FaultProxy>,
@@ -56,7 +56,7 @@ impl Fixture {
         self.proxies.iter().for_each(|proxy| proxy.hold_replies(on));
     }
 
-    /// How long a call takes whose release is not answered.
+    /// Runs a call whose release is not answered, and returns how long the call takes.
     async fn unanswered(&self, call: impl Future<Output = Result<u8, LockError>>) -> Duration {
         let started = Instant::now();
         assert_eq!(self.behind.scope(call).await, Ok(7));
@@ -66,7 +66,7 @@ impl Fixture {
         took
     }
 
-    /// A body that stops the servers' answers, for such a call.
+    /// The body of a call for `unanswered`. From here on, the servers' replies are held back.
     async fn body(&self) -> u8 {
         self.hold_replies(true);
         tokio::task::yield_now().await;
@@ -74,7 +74,7 @@ impl Fixture {
     }
 }
 
-/// Connects from this runtime. Before that, calls to a quorum go over connections of the engine's.
+/// Makes the client connect from this runtime. Until then, calls to a quorum use the engine's own connections.
 async fn warm(store: &Store, client: &LockClient) {
     client.lock("warm").run(async {}).await.unwrap();
     if store.is_redlock() {
@@ -83,7 +83,7 @@ async fn warm(store: &Store, client: &LockClient) {
     }
 }
 
-/// Every store with servers.
+/// Runs a test on every backend that has servers.
 async fn on_every_server(test: impl AsyncFn(Store)) {
     for store in [
         Store::redis().await,
@@ -145,7 +145,7 @@ async fn a_client_says_how_its_calls_release() {
             fixture.unanswered(lock.run(fixture.body())).await,
         ];
         assert!(times.iter().all(|took| *took < PATIENCE / 2), "{times:?}");
-        // The option of a call overrides the default.
+        // The option of a call overrides the client's default.
         let lock = lock.release(Release::Confirmed);
         let times = [
             fixture.unanswered(confirmed(&fixture)).await,
@@ -189,7 +189,7 @@ async fn the_same_client_is_never_in_its_own_way() {
     .await;
 }
 
-/// The next acquisition follows the release even if the answers take their time.
+/// The next acquisition is sent after the release, even if the replies are slow.
 #[tokio::test]
 async fn the_next_acquisition_goes_after_the_release() {
     on_every_server(async |store| {
@@ -243,7 +243,7 @@ async fn a_waiter_of_another_client_is_next() {
                 left.await.unwrap();
             };
             lock.run(body).await.unwrap();
-            // Behind the caller that waited.
+            // This call queues behind the caller that is already waiting.
             let again = lock.wait(20 * SECOND).run(async { Instant::now() });
             again.await.unwrap()
         });

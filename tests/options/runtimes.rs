@@ -14,7 +14,8 @@ use tokio::{runtime::Builder, sync::oneshot};
 
 use crate::stores::{MS, SECOND, Store};
 
-/// Runs a test on a runtime with neither a timer nor an I/O driver, and on one with each of them alone.
+/// Runs a test on a runtime without a timer and an I/O driver, on a runtime with only a timer, and on a runtime with
+/// only an I/O driver.
 fn on_bare_runtimes<F, Fut>(store: &Store, test: F)
 where
     F: Fn(Store) -> Fut,
@@ -32,7 +33,7 @@ where
     }
 }
 
-/// Exercises every wait of a call that needs a timer: for the lock, for its turn among siblings, and for the end of its
+/// Makes calls wait for everything that needs a timer: for the lock, for a turn among siblings, and for the end of a
 /// lease.
 async fn enters_waits_and_loses(store: Store) {
     let client = store.client().await;
@@ -89,7 +90,7 @@ impl Inline {
 impl Wake for Inline {
     fn wake(self: Arc<Self>) {
         let Some(mut caller) = self.0.lock().unwrap().take() else {
-            return; // being polled already, or ended
+            return; // already being polled, or has ended
         };
         let waker = self.clone().into();
         if caller
@@ -101,7 +102,8 @@ impl Wake for Inline {
     }
 }
 
-/// In process: the lock and a turn among siblings.
+/// In process, a release and the end of a turn wake the next caller. A waker can poll that caller at once, on the same
+/// thread.
 #[test]
 fn a_caller_may_be_polled_by_the_one_that_wakes_it() {
     let (ended, has_ended) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! `strategy`: how a caller waits. All strategies share one lock, on every backend.
+//! `strategy`: how a caller waits. On every backend, callers with different strategies share one lock.
 
 use std::sync::{
     Arc, Mutex,
@@ -49,7 +49,7 @@ async fn each_enters_when_the_lock_is_free() {
             guard.release().await;
             waiting.await.unwrap().release().await;
             let took = released.elapsed();
-            // A spinner sleeps for at most 128 ms.
+            // A caller that spins sleeps for at most 128 ms.
             assert!(took < 130 * MS + epsilon(), "{strategy:?}: {took:?}");
         }
         until(async || store.keys().await.is_empty()).await;
@@ -101,7 +101,7 @@ async fn those_who_queue_come_first() {
             lock.run(body).await.unwrap();
         };
         let queued_later = async || {
-            // The others wait already, one of them for a long time.
+            // By now the callers that do not queue have been waiting for a while.
             sleep(300 * MS).await;
             caller(Strategy::Handoff).await;
         };
@@ -136,7 +136,7 @@ async fn a_release_wakes_who_is_notified() {
         let guard = other.acquire().await.unwrap();
         let before = server.scripts().await;
         let (entered, released) = tokio::join!(lock.acquire(), async {
-            // The process has just found the lock taken and probes again only after 200 ms.
+            // The process has just found the lock taken. Without a message it would probe again only after 200 ms.
             until(async || server.scripts().await > before).await;
             let released = Instant::now();
             guard.release().await;
@@ -184,7 +184,7 @@ async fn each_is_busy_at_the_end_of_its_wait_and_leaves_nothing() {
                 }
                 other => panic!("{strategy:?}: {other:?}"),
             }
-            // The same for a caller that is dropped while it waits.
+            // The same is true for a caller that is dropped while it waits.
             let lock = client.lock("k").strategy(strategy).wait(20 * SECOND);
             let dropped = tokio::time::timeout(100 * MS, lock.acquire()).await;
             assert!(dropped.is_err());
@@ -204,7 +204,7 @@ async fn a_server_that_does_not_answer_is_no_busy_lock() {
             let client = store.through(&proxy.url()).client().await;
             let guard = hold(&store.client().await, "k").await;
             let lock = client.lock("k").strategy(strategy).wait(1200 * MS);
-            // Gone from the start, and gone during the wait.
+            // The server is silent from the start, or becomes silent during the wait.
             for gone in [0, 500] {
                 let silence = async {
                     sleep(gone * MS).await;
@@ -230,7 +230,7 @@ async fn each_enters_after_a_holder_that_is_gone() {
     on_every_store(|store| async move {
         let [client, other] = store.clients().await;
         for &strategy in store.strategies() {
-            // A forgotten guard is never released: its lease ends the hold.
+            // A forgotten guard is never released, so only the end of its lease ends the hold.
             let gone = other.lock("k").lease(400 * MS).acquire().await.unwrap();
             std::mem::forget(gone);
             let start = Instant::now();
@@ -269,8 +269,8 @@ async fn a_client_has_a_default_and_shuts_down_in_any() {
     guard.release().await;
 }
 
-/// With this many callers in one process, each inside for `body`: the commands that each of them costs, and the
-/// commands that the process sends in a second while it waits.
+/// Runs this many callers in one process. Each caller stays inside for `body`. Returns the average number of scripts
+/// for each caller, and the number of scripts that the process sends per second.
 async fn cost(strategy: Strategy, callers: u32, body: std::time::Duration) -> (f64, f64) {
     let server = RedisServer::start().await;
     let client = Store::on(&server.url()).client().await;
@@ -296,16 +296,18 @@ async fn cost(strategy: Strategy, callers: u32, body: std::time::Duration) -> (f
 #[tokio::test]
 async fn one_process_sends_what_its_strategy_needs() {
     let (handoff, _) = cost(Strategy::Handoff, 50, 5 * MS).await;
-    // A request and a release serve many callers.
+    // With handoff, one request and one release serve many callers.
     assert!(handoff <= 0.2, "{handoff}");
-    // A try that finds the lock taken, the try that enters, and the release.
+    // With `notify`, each caller sends three scripts: an attempt that finds the lock taken, the attempt that enters,
+    // and the release.
     let (notify, _) = cost(Strategy::Notify, 50, 5 * MS).await;
     assert!((2.5..3.5).contains(&notify), "{notify}");
     let (spin, _) = cost(Strategy::Spin, 50, 5 * MS).await;
     assert!(spin > 4.0, "{spin}");
 }
 
-/// A lease ends without a message between two tries of a waiter. The waiter tries once more at the end of its wait.
+/// A lease ends without a message between two attempts of a waiter. The waiter tries once more at the end of its
+/// `wait`.
 #[tokio::test]
 async fn a_lock_that_is_free_when_the_wait_ends_is_entered() {
     on_every_store(|store| async move {
@@ -332,14 +334,15 @@ async fn a_lock_that_is_free_when_the_wait_ends_is_entered() {
     .await;
 }
 
-/// One caller of a process waits in a stream that nobody polls. The other callers of its process enter nevertheless.
+/// One caller of a process waits but is not polled. The other callers of the process still enter.
 #[tokio::test]
 async fn a_waiter_that_is_not_polled_keeps_no_turn() {
     const OTHERS: usize = 3;
     for store in [Store::redis().await, Store::redisson().await] {
         eprintln!("on {store:?}");
         let (client, holder) = (store.client().await, store.client().await);
-        // Not polled after its first try, after its wait began, or after a release.
+        // The caller is no longer polled after its first attempt, after it has begun to wait, or after it has waited
+        // for more than one heartbeat.
         for polled in [1, 2, 30] {
             let guard = hold(&holder, "k").await;
             let lock = client
@@ -361,7 +364,7 @@ async fn a_waiter_that_is_not_polled_keeps_no_turn() {
             let released = Instant::now();
             guard.release().await;
             others.join_all().await;
-            // The claim time (2 s) and one interval between two heartbeats (200 ms).
+            // The bound is the sum of a claim (2 s) and the interval between two heartbeats (200 ms).
             let took = released.elapsed();
             assert!(
                 took < 2200 * MS + epsilon(),

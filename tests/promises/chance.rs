@@ -1,4 +1,4 @@
-//! Callers of two keys in process that are polled at random under a paused clock.
+//! Polls callers of two in-process locks at random, under a paused clock.
 
 use std::{cell::Cell, future::poll_fn, task::Poll, time::Duration};
 
@@ -13,14 +13,14 @@ use tokio::{
 
 use crate::stores::{MS, SECOND};
 
-/// Records which of the two keys have a running body. A body takes three polls if `long`, otherwise one.
+/// Records which of the two keys have a running body. A body takes three polls if `long` is set, otherwise one.
 #[derive(Default)]
 struct Visits {
     long: bool,
     inside: [Cell<bool>; 2],
 }
 
-/// A body inside one of the keys, until it completes or is dropped.
+/// A body that is inside one of the keys, until it completes or is dropped.
 struct Visit<'a>(&'a Cell<bool>);
 
 impl<'a> Visit<'a> {
@@ -53,7 +53,7 @@ async fn visit_both(client: &LockClient, visits: &Visits) -> Result<(), LockErro
     Ok(())
 }
 
-/// The call of one of the callers.
+/// Returns a new call of the caller with this number.
 fn call<'a>(
     client: &'a LockClient,
     visits: &'a Visits,
@@ -75,22 +75,22 @@ const CALLERS: usize = 5;
 
 type Steps = Vec<(usize, u64)>;
 
-/// Steps: which caller to poll, or which guard to take or drop, and after how many milliseconds; and whether bodies
-/// take more than one poll.
+/// Generates a list of steps, and whether bodies take more than one poll. A step is a caller to poll, or a guard to
+/// acquire or drop, with the number of milliseconds that pass before it.
 pub(crate) fn steps() -> impl Strategy<Value = (Steps, bool)> {
     let times = select(vec![0, 1, 700, 1999, 2001, 3100]);
     (vec((0..CALLERS + 2, times), 0..60), any::<bool>())
 }
 
-/// A runtime with a paused clock, which advances only when nothing else is left to do.
+/// Returns a runtime with a paused clock, which advances only when nothing else is left to do.
 pub(crate) fn runtime() -> Runtime {
     let mut builder = Builder::new_current_thread();
     let builder = builder.enable_all().start_paused(true);
     builder.build().expect("a runtime can be built")
 }
 
-/// Polls callers in these steps and replaces those that have ended. At the end they are no longer polled, and another
-/// caller gets these keys.
+/// Polls the callers as the steps say, and replaces each call that has ended. Then stops polling them. Unless `long` is
+/// set, another caller then has to get each of the keys.
 pub(crate) async fn poll(client: &LockClient, steps: Steps, long: bool, keys: &[&str]) {
     let visits = Visits {
         long,
@@ -118,7 +118,8 @@ pub(crate) async fn poll(client: &LockClient, steps: Steps, long: bool, keys: &[
     }
     drop(guards);
     if !long {
-        // The longest wait for two locks, and a claim for it and for each caller.
+        // The bound is the sum of the longest `wait` for two locks (5 s), the claim that follows it (2 s), and one
+        // claim for each caller.
         let longest = (5 + 2 * (1 + CALLERS as u32)) * SECOND;
         for key in keys {
             let lock = client.lock(*key).wait(longest);

@@ -1,5 +1,6 @@
-//! The contract, promise by promise, on every backend to which it applies. Each module is named after its promise and
-//! has a mutant of its own in `tools/mutants` that turns it red and leaves the others green.
+//! Tests of each promise of the contract, on every backend to which the promise applies. Modules are named after their
+//! promises. For each promise, `tools/mutants` has at least one change to the engine that makes only the tests of that
+//! promise fail.
 
 mod chance;
 mod p01_exclusion;

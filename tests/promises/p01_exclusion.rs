@@ -1,4 +1,5 @@
-//! Promise 1: two holds of one key never overlap, and tokens rise in the order of grants, whatever the server loses.
+//! Promise 1: two holds of one key never overlap, and tokens rise in the order of grants, even if the server loses its
+//! data.
 
 use std::sync::{
     Arc, Mutex,
@@ -73,7 +74,7 @@ async fn token(client: &LockClient) -> u64 {
     token
 }
 
-/// Tokens still rise when the server loses everything and the client goes on over its old connection.
+/// Tokens still rise when the server loses all its data and the client continues on its old connection.
 #[tokio::test]
 async fn tokens_rise_over_flushall_on_an_old_connection() {
     let server = RedisServer::start().await;
@@ -111,7 +112,7 @@ async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
         info.contains("master_link_status:up")
     })
     .await;
-    // The replica is promoted here and sees no later grants of the master.
+    // Promotes the replica, which has received none of the master's latest grants.
     ask::<()>(
         &mut on_replica,
         redis::cmd("REPLICAOF").arg("NO").arg("ONE"),
@@ -129,7 +130,7 @@ async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
     );
 }
 
-/// A holder that is told of its loss late is fenced: the next token is higher.
+/// If a holder notices its loss late, a resource can refuse its writes, because the next holder's token is higher.
 #[tokio::test]
 async fn whoever_follows_an_expired_hold_has_a_higher_token() {
     on_every_store(|store| async move {
@@ -139,7 +140,7 @@ async fn whoever_follows_an_expired_hold_has_a_higher_token() {
         let next = client.lock("k").wait(SECOND).acquire().await.unwrap();
         assert!(next.token() > slow.token());
         slow.release().await;
-        // The late release has not touched the successor.
+        // The late release has not released the next holder's lock.
         assert!(client.lock("k").try_acquire().await.is_err());
         next.release().await;
         hold(&client, "k").await.release().await;

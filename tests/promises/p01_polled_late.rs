@@ -18,16 +18,17 @@ use crate::{
     stores::{MS, SECOND, Store, hold, on_stores_with_a_queue, until, until_free, until_waiting},
 };
 
-/// How long a caller that is not polled may delay others: a claim, and the heartbeat that finds its end.
+/// The maximum time by which a caller that is not polled delays others: a claim, and the time until the heartbeat
+/// notices that the claim has ended.
 const DELAY: Duration = Duration::from_millis(2200);
 
-/// Polls a future once and returns whether it has ended.
+/// Polls a future once and returns whether it is ready.
 async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
 
-/// The reply to a queue request also describes the current grant, if this process has it. An owner that has not read
-/// its own reply yet is granted the lock only once.
+/// If this process has the current grant, the reply to another caller's queue request describes that grant too. The
+/// owner of the grant can read its own reply later, and is granted the lock only once.
 #[tokio::test]
 async fn a_grant_that_its_owner_reads_late_is_its_own() {
     let store = Store::redis().await;
@@ -42,10 +43,10 @@ async fn a_grant_that_its_owner_reads_late_is_its_own() {
     until(async || status().await.holder.is_some()).await;
     let other = tokio::spawn(acquired(lock));
     until(async || status().await.waiters == 1).await;
-    tokio::time::sleep(100 * MS).await; // its reply is read, too
+    tokio::time::sleep(100 * MS).await; // by now the reply to `other` has been read too
 
     let guard = late.await.unwrap();
-    // Longer than an untaken turn is offered.
+    // This sleep is longer than an offer lasts.
     tokio::time::sleep(3 * SECOND).await;
     assert!(guard.loss().is_none());
     assert!(!other.is_finished(), "both are inside");
@@ -56,7 +57,8 @@ async fn a_grant_that_its_owner_reads_late_is_its_own() {
     other.release().await;
 }
 
-/// Polls a future of this client until this many callers wait for the key and the future has read that it waits.
+/// Polls a future of this client until this many callers wait for the key and the future has read the reply that it is
+/// queued.
 async fn poll_until_waiting<T>(
     future: &mut Pin<Box<impl Future<Output = T>>>,
     client: &LockClient,
@@ -65,7 +67,7 @@ async fn poll_until_waiting<T>(
 ) {
     until(async || {
         assert!(!poll_once(future).await, "it has to wait");
-        // The status is answered after the future's request, over the same connection.
+        // The status uses the same connection as the future's request, so its answer comes later.
         let status = client.lock(key).status().await.unwrap();
         status.waiters == waiters
     })
@@ -95,7 +97,7 @@ async fn fixed(
     Ok(())
 }
 
-/// A call has the first of its two locks, waits for the second one, and is no longer polled.
+/// Stops polling a call that has the first of its two locks and waits for the second lock.
 async fn forgotten_between(
     store: &Store,
     [one, two]: [&str; 2],
@@ -116,10 +118,10 @@ async fn forgotten_between(
         assert!(took < DELAY + epsilon(), "{two} after {took:?}");
     }
     let taken = other.lock(one).wait(20 * SECOND).acquire().await.unwrap();
-    // The length of its wait, and a claim.
+    // The lock passes to the next caller after the call's `wait` and a claim.
     let took = started.elapsed();
     assert!(took < SECOND + DELAY + epsilon(), "{one} after {took:?}");
-    // Both locks are free again when the call is polled after its wait is over.
+    // The call is polled again after its `wait` is over, and gives both locks back.
     guard.unwrap().release().await;
     taken.release().await;
     let late = forgotten.await;
@@ -130,8 +132,8 @@ async fn forgotten_between(
     until_free(&other, two).await;
 }
 
-/// A call for two locks is not polled while it waits for the second one. Its locks are passed on whatever the lease,
-/// even if the second one is granted in the meantime.
+/// A call for two locks is not polled while it waits for the second lock. Whatever its lease, its locks pass to other
+/// callers, even if the second lock is granted in the meantime.
 #[tokio::test]
 async fn a_lock_whose_body_has_not_begun_is_passed_on() {
     on_stores_with_a_queue(|store| async move {
@@ -147,8 +149,8 @@ async fn a_lock_whose_body_has_not_begun_is_passed_on() {
     .await;
 }
 
-/// Several callers, one behind the other, are no longer polled. Each of them delays the others by a claim and gets its
-/// old place back.
+/// Two neighbours in the queue are no longer polled. Each of them delays the callers behind them by one claim, and gets
+/// its old place back.
 #[tokio::test]
 async fn callers_that_are_forgotten_one_behind_the_other_are_passed_over() {
     on_stores_with_a_queue(|store| async move {
@@ -190,7 +192,8 @@ async fn callers_that_are_forgotten_one_behind_the_other_are_passed_over() {
     .await;
 }
 
-/// A caller that is not polled loses its turn before it has read its place, and gets this place back.
+/// A caller that is not polled loses its turn before it has read the reply with its place in the queue. It gets that
+/// place back.
 #[tokio::test]
 async fn a_caller_comes_back_to_a_place_of_which_it_has_not_read() {
     on_stores_with_a_queue(|store| async move {
@@ -222,7 +225,8 @@ async fn a_caller_comes_back_to_a_place_of_which_it_has_not_read() {
 }
 
 proptest! {
-    /// However late callers are polled, no two of them are inside, and callers that are not polled keep nobody out.
+    /// However late callers are polled, no two of them are inside at once, and callers that are not polled do not keep
+    /// others out.
     #[test]
     fn callers_that_are_polled_by_chance_exclude_each_other((steps, long) in chance::steps()) {
         chance::runtime().block_on(async {
@@ -233,8 +237,8 @@ proptest! {
     }
 }
 
-/// In process, a caller that is polled every 2.5 s delays the others by one claim in all, because the waiters pass on
-/// its turns.
+/// In process, a caller that is polled every 2.5 s delays the others by only one claim in total, because the other
+/// waiters pass over its later turns.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_is_polled_rarely_delays_others_once() {
     const CALLERS: u32 = 5;
@@ -270,7 +274,8 @@ async fn a_caller_that_is_polled_rarely_delays_others_once() {
     );
 }
 
-/// On a server, the caller returns to its place at the head each time, and later offers of its turn are short.
+/// On a server, a caller that is polled rarely returns to its place at the head each time. Only the first offer to it
+/// lasts a whole claim. Later offers are shorter.
 #[tokio::test]
 async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
     const OTHERS: usize = 4;
@@ -282,7 +287,7 @@ async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
     poll_until_waiting(&mut rare, &client, "k", 1).await;
     let mut others = Vec::new();
     for place in 0..OTHERS {
-        // Each waits in a process of its own, so no two of them share a grant.
+        // Each caller has a client of its own, as if in another process, so no two callers share a grant.
         let lock = store.client().await.lock("k").wait(30 * SECOND);
         others.push(tokio::spawn(async move {
             let body = async { tokio::time::sleep(500 * MS).await };
@@ -304,7 +309,8 @@ async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
         () = rarely => {}
     }
     let took = released.elapsed();
-    // Their bodies, an offer for a tenth of a claim, and a heartbeat.
+    // The bound is the sum of the first missed offer (`DELAY`), the four bodies, and one second. That second covers a
+    // later offer, which lasts a tenth of a claim, and the heartbeat that ends the offer.
     assert!(
         took < DELAY + OTHERS as u32 * 500 * MS + SECOND + epsilon(),
         "{took:?}"

@@ -1,4 +1,4 @@
-//! Promise 2: first come, first served, over all processes.
+//! Promise 2: first come, first served, across all processes.
 
 use std::sync::{Arc, Mutex};
 
@@ -29,8 +29,8 @@ async fn waiters_enter_in_the_order_in_which_they_queued() {
     .await;
 }
 
-/// Neighbours of one client share a grant and hand it on among themselves. Callers that queued between them keep their
-/// places.
+/// Neighbours in the queue that belong to one client share a grant, and pass it to each other in order. Callers that
+/// queued between them keep their places.
 #[tokio::test]
 async fn neighbours_of_one_client_keep_the_order_with_others() {
     const CLIENTS: [usize; 20] = [1, 1, 1, 2, 2, 1, 2, 1, 1, 1, 1, 2, 0, 0, 1, 0, 2, 2, 2, 1];
@@ -68,7 +68,7 @@ async fn neighbours_of_one_client_keep_the_order_with_others() {
     .await;
 }
 
-/// The grant as the server stores it.
+/// Returns the current grant as the server stores it.
 async fn stored(store: &Store) -> String {
     let mut redis = shared_server().await.connection().await;
     ask(&mut redis, redis::cmd("GET").arg(store.name("k"))).await

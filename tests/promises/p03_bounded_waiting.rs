@@ -48,7 +48,7 @@ async fn one_attempt_neither_queues_nor_overtakes() {
         assert_busy(&other.lock("k").try_acquire().await);
         assert!(started.elapsed() < support::epsilon());
         assert_eq!(client.lock("k").status().await.unwrap().waiters, 1);
-        // The try comes while the lock changes hands. The waiter is first nevertheless.
+        // This attempt arrives while the lock passes to the waiter. The waiter still enters first.
         let lock = other.lock("k");
         let (_, tried) = tokio::join!(guard.release(), lock.try_acquire());
         assert_busy(&tried);
@@ -57,17 +57,18 @@ async fn one_attempt_neither_queues_nor_overtakes() {
     .await;
 }
 
-/// The extra time that a silent server may cost, because the caller tries to leave the queue.
+/// The maximum time that a call takes beyond its `wait` if the server is silent. The caller tries to leave the queue in
+/// this time.
 const LEAVING: Duration = Duration::from_millis(200);
 
-/// The server takes the request and never answers.
+/// The server accepts the request and never answers.
 #[tokio::test]
 async fn a_silent_server_is_unreachable_within_wait() {
     let proxy = FaultProxy::start(shared_server().await.port()).await;
     let client = Store::on(&proxy.url()).client().await;
     hold(&client, "before").await.release().await;
     proxy.blackhole(true);
-    // One attempt has a second for its answer.
+    // A single attempt waits one second for its answer.
     let started = Instant::now();
     let refused = client.lock("k").try_acquire().await.unwrap_err();
     let took = started.elapsed();
@@ -103,7 +104,7 @@ async fn a_silent_server_is_unreachable_within_wait() {
         .await;
 }
 
-/// The wait outlasts an outage of the server.
+/// A call that begins while the server is down waits until the server is back, and then gets the lock.
 #[tokio::test]
 async fn a_wait_spans_a_reconnect() {
     let mut server = RedisServer::start().await;
@@ -115,7 +116,7 @@ async fn a_wait_spans_a_reconnect() {
     entering.await.unwrap().unwrap().release().await;
 }
 
-/// The rest of a caller's deadline may be next to nothing.
+/// A caller that passes the rest of its own deadline as `wait` can pass less than a millisecond.
 #[tokio::test]
 async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
     on_every_store(|store| async move {
@@ -134,8 +135,8 @@ async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
     .await;
 }
 
-/// More callers than their process can ask for in time. They are late, but their server answers and does not count as
-/// unreachable.
+/// A process has more callers than it can send requests for within their `wait`. Some callers time out, but the server
+/// answers, so they do not report it as unreachable.
 #[tokio::test]
 async fn many_waiters_are_late_and_their_server_is_not_unreachable() {
     const CALLERS: usize = 10_000;

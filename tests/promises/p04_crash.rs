@@ -1,4 +1,5 @@
-//! Promise 4: a crash frees the lock. A waiter whose process only looks alive delays others by two seconds at most.
+//! Promise 4: a crash frees the lock. A waiter whose dead process still looks alive delays others by two seconds at
+//! most.
 
 use std::time::Instant;
 
@@ -10,7 +11,8 @@ use tokio::{task::JoinSet, time::sleep};
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
-/// The process forgets its hold instead of being killed, which looks the same to the server; `tests/faults` kills some.
+/// The test forgets a hold instead of killing its process. To the server both look the same. `tests/faults` kills real
+/// processes.
 #[tokio::test]
 async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     let store = Store::redis().await;
@@ -18,7 +20,7 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     let guard = dead.lock("k").lease(SECOND).acquire().await.unwrap();
     let started = Instant::now();
     std::mem::forget(guard);
-    // The waiters' own leases are longer and do not count.
+    // The waiter asks for a longer lease. Only the rest of the holder's lease limits how long it waits.
     let entered = alive
         .lock("k")
         .wait(10 * SECOND)
@@ -34,8 +36,8 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     entered.release().await;
 }
 
-/// This many callers of one process queue and are cut off silently. The server still believes in the connection and
-/// gives them the lock.
+/// Queues this many callers of one process and then cuts them off silently. The server does not notice, and grants them
+/// the lock.
 async fn delayed_by_silent(callers: usize) {
     let store = Store::redis().await;
     let proxy = FaultProxy::start(shared_server().await.port()).await;
@@ -65,14 +67,14 @@ async fn a_waiter_that_only_looks_alive_delays_by_two_seconds_at_most() {
     delayed_by_silent(1).await;
 }
 
-/// A cohort delays no longer than one waiter.
+/// A silent cohort delays others no longer than a single silent waiter does.
 #[tokio::test]
 async fn a_cohort_that_only_looks_alive_delays_by_two_seconds_at_most() {
     delayed_by_silent(8).await;
 }
 
-/// A member of a cohort forgets its hold, and its process lives on. The other members and the caller queued behind them
-/// enter when the lease has ended.
+/// A member of a cohort forgets its hold, and its process continues to run. The other members and the caller behind
+/// them in the queue enter when the lease has ended.
 #[tokio::test]
 async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
     const MEMBERS: usize = 4;
@@ -103,15 +105,17 @@ async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
         guard.release().await;
         callers.push(caller);
     }
-    // The caller that is in the queue when the lease ends may be first; the members come back in their order.
+    // The caller of the other client is in the queue when the lease ends, so it may enter first. The members enter in
+    // their order.
     callers.retain(|caller| *caller < MEMBERS);
     assert_eq!(callers, [1, 2, 3]);
 }
 
-/// The caller is not polled any more, and its place stays in the queue. The lock passes the place by once its `wait` is over.
+/// A caller is no longer polled, so it stays in the queue. Once its `wait` is over, the server does not grant it the
+/// lock.
 #[tokio::test]
 async fn a_place_whose_wait_is_over_is_passed_by() {
-    // Tokens are those of one server: nobody else takes one here.
+    // No other test uses this server, so nobody else takes a token here.
     let server = RedisServer::start().await;
     let store = Store::on(&server.url());
     let [client, other] = store.clients().await;
@@ -128,7 +132,7 @@ async fn a_place_whose_wait_is_over_is_passed_by() {
     let token = guard.token();
     guard.release().await;
     let next = next.await.unwrap().unwrap();
-    // No grant was made in between.
+    // The tokens are consecutive, so there was no grant in between.
     assert_eq!(next.token().get(), token.get() + 1);
     next.release().await;
     drop(silent);

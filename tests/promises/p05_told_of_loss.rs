@@ -1,4 +1,4 @@
-//! Promise 5: the holder is told of a loss. Its body is dropped, and the call returns the reason.
+//! Promise 5: the holder is notified of a loss. Its body is dropped, and the call returns the reason.
 
 use std::{
     sync::{
@@ -84,7 +84,7 @@ async fn a_body_is_never_polled_after_its_deadline() {
         let polls = AtomicUsize::new(0);
         let body = std::future::poll_fn(|cx| {
             if polls.fetch_add(1, Ordering::SeqCst) == 0 {
-                // A blocking call outlasts the lease.
+                // This blocking call outlasts the lease.
                 std::thread::sleep(150 * MS);
             }
             cx.waker().wake_by_ref();
@@ -118,7 +118,8 @@ async fn with_continue_the_body_runs_on_and_the_loss_is_visible() {
     .await;
 }
 
-/// The lock is deleted under a body, which is told within `at_most`.
+/// Deletes a call's lock on the server while its body runs, and asserts that the call returns the loss within
+/// `at_most`.
 async fn told_of_a_deletion(options: impl FnOnce(Lock) -> Lock, at_most: Duration) {
     let store = Store::redis().await;
     let client = store.client().await;
@@ -145,7 +146,7 @@ async fn a_deletion_under_a_fixed_lease_is_seen_at_the_next_third() {
     told_of_a_deletion(|lock| lock.lease(3 * SECOND), SECOND).await;
 }
 
-/// On a Redlock, a deletion on one of three nodes changes nothing, and a deletion on two is a loss.
+/// On a Redlock, a deletion on one of three nodes changes nothing, and a deletion on two nodes is a loss.
 #[tokio::test]
 async fn a_deletion_on_a_majority_is_seen_at_the_next_third() {
     for (lease, renewed) in [(1500 * MS, true), (3 * SECOND, false)] {
@@ -167,7 +168,7 @@ async fn a_deletion_on_a_majority_is_seen_at_the_next_third() {
             sleep(lease / 2).await;
             let hold = Hold::current().expect("a body has a hold");
             assert_eq!(hold.loss(), None);
-            // The node that missed the hold has it again, if it is renewed.
+            // A renewal has stored the hold on the first node again, so it can be deleted there a second time.
             let other = if renewed { 0 } else { 2 };
             delete(&quorum.servers[1]).await;
             delete(&quorum.servers[other]).await;
@@ -211,7 +212,7 @@ async fn a_renewed_lease_outlives_its_time_and_max_hold_ends_it() {
     .await;
 }
 
-/// The renewal of a nested call ends with that call. Its last deadline stays and is not renewed.
+/// The renewal of a nested call ends with that call. The deadline of the last renewal then stays, and is not extended.
 #[tokio::test]
 async fn a_fixed_lease_is_fixed_again_when_a_renewed_call_in_it_has_left() {
     on_every_store(|store| async move {
@@ -231,7 +232,7 @@ async fn a_fixed_lease_is_fixed_again_when_a_renewed_call_in_it_has_left() {
             lasted > 600 * MS && lasted < SECOND + support::epsilon(),
             "{lasted:?}"
         );
-        // The same for a guard that nobody polls.
+        // The same is true for a guard, although nothing polls a guard as it polls a call.
         let guard = client.lock("k").lease(300 * MS).acquire().await.unwrap();
         guard.run(nested.run(async {})).await.unwrap().unwrap();
         let next = client.lock("k").wait(5 * SECOND).acquire().await;
@@ -268,7 +269,7 @@ async fn a_hold_that_was_released_is_never_lost() {
     .await;
 }
 
-/// A guard that is released too late was lost, even if nobody had asked.
+/// A guard that is released after its deadline counts as lost, even if the loss was not noticed before the release.
 #[tokio::test]
 async fn a_hold_that_is_released_after_its_lease_was_lost() {
     on_every_store(|store| async move {

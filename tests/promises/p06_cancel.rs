@@ -1,4 +1,4 @@
-//! Promise 6: nothing leaks when a call is dropped. `p06_drops.rs` counts hundreds of drops in each state.
+//! Promise 6: nothing leaks when a call is dropped. `p06_drops.rs` drops hundreds of calls in each state.
 
 use std::{
     future::Future,
@@ -70,7 +70,7 @@ async fn calls_dropped_at_any_moment_leave_nothing() {
     .await;
 }
 
-/// Some members of a cohort are dropped, and the others have their turns.
+/// Some members of a cohort are dropped while others are inside. Each remaining member still gets its turn.
 #[tokio::test]
 async fn waiters_dropped_while_their_neighbours_are_inside() {
     const CALLERS: usize = 7;
@@ -140,14 +140,14 @@ async fn shutting_down_drains() {
         assert!(early.is_err(), "shut down while a lock is held");
         drop(guard);
         down.await.unwrap();
-        // The release is done, and not only on its way.
+        // `shutdown` has waited for the release to be confirmed, so the lock is free at once.
         let next = other.lock("k").wait(Duration::ZERO).acquire().await;
         next.unwrap().release().await;
     })
     .await;
 }
 
-/// Runs a test on the stores whose leases are renewed.
+/// Runs a test on the backends that renew leases.
 async fn on_stores_that_renew<Fut: Future<Output = ()>>(test: impl Fn(Store) -> Fut) {
     for store in [
         Store::redis().await,
@@ -159,7 +159,7 @@ async fn on_stores_that_renew<Fut: Future<Output = ()>>(test: impl Fn(Store) -> 
     }
 }
 
-/// The longest wait that remains when renewals have ended.
+/// The lease of the holds. Once renewals have ended, a lock stays taken for at most this time.
 const LEASE: Duration = Duration::from_secs(1);
 
 #[tokio::test]
@@ -172,7 +172,7 @@ async fn a_shutdown_that_is_dropped_ends_all_renewals() {
         assert!(down.is_err(), "what is held is waited for");
         assert_eq!(guard.loss(), None, "and renewed meanwhile");
         let dropped = Instant::now();
-        // The client stays closed, and may be waited for again.
+        // The client stays closed, but `shutdown` can be called again.
         let refused = client.lock("j").acquire().await;
         assert!(matches!(refused, Err(LockError::ShutDown)), "{refused:?}");
         let again = timeout(100 * MS, client.shutdown()).await;
@@ -257,7 +257,8 @@ async fn what_a_dropped_body_owned_is_dropped_inside_its_hold() {
     .await;
 }
 
-/// The hold lasts until everything that the body owned is dropped.
+/// The hold lasts until all values that the body owned have been dropped, so a destructor can still enter the lock
+/// again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_destructor_enters_the_lock_of_its_dropped_body_again() {
     struct Entering(LockClient, Arc<OnceLock<Result<FencingToken, LockError>>>);

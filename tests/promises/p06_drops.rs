@@ -1,7 +1,7 @@
-//! Promise 6: hundreds of calls are dropped in each state of an acquisition and leave nothing.
+//! Promise 6: hundreds of calls are dropped in each state of an acquisition and leave nothing behind.
 //!
-//! Each test prints how many drops hit its state. After each batch, one round trip of another client has to find
-//! neither a key nor a queue entry. If the connection is cut at the drop, the end of the claim or lease removes them.
+//! Each test prints how many calls it dropped in its state. Within ε after that, no key and no queue entry may be left
+//! on the server. If the connection is cut at the drop, a key can stay until its claim or lease ends.
 
 use std::{
     future::Future,
@@ -21,7 +21,8 @@ use uuid::Uuid;
 const DROPS: usize = 500;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A namespace, the clients that drop calls and hold locks, and an observer.
+/// What each test uses: a namespace, a client whose calls are dropped, another client that holds locks, and a
+/// connection that lists the keys left on the server.
 struct Fixture {
     namespace: String,
     dropping: LockClient,
@@ -48,7 +49,7 @@ impl Fixture {
             observer: server.connection().await,
             namespace: namespace.clone(),
         };
-        // Connects both from this runtime before anything is dropped.
+        // Makes both clients connect from this runtime before anything is dropped.
         fixture.dropping.lock("warm").run(async {}).await.unwrap();
         fixture.other.lock("warm").run(async {}).await.unwrap();
         fixture
@@ -59,7 +60,7 @@ impl Fixture {
         Self::on(server, &server.url()).await
     }
 
-    /// The remaining keys of any kind.
+    /// Returns all keys of the namespace that are left on the server.
     async fn left(&mut self) -> Vec<String> {
         let pattern = format!("*{}*", self.namespace);
         let keys = redis::cmd("KEYS")
@@ -69,7 +70,7 @@ impl Fixture {
         keys.expect("the server lists its keys")
     }
 
-    /// Waits until nothing is left, and returns how long that took.
+    /// Waits until no key is left, and returns how long that took.
     async fn until_clean(&mut self, at_most: Duration) -> Duration {
         let started = Instant::now();
         loop {
@@ -115,8 +116,8 @@ async fn unsent() {
     report("unsent", DROPS, took);
 }
 
-/// The request is on its way or carried out, and its answer is not read: this runtime does not run between poll and
-/// drop.
+/// State: the request is on its way or executed, and its answer has not been read, because the runtime hardly runs
+/// between the poll and the drop.
 #[tokio::test]
 async fn unanswered() {
     let mut fixture = Fixture::direct().await;
@@ -128,7 +129,7 @@ async fn unanswered() {
         assert!(poll_once(call.as_mut()).is_pending());
         drops += 1;
         if drops % 3 == 0 {
-            // The bytes are written, but no answer is read.
+            // The runtime writes the request, but reads no answer yet.
             tokio::task::yield_now().await;
         }
         drop(call);
@@ -168,7 +169,7 @@ async fn granted_but_not_polled() {
             let _ = poll_once(call.as_mut());
             tokio::task::yield_now().await;
         }
-        // Reads the answer `queued`. From here on the call is not polled.
+        // This poll reads the answer `queued`. From here on the call is not polled.
         let _ = poll_once(call.as_mut());
         guard.release().await;
         drops += usize::from(
@@ -228,7 +229,8 @@ async fn releasing() {
     report("releasing", drops, took);
 }
 
-/// The connection is cut at the drop. The clean-up uses another connection, and the claim or lease bounds it.
+/// The connection is cut just before the call is dropped. The clean-up uses another connection, and is done by the time the claim or
+/// lease ends.
 #[tokio::test]
 async fn with_the_connection_cut_at_the_drop() {
     let server = RedisServer::start().await;
@@ -288,7 +290,7 @@ async fn with_the_connection_cut_at_the_drop() {
     }
 }
 
-/// The connection breaks after each number of bytes of a request or of its reply, and the call is dropped then.
+/// Breaks the connection after each possible number of bytes of a request or of its reply, and then drops the call.
 #[tokio::test]
 async fn at_every_byte() {
     let server = shared_server().await;
@@ -311,7 +313,7 @@ async fn at_every_byte() {
             }
             let lock = fixture.dropping.lock(format!("k{side}:{bytes}"));
             let mut call = Box::pin(lock.wait(10 * SECOND).lease(lease).acquire());
-            // Until it is inside, or its client connects again.
+            // Polls the call until it is inside or its client connects again.
             while poll_once(call.as_mut()).is_pending() && proxy.connections() == connections {
                 tokio::task::yield_now().await;
             }

@@ -1,4 +1,4 @@
-//! Promise 7: code that runs in a guard enters the guard's locks again.
+//! Promise 7: code that runs in a guard, with `guard.run`, can enter the guard's locks again.
 
 use lock_runtime::{BusyWith, Hold, Holds, LockError};
 use support::{Room, assert_busy};
@@ -82,7 +82,8 @@ async fn siblings_below_one_guard_take_turns() {
         let guard = hold(&client, "k").await;
         let (a, b) = tokio::join!(guard.run(nested()), guard.run(nested()));
         a.unwrap().and(b.unwrap()).unwrap();
-        // The same below a call that has entered through the guard: `guard.run` and a nested call are siblings there.
+        // The same is true inside a call that has entered through the guard. There, `guard.run` and a nested call are
+        // siblings.
         let below = lock.run(async {
             let (a, b) = tokio::join!(guard.run(nested()), nested());
             a.unwrap().and(b)
@@ -91,7 +92,7 @@ async fn siblings_below_one_guard_take_turns() {
         let (below, other) = tokio::join!(guard.run(below), other);
         below.unwrap().unwrap().and(other.unwrap()).unwrap();
         guard.release().await;
-        // The same below a guard that was itself acquired inside the hold.
+        // The same is true for a guard that was itself acquired inside the hold.
         let entered_again = lock.run(async {
             let guard = lock.acquire().await?;
             let (a, b) = tokio::join!(guard.run(nested()), guard.run(guard.run(nested())));
@@ -103,7 +104,7 @@ async fn siblings_below_one_guard_take_turns() {
     .await;
 }
 
-/// A guard that was acquired in a turn keeps that turn, wherever the guard is moved to.
+/// A guard that was acquired in a turn keeps that turn, wherever the guard moves.
 #[tokio::test]
 async fn a_guard_keeps_the_turn_that_it_was_acquired_in() {
     on_every_store(|store| async move {

@@ -1,5 +1,6 @@
 //! Promise 7: random programs of nested calls, guards and tasks, compared with the rule of re-entry. Each call that is
-//! inside a lock is an entry. The newest entry lets in the callers that its call stack encloses, and nobody else.
+//! inside a lock is an entry. A caller can enter a held lock again only if it runs inside the newest entry of that
+//! lock.
 
 use std::{
     collections::HashMap,
@@ -14,24 +15,24 @@ use tokio::runtime::Builder;
 use crate::{chance, stores::Store};
 
 const KEYS: [&str; 2] = ["j", "k"];
-/// The number of guards that a program can keep.
+/// The number of rooms of a program, each of which can store one guard.
 const GUARDS: usize = 3;
 
 /// How a task is started.
 #[derive(Debug, Clone, Copy)]
 enum Task {
     Spawned,
-    /// Spawned with `in_current_hold`.
+    /// The task is spawned with `in_current_hold`.
     TakenAlong,
 }
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// Calls one lock and runs these operations in its body.
+    /// Calls the lock with this index and runs these operations in its body.
     Run(usize, Vec<Op>),
-    /// Acquires a guard of this lock and keeps it in this room.
+    /// Acquires a guard of the lock with the first index, and stores the guard in the room with the second index.
     Acquire(usize, usize),
-    /// Runs operations in the guard of this room.
+    /// Runs operations in the guard that is stored in this room.
     RunIn(usize, Vec<Op>),
     Release(usize),
     Task(Task, Vec<Op>),
@@ -60,7 +61,7 @@ type Entry = u32;
 /// The entries that enclose the running code.
 type Stack = Vec<Entry>;
 
-/// The result of a call.
+/// Whether a call got inside its lock, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entrance {
     New,
@@ -69,7 +70,7 @@ enum Entrance {
     Stranger,
 }
 
-/// The rule of re-entry.
+/// A model of the rule of re-entry, with the state that it needs to predict the result of each call.
 #[derive(Debug, Default)]
 struct Rule {
     newest: Entry,
@@ -89,7 +90,7 @@ impl Rule {
         }
     }
 
-    /// Asserts that the result of a call is what the rule says. Returns its entry if it is inside.
+    /// Asserts that the result of a call follows the rule. Returns the call's entry if the call is inside.
     fn judge(
         &mut self,
         key: usize,
@@ -137,7 +138,7 @@ impl Rule {
     }
 }
 
-/// Runs a program.
+/// A running program: its client, the model of the rule, and the guards that it has stored.
 struct Program {
     client: LockClient,
     rule: Mutex<Rule>,
@@ -188,7 +189,7 @@ impl Program {
                 let inside = [&stack[..], &[entry]].concat();
                 let ops = self.clone().run_all(ops, inside);
                 guard.run(ops).await.expect("nothing is lost");
-                // Releases a guard that the program has put into the room meanwhile.
+                // The operations can have stored another guard in the room. That guard is released.
                 let before = self.rooms.lock().unwrap()[room].replace((key, entry, guard));
                 if let Some(before) = before {
                     self.release(before).await;
@@ -214,7 +215,7 @@ impl Program {
         }
     }
 
-    /// Calls a lock. If the lock is granted, the body itself checks the grant against the rule.
+    /// Calls a lock. If the call gets inside, its body checks the result against the rule.
     async fn call(self: &Arc<Self>, key: usize, ops: Vec<Op>, stack: &Stack) {
         let lock = self.client.lock(KEYS[key]).wait(std::time::Duration::ZERO);
         let body = async {
@@ -239,7 +240,7 @@ impl Program {
         self.rule.lock().unwrap().leave(key, entry);
     }
 
-    /// Releases all guards and asserts that nobody is inside.
+    /// Releases all guards, and asserts that no call is inside a lock.
     async fn end(&self) {
         for room in 0..GUARDS {
             let guard = self.rooms.lock().unwrap()[room].take();

@@ -1,4 +1,4 @@
-//! Promise 7: re-entry follows the call stack. Enclosed calls enter again, and strangers wait.
+//! Promise 7: re-entry follows the call stack. Calls nested in a hold's body enter again, and all other calls wait.
 
 use std::{
     future::Future,
@@ -144,12 +144,13 @@ async fn a_nested_entry_extends_a_shorter_lease_and_shortens_none() {
     .await;
 }
 
-/// The deadline that a nested entry has asked for outlasts the entry, because no lease is shortened.
+/// The longer deadline that a nested entry has set remains after the entry has left, because no lease is ever
+/// shortened.
 #[tokio::test]
 async fn the_longer_deadline_of_a_nested_entry_outlasts_it() {
     on_every_store(|store| async move {
         let client = store.client().await;
-        // The default is a renewed lease of 30 s.
+        // The first call has the default lease of 30 s, which is renewed.
         for nested in [client.lock("k"), client.lock("k").lease(30 * SECOND)] {
             let guard = client.lock("k").lease(SECOND).acquire().await.unwrap();
             guard.run(nested.run(async {})).await.unwrap().unwrap();
@@ -182,7 +183,8 @@ async fn inside_a_lost_hold_an_entry_is_lost() {
 }
 
 proptest! {
-    /// However late siblings are polled, no two of them are inside, and siblings that are not polled keep no turn.
+    /// However late siblings are polled, no two of them are inside at once, and siblings that are not polled lose their
+    /// turns.
     #[test]
     fn siblings_that_are_polled_by_chance_take_turns((steps, long) in chance::steps()) {
         chance::runtime().block_on(async {
@@ -194,7 +196,7 @@ proptest! {
     }
 }
 
-/// Asserts a refusal because another call of this process is inside.
+/// Asserts that the call was refused because another call of this process is inside.
 pub(crate) fn is_stranger(entered: Result<(), LockError>) {
     let with = match entered {
         Err(LockError::Busy { with, .. }) => Some(with),
@@ -216,7 +218,7 @@ async fn local_tasks_that_a_body_drives_are_strangers() {
         client
             .lock("k")
             .run(local.run_until(async {
-                // A future that the body itself awaits is inside.
+                // A nested call in a future that the body itself awaits is inside the hold.
                 nested(SECOND).await.unwrap();
                 is_stranger(from_outside.await.unwrap());
                 is_stranger(spawn_local(nested(50 * MS)).await.unwrap());
@@ -260,7 +262,7 @@ async fn tasks_of_a_runtime_that_a_body_drives_are_strangers() {
     .await;
 }
 
-/// The frame belongs to the task that polls, whichever task this is.
+/// A nested call enters again if the body that polls it is inside, whichever task polls that body.
 #[tokio::test]
 async fn a_body_that_moves_to_another_task_stays_inside_its_hold() {
     on_every_store(|store| async move {
@@ -320,7 +322,8 @@ fn tick(client: LockClient, left: usize, done: oneshot::Sender<()>) -> BoxFuture
     })
 }
 
-/// Each task starts the next one with the hold. Each step costs the same, and so does the end of all of them.
+/// Each task starts the next with `in_current_hold`. The start and the end of a task cost the same in a chain of any
+/// length.
 #[tokio::test]
 async fn a_chain_of_tasks_that_take_each_other_along_ends() {
     const STEPS: usize = 20_000;

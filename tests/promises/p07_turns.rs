@@ -1,4 +1,4 @@
-//! Promise 7: siblings take turns, and a turn that is not taken is passed on.
+//! Promise 7: siblings take turns, and a turn that a sibling does not take passes to the next sibling.
 
 use std::{
     future::Future,
@@ -17,10 +17,10 @@ use crate::stores::{
     MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until, until_free,
 };
 
-/// How long a sibling that is not polled may delay the next one: a claim.
+/// The maximum time by which a sibling that is not polled delays the next sibling: a claim.
 const DELAY: Duration = Duration::from_secs(2);
 
-/// Three siblings in one task, each inside for a while.
+/// Runs three siblings in one task. Each sibling stays inside for a while.
 async fn siblings(client: &LockClient) {
     let inside = Room::default();
     let sibling = || client.lock("k").wait(5 * SECOND).run(inside.stay(10 * MS));
@@ -78,8 +78,8 @@ async fn a_sibling_in_the_way_is_named() {
     .await;
 }
 
-/// A turn lasts as long as anything nested in it, including a call that began there and is polled elsewhere, and a task
-/// that was taken along.
+/// A turn lasts until everything nested in it has ended. This includes a call that began in the turn and is polled
+/// elsewhere, and a task that was started with `in_current_hold`.
 #[tokio::test]
 async fn whatever_was_begun_in_a_turn_keeps_the_next_sibling_waiting() {
     on_every_store(|store| async move {
@@ -123,8 +123,8 @@ async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
 
-/// A sibling that is not polled gets its turn. The next one enters after a claim, and the first one enters when it is
-/// polled.
+/// A sibling gets its turn while it is not polled. The next sibling enters after a claim, and the first sibling enters
+/// once it is polled again.
 #[tokio::test]
 async fn a_turn_that_is_not_taken_is_passed_on() {
     on_every_store(|store| async move {
@@ -156,7 +156,7 @@ async fn k_and_x(client: &LockClient, ran: &AtomicBool) -> Result<(), LockError>
     Ok(())
 }
 
-/// A sibling has its turn, waits for another lock, and is no longer polled.
+/// A sibling has its turn at one lock, waits for another lock, and is no longer polled.
 #[tokio::test]
 async fn a_turn_whose_body_has_not_begun_is_passed_on() {
     on_stores_with_a_queue(|store| async move {
@@ -173,13 +173,13 @@ async fn a_turn_whose_body_has_not_begun_is_passed_on() {
             .await;
             let left = Instant::now();
             lock.run(async {}).await.unwrap();
-            // The length of its wait, and a claim.
+            // The turn passes to the next sibling after the first sibling's `wait` and a claim.
             let took = left.elapsed();
             assert!(took < SECOND + DELAY + epsilon(), "{took:?}");
             guard.release().await;
             let late = forgotten.await;
             assert_busy(&late);
-            // Both the other lock and the turn are free.
+            // Both the other lock and the turn are free again.
             until_free(&other, "x").await;
             lock.run(async {}).await.unwrap();
         })
@@ -190,8 +190,8 @@ async fn a_turn_whose_body_has_not_begun_is_passed_on() {
     .await;
 }
 
-/// A call waits for another lock inside the hold of its caller, which returns. The call keeps nobody out and takes both
-/// locks again.
+/// A nested call still waits for another lock when its caller returns. The nested call does not keep the caller's lock
+/// taken, and later acquires both locks itself.
 #[tokio::test]
 async fn a_hold_is_not_kept_for_a_body_that_has_not_begun() {
     on_stores_with_a_queue(|store| async move {
@@ -215,7 +215,7 @@ async fn a_hold_is_not_kept_for_a_body_that_has_not_begun() {
     .await;
 }
 
-/// A sibling has its turn and does not poll for the answer that extends the lease.
+/// A sibling has its turn, and has requested a longer lease. It is not polled when the answer arrives.
 #[tokio::test]
 async fn a_turn_is_passed_on_whose_extension_is_not_read() {
     for store in [Store::redis().await, Store::redlock().await] {
@@ -233,7 +233,7 @@ async fn a_turn_is_passed_on_whose_extension_is_not_read() {
                     if !inside.is_taken() {
                         break call;
                     }
-                    // The answer arrived during the poll.
+                    // The answer has arrived during this poll.
                     call.await.unwrap();
                 };
                 let left = Instant::now();

@@ -40,7 +40,7 @@ async fn values_and_errors_pass_through() {
     .await;
 }
 
-/// A body that outlasts its lease without a further await still returns its value, and the loss is counted.
+/// A body that blocks beyond the end of its lease and then completes still returns its value. The loss is counted.
 #[tokio::test]
 async fn a_body_that_completes_keeps_its_value_though_the_lease_is_lost() {
     on_every_store(|store| async move {
@@ -55,7 +55,7 @@ async fn a_body_that_completes_keeps_its_value_though_the_lease_is_lost() {
     .await;
 }
 
-/// The server is gone when the body ends. The release fails, and the value stays.
+/// The server is gone when the body ends. The release fails, and the call still returns the value.
 #[tokio::test]
 async fn a_failed_release_does_not_replace_the_value() {
     log::keep();
@@ -78,11 +78,12 @@ async fn a_failed_release_does_not_replace_the_value() {
             is_ours && record.level == Level::WARN
         })
     };
-    // Logged after it is counted.
+    // The warning is logged after the failure is counted.
     until(async || warned().count() == 1).await;
 }
 
-/// The release of a guard reports what happened to the lock. A loss is counted once, and not as a failed release.
+/// The release of a guard returns what happened to the lock. A loss is counted once, and is not counted as a failed
+/// release.
 #[tokio::test]
 async fn a_release_says_what_became_of_the_lock() {
     on_every_store(|store| async move {
@@ -111,7 +112,8 @@ async fn a_release_says_what_became_of_the_lock() {
     .await;
 }
 
-/// Nobody answers: the release goes on in the background. A guard that was lost has no failed release.
+/// If the server does not answer, a release continues in the background. The release of a lost guard is not counted as
+/// failed.
 #[tokio::test]
 async fn a_release_without_an_answer_goes_on_in_the_background() {
     let server = RedisServer::start().await;
@@ -126,7 +128,7 @@ async fn a_release_without_an_answer_goes_on_in_the_background() {
     assert_eq!(held.release().await, ReleaseOutcome::InBackground);
     let took = asked.elapsed();
     assert!((SECOND..SECOND + epsilon()).contains(&took), "{took:?}");
-    // As long as the client tries to release the lost lock.
+    // After this time, the client no longer tries to release the lost lock.
     tokio::time::sleep(3 * SECOND).await;
     let stats = client.stats();
     assert_eq!((stats.lost, stats.release_failed), (1, 0));

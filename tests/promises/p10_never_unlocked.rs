@@ -1,4 +1,5 @@
-//! Promise 10: no option, missing part, missing client or failed backend runs the body without its lock.
+//! Promise 10: the body never runs without its lock, whatever the options, and even if a key part or the client is
+//! missing or the backend fails.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -39,7 +40,7 @@ async fn refused(client: Option<&LockClient>, id: &str) -> LockError {
     result.expect_err("the call is refused")
 }
 
-// A single test, because it counts the runs of one function.
+// This is a single test, because all its cases count the runs of the same function.
 #[tokio::test]
 async fn the_body_is_not_run_without_its_lock() {
     assert_eq!(refused(None, "1").await, LockError::NoClient);
@@ -75,7 +76,7 @@ async fn the_body_is_not_run_without_its_lock() {
         "{unreachable}"
     );
 
-    // A replica refuses to write, and the caller is told why.
+    // A replica refuses writes, and the error says why.
     let master = RedisServer::start().await;
     let replica = RedisServer::builder().replica_of(&master).start().await;
     let client = Store::on(&replica.url()).client().await;
@@ -214,7 +215,7 @@ async fn every_unusable_server_is_a_typed_error_in_time_and_prints_no_password()
     assert_eq!(missing, ConnectError::MissingUrl);
 }
 
-/// A user without one of the rights that locks need is told which one is missing.
+/// If a user lacks a right that locks need, the error names it.
 #[tokio::test]
 async fn a_missing_right_is_named() {
     let server = RedisServer::start().await;
@@ -249,7 +250,7 @@ async fn a_missing_right_is_named() {
     }
 }
 
-/// Gives a user the rights that docs/guides/acl.md names, and `more`.
+/// Gives the user `locks` the rights that docs/guides/acl.md lists, and the rights in `more`.
 async fn limit(server: &RedisServer, more: &[&str]) {
     let guide = include_str!("../../docs/guides/acl.md");
     let line = guide
@@ -263,7 +264,7 @@ async fn limit(server: &RedisServer, more: &[&str]) {
     command.exec_async(&mut admin).await.unwrap();
 }
 
-/// The commands that the server has refused.
+/// Returns the log of commands that the server has refused because the user lacked a right.
 async fn refusals(server: &RedisServer) -> Vec<redis::Value> {
     let mut log = redis::cmd("ACL");
     log.arg("LOG");
@@ -271,8 +272,8 @@ async fn refusals(server: &RedisServer) -> Vec<redis::Value> {
     log.query_async(&mut admin).await.unwrap()
 }
 
-/// Exercises all operations of locks with two clients and this strategy. A shutdown ends soon, even with a waiter that
-/// nobody polls.
+/// Uses all operations of locks, with two clients and this strategy. `shutdown` has to return soon, even while a waiter
+/// is not polled.
 async fn all_that_locks_do(url: &str, strategy: Strategy) {
     let connect = || LockClient::builder().url(url).strategy(strategy).connect();
     let (client, other) = (connect().await.unwrap(), connect().await.unwrap());
@@ -290,7 +291,7 @@ async fn all_that_locks_do(url: &str, strategy: Strategy) {
             tokio::spawn(async move { lock.run(async move { entered.send(()).unwrap() }).await });
         }
     }
-    // Long enough for a renewal.
+    // The guard's lease is renewed at least once during this sleep.
     tokio::time::sleep(500 * MS).await;
     guard.release().await;
     for _ in 0..4 {
@@ -325,7 +326,7 @@ async fn transfer(from: u64, to: u64) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Nobody waits for a server that is not there, however long a call may wait.
+/// Connecting to an address without a server fails at once, however long `wait` is.
 #[tokio::test]
 async fn connecting_fails_at_once_where_no_server_answers() {
     let mut server = RedisServer::start().await;
@@ -340,7 +341,7 @@ async fn connecting_fails_at_once_where_no_server_answers() {
     assert!(started.elapsed() < support::epsilon());
 }
 
-/// The rights that docs/guides/acl.md names are enough for everything, on one server and on a Redlock.
+/// The rights that docs/guides/acl.md lists are enough for all operations, on one server and on a Redlock.
 #[tokio::test]
 async fn the_rights_in_the_readme_are_enough() {
     for strategy in [Strategy::Handoff, Strategy::Notify, Strategy::Spin] {
@@ -366,8 +367,8 @@ async fn the_rights_in_the_readme_are_enough() {
     }
 }
 
-/// Without the right to ask for the eviction policy, a client cannot know that the server evicts nothing. The right is
-/// named.
+/// Without the right to read the eviction policy, a client cannot know that the server evicts no keys. The error names
+/// that right.
 #[tokio::test]
 async fn a_server_that_may_evict_is_refused_without_the_right_to_ask() {
     let server = RedisServer::builder()
@@ -390,7 +391,7 @@ async fn a_server_that_may_evict_is_refused_without_the_right_to_ask() {
         .unwrap();
 }
 
-/// The only test that reads the environment variable, in a process of its own.
+/// `LOCK_URL` is read in a process of its own, because a change to the environment would affect other tests.
 #[test]
 fn an_unset_environment_is_an_error_and_never_memory() {
     let check = |value: Option<&str>| {
@@ -424,7 +425,7 @@ async fn from_env_child() {
     }
 }
 
-/// A server list that is no quorum is refused at connect, and so is a quorum with too few usable nodes.
+/// Connecting fails for a list of servers that cannot form a quorum, and for a quorum with too few usable nodes.
 #[tokio::test]
 async fn every_unusable_quorum_is_a_typed_error() {
     let mut quorum = Quorum::start(3).await.in_use().await;
@@ -434,7 +435,7 @@ async fn every_unusable_quorum_is_a_typed_error() {
     assert_eq!(error, ConnectError::TooFewServers { servers: 2 });
     for url in [
         format!("redlock://127.0.0.1:{a},127.0.0.1:{b},127.0.0.1:{a}"),
-        // Two names of one server are detected by the server's own identity.
+        // A server with two names is recognized by the identity that it reports.
         format!("redlock://127.0.0.1:{a},127.0.0.1:{b},localhost:{a}"),
     ] {
         let (error, _) = refusal(&url).await;
@@ -471,7 +472,7 @@ async fn every_unusable_quorum_is_a_typed_error() {
         "{error:?}"
     );
 
-    // A node that evicts does not count, although the others are a majority.
+    // A node that evicts keys does not count, but the other two are a majority.
     let mixed = LockClient::connect(format!(
         "redlock://127.0.0.1:{a},127.0.0.1:{e},127.0.0.1:{b}"
     ));

@@ -55,7 +55,7 @@ fn values_that_contain_separators_do_not_collide() {
     assert_eq!(rendered(colon("a:b", "c")).unwrap(), "a:a%3Ab:c");
 }
 
-/// Prints a million letters and counts those that were taken.
+/// A value that prints up to a million letters, and counts how many are printed before the key refuses more.
 struct Endless<'a>(&'a Cell<usize>);
 
 impl Display for Endless<'_> {
@@ -101,7 +101,7 @@ async fn namespaces_separate_and_cannot_be_confused_either() {
         let client = store.client().await;
         let ours = client.lock("b:c").namespace("a").acquire().await.unwrap();
         let theirs = client.lock("c").namespace("a:b").try_acquire().await;
-        // A name in Redisson's layout is used as it is.
+        // A name in Redisson's layout is used as is.
         assert_eq!(theirs.is_err(), store.is_redisson());
         assert!(
             client

@@ -1,4 +1,4 @@
-//! Promise 12: the cost of a lock, counted by the server.
+//! Promise 12: the cost of a lock, in scripts that the server counts.
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 use lock_runtime::LockClient;
@@ -8,7 +8,8 @@ use tokio::time::sleep;
 async fn store() -> (RedisServer, LockClient) {
     let server = RedisServer::start().await;
     let client = Store::on(&server.url()).client().await;
-    // A script is first sent by its hash, which a new server does not know.
+    // A script is first sent by its hash. A new server does not know the hash, so the script is sent again in full.
+    // Using each script once here keeps these extra requests out of the counts.
     let guard = hold(&client, "warm").await;
     let waiting = client.lock("warm").wait(SECOND).run(sleep(150 * MS));
     let (entered, ()) = tokio::join!(waiting, async {
@@ -47,11 +48,12 @@ async fn contended_in_one_process_a_few_scripts_for_all() {
     }
     callers.join_all().await;
     let scripts = server.scripts().await - before;
-    // One request of the first caller, one or two for all others, and a release for each of their cohorts.
+    // The first caller sends one request. All other callers share one or two requests, and each of their cohorts sends
+    // one release.
     assert!(scripts <= 12, "{scripts} scripts for 100 acquisitions");
 }
 
-/// All callers use one key repeatedly.
+/// Many callers of one process use the same key again and again.
 #[tokio::test]
 async fn a_hot_key_costs_its_process_far_less_than_a_script_each() {
     const CALLERS: u64 = 64;
@@ -92,7 +94,8 @@ async fn a_longer_hold_that_had_waited_costs_one_more() {
         body
     );
     entered.unwrap();
-    // Its request, the release that gave it the lock, its confirmation, and its release.
+    // The scripts are the caller's request, the release that granted it the lock, its confirmation, and its own
+    // release.
     assert_eq!(server.scripts().await - before, 4);
 }
 
@@ -151,7 +154,7 @@ async fn re_entry_of_a_renewed_lease_sends_nothing() {
         .unwrap();
 }
 
-/// A waiter hears of its grant by a message. Where no message is heard, each handoff needs a probe.
+/// A waiter is notified of its grant by a message. Without that message, each handoff would need a probe.
 #[tokio::test]
 async fn a_handoff_needs_no_probe() {
     const ROUNDS: usize = 10;
@@ -169,7 +172,7 @@ async fn a_handoff_needs_no_probe() {
         costs.push(server.scripts().await - before);
         next.release().await;
     }
-    // The release alone, in most rounds: a probe may fall due in some.
+    // Most rounds cost only the release. In some rounds the heartbeat also sends a probe.
     let alone = costs.iter().filter(|cost| **cost == 1).count();
     assert!(alone >= ROUNDS / 2, "{costs:?}");
     assert_eq!(other.stats().missed_wakeups, 0);

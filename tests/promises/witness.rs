@@ -1,10 +1,10 @@
-//! A witness of the hold that is current when a value of the body is dropped.
+//! A value that records the current hold when it is dropped, so tests see which hold a body's values are dropped in.
 
 use std::sync::{Arc, OnceLock};
 
 use lock_runtime::Hold;
 
-/// The hold in which a witness was dropped.
+/// The hold in which a [`Witness`] was dropped.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Seen(Arc<OnceLock<Option<Hold>>>);
 
@@ -13,7 +13,7 @@ impl Seen {
         Witness(self.clone())
     }
 
-    /// The hold that the witness saw.
+    /// Returns the hold in which the witness was dropped.
     pub(crate) fn hold(&self) -> Hold {
         let seen = self.0.get().expect("the witness was dropped");
         seen.clone().expect("it was dropped inside a hold")

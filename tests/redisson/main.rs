@@ -1,4 +1,4 @@
-//! Redisson's layout beside the real Redisson, in both directions: `sh tests/redisson/run.sh`.
+//! Tests of Redisson's layout against the real Redisson, in both directions: `sh tests/redisson/run.sh`.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -15,13 +15,14 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// Of what the JVM locks without a lease; its watchdog renews that every third of it.
+/// The lease of a lock that the JVM takes without specifying a lease. The JVM's watchdog renews it every third of this
+/// time.
 const WATCHDOG: Duration = Duration::from_secs(3);
 
 /// A service on the JVM.
 struct Service {
     worker: Worker,
-    /// Answers that nobody has asked for yet, each with its thread.
+    /// Answers that the test has not taken yet, each with the name of the thread that gave it.
     answers: VecDeque<(String, String)>,
 }
 
@@ -42,12 +43,12 @@ impl Service {
         }
     }
 
-    /// Gives one of its threads something to do.
+    /// Gives one of the service's threads an order.
     fn tell(&mut self, thread: &str, order: &str) {
         self.worker.tell(&format!("{thread} {order}"));
     }
 
-    /// The next answer of one of these threads, after the thread's name.
+    /// Returns the next answer of one of these threads, after the thread's name.
     async fn answer_of(&mut self, threads: &[&str]) -> (String, String) {
         loop {
             let mut answers = self.answers.iter();
@@ -93,13 +94,13 @@ impl Fixture {
         }
     }
 
-    /// Has the thread `a` of the service do something with the lock.
+    /// Gives thread `a` of the service an order for the lock, and returns the answer.
     async fn jvm(&mut self, verb: &str, rest: &str) -> String {
         let order = format!("{verb} {} {rest}", self.name);
         self.service.ask("a", order.trim_end()).await
     }
 
-    /// Ends when so many clients listen for a release.
+    /// Waits until this many clients listen for a release.
     async fn until_listening(&self, clients: u32) {
         let channel = format!("redisson_lock__channel:{{{}}}", self.name);
         until(async || {
@@ -122,7 +123,7 @@ async fn it_waits_for_us() {
         fixture.jvm("unlock", "").await,
         "IllegalMonitorStateException"
     );
-    // Three threads: each release wakes the next one, long before our lease of 30 s has ended.
+    // Each release has to wake the next of the three threads, long before our lease of 30 s would end.
     let threads = ["b", "c", "d"];
     for thread in threads {
         let order = format!("lock {} 20000", fixture.name);
@@ -219,7 +220,7 @@ async fn both_exclude_each_other_and_nobody_is_missed() {
 #[tokio::test]
 async fn both_watchdogs_renew() {
     let mut fixture = Fixture::start().await;
-    // Its first renewal comes within a third of its lease.
+    // The JVM's watchdog renews this lock, so it is still busy after two leases.
     assert_eq!(fixture.jvm("lock", "").await, "in");
     let lock = fixture.client.lock("k").lease(SECOND).renew(true);
     let busy = lock.clone().wait(2 * WATCHDOG).acquire().await;
@@ -244,7 +245,7 @@ async fn a_forced_unlock_is_a_loss_and_the_dead_are_survived() {
     });
     let lost = timeout(SECOND + epsilon(), forced).await.unwrap();
     assert_lost(&lost);
-    // Ours is forgotten: it enters at the end of the lease.
+    // Our guard is leaked, so nobody releases the lock. The JVM enters when the lease of our hold has ended.
     let gone = fixture
         .client
         .lock("k")
@@ -257,7 +258,7 @@ async fn a_forced_unlock_is_a_loss_and_the_dead_are_survived() {
     assert_eq!(fixture.jvm("lock", "2000").await, "in");
     let took = start.elapsed();
     assert!(took < SECOND + epsilon(), "{took:?}");
-    // Its process dies: we enter at the end of its lease.
+    // The JVM's process is killed. Our client enters when the lease of the JVM's hold has ended.
     fixture.service.worker.kill();
     let start = Instant::now();
     let lock = fixture.client.lock("k").wait(20 * SECOND);
@@ -274,7 +275,7 @@ async fn its_spin_lock_is_the_same_lock() {
     fixture.service.tell("a", &order);
     guard.release().await;
     assert_eq!(fixture.service.answer("a").await, "in");
-    // Its release says nothing: a look finds out.
+    // The release of the spin lock publishes nothing, so a probe has to find the lock free.
     let lock = fixture.client.lock("k").wait(20 * SECOND);
     let mut entering = Box::pin(lock.acquire());
     assert!(timeout(300 * MS, &mut entering).await.is_err());

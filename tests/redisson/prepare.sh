@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fetches Redisson with Maven, and compiles the Java programs beside this file. Ends with 3, and the reason on standard
-# output, where that cannot be done here: for the tests and for the benchmark that go on without.
+# Fetches Redisson with Maven, and compiles the Java programs in this folder. If that is not possible on this machine,
+# prints the reason and exits with status 3, so that the tests and the benchmark can continue without Redisson.
 cd "$(dirname "$0")" || exit 1
 
 cannot() {

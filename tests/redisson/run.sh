@@ -1,8 +1,8 @@
 #!/bin/sh
-# Redisson's layout against the real Redisson, in both directions: sh tests/redisson/run.sh
+# Tests Redisson's layout against the real Redisson, in both directions: sh tests/redisson/run.sh
 #
-# Needs redis-server, a JDK (17 or later) and Maven, which fetches Redisson. Where these are missing nothing is tested,
-# and this says so. In CI a JDK without the rest is a failure.
+# Needs redis-server, a JDK (17 or later) and Maven, which fetches Redisson. If Redisson cannot be prepared, prints that
+# nothing was tested. That is a failure if `CI` is set and there is a Java compiler.
 cd "$(dirname "$0")/../.." || exit 1
 
 reason=$(sh tests/redisson/prepare.sh)

@@ -1,4 +1,4 @@
-//! One call of the API, polled by hand, and only after it was woken.
+//! One call of the API, polled by hand, only after its waker was called.
 
 use std::{
     cell::{Cell, RefCell},
@@ -27,7 +27,7 @@ impl Wake for Woken {
     }
 }
 
-/// A future that is polled at first and after it was woken.
+/// A future that is polled once at the start, and then only after its waker was called.
 pub(crate) struct Polled<T> {
     future: Option<Pin<Box<dyn Future<Output = T>>>>,
     woken: Arc<Woken>,
@@ -63,7 +63,7 @@ impl<T> Polled<T> {
 
 type Job = Box<dyn FnOnce()>;
 
-/// A body, and the controls by which a test drives it.
+/// The controls with which a test drives a body.
 #[derive(Default)]
 struct Body {
     holds: RefCell<Vec<Hold>>,
@@ -111,7 +111,7 @@ async fn try_both(
     Ok(())
 }
 
-/// A call that is under way, inside or over.
+/// One call of the API, in any state from its first poll to its end.
 pub(crate) struct Call {
     running: Polled<Result<Option<LockGuard>, LockError>>,
     guard: Option<LockGuard>,
@@ -173,7 +173,7 @@ impl Call {
         }
     }
 
-    /// Polls the call if it was woken.
+    /// Polls the call if its waker was called.
     pub(crate) fn poll(&mut self) {
         match self.running.poll() {
             Some(Ok(Some(guard))) => {
@@ -190,7 +190,7 @@ impl Call {
         self.running.is_woken()
     }
 
-    /// The holds of the call while it is inside.
+    /// Returns the holds of the call while it is inside.
     pub(crate) fn holds(&self) -> Vec<Hold> {
         if self.outcome.is_some() {
             return Vec::new();
@@ -202,7 +202,7 @@ impl Call {
         self.outcome.as_ref()
     }
 
-    /// Polls another call for the first time, inside this one.
+    /// Polls `nested` for the first time, inside this call.
     pub(crate) fn around(&mut self, nested: &Rc<RefCell<Self>>) {
         if let Some(guard) = &self.guard {
             let inside = pin!(guard.run(async { nested.borrow_mut().poll() }));
@@ -229,7 +229,7 @@ impl Call {
         self.poll();
     }
 
-    /// Lets a call leave: a guard is released, or a body ends, which needs further polls.
+    /// Releases the guard of a call, or lets its body end. A call with a body needs further polls to complete.
     pub(crate) async fn leave(call: &Rc<RefCell<Self>>) {
         let guard = call.borrow_mut().guard.take();
         if let Some(guard) = guard {

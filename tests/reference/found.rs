@@ -1,4 +1,5 @@
-//! The shortest sequences to the defects that the state machine has found, in the engine and in its model.
+//! Regression tests: the shortest sequences that led to the defects that the state machine has found in the engine and
+//! in the model.
 
 use lock_runtime::Strategy;
 use proptest::test_runner::Config;
@@ -31,7 +32,7 @@ fn notified(client: usize) -> Spec {
     }
 }
 
-/// The shutdown lasted until the end of the caller's `wait`.
+/// The shutdown used to wait for a caller with `notify` until the end of the caller's `wait`.
 #[test]
 fn a_shutdown_dismisses_who_is_notified() {
     run(vec![
@@ -41,8 +42,8 @@ fn a_shutdown_dismisses_who_is_notified() {
     ]);
 }
 
-/// The caller probed again only at the end of the lease that it had seen, and never if there was none, because nobody
-/// woke it earlier.
+/// Nobody woke a caller with `notify` when a retained lock became free. The caller probed again only at the end of the
+/// lease that it had seen, or never if it had seen no lease.
 #[test]
 fn the_end_of_a_kept_lock_wakes_who_is_notified() {
     let at_least = Spec {
@@ -57,7 +58,7 @@ fn the_end_of_a_kept_lock_wakes_who_is_notified() {
     ]);
 }
 
-/// The same when the lock has another holder meanwhile.
+/// Nobody woke a caller with `notify` at the end of a lease that began after the caller had seen the lock.
 #[test]
 fn the_end_of_a_later_lease_wakes_who_is_notified() {
     let short = Spec {
@@ -73,7 +74,7 @@ fn the_end_of_a_later_lease_wakes_who_is_notified() {
     ]);
 }
 
-/// The model counted a loss of a lock that was held only while the next one was waited for.
+/// The model used to count the loss of a lock that its caller held only while it waited for a second lock.
 #[test]
 fn a_call_that_is_shut_down_on_its_way_in_has_lost_nothing() {
     let body = Spec {

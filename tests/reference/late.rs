@@ -1,8 +1,9 @@
 //! Callers that are polled late, rarely, once, or never again, on servers whose replies are late too. The results of
-//! calls are open, but these laws hold: no two valid holds overlap, tokens rise in the order of entry, a caller that
-//! was never inside has lost nothing, and a caller that is not polled delays others by a claim.
+//! calls are not determined, but these laws hold: no two valid holds overlap, tokens rise in the order of entry, a
+//! caller that was never inside does not report a loss, and a caller that is not polled delays others by at most one
+//! claim.
 //!
-//! The callers of many locks run concurrently, because their pauses are real. `LATE_SEED` repeats the seed that a
+//! The callers of many locks run concurrently, because their pauses take real time. `LATE_SEED` repeats the seed that a
 //! failure names, and `LATE_ROUNDS` sets the number of rounds.
 
 use std::{
@@ -31,36 +32,38 @@ use support::{
 use tokio::{task::yield_now, time::sleep};
 use uuid::Uuid;
 
-/// The locks of one round, and the callers of each.
+/// The number of locks in one round.
 const LOCKS: usize = 40;
+/// The number of late callers of each lock.
 const CALLERS: usize = 5;
 const PROCESSES: usize = 2;
 /// The time after which an untaken turn is passed on.
 const CLAIM: Duration = Duration::from_secs(2);
 
-/// The behaviour of a caller.
+/// The call that a late caller makes.
 #[derive(Debug, Clone, Copy)]
 enum Form {
-    /// Runs a body that ends at its first poll, or after two more.
+    /// Runs a body that ends at its first poll, or after two more polls if `long` is set.
     Body { long: bool },
     /// Acquires a guard and keeps it for two polls.
     Guard,
-    /// Takes this lock and another one.
+    /// Acquires both locks of the pair.
     Both,
-    /// Waits only briefly.
+    /// Waits for the lock only briefly.
     Brief,
-    /// Has a lease that is not renewed.
+    /// Acquires the lock with a lease that is not renewed.
     Fixed,
 }
 
 #[derive(Debug, Clone)]
 struct Late {
     callers: Vec<(usize, Form)>,
-    /// After which pause each caller is polled.
+    /// The polls in order. Each entry is a pause and the number of the caller that is polled after the pause.
     polls: Vec<(Duration, usize)>,
 }
 
-/// When and for how long the replies of a process stall; for a quorum, those of one server.
+/// The stalls of replies: the pause before each stall, its length, and the process whose replies stall. On a quorum,
+/// only the replies of one server stall.
 type Weather = Vec<(Duration, Duration, usize)>;
 
 fn pauses() -> impl Strategy<Value = Duration> {
@@ -88,14 +91,14 @@ fn weather() -> impl Strategy<Value = Weather> {
     vec((pauses(), stalls, 0..PROCESSES), 0..6)
 }
 
-/// The holds that are inside one lock, and its newest token.
+/// The valid holds of one lock, and the newest token of that lock.
 #[derive(Default)]
 struct Inside {
     holds: RefCell<Vec<Hold>>,
     newest: Cell<Option<FencingToken>>,
 }
 
-/// A visit, which ends when this is dropped.
+/// Counts a caller as inside a lock until this value is dropped.
 struct Visit<'a>(&'a Inside, FencingToken);
 
 impl Inside {
@@ -129,10 +132,10 @@ impl Drop for Visit<'_> {
     }
 }
 
-/// One lock, the lock beside it, and the clients of the processes that use them.
+/// A pair of locks, and the clients of the processes that use them. Most calls use only the first lock.
 struct Fixture<'a> {
     clients: &'a [LockClient],
-    /// Whether the replies of each process stall for so long that a claim ends before it is confirmed.
+    /// For each process, whether its replies stall for so long that a claim may end before the process confirms it.
     stalls: [bool; PROCESSES],
     names: [String; 2],
     inside: [Inside; 2],
@@ -152,7 +155,7 @@ async fn visit_both(
     Ok(())
 }
 
-/// The result of a call, and whether it was inside.
+/// The result of a call, and whether the caller was ever inside.
 type Came = (Result<(), LockError>, bool);
 
 impl Fixture<'_> {
@@ -193,8 +196,8 @@ impl Fixture<'_> {
         (came, entered.get())
     }
 
-    /// Asserts that the result of a call is allowed: a lock that was never held cannot be lost, and a renewed lock is
-    /// lost only if no reply arrives.
+    /// Asserts that the result of a call is allowed: only a caller that was inside reports a loss, and a renewed lock
+    /// is lost only if replies stall.
     fn judge(&self, (process, form): (usize, Form), (came, entered): Came) {
         let may_lose = matches!(form, Form::Fixed) || self.stalls[process];
         match came {
@@ -204,7 +207,7 @@ impl Fixture<'_> {
         }
     }
 
-    /// A caller that is polled whenever it is woken, and that repeats its call.
+    /// Makes one call after another as a prompt caller, which is polled whenever it is woken.
     async fn prompt(&self, process: usize) {
         let lock = self.clients[process].lock(&self.names[0]).wait(60 * SECOND);
         loop {
@@ -239,10 +242,12 @@ impl Fixture<'_> {
                 calls[*who] = call(*who);
             }
         }
-        // A caller that is forgotten while it is inside keeps the lock.
+        // A caller that is never polled again while it is inside keeps the lock, so the lock is tried only if nobody is
+        // inside.
         if self.inside[0].holds.borrow().is_empty() {
-            // A claim for each caller that is not polled, on this lock and on the second lock of a pair, and one for
-            // the caller itself. While a pair waits for its second lock, it keeps its first.
+            // Each late caller may delay this call by a claim on this lock and by another claim on the second lock,
+            // because a call with both locks keeps the first while it waits for the second. The prompt caller itself
+            // may add one more claim.
             let claims = u32::try_from(2 * CALLERS + 1).expect("they are few");
             let longest = claims * CLAIM + 2 * SECOND + 5 * SECOND;
             let lock = self.clients[0].lock(&self.names[0]).wait(longest);
@@ -252,12 +257,12 @@ impl Fixture<'_> {
         drop(calls);
     }
 
-    /// Asserts that nothing stays behind.
+    /// Waits until both locks are free and without waiters.
     async fn is_free(&self) {
         for name in &self.names {
             let lock = self.clients[0].lock(name);
             until(async || {
-                // The replies may stall.
+                // The request for the status may fail, because replies may still stall.
                 let status = lock.status().await;
                 status.is_ok_and(|status| status.holder.is_none() && status.waiters == 0)
             })
@@ -279,7 +284,7 @@ async fn round(runner: &mut TestRunner, ways: &[Vec<FaultProxy>], urls: &[String
                 .expect("the client can connect"),
         );
     }
-    // The other servers of a quorum answer.
+    // With several servers, a stall of one server has no effect, because the other servers answer.
     let stalls = std::array::from_fn(|of| {
         let long = |(_, stall, process): &_| *process == of && *stall >= CLAIM / 2;
         ways[of].len() == 1 && weather.iter().any(long)
@@ -311,7 +316,7 @@ async fn round(runner: &mut TestRunner, ways: &[Vec<FaultProxy>], urls: &[String
     join(storm, join_all(fixtures)).await;
 }
 
-/// Prints the callers whose test has panicked.
+/// Prints the callers of a lock if polling them panics.
 struct Blame<'a>(&'a Late);
 
 impl Drop for Blame<'_> {

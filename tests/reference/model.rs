@@ -1,4 +1,4 @@
-//! The promises of the locks as a program without a server, futures or a clock: who holds, who waits, who is next.
+//! A model of the promises, without a server, futures or a clock: who holds each lock, who waits, and who is next.
 
 mod leaving;
 mod spec;
@@ -19,9 +19,9 @@ use spec::{MARGIN, RENEWED_LEASE};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Waits for the turn among the siblings nested in that call.
+    /// The call waits for its turn among the siblings that are nested in this call.
     Turn(CallId),
-    /// Waits for the lock with its strategy.
+    /// The call waits for the lock with its strategy.
     Lock,
     Inside,
     Ended(Outcome),
@@ -60,7 +60,7 @@ impl Call {
         keys
     }
 
-    /// The lock that the call takes next.
+    /// Returns the lock that the call takes next.
     fn next_key(&self) -> usize {
         self.in_order()[self.entries.len()]
     }
@@ -70,25 +70,25 @@ impl Call {
 pub(crate) struct Hold {
     pub(crate) key: usize,
     pub(crate) client: usize,
-    /// The number of calls inside.
+    /// The number of calls that are inside with this hold.
     pub(crate) entries: usize,
     lease: Lease,
-    /// Its local deadline, unless one of the calls inside asks for renewal.
+    /// The local deadline. It has no effect while one of the calls inside asks for renewal.
     promised: u64,
     pub(crate) keep_until: u64,
-    /// Whether the server still has it.
+    /// Whether the server still has the grant.
     pub(crate) stands: bool,
-    /// Whether its holder knows of the loss.
+    /// Whether the holder knows that the hold is lost.
     pub(crate) known_lost: bool,
-    /// Whether the call that acquired it has entered: an unused lock is not lost.
+    /// Whether the call that acquired the hold has entered. The loss of an unused hold is not counted.
     used: bool,
 }
 
-/// The hold of a lock.
+/// The hold because of which a lock is taken.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Held {
     pub(crate) hold: HoldId,
-    /// Set if the hold is over and the lock stays taken until this time.
+    /// The time until which the lock stays taken after the hold is over, or `None` while the hold lasts.
     pub(crate) kept_until: Option<u64>,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Held {
 pub(crate) struct Key {
     pub(crate) held: Option<Held>,
     pub(crate) queue: VecDeque<CallId>,
-    /// Callers that wait without a queue.
+    /// Callers that wait outside the queue, with `notify` or `spin`.
     pub(crate) others: Vec<CallId>,
 }
 
@@ -115,20 +115,20 @@ pub(crate) struct Counts {
     pub(crate) failed: u64,
     pub(crate) released: u64,
     pub(crate) lost: u64,
-    /// Releases in the background that find nothing: they may be counted as carried out before.
+    /// The number of background releases that may find no grant. The real client may count them as carried out.
     pub(crate) unsure: u64,
-    /// Second locks of calls: their holders may end at the same moment as those of the first locks, before or after the
-    /// calls reach them.
+    /// The number of calls that got a second lock for which they may or may not have waited, because the holders of
+    /// both of their locks may have left at the same moment.
     pub(crate) tied: u64,
-    /// Calls that were dropped. A caller that arrives while one of them is being removed queues behind it although the
-    /// lock is free.
+    /// The number of dropped calls. A caller that arrives while a dropped call is being removed queues behind that
+    /// call, although the lock is free.
     pub(crate) dropped: u64,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Client {
     pub(crate) closed: bool,
-    /// The newest hold of each lock.
+    /// The client's newest hold of each lock.
     newest: [Option<HoldId>; KEYS],
     pub(crate) counts: Counts,
 }
@@ -148,14 +148,14 @@ pub(crate) struct Model {
     pub(crate) calls: BTreeMap<CallId, Call>,
     pub(crate) holds: Vec<Hold>,
     turns: BTreeMap<(CallId, usize), Turn>,
-    /// Calls that got one of their locks. They take the next one when all calls that leave at the same moment have
-    /// left.
+    /// The calls that hold some but not all of their locks. Each takes its next lock once all calls that leave at the
+    /// same moment have left.
     arriving: Vec<CallId>,
-    /// The times of the newest step at which something happened.
+    /// The times at which something happened during the newest step.
     pub(crate) moments: Vec<u64>,
 }
 
-/// The parts that decide about the next step, in a few lines.
+/// Prints the parts of the state that determine the next step, in a few lines.
 impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at {} ms", self.now)?;
@@ -189,8 +189,8 @@ impl Model {
         }
     }
 
-    /// The calls around a call, the innermost first. A call in a guard is inside the guard's lock, but not inside the
-    /// calls in which the guard was acquired, because the system runs guards outside all of them.
+    /// Returns the calls in which a call is nested, the innermost first. A call inside a guard is not inside the calls
+    /// in which the guard was acquired, because the test enters guards outside all calls.
     fn around(&self, id: CallId) -> impl Iterator<Item = CallId> {
         around(&self.calls, id)
     }
@@ -203,7 +203,7 @@ impl Model {
         &mut self.clients[client].counts
     }
 
-    /// Whether a call has lost one of its holds and knows it.
+    /// Returns whether a call has lost one of its holds and knows it.
     fn has_lost(&self, id: CallId) -> bool {
         let mut entries = self.calls[&id].entries.iter();
         entries.any(|entry| self.holds[entry.hold].known_lost)
@@ -246,7 +246,7 @@ impl Model {
         self.settle();
     }
 
-    /// The holder that a call of this client finds in its way.
+    /// Returns who holds a lock from the view of a client: the client's own process or another process.
     fn who(&self, client: usize, key: usize) -> With {
         let newest = self.clients[client].newest[key];
         if newest.is_some_and(|hold| !self.holds[hold].known_lost) {
@@ -256,7 +256,7 @@ impl Model {
         }
     }
 
-    /// Proceeds to the call's next lock.
+    /// Lets the call take its next lock, or wait for it.
     fn enter(&mut self, id: CallId) {
         let key = self.calls[&id].next_key();
         let inside = self.inside_of(id, key);
@@ -280,13 +280,14 @@ impl Model {
         }
     }
 
-    /// The innermost enclosing call that has entered this lock.
+    /// Returns the innermost enclosing call that has entered this lock.
     fn inside_of(&self, id: CallId, key: usize) -> Option<CallId> {
         self.around(id)
             .find(|around| self.calls[around].spec.keys.contains(&key))
     }
 
-    /// Whether a call with two locks, one of which comes later in the order, is between this call and the lock.
+    /// Returns whether this call would take the lock out of order. It would if a call with a lock that comes later in
+    /// the order lies between this call and the enclosing call that has entered the lock.
     fn is_out_of_order(&self, id: CallId, key: usize) -> bool {
         let inside = self.inside_of(id, key);
         self.around(id)
@@ -324,7 +325,7 @@ impl Model {
         self.come_in(id);
     }
 
-    /// Whether one of the calls inside asks for renewal.
+    /// Returns whether one of the calls inside this hold asks for renewal.
     fn has_renewal(&self, hold: HoldId) -> bool {
         self.calls.values().any(|call| {
             call.is_inside()
@@ -333,7 +334,7 @@ impl Model {
         })
     }
 
-    /// The local deadline, or `None` while the lease is renewed.
+    /// Returns the local deadline of a hold, or `None` while its lease is renewed.
     fn until(&self, hold: HoldId) -> Option<u64> {
         let asks = |call: &Call| {
             call.is_alive()
@@ -425,8 +426,8 @@ fn around(calls: &BTreeMap<CallId, Call>, id: CallId) -> impl Iterator<Item = Ca
     })
 }
 
-/// Whether a call with a turn at this lock, or a call nested in it, is alive. A held guard of another lock is not
-/// inside the calls around it.
+/// Returns whether a call that has a turn at this lock, or a call nested in it, has not ended. A held guard of another
+/// lock does not count as nested.
 fn is_going_on(calls: &BTreeMap<CallId, Call>, id: CallId, key: usize) -> bool {
     calls[&id].is_alive()
         || calls.iter().any(|(other, call)| {

@@ -1,4 +1,4 @@
-//! The next step of the callers: any step that is possible in the current state.
+//! Chooses the next step at random among the steps that are possible in the current state.
 
 use std::{fmt, marker::PhantomData};
 
@@ -8,30 +8,30 @@ use proptest_state_machine::ReferenceStateMachine;
 
 use crate::model::{CLIENTS, CallId, Form, KEYS, Lease, Model, NAMES, Rules, Spec, Stage, Wait};
 
-/// The largest number of callers that are inside or wait.
+/// The largest number of callers that are inside or waiting at the same time.
 const MOST_CALLS: usize = 8;
 
 #[derive(Clone)]
 pub(crate) enum Step {
-    /// A caller begins and is polled.
+    /// A call begins and is polled.
     Begin(CallId, Spec),
-    /// A caller begins, is polled once, and is dropped.
+    /// A call begins, is polled once, and is dropped.
     Abandon { client: usize, key: usize },
     /// A caller leaves: the guard is released, or the body ends.
     Release(CallId),
-    /// A caller is dropped while it is inside or waits.
+    /// A call is dropped while it is inside or waits.
     Drop(CallId),
-    /// A caller leaves, and the next one, whose turn it is, is dropped before it has read that.
+    /// A caller leaves, and the call that is next in the queue is dropped before it has noticed its turn.
     ReleaseTo { release: CallId, dropped: CallId },
     /// The lease of a caller is extended.
     Extend(CallId),
     /// This many ms pass.
     Advance(u64),
-    /// The operator deletes a held lock.
+    /// The operator deletes the key of a held lock.
     Delete(usize),
-    /// The operator deletes a lock that others wait for, and at the same moment a caller tries once.
+    /// The operator deletes the key of a lock for which callers wait, and at the same moment another caller tries once.
     DeleteAndTry(usize, CallId, usize),
-    /// The operator makes a held lock expire.
+    /// The operator makes the key of a held lock expire.
     Expire(usize),
     /// All connections are cut.
     Cut,
@@ -40,7 +40,7 @@ pub(crate) enum Step {
 }
 
 impl fmt::Debug for Step {
-    // On a single line in any format.
+    // Prints the step on a single line, even with `{:#?}`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Begin(id, spec) => write!(f, "Begin({id}: {spec:?})"),
@@ -63,7 +63,7 @@ impl fmt::Debug for Step {
     }
 }
 
-/// A backend, and the rules of the model for it.
+/// A backend, and the rules by which the model describes it.
 pub(crate) trait Place: 'static {
     const RULES: Rules;
 }
@@ -89,13 +89,14 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
         let mut steps = vec![(1, (0..CLIENTS).prop_map(Step::ShutDown).boxed())];
         if living.len() < MOST_CALLS {
             steps.push((20, begin(model, &inside)));
-            // Neighbours of one client, which are granted the lock as a cohort.
+            // In this step, a caller queues behind a caller of the same client, so that both are granted the lock as a
+            // cohort.
             let lines = lines(model);
             if !lines.is_empty() {
                 steps.push((10, join(model, lines)));
             }
         }
-        // A caller that waits behind its own process may be in a grant already.
+        // A caller that waits for a lock of its own process may already be a member of the cohort that holds the lock.
         let members = members(model);
         if !members.is_empty() {
             steps.push((4, select(members).prop_map(Step::Drop).boxed()));
@@ -259,7 +260,8 @@ fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
                         Lease::Short if spins => Lease::Long,
                         lease => lease,
                     },
-                    // The lease has to be as long as the least time.
+                    // The functions with two locks have no minimum hold. A spinner may be granted the lock at any
+                    // millisecond, so its minimum hold might end at the same time as another event.
                     at_least: at_least && !several && !spins,
                     under: under.filter(|_| !several),
                     keys,
@@ -270,7 +272,7 @@ fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// For each lock with a queue, the client of the last caller in it.
+/// Returns each lock with a queue, and the client of the last caller in that queue.
 fn lines(model: &Model) -> Vec<(usize, usize)> {
     let keys = model.keys.iter().enumerate();
     let lines = keys.filter_map(|(key, state)| {
@@ -282,7 +284,7 @@ fn lines(model: &Model) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// One further caller of such a client.
+/// Begins another call of a client that is last in a queue.
 fn join(model: &Model, lines: Vec<(usize, usize)>) -> BoxedStrategy<Step> {
     let id = next_id(model);
     let form = prop_oneof![Just(Form::Guard), Just(Form::Body)];
@@ -301,7 +303,7 @@ fn join(model: &Model, lines: Vec<(usize, usize)>) -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// Callers that wait for a lock that their own client holds.
+/// Returns the callers that wait for a lock that their own client holds.
 fn members(model: &Model) -> Vec<CallId> {
     let members = model.keys.iter().flat_map(|key| {
         let holder = key.held.map(|held| model.holds[held.hold].client);
@@ -311,8 +313,9 @@ fn members(model: &Model) -> Vec<CallId> {
     members.collect()
 }
 
-/// Whether a caller may begin. Callers that wait without a queue have no order, and the order of two calls with several
-/// locks at one moment is open, so there is at most one of these at a time.
+/// Returns whether a caller may begin. The order of callers that wait outside the queue is not determined, so at most
+/// one of them waits for a lock at a time. The order of calls with several locks is not determined either, so at most
+/// one of them waits in total.
 fn may_begin(model: &Model, spec: &Spec) -> bool {
     let fits = spec.under.is_none_or(|around| {
         let around = model.calls.get(&around);
@@ -329,8 +332,8 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
     fits && (spec.wait == Wait::Zero || !waiting.any(|call| clashes(&call.spec)))
 }
 
-/// Whether the next holder is known if a held lock is removed. Callers that share its grant are in no queue until their
-/// process knows of the loss.
+/// Returns whether the next holder is determined if a lock's grant is removed. Members of the cohort that has the grant
+/// are not in the queue until their process knows of the loss.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
     let holder = state.held.map(|held| model.holds[held.hold].client);
@@ -339,8 +342,8 @@ fn removable(model: &Model, key: usize) -> bool {
     holder.is_some() && next != holder && model.is_watched(key)
 }
 
-/// Whether a call retains a lock on a server for which its own client waits. The client's shutdown would then wait
-/// until the lock is free, which takes an hour here.
+/// Returns whether a call on a server retains a lock for which another call of the same client waits. The client's
+/// shutdown would then wait until the lock is free, which takes half an hour here.
 fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
     let call = &model.calls[&id];
     let waits_itself = |key: &usize| {
@@ -350,7 +353,7 @@ fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
     !model.rules.own_clock && call.spec.at_least && call.spec.keys.iter().any(waits_itself)
 }
 
-/// Whether a waiting call is next when another one leaves.
+/// Returns whether the call `waiting` gets a lock when the call `release` leaves.
 fn would_get(model: &Model, release: CallId, waiting: CallId) -> bool {
     let entries = &model.calls[&release].entries;
     entries.iter().any(|entry| {

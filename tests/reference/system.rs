@@ -1,4 +1,4 @@
-//! The real system, driven step by step beside the model.
+//! The real engine and backend, which carry out the same steps as the model.
 
 mod compare;
 
@@ -23,21 +23,21 @@ use crate::{
     steps::{Place, Reference, Step},
 };
 
-/// How long a server may take until an expected event has happened.
+/// How long the test waits for an expected event on a server.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// How long an unconfirmed push stands.
+/// How long the server keeps a pushed grant that is not confirmed.
 const CLAIM: Duration = Duration::from_secs(2);
 
 /// The backend of a system.
 pub(crate) trait Home: Place {
-    /// New locks that no other test uses.
+    /// Returns a store with new locks that no other test uses.
     fn store(runtime: &Runtime) -> Store;
 }
 
-/// The state machine for a backend.
+/// The state machine of `proptest` that runs the steps on a backend.
 pub(crate) struct Machine<P>(std::marker::PhantomData<P>);
 
-/// A difference from the model.
+/// A difference between the system and the model.
 struct Unlike {
     /// Whether the difference cannot go away with time.
     for_good: bool,
@@ -59,13 +59,13 @@ fn not_yet(what: String) -> Unlike {
 }
 
 pub(crate) struct System {
-    // Dropped before the runtime that they run on.
+    // Fields are dropped in order, so the calls are dropped before the runtime on which they run.
     calls: BTreeMap<CallId, Rc<RefCell<Call>>>,
     endings: BTreeMap<usize, (Polled<()>, bool)>,
     clients: Vec<LockClient>,
     observer: LockClient,
     tokens: BTreeMap<HoldId, FencingToken>,
-    /// The test's own time, in ms.
+    /// How far the test has advanced tokio's paused clock, in ms. Used only if the rules have `own_clock`.
     now: u64,
     store: Store,
     runtime: Option<Runtime>,
@@ -148,7 +148,8 @@ impl System {
         match step {
             Step::Begin(id, spec) => {
                 if let (Some(_), false) = (spec.under, model.rules.own_clock) {
-                    // The nested call may extend the lease of the enclosing one.
+                    // The nested call may extend the lease of the enclosing call. The enclosing call has to have
+                    // confirmed its grant before.
                     let lock = self.observer.lock(NAMES[spec.keys[0]]);
                     if lock
                         .status()
@@ -218,7 +219,7 @@ impl System {
         status.expect("the server answers");
     }
 
-    /// The same for all clients that are not shut down.
+    /// Waits until the server has carried out the earlier commands of all clients that are not shut down.
     async fn all_answered(&self) {
         for client in 0..=CLIENTS {
             if !self.endings.contains_key(&client) {
@@ -261,7 +262,7 @@ impl System {
         assert!(right, "extending call {id}: {answer:?}\n{model:?}");
     }
 
-    /// Waits until the caller inside has confirmed its grant. Otherwise the confirmation would notice the operator's
+    /// Waits until the caller inside has confirmed its grant. Otherwise, the confirmation would detect the operator's
     /// change.
     async fn confirmed(&self, key: usize) {
         let start = Instant::now();
@@ -279,10 +280,10 @@ impl System {
         }
     }
 
-    /// Carries out an operator's commands on a lock that is held and not only claimed.
+    /// Carries out an operator's command on a held lock, once its grant is confirmed.
     async fn operate(&self, key: usize, before: &[&str], after: &[&str]) {
         self.confirmed(key).await;
-        // A later member of a cohort may be confirming its turn.
+        // The status cannot show that a later member of a cohort is still confirming its turn.
         self.all_answered().await;
         let mut server = shared_server().await.connection().await;
         let changed: u8 = ask(
@@ -296,7 +297,7 @@ impl System {
         assert_eq!(changed, 1, "{key} is held");
     }
 
-    /// Cuts all connections, and waits until the connections with waiters are back.
+    /// Cuts all connections, and waits until all clients that are not shut down are connected again.
     async fn cut(&self) {
         let mut server = shared_server().await.connection().await;
         for kind in ["normal", "pubsub"] {
@@ -314,7 +315,7 @@ impl System {
         self.all_answered().await;
     }
 
-    /// Polls woken calls until none is woken.
+    /// Polls all calls whose wakers were called, until no waker is called any more.
     async fn poll_all(&mut self) {
         let mut idle = 0;
         while idle < 3 {
@@ -335,11 +336,11 @@ impl System {
         }
     }
 
-    /// Waits until the state equals that of the model.
+    /// Waits until the state of the system equals the state of the model.
     async fn come_to(&mut self, model: &Model, step: &Step) {
         let start = Instant::now();
         let patience = match step {
-            // An untaken claim has to be given back before it ends on its own.
+            // After these steps, a grant may have no user. It has to be given back before its claim ends.
             Step::ReleaseTo { .. } | Step::Drop(_) | Step::Abandon { .. } => CLAIM * 3 / 4,
             _ => PATIENCE,
         };
@@ -358,7 +359,7 @@ impl System {
         }
     }
 
-    /// Lets all callers leave, and asserts that nothing is left.
+    /// Drops all callers, and asserts that nothing is left.
     async fn end(&mut self, mut model: Model) {
         model.moments.clear();
         let living = model

@@ -1,4 +1,4 @@
-//! A runtime of this library's own in which real time passes, even if the test's clock is paused or its threads are
+//! A runtime of the test support, in which real time passes even if the test's clock is paused or its threads are
 //! blocked.
 
 use std::{
@@ -32,7 +32,7 @@ fn handle() -> &'static Handle {
     })
 }
 
-/// Runs a future in real time. Its panics are passed to the caller, and dropping the call ends it.
+/// Runs a future in real time. If the future panics, so does the caller. Dropping the call ends the future.
 pub(crate) async fn run<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let mut running = JoinSet::new();
     running.spawn_on(future, handle());
@@ -47,7 +47,8 @@ pub(crate) async fn sleep(duration: Duration) {
     run(async move { tokio::time::sleep(duration).await }).await;
 }
 
-/// Runs a future in place for at most this real duration.
+/// Runs a future on the caller's task, for at most this real duration. Returns `None` if the future does not end in
+/// time.
 pub(crate) async fn within<T>(patience: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;

@@ -1,4 +1,4 @@
-//! The monotonic clock, and the clocks of a child process, which a small preloaded library sets from outside.
+//! The monotonic clock, and the clocks of a child process, which a test sets through a small preloaded library.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-/// The monotonic clock, which all processes of this machine share, in ns.
+/// Returns the time of the monotonic clock in ns. All processes of this machine share this clock.
 #[must_use]
 pub fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -15,8 +15,8 @@ pub fn now() -> u64 {
     seconds * 1_000_000_000 + nanos
 }
 
-/// Adds the first number of a file, in µs, to the time of day, and subtracts the second one, in ns, from the monotonic
-/// clock.
+/// The C source of the preloaded library. It reads two numbers from a file: it adds the first one, in µs, to the time
+/// of day, and subtracts the second one, in ns, from the monotonic clock.
 const LIBRARY: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -60,7 +60,7 @@ int clock_gettime(clockid_t clock, struct timespec *ts) {
 }
 "#;
 
-/// The clocks of one child process. Only works on Linux.
+/// The clocks of one child process. They work only on Linux.
 #[derive(Debug)]
 pub struct Clocks {
     file: PathBuf,
@@ -68,7 +68,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Creates correct clocks, and in this folder the files that set them.
+    /// Creates clocks that show the correct time. Their files are written into this folder.
     ///
     /// # Panics
     /// If there is no C compiler, or the folder cannot be written.
@@ -92,14 +92,14 @@ impl Clocks {
         clocks
     }
 
-    /// Makes a process that is about to start use these clocks.
+    /// Makes a process that has not started yet use these clocks.
     pub fn wind(&self, command: &mut Command) {
         command
             .env("LD_PRELOAD", &self.library)
             .env("CLOCKS_FILE", &self.file);
     }
 
-    /// Sets the time of day this many seconds ahead of the system's; a negative number sets it back.
+    /// Sets the time of day this many seconds ahead of the system's. A negative number sets it back.
     ///
     /// # Panics
     /// If the folder cannot be written.
@@ -107,7 +107,7 @@ impl Clocks {
         self.set(seconds * 1_000_000, 0);
     }
 
-    /// Sets the monotonic clock back, as if it had stood still for this long, which it does while a machine is
+    /// Sets the monotonic clock back by this much, as if it had stood still, which it does while a machine is
     /// suspended.
     ///
     /// # Panics
@@ -118,7 +118,7 @@ impl Clocks {
     }
 
     fn set(&self, ahead_micros: i64, behind_nanos: i64) {
-        // Not truncated, because a process has mapped the file.
+        // The file is not truncated, because the process may have mapped it.
         let mut numbers = ahead_micros.to_ne_bytes().to_vec();
         numbers.extend(behind_nanos.to_ne_bytes());
         let mut options = fs::OpenOptions::new();

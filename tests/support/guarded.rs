@@ -1,5 +1,5 @@
-//! The requirements on every guarded function of any shape: two calls of one key never overlap, the value is that of
-//! the body, and the key is free afterwards.
+//! A check that applies to guarded functions of any shape: two calls with the same key never overlap, a call returns
+//! the value of its body, and the key is free afterwards.
 
 use std::{
     fmt::Debug,
@@ -20,7 +20,7 @@ tokio::task_local! {
     static PROBE: Probe;
 }
 
-/// Counts the calls that are inside, and keeps them there until the test lets one out.
+/// Counts the calls that are inside, and keeps each of them inside until the test lets it out.
 #[derive(Debug, Clone, Default)]
 pub struct Probe(Arc<Inside>);
 
@@ -42,7 +42,7 @@ impl Default for Inside {
 }
 
 impl Probe {
-    /// The probe of the running call.
+    /// Returns the probe of the running call.
     ///
     /// # Panics
     /// Outside [`guarded`].
@@ -51,12 +51,12 @@ impl Probe {
         PROBE.with(Clone::clone)
     }
 
-    /// Passes the probe to a task or a thread.
+    /// Makes this probe the current one within `call`, which another task or thread may run.
     pub fn scope<F: Future>(&self, call: F) -> TaskLocalFuture<Self, F> {
         PROBE.scope(self.clone(), call)
     }
 
-    /// Stays inside until the test lets the call out.
+    /// Waits inside the body until the test lets the call out.
     pub async fn stay(&self) {
         self.0.entered.fetch_add(1, Ordering::SeqCst);
         let permit = self.0.gate.acquire().await;
@@ -77,13 +77,13 @@ impl Probe {
     }
 }
 
-/// The body of a function under test: stays inside until the test lets the call out.
+/// Serves as the body of a function under test: stays inside until the test lets the call out.
 pub async fn stay() {
     Probe::current().stay().await;
 }
 
-/// Makes two calls at once on a store of their own. They follow each other under the lock `key`, each returns `value`,
-/// and the key is free at the end.
+/// Makes two calls at once on a store of their own. Checks that they hold the lock `key` one after the other, that each
+/// returns `value`, and that the key is free at the end.
 ///
 /// # Panics
 /// If one of these conditions does not hold.
@@ -115,7 +115,7 @@ pub async fn guarded<T: Debug + PartialEq>(key: &str, value: T, call: impl Async
     assert_eq!(status().await.holder, None, "both calls have ended");
 }
 
-/// Drives a call that must not end before an event.
+/// Polls a call until an event happens. Panics if the call ends first.
 async fn while_running<T: Debug>(
     call: Pin<&mut impl Future<Output = T>>,
     event: impl AsyncFnMut() -> bool,
@@ -144,7 +144,7 @@ mod tests {
         Ok(1)
     }
 
-    /// Holds the lock only at first, so that other calls enter before it ends.
+    /// Releases the lock too early, so that another call can enter while this one is still inside.
     async fn released_early() -> Result<u8, LockError> {
         let guard = LockClient::current()?.lock("k").acquire().await?;
         guard.release().await;

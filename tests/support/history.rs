@@ -1,5 +1,5 @@
-//! Records who was inside when, and checks what a lock promises: one holder at a time, rising tokens, the order of the
-//! queue.
+//! Records which holder was inside a lock at which time, and checks what a lock promises: one holder at a time, rising
+//! tokens, and the order of the queue.
 
 use std::{
     collections::BTreeMap,
@@ -21,10 +21,10 @@ pub struct History {
 /// The visits to one key.
 #[derive(Debug, Default)]
 struct Track {
-    /// In the order of entry.
+    /// The visits in the order in which the holders entered.
     visits: Vec<Visit>,
     inside: usize,
-    /// The waiters, the next one first.
+    /// The waiting callers in the order in which they queued.
     queue: Vec<u64>,
     order: Vec<OrderFault>,
 }
@@ -34,11 +34,12 @@ struct Visit {
     token: u64,
     entered: Instant,
     left: Option<Instant>,
-    /// The number of others inside at the entry, which the clock need not show.
+    /// The number of other holders that were inside at the entry. The clock may be too coarse to show that they
+    /// overlapped.
     met: usize,
 }
 
-/// A visit, which ends when this is dropped.
+/// A visit that is under way. It ends when this is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it is leaving"]
 pub struct Inside {
@@ -54,7 +55,7 @@ impl History {
         Self::default()
     }
 
-    /// Creates a record that panics as soon as two are inside.
+    /// Creates a record that panics as soon as two holders are inside.
     #[must_use]
     pub fn strict() -> Self {
         Self {
@@ -78,7 +79,7 @@ impl History {
     /// Like [`enter`](Self::enter), but for a caller that has [queued](Self::queued).
     ///
     /// # Panics
-    /// As [`enter`](Self::enter).
+    /// See [`enter`](Self::enter).
     pub fn enter_from_queue(&self, key: &str, caller: u64, token: u64) -> Inside {
         self.note_entry(key, token, Some(caller))
     }
@@ -110,13 +111,13 @@ impl History {
         inside
     }
 
-    /// Records that a caller has joined the queue of a key, behind all that joined before.
+    /// Records that a caller has joined the queue of a key, behind all earlier callers.
     pub fn queued(&self, key: &str, caller: u64) {
         let mut tracks = self.tracks();
         tracks.entry(key.to_owned()).or_default().queue.push(caller);
     }
 
-    /// Records that a caller has left the queue without a turn, so that overtaking it is no fault.
+    /// Records that a caller has left the queue without a turn. Others may then overtake it.
     pub fn gave_up(&self, key: &str, caller: u64) {
         if let Some(track) = self.tracks().get_mut(key) {
             track.leave_queue(caller);
@@ -174,7 +175,7 @@ impl Track {
     fn check_overlaps(&self, key: &str, overlaps: &mut Vec<Overlap>) {
         let mut by_time: Vec<&Visit> = self.visits.iter().collect();
         by_time.sort_by_key(|visit| visit.entered);
-        // The earlier visit that lasts longest. A visit that has not ended lasts for ever.
+        // The visit that ends last among those that began earlier. A visit that has not ended counts as endless.
         let mut longest: Option<&Visit> = None;
         for visit in by_time {
             let stays_longer = |other: &Visit| other.left.is_none_or(|left| left > visit.entered);
@@ -236,7 +237,7 @@ impl Drop for Inside {
 pub struct Report {
     /// The number of visits.
     pub holds: usize,
-    /// Visits that overlap.
+    /// Pairs of visits that overlap.
     pub overlaps: Vec<Overlap>,
     /// Tokens that are not above all earlier ones.
     pub tokens: Vec<TokenFault>,
@@ -262,23 +263,24 @@ pub struct TokenFault {
     pub key: String,
     /// The highest earlier token.
     pub before: u64,
-    /// The token that followed.
+    /// The token that is not above `before`.
     pub token: u64,
 }
 
-/// A caller that entered out of turn.
+/// A caller that entered before it was its turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderFault {
     /// The key of the lock.
     pub key: String,
     /// The caller that entered.
     pub entered: u64,
-    /// The callers that had queued before and still waited; empty if the caller that entered was not in the queue.
+    /// The callers that had queued earlier and were still waiting. Empty if the caller that entered was not in the
+    /// queue.
     pub overtaken: Vec<u64>,
 }
 
 impl Report {
-    /// Whether there are no faults.
+    /// Returns whether there are no faults.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.overlaps.is_empty() && self.tokens.is_empty() && self.order.is_empty()
@@ -287,7 +289,7 @@ impl Report {
     /// Fails the test if there are faults, or if the number of visits is not `holds`.
     ///
     /// # Panics
-    /// In these cases.
+    /// If either check fails.
     #[track_caller]
     pub fn assert_clean(&self, holds: usize) {
         assert!(self.is_clean(), "{self}");
@@ -357,7 +359,7 @@ mod tests {
             inside.exit();
         }
         history.check().assert_clean(200);
-        // A visit may begin at the moment when another one ends.
+        // A visit may begin at the moment at which another one ends.
         of(&[(1, 0, 5), (2, 5, 9)]).assert_clean(2);
     }
 
@@ -376,12 +378,12 @@ mod tests {
     #[test]
     fn overlapping_intervals_are_found() {
         assert_eq!(of(&[(1, 0, 5), (2, 4, 9)]).overlaps, [overlap(1, 2)]);
-        // A short visit in between does not hide a long one.
+        // The short second visit does not hide that the third one overlaps with the long first one.
         assert_eq!(
             of(&[(1, 0, 9), (2, 1, 2), (3, 3, 4)]).overlaps,
             [overlap(1, 2), overlap(1, 3)]
         );
-        // Visits may be recorded in another order than that of the clock.
+        // Visits may be recorded in a different order from the one in which they began.
         assert_eq!(of(&[(2, 4, 9), (3, 0, 5)]).overlaps, [overlap(3, 2)]);
     }
 
@@ -418,7 +420,7 @@ mod tests {
         };
         assert_eq!(of(&[(4, 0, 1), (4, 1, 2)]).tokens, [fault(4, 4)]);
         let report = of(&[(4, 0, 1), (2, 1, 2), (3, 2, 3), (5, 3, 4)]);
-        // The third token is above the second one, but below the highest that a resource has seen.
+        // The third token is above the second one, but below the highest token that a resource has seen.
         assert_eq!(report.tokens, [fault(4, 2), fault(4, 3)]);
         assert!(!report.is_clean());
     }
@@ -438,7 +440,7 @@ mod tests {
             entered,
             overtaken: overtaken.to_vec(),
         };
-        // Caller 2 has given up its turn, and caller 9 was not in the queue at all.
+        // Caller 1 has given up its turn, so caller 3 overtakes only caller 2. Caller 9 was never in the queue.
         let report = history.check();
         assert_eq!(report.order, [fault(3, &[2]), fault(9, &[])]);
         assert!(!report.is_clean());
@@ -452,7 +454,7 @@ mod tests {
     fn a_mutex_passes_and_a_broken_one_fails() {
         let run = |broken: bool| {
             let (history, turn) = (History::new(), Mutex::new(0));
-            // Both are inside before one leaves, if the lock lets them in.
+            // The broken mutex lets both threads in. Neither leaves before the other is inside.
             let meeting = std::sync::Barrier::new(2);
             std::thread::scope(|scope| {
                 for _ in 0..2 {

@@ -11,7 +11,7 @@ use crate::process::dies_with_parent;
 /// Prepares the programs, and returns the command that starts one of them.
 ///
 /// # Errors
-/// What is missing: a JDK, Maven, or the registry that Maven fetches Redisson from.
+/// If a JDK, Maven, or the registry from which Maven fetches Redisson is missing. The error names what is missing.
 ///
 /// # Panics
 /// If the programs do not compile.

@@ -1,10 +1,12 @@
-//! The ledger of promises in `docs/testing.md`: each sentence is one that users read, and each test and mutant exists.
+//! Checks the ledger of promises in `docs/testing.md`: each sentence that it quotes is in a text for users, each test
+//! and each mutant that it names exists, and each promise has a row.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
 use crate::root;
 
-/// Where users read what is promised, and which lines of it need a row in the ledger.
+/// The files that state the promises to users, and the heading of each file's table of promises. Each row of these
+/// tables needs a row in the ledger.
 const TABLES: [(&str, &str); 2] = [
     ("README.md", "## What is guaranteed, and what is not"),
     ("docs/promises.md", "# The promises, and where they hold"),
@@ -17,7 +19,7 @@ struct Row {
     mutants: Vec<String>,
 }
 
-/// The text of a table's cells. A `|` that is escaped does not end one.
+/// Returns the texts of the cells in one line of a table. An escaped `|` does not end a cell.
 fn cells(line: &str) -> Vec<String> {
     let line = line.trim().trim_start_matches('|').trim_end_matches('|');
     let line = line.replace("\\|", "\u{0}");
@@ -27,13 +29,13 @@ fn cells(line: &str) -> Vec<String> {
     cells.collect()
 }
 
-/// What a cell has between backticks.
+/// Returns the parts of a cell that are between backticks.
 fn names(cell: &str) -> Vec<String> {
     let names = cell.split('`').skip(1).step_by(2);
     names.map(str::to_owned).collect()
 }
 
-/// The rows of a table, without its head.
+/// Returns the rows of a table, without its header.
 fn rows(table: &str) -> impl Iterator<Item = Vec<String>> {
     let lines = table.lines().filter(|line| line.starts_with('|'));
     lines.skip(2).map(cells)
@@ -64,7 +66,7 @@ fn read(file: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The words of a text, without the signs of comments.
+/// Returns a text with single spaces between its words, and without the markers of doc comments.
 fn words(text: &str) -> String {
     let lines = text.lines().map(|line| {
         let line = line.trim_start();
@@ -76,7 +78,7 @@ fn words(text: &str) -> String {
     words.join(" ")
 }
 
-/// The functions of all Rust sources, each behind the names of its folders and its file.
+/// Collects the test functions of all Rust sources below a folder. Each name is preceded by the path of its file.
 fn functions(folder: &Path, into: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).expect("the sources can be listed") {
         let path = entry.expect("the sources can be listed").path();

@@ -1,5 +1,5 @@
-//! Real servers, real processes, a fault proxy and a checker of histories, for the tests, examples and benchmarks of
-//! this workspace.
+//! The test support: real servers, real processes, a fault proxy and a checker of histories. The tests, tools, examples
+//! and benchmarks of this workspace share it.
 
 use std::{path::Path, time::Duration};
 
@@ -23,17 +23,17 @@ pub mod stores;
 
 pub use outcome::{Room, assert_busy, assert_lost};
 
-/// The time that a loaded machine may add to a promised time: 250 ms, or 1 s if `CI` is set.
+/// Returns the time by which a loaded machine may exceed a promised time: 250 ms, or 1 s if `CI` is set.
 #[must_use]
 pub fn epsilon() -> Duration {
     let ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
     Duration::from_millis(if ci { 1000 } else { 250 })
 }
 
-/// The root of this checkout.
+/// Returns the root of this checkout.
 ///
 /// # Panics
-/// Never: this package has a folder of its own there.
+/// Never, because this package is in a folder of the checkout.
 #[must_use]
 pub fn root() -> &'static Path {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -42,10 +42,10 @@ pub fn root() -> &'static Path {
         .expect("the tests lie in a folder of the root")
 }
 
-/// Repeats the question until the answer is yes.
+/// Calls `question` repeatedly until it returns true.
 ///
 /// # Panics
-/// If the answer is not yes within 20 s.
+/// If `question` does not return true within 20 s.
 pub async fn until(mut question: impl AsyncFnMut() -> bool) {
     let asking = async {
         while !question().await {
@@ -57,7 +57,7 @@ pub async fn until(mut question: impl AsyncFnMut() -> bool) {
         .expect("what the test waits for happens within 20 s");
 }
 
-/// The code of the README and of the guides, compiled and run with the documentation tests.
+/// The code of the README and of the guides, which is compiled and run with the documentation tests.
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../../README.md")]

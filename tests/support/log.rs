@@ -30,8 +30,8 @@ fn all() -> MutexGuard<'static, Vec<Record>> {
     RECORDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stores all events of the library at INFO and above, and its events about sessions, from now on and in the whole
-/// process.
+/// Begins to store the library's events in the whole process: those at INFO and above, and those about ignored messages
+/// at any level.
 ///
 /// # Panics
 /// If the process has another subscriber.
@@ -42,7 +42,7 @@ pub fn keep() {
     });
 }
 
-/// The events at INFO and above that have this value in this field, oldest first.
+/// Returns the events at INFO and above that have this value in this field, oldest first.
 #[must_use]
 pub fn about(field: &str, value: &str) -> Vec<Record> {
     let mut records = of_any_level(field, value);
@@ -50,14 +50,14 @@ pub fn about(field: &str, value: &str) -> Vec<Record> {
     records
 }
 
-/// The events that have this value in this field, oldest first.
+/// Returns the events of any level that have this value in this field, oldest first.
 #[must_use]
 pub fn of_any_level(field: &str, value: &str) -> Vec<Record> {
     let is_about = |record: &&Record| record.fields.get(field).is_some_and(|text| text == value);
     all().iter().filter(is_about).cloned().collect()
 }
 
-/// The events whose message contains this text, oldest first.
+/// Returns the events whose message contains this text, oldest first.
 #[must_use]
 pub fn saying(text: &str) -> Vec<Record> {
     let says = |record: &&Record| record.message.contains(text);

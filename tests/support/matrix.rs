@@ -1,312 +1,321 @@
-//! The fault matrix: its rows, and the times that a run has seen in them.
+//! The fault matrix: its rows, and the times that a run has measured for them.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, io::Write as _, time::Duration};
 
 use crate::epsilon;
 
-/// How often each scenario runs. The default is once, or three times if `CI` is set.
+/// The environment variable that sets how often each scenario runs. The default is once, or three times if `CI` is set.
 pub const RUNS_VARIABLE: &str = "FAULT_RUNS";
-/// If set, the folder into which the rows write the times that they have seen.
+/// The environment variable that names the folder into which the rows write the times that they have measured. If it is
+/// not set, nothing is written.
 pub const SEEN_VARIABLE: &str = "FAULTS_SEEN";
 
 /// A fault, and the promise that holds for it.
 #[derive(Debug)]
 pub struct Row {
-    /// Its number.
+    /// The number of the row.
     pub number: u8,
     /// The fault.
     pub fault: &'static str,
-    /// The promise.
+    /// What is promised if the fault happens.
     pub expected: &'static str,
 }
 
-/// The matrix. L is the lease.
+/// The rows of the matrix. L stands for the length of the lease.
 pub const ROWS: &[Row] = &[
     row_of(
         1,
-        "the holder is killed, waiters ask for leases of their own",
-        "the next one enters when the holder's lease has ended; tokens rise",
+        "the holder is killed, and waiters ask for leases of their own",
+        "the next caller enters when the holder's lease has ended; tokens rise",
     ),
     row_of(
         2,
         "the holder is stopped for longer than L, and continued",
-        "others enter meanwhile, with higher tokens; it is told at its next await",
+        "others enter in the meantime, with higher tokens; the holder is notified at its next `.await`",
     ),
     row_of(
         3,
-        "its machine is suspended for longer than L",
-        "told at its next await: deadlines count on a clock that runs meanwhile",
+        "the holder's machine is suspended for longer than L",
+        "the holder is notified at its next `.await`, because deadlines use a clock that includes the time of the suspension",
     ),
     row_of(
         4,
         "the holder's runtime is blocked for 10 L",
-        "a renewed lease is held, renewed every third",
+        "a renewed lease stays held, and is renewed after each third",
     ),
     row_of(
         5,
-        "a body hangs, `max_hold` is set",
-        "the lock is free at `max_hold` + L at the latest",
+        "a body hangs, and `max_hold` is set",
+        "the lock is free after `max_hold` + L at the latest",
     ),
-    row_of(6, "a body panics", "one release, at once"),
+    row_of(
+        6,
+        "a body panics",
+        "a single release frees the lock at once",
+    ),
     row_of(
         7,
         "a body's future is dropped at each of its awaits",
-        "released at once",
+        "the lock is released at once",
     ),
     row_of(
         8,
         "5,000 calls are dropped at random instants",
-        "neither key nor queue entry is left, at once",
+        "no key and no queue entry is left",
     ),
     row_of(
         9,
-        "the reply of a grant is lost with its connection",
+        "the reply with a grant is lost together with its connection",
         "the retry gets the same grant",
     ),
     row_of(
         10,
-        "a request reaches the server after its caller gave up",
-        "nobody is granted",
+        "a request reaches the server after its caller has given up",
+        "nobody is granted the lock",
     ),
     row_of(
         11,
-        "a release's reply is lost, and it is sent again",
-        "the successor is not touched",
+        "the reply to a release is lost, and the release is sent again",
+        "the next holder's grant is not touched",
     ),
     row_of(
         12,
-        "a release comes after the lease has ended",
-        "the successor is not touched, and the loss is told",
+        "a release arrives after the lease has ended",
+        "the next holder's grant is not touched, and the late holder is notified of its loss",
     ),
     row_of(
         13,
-        "the socket is half open",
-        "not held past the local deadline; connected again in seconds",
+        "a connection is half open",
+        "no lock counts as held after its local deadline; the client is connected again within seconds",
     ),
     row_of(
         14,
-        "Redis is killed, and has persisted nothing",
-        "`Lost` at the next renewal, L/3 later at most; until then another may be inside; tokens rise; granted again within 1 s",
+        "Redis is killed, and has not persisted anything",
+        "the holder gets `Lost` at its next renewal, at most L/3 later; until then another caller may be inside; tokens rise; the lock is granted again within 1 s",
     ),
     row_of(
         15,
-        "Redis is killed, with `appendfsync always`",
-        "held over the restart, and nobody loses its place",
+        "Redis with `appendfsync always` is killed and restarted",
+        "the lock stays held across the restart, and no waiter loses its place",
     ),
-    row_of(16, "Redis is paused for half of L", "held, no error"),
+    row_of(
+        16,
+        "Redis is paused for half of L",
+        "the lock stays held, and no call fails",
+    ),
     row_of(
         17,
         "Redis is paused for 2 L",
-        "`Lost` at the local deadline; granted within 1 s after it goes on",
+        "the holder gets `Lost` at its local deadline; the lock is granted within 1 s after the pause",
     ),
     row_of(
         18,
-        "a line of 200 ms with jitter, its bytes split",
-        "the validity shrinks by the round trip; everybody enters",
+        "a line has a delay of 200 ms with jitter, and splits messages",
+        "a lease counts from its request, so the holder has it for one round trip less; all callers enter",
     ),
     row_of(
         19,
-        "a push is lost, or the connection is cut at the grant",
+        "the message about a grant is lost, or the connection is cut at the grant",
         "the waiter enters within a heartbeat, at its old place",
     ),
     row_of(
         20,
-        "1,000 waiters in 4 processes",
-        "one at a time, in the order of their queueing, 2 scripts each",
+        "1,000 callers wait in 4 processes",
+        "one caller at a time enters, in the order of the queue, with 2 scripts each",
     ),
     row_of(
         21,
-        "a waiting process is killed in the queue",
-        "skipped at once",
+        "a process is killed while it waits in the queue",
+        "its waiters are skipped at once",
     ),
     row_of(
         22,
         "the scripts are flushed before every operation",
-        "no error",
+        "no call fails",
     ),
     row_of(
         23,
-        "an operator deletes the key, or everything",
-        "`Lost` at the next renewal; tokens rise; who waits queues again",
+        "an operator deletes the key, or all keys",
+        "the holder gets `Lost` at its next renewal; tokens rise; waiters queue again",
     ),
     row_of(
         24,
         "the server is out of memory",
-        "an acquisition is refused with a typed error; renewals and releases work",
+        "an acquisition returns a typed error; renewals and releases work",
     ),
     row_of(
         25,
         "the server evicts keys",
-        "refused at connect, unless that is allowed",
+        "`connect` refuses the server, unless eviction is allowed",
     ),
     row_of(
         26,
-        "MISCONF, NOREPLICAS, READONLY, LOADING",
-        "never reported held; an error within `wait`, or a grant as soon as the server can",
+        "the server answers MISCONF, NOREPLICAS, READONLY or LOADING",
+        "the lock is never reported as held; a call returns an error within `wait`, or is granted the lock as soon as the server can grant it",
     ),
     row_of(
         27,
-        "a Sentinel failover with the grant not replicated",
+        "a Sentinel failover happens before the grant is replicated",
         "not supported yet",
     ),
     row_of(
         28,
-        "a Cluster master is killed, a slot is migrated",
+        "a Cluster master is killed, or a slot is migrated",
         "not supported yet",
     ),
     row_of(
         29,
         "Redlock: 2 of 5 nodes are down",
-        "exclusive; a node that does not answer costs its patience at most",
+        "exclusion holds; a node that does not answer delays a call by no more than the time that it has to answer (a tenth of L, at most 500 ms)",
     ),
     row_of(
         30,
         "Redlock: 3 of 5 nodes are down",
-        "no grant; partial grants are given back at once",
+        "no lock is granted; partial grants are given back at once",
     ),
     row_of(
         31,
-        "Redlock: a node returns empty",
-        "not counted for the longest lease",
+        "Redlock: a node returns without its state",
+        "the node does not count until the longest lease has passed",
     ),
     row_of(
         32,
-        "Redis's clock goes forward by 2 L, and back by an hour",
-        "forward: `Lost` within L/3, until then another may be inside; back: no lease lasts longer than L; tokens rise",
+        "Redis's clock jumps forward by 2 L, or back by an hour",
+        "forward: the holder gets `Lost` within L/3, and until then another caller may be inside; back: no lease lasts longer than L; tokens rise",
     ),
     row_of(
         33,
-        "the runtime is shut down while it holds and waits",
-        "drained within 1 s",
+        "the runtime is shut down while its calls hold and wait",
+        "nothing is left on the server after 1 s",
     ),
     row_of(
         34,
-        "`join!` siblings on one key, with and without a holding ancestor",
+        "siblings in `join!` want one key, with and without an enclosing call that holds it",
         "they take turns",
     ),
     row_of(
         35,
-        "wrong password, missing right, TLS mismatch, no Redis",
-        "a typed error within `wait` that names what is missing, and no password",
+        "the password is wrong, a right is missing, TLS does not match, or there is no Redis",
+        "a call returns a typed error within `wait`, which names what is missing and shows no password",
     ),
     row_of(
         36,
-        "a waiting process is stopped past its grant and L, and continued",
-        "its body does not start on that grant; it queues again",
+        "a waiting process is stopped, is granted the lock, and is continued after L has passed",
+        "its body does not start on that grant; the caller queues again",
     ),
     row_of(
         37,
-        "the waiter at the head is stopped, while a stray `PSUBSCRIBE *` listens",
-        "the next one enters within 2 s",
+        "the first waiter's process is stopped, and another client's `PSUBSCRIBE *` receives its message",
+        "the next caller enters within 2 s",
     ),
     row_of(
         38,
-        "a request stalls, its caller is granted over a new connection and releases, and the old bytes arrive",
-        "nobody is granted by them",
+        "a request stalls; its caller is granted the lock over a new connection and releases it; then the old request arrives",
+        "the old request does not take the lock",
     ),
     row_of(
         39,
-        "the first, a middle, the last or every member of a cohort is cancelled, before, at and after the push",
-        "the others have their turns, in order; then the lock is free at once",
+        "the first, a middle, the last or every member of a cohort is cancelled, before, at and after the message about the grant",
+        "the other members have their turns, in order; then the lock is free at once",
     ),
     row_of(
         40,
-        "a process with a cohort of 64 is killed while one of them is inside",
-        "the next one enters when that lease has ended, and everybody in its place",
+        "a process with a cohort of 64 is killed while one member is inside",
+        "the next caller enters when that member's lease has ended; all callers enter in the order of the queue",
     ),
     row_of(
         41,
-        "the connection of a cohort's process is cut or killed in the middle of the cohort",
-        "who is inside goes on, the others enter in order, nobody queues twice",
+        "the connection of a cohort's process is cut or killed while a member is inside",
+        "that member continues, the others enter in order, and no caller queues twice",
     ),
     row_of(
         42,
-        "the grant of a cohort is deleted, flushed, or expires while its process stands still",
-        "the member inside is told; the others come back to their old places, before those who came later",
+        "the grant of a cohort is deleted or flushed, or expires while its process is stopped",
+        "the member inside is notified; the other members return to their old places, before callers that came later",
     ),
     row_of(
         43,
-        "the push of a cohort is lost while the connection lives",
-        "the next probe takes the cohort up, in order",
+        "the message about a cohort's grant is lost, but the connection lives",
+        "the next probe finds the cohort, and its members enter in order",
     ),
     row_of(
         44,
         "a member of a cohort blocks its runtime for longer than the claim and the lease",
-        "a renewed lease is held; a fixed one is lost, and the others take their places again",
+        "a renewed lease stays held; a fixed lease is lost, and the other members return to their places",
     ),
     row_of(
         45,
-        "a member of a cohort enters again for longer, and its process is killed while the next member is inside",
-        "free when that member's own lease has ended",
+        "a member of a cohort enters again with a longer lease, and its process is killed while the next member is inside",
+        "the lock is free when the next member's own lease has ended",
     ),
     row_of(
         46,
-        "a member in the middle of a cohort keeps the lock for its least time",
-        "the next member enters at its end",
+        "a member in the middle of a cohort sets `hold_at_least`",
+        "the next member enters at the end of that time",
     ),
     row_of(
         47,
-        "neighbours of one client with leases and waits of their own",
-        "a cohort has one lease; who has waited long enough is left out",
+        "neighbours in the queue, all of one client, ask for different leases and waits",
+        "a cohort has one lease; a caller whose `wait` is over is left out",
     ),
     row_of(
         48,
         "1,000 callers in 4 processes queue at once, in groups",
-        "one at a time, in the order of the queue, a tenth of a command each",
+        "one caller at a time enters, in the order of the queue, with a tenth of a command each",
     ),
     row_of(
         49,
-        "a waiter is polled late, at any of its awaits, up to two claims, alone and in a cohort",
-        "one at a time, with rising tokens; it queues again at its place, the others wait a claim and a heartbeat at most",
+        "a waiter is polled late, by up to two claims, at any of its awaits, alone and in a cohort",
+        "one caller at a time enters, with rising tokens; the late caller queues again at its place, and delays the others by at most a claim and a heartbeat",
     ),
     row_of(
         50,
-        "replies stall once for 1.5 to 3 s, around a grant, a confirmation, a renewal, a release",
-        "one at a time, with rising tokens",
+        "replies stall once, for 1.5 to 3 s, at a grant, a confirmation, a renewal or a release",
+        "one caller at a time enters, with rising tokens",
     ),
     row_of(
         51,
-        "the future of a waiter, or of one that was granted the lock in a reply, is never polled again",
+        "a waiter, or a caller that was granted the lock in a reply, is never polled again",
         "the others enter after a claim and a heartbeat, whatever the lease",
     ),
     row_of(
         52,
-        "the server is gone when a process shuts down that holds and waits",
-        "every call ends; shut down within 2 s of what waits, and for what is held when its lease has ended, 10 s at most",
+        "a process that holds locks and waits for locks shuts down while the server is gone",
+        "every call ends; the shutdown waits for waiting calls for 2 s, and for holds until their leases have ended, but at most 10 s",
     ),
     row_of(
         53,
-        "the server restarts and numbers its connections from 1 again, over TCP and a unix socket",
-        "no stranger's connection is closed",
+        "the server, which is reached over TCP or a unix socket, restarts and numbers its connections from 1 again",
+        "no connection of another client is closed",
     ),
     row_of(
         54,
-        "a process waits for 6,000 keys over a line of 100 ms",
-        "one connection, at most one probe of 100 keys each 15 ms",
+        "a process waits for 6,000 keys over a line with a delay of 100 ms",
+        "it uses one connection, and sends at most one probe of 100 keys every 15 ms",
     ),
     row_of(
         55,
         "a lease ends without a release",
-        "the next one enters within 50 ms",
+        "the next caller enters within 50 ms",
     ),
     row_of(
         56,
-        "a stopped process with five waiters between those of others",
-        "the others wait one claim in all; its waiters come back to their places",
+        "a stopped process has five waiters between those of other processes",
+        "all its waiters together delay the others by one claim; the stopped waiters return to their places",
     ),
     row_of(
         57,
-        "500,000 entries of a queue are dead, by their deadlines or with their process",
-        "no script takes 50 ms, and who is alive enters",
+        "500,000 entries of a queue are dead, because their deadlines have passed or their process is gone",
+        "no script takes half a second, and a live waiter enters",
     ),
     row_of(
         58,
-        "a forged push, with all rights of Pub/Sub and none on keys",
+        "a user with all rights on channels, but none on keys, forges a message about a grant",
         "no body starts",
     ),
 ];
 
-/// Rows of features that do not exist yet.
+/// The numbers of the rows whose features do not exist yet.
 pub const NOT_YET: [u8; 2] = [27, 28];
 
 const fn row_of(number: u8, fault: &'static str, expected: &'static str) -> Row {
@@ -317,14 +326,14 @@ const fn row_of(number: u8, fault: &'static str, expected: &'static str) -> Row 
     }
 }
 
-/// The times that one scenario has seen.
+/// The times that were measured in all runs of one scenario.
 #[derive(Debug, Default)]
 pub struct Seen {
     times: BTreeMap<&'static str, (Duration, Vec<Duration>)>,
 }
 
 impl Seen {
-    /// Records a time that may be `at_most` and ε.
+    /// Records a time that may be as long as `at_most` plus ε, which is the tolerance for a loaded machine.
     ///
     /// # Panics
     /// If the time is longer.
@@ -339,7 +348,7 @@ impl Seen {
     }
 }
 
-/// The number of runs of a scenario.
+/// Returns how often a scenario runs.
 fn runs() -> u32 {
     let asked = std::env::var(RUNS_VARIABLE).ok();
     let asked = asked.and_then(|runs| runs.parse().ok());
@@ -347,7 +356,8 @@ fn runs() -> u32 {
     asked.unwrap_or(if ci { 3 } else { 1 })
 }
 
-/// Runs the scenario of a row as often as requested. Writes the times that it has seen if [`SEEN_VARIABLE`] is set.
+/// Runs the scenario of a row as often as requested, and prints the measured times. Also writes them to a file if
+/// [`SEEN_VARIABLE`] is set.
 ///
 /// # Panics
 /// If the scenario panics.
@@ -362,7 +372,7 @@ pub async fn row(number: u8, scenario: impl AsyncFn(&mut Seen)) {
         let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
         let ms = |time: Duration| time.as_millis();
         let line = format!(
-            "{what}: {} ms, {} at worst, of {} and ε",
+            "{what}: median {} ms, worst {} ms, limit {} ms + ε",
             ms(median),
             ms(worst),
             ms(*at_most)

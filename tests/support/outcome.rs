@@ -1,4 +1,4 @@
-//! Checks of the results of calls, and of bodies that have to be alone.
+//! Checks for the results of calls, and for bodies that must be alone.
 
 use std::{
     fmt::Debug,
@@ -11,29 +11,29 @@ use lock_runtime::LockError;
 /// Checks that a call was refused because the lock is taken.
 ///
 /// # Panics
-/// If it was not.
+/// If the result is a different one.
 #[track_caller]
 pub fn assert_busy<T: Debug>(result: &Result<T, LockError>) {
     let busy = matches!(result, Err(LockError::Busy { .. }));
     assert!(busy, "{result:?}");
 }
 
-/// Checks that a call was told that it has lost its lock.
+/// Checks that a call failed because it lost its lock.
 ///
 /// # Panics
-/// If it was not.
+/// If the result is a different one.
 #[track_caller]
 pub fn assert_lost<T: Debug>(result: &Result<T, LockError>) {
     let lost = matches!(result, Err(LockError::Lost { .. }));
     assert!(lost, "{result:?}");
 }
 
-/// A room for one caller at a time.
+/// A room in which only one caller may be at a time.
 #[derive(Debug, Default)]
 pub struct Room(AtomicBool);
 
 impl Room {
-    /// Stays inside for `time`.
+    /// Enters the room, stays for `time`, and leaves.
     ///
     /// # Panics
     /// If another caller is inside.
@@ -43,7 +43,7 @@ impl Room {
         self.0.store(false, Ordering::SeqCst);
     }
 
-    /// Whether a caller is inside.
+    /// Returns whether a caller is inside.
     pub fn is_taken(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

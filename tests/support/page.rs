@@ -1,9 +1,9 @@
-//! Measured tables as Markdown, and the pages that show them. A program writes the text between the marks of a name;
-//! the rest is written by hand.
+//! Tables of measurements in Markdown, and the pages that show them. A program replaces the text between two marks of a
+//! page; the rest of the page is written by hand.
 
 use std::{fmt::Write as _, fs, io, path::Path};
 
-/// A row for each lock, a cell for each column.
+/// A table with one row for each lock.
 #[derive(Debug)]
 pub struct Grid {
     columns: Vec<String>,
@@ -11,7 +11,8 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Creates a table with these rows, whose names are in the first column. The rows of this project are set in bold.
+    /// Creates a table with these rows. `first` is the title of the first column, which has the names of the rows. A
+    /// name that begins with `ours` is set in bold.
     pub fn new(first: &str, rows: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             columns: vec![first.into()],
@@ -22,7 +23,7 @@ impl Grid {
         }
     }
 
-    /// Adds a column. A row without a value gets a dash.
+    /// Adds a column. `cell` returns the value for a row; a row without a value gets a dash.
     pub fn column(
         &mut self,
         title: impl Into<String>,
@@ -34,7 +35,7 @@ impl Grid {
         }
     }
 
-    /// The table, without the rows that have no values at all.
+    /// Returns the table without the rows that have no values at all.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!("| {} |\n", self.columns.join(" | "));
@@ -55,10 +56,10 @@ impl Grid {
     }
 }
 
-/// Replaces the text between the marks of a name, `<!-- name: begin -->` and `<!-- name: end -->`.
+/// Replaces the text between the two marks with this name, `<!-- name: begin -->` and `<!-- name: end -->`.
 ///
 /// # Errors
-/// If the page cannot be read or written, or has no such marks.
+/// If the page cannot be read or written, or does not have these marks.
 pub fn update(path: &Path, name: &str, measured: &str) -> io::Result<()> {
     let page = fs::read_to_string(path)?;
     let [begin, end] = ["begin", "end"].map(|side| format!("<!-- {name}: {side} -->"));

@@ -1,4 +1,4 @@
-//! Child processes that a test starts and signals, and that end with it.
+//! Child processes that a test starts and signals, and that end with the test.
 
 use std::{
     ffi::OsStr,
@@ -15,7 +15,8 @@ use crate::backstage;
 /// How long a worker may take to write the line that a test waits for.
 const LINE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Whether the system can kill a child when its parent ends. Linux does so for processes started through util-linux.
+/// Returns whether the system can kill a child when its parent ends. Linux can if the child is started with `setpriv`,
+/// which is part of util-linux.
 fn has_setpriv() -> bool {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     *SETPRIV.get_or_init(|| {
@@ -28,8 +29,8 @@ fn has_setpriv() -> bool {
     })
 }
 
-/// A command whose process the system kills when this one ends in any way. On systems that cannot do so, [`Mortal`]
-/// does.
+/// Returns a command whose process the system kills when this process ends in any way. On systems that cannot do so,
+/// [`Mortal`] kills it.
 #[must_use]
 pub fn dies_with_parent(program: impl AsRef<OsStr>) -> Command {
     if has_setpriv() {
@@ -41,8 +42,8 @@ pub fn dies_with_parent(program: impl AsRef<OsStr>) -> Command {
     }
 }
 
-/// A shell that outlives this process by a moment. It notices any end of this process by the end of its input. It then
-/// kills the processes and removes the folders that were registered.
+/// A shell that outlives this process for a moment. Its standard input ends when this process ends in any way. The
+/// shell then kills the registered processes and removes the registered folders.
 #[derive(Debug)]
 struct Executor {
     shell: Child,
@@ -84,7 +85,7 @@ impl Executor {
     fn order(&self, order: &str, what: impl std::fmt::Display) {
         let orders = self.orders.as_ref().expect("open until the drop");
         let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);
-        // A single write, so that an order arrives as a whole or not at all.
+        // The order is a single write, so that it arrives as a whole or not at all.
         let _ = orders.write_all(format!("{order} {what}\n").as_bytes());
     }
 }
@@ -103,9 +104,9 @@ pub(crate) fn remove_in_the_end(folder: &Path) {
 
 type Order = (Command, mpsc::Sender<io::Result<Child>>);
 
-/// Starts a process from a thread that lives as long as this process. On Linux, the parent of a process is the thread
-/// that started it, and a test's thread ends with its test. [`Mortal`] also reaps the process, and kills it with this
-/// process on every system.
+/// Starts a process from a thread that lives as long as this process. On Linux, a process that [dies with its
+/// parent](dies_with_parent) is killed when the thread that started it ends, and a test's thread ends with its test.
+/// [`Mortal`] also reaps the process, and makes it end with this process on every system.
 ///
 /// # Errors
 /// The errors of [`Command::spawn`].
@@ -153,13 +154,13 @@ impl Mortal {
         Ok(Self { child, ended: None })
     }
 
-    /// The ID of the process.
+    /// Returns the ID of the process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The exit status of the process, if it has ended.
+    /// Returns the exit status of the process, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().ok().flatten();
@@ -173,7 +174,7 @@ impl Mortal {
     /// Sends the process a signal (`KILL`, `STOP`, `CONT`).
     ///
     /// # Panics
-    /// If it has been reaped.
+    /// If the process has been reaped.
     pub fn signal(&self, name: &str) {
         assert!(self.ended.is_none(), "the process is gone");
         signal(self.pid(), name);
@@ -202,7 +203,7 @@ impl Drop for Mortal {
     }
 }
 
-/// A worker process, whose lines of output are events.
+/// A worker process. Each line of its output is an event that a test can wait for.
 #[derive(Debug)]
 pub struct Worker {
     process: Mortal,
@@ -221,7 +222,7 @@ impl Worker {
         Self::of(command)
     }
 
-    /// Starts a process that is [told](Self::tell) what to do, and reads its standard output.
+    /// Starts a process that takes orders from [`tell`](Self::tell), and reads its standard output.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -254,16 +255,16 @@ impl Worker {
     /// Writes a line to the worker's standard input.
     ///
     /// # Panics
-    /// If it was not started with [`obeying`](Self::obeying), or has ended.
+    /// If the worker was not started with [`obeying`](Self::obeying), or has ended.
     pub fn tell(&mut self, line: &str) {
         let orders = self.orders.as_mut().expect("the worker takes orders");
         writeln!(orders, "{line}").expect("the worker listens");
     }
 
-    /// The next line; `None` once the worker has closed its output, which its end does.
+    /// Returns the next line, or `None` if the worker has ended or has closed its output.
     ///
     /// # Panics
-    /// If there is neither a line nor the end within 30 s.
+    /// If the worker neither writes a line nor closes its output within 30 s.
     pub async fn line(&mut self) -> Option<String> {
         backstage::within(LINE_PATIENCE, self.lines.recv())
             .await
@@ -273,7 +274,7 @@ impl Worker {
     /// Waits for a line that contains a text, and returns it.
     ///
     /// # Panics
-    /// If the worker ends without it, or does not write it within 30 s.
+    /// If the worker ends before it writes such a line, or does not write one within 30 s.
     pub async fn until(&mut self, text: &str) -> String {
         let reading = async {
             loop {
@@ -290,7 +291,7 @@ impl Worker {
             .unwrap_or_else(|| panic!("the worker does not write `{text}`"))
     }
 
-    /// The ID of the worker's process.
+    /// Returns the ID of the worker's process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
@@ -299,7 +300,7 @@ impl Worker {
     /// Sends the worker a signal (`KILL`, `STOP`, `CONT`).
     ///
     /// # Panics
-    /// If it was killed already.
+    /// If the worker was already killed.
     pub fn signal(&self, name: &str) {
         self.process.signal(name);
     }
@@ -310,10 +311,11 @@ impl Worker {
     }
 }
 
-/// A command that runs one test of the running test executable in a process of its own. The test is marked `#[ignore]`.
+/// Returns a command that runs one test of the running test executable in a separate process. The test must be marked
+/// `#[ignore]`.
 ///
 /// # Panics
-/// If the executable is not known.
+/// If the path of the test executable cannot be determined.
 #[must_use]
 pub fn of_this_test(name: &str, variables: &[(&str, &str)]) -> Command {
     let this = std::env::current_exe().expect("a test knows its executable");
@@ -330,7 +332,7 @@ pub fn of_this_test(name: &str, variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// Sends a signal (`KILL`, `STOP`, `CONT`) to a process that this one has started.
+/// Sends a signal (`KILL`, `STOP`, `CONT`) to a process. After `STOP`, waits until the process has stopped.
 ///
 /// # Panics
 /// If there is no such process.
@@ -340,13 +342,13 @@ pub fn signal(pid: u32, name: &str) {
         .status()
         .expect("`kill` can be started");
     assert!(sent.success(), "SIG{name} could not be sent to {pid}");
-    // A process runs on for a moment after the signal was sent.
+    // A process may continue to run for a moment after the signal has been sent.
     while name == "STOP" && !is_stopped(pid) {
         thread::yield_now();
     }
 }
 
-/// Whether a process is stopped or has ended.
+/// Returns whether a process is stopped or has ended.
 fn is_stopped(pid: u32) -> bool {
     let state = Command::new("ps")
         .args(["-o", "state=", "-p", &pid.to_string()])

@@ -1,7 +1,7 @@
 //! A TCP proxy that disturbs the connections through it.
 //!
-//! It runs on its own thread, so that a test's runtime may be paused, blocked or gone. Every control takes effect at
-//! once, also for existing connections.
+//! The proxy runs on its own thread, so that it works even if the test's runtime is paused, blocked or gone. Every
+//! control takes effect at once, also for existing connections.
 
 use std::{
     future::Future,
@@ -67,13 +67,13 @@ impl FaultProxy {
         }
     }
 
-    /// The proxy's port on 127.0.0.1.
+    /// Returns the proxy's port on 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The URL of the server behind the proxy.
+    /// Returns the URL by which a client reaches the server through the proxy.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
@@ -84,16 +84,16 @@ impl FaultProxy {
         self.faults.changed();
     }
 
-    /// Delays each direction.
+    /// Delays all bytes, in each direction, by this time.
     ///
     /// # Panics
-    /// If the delay is longer than any test.
+    /// If the delay is longer than 2^64 µs.
     pub fn delay(&self, delay: Duration) {
         self.faults.set_latency(&self.faults.delay_micros, delay);
     }
 
-    /// Delays each direction by a random time up to this one, in addition to [`delay`](Self::delay). Bytes stay in
-    /// order.
+    /// Delays all bytes, in each direction, by a random time of at most `most`, in addition to [`delay`](Self::delay).
+    /// Bytes stay in order.
     ///
     /// # Panics
     /// See [`delay`](Self::delay).
@@ -101,37 +101,37 @@ impl FaultProxy {
         self.faults.set_latency(&self.faults.jitter_micros, most);
     }
 
-    /// Passes bytes one at a time.
+    /// Passes bytes on one at a time.
     pub fn split_bytes(&self, on: bool) {
         self.set(&self.faults.split, on);
     }
 
-    /// Holds back all bytes and the closing of either end, in both directions, while the sockets stay open. Held bytes
-    /// are delivered when this ends. New connections are still accepted, but nothing passes through them.
+    /// Holds back all bytes in both directions, and hides that an end was closed: the sockets stay open. Held bytes are
+    /// delivered when the blackhole ends. New connections are still accepted, but nothing passes through them.
     pub fn blackhole(&self, on: bool) {
         self.set(&self.faults.blackhole, on);
     }
 
-    /// Holds back the bytes to the server. They are delivered in order when this ends.
+    /// Holds back the bytes to the server. They are delivered in order when this is turned off.
     pub fn hold_requests(&self, on: bool) {
         self.set(&self.faults.hold_requests, on);
     }
 
-    /// Holds back the bytes to the server of connections that were cut and that
+    /// Holds back the bytes to the server on connections that were cut but that
     /// [`deliver_after_cut`](Self::deliver_after_cut) keeps alive.
     pub fn hold_old_requests(&self, on: bool) {
         self.set(&self.faults.hold_old_requests, on);
     }
 
-    /// Holds back the bytes to the client. They are delivered in order when this ends.
+    /// Holds back the bytes to the client. They are delivered in order when this is turned off.
     pub fn hold_replies(&self, on: bool) {
         self.set(&self.faults.hold_replies, on);
     }
 
-    /// Loses the bytes to the client: the server has carried the command out, and the client does not learn of it.
+    /// Loses the bytes to the client: the server carries out a command, and the client does not learn of it.
     ///
-    /// A connection that has lost a reply stays silent when this ends, because the next reply would be taken for the
-    /// lost one. New connections get replies.
+    /// A connection that has lost a reply stays silent after this is turned off, because its next reply would be taken
+    /// for the lost one. New connections get replies.
     pub fn drop_replies(&self, on: bool) {
         self.set(&self.faults.drop_replies, on);
     }
@@ -146,8 +146,8 @@ impl FaultProxy {
         self.faults.cut();
     }
 
-    /// Closes all connections after this many further bytes to the server; later bytes are lost. With zero, closes them
-    /// instead of delivering the next byte.
+    /// Closes all connections after this many further bytes to the server. Later bytes are lost. If `bytes` is zero,
+    /// the next byte closes the connections and is not delivered.
     pub fn cut_after_request_bytes(&self, bytes: u64) {
         self.faults.set_budget(Way::Request, bytes);
     }
@@ -157,8 +157,8 @@ impl FaultProxy {
         self.faults.set_budget(Way::Reply, bytes);
     }
 
-    /// When a connection is cut, bytes that the proxy has read but not delivered still reach the server, at once or
-    /// when they are no longer held.
+    /// Lets bytes outlive their connection: when it is cut, bytes that the proxy has read but not delivered still reach
+    /// the server, at once or when they are no longer held.
     pub fn deliver_after_cut(&self, on: bool) {
         self.set(&self.faults.deliver_after_cut, on);
     }
@@ -169,19 +169,19 @@ impl FaultProxy {
         self.faults.half_open();
     }
 
-    /// The number of accepted connections.
+    /// Returns the number of accepted connections.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.faults.connections.load(Ordering::SeqCst)
     }
 
-    /// The number of bytes that clients have sent, delivered or not.
+    /// Returns the number of bytes that clients have sent, delivered or not.
     #[must_use]
     pub fn request_bytes(&self) -> u64 {
         self.faults.bytes(Way::Request).load(Ordering::SeqCst)
     }
 
-    /// The number of bytes that the server has sent, delivered or not.
+    /// Returns the number of bytes that the server has sent, delivered or not.
     #[must_use]
     pub fn reply_bytes(&self) -> u64 {
         self.faults.bytes(Way::Reply).load(Ordering::SeqCst)
@@ -190,7 +190,7 @@ impl FaultProxy {
     /// Waits until clients have sent more than `before` bytes in total.
     ///
     /// # Panics
-    /// If they do not within 30 s.
+    /// If clients have not sent more bytes within 30 s.
     pub async fn until_requested(&self, before: u64) {
         let seen = self
             .faults
@@ -201,11 +201,11 @@ impl FaultProxy {
             .unwrap_or_else(|| panic!("no client has sent more than {before} bytes"));
     }
 
-    /// Resolves when one connection has sent these bytes, delivered or not, in any number of pieces. Only bytes sent
-    /// after this call count; the future need not have been polled.
+    /// Resolves when one connection has sent these bytes, delivered or not, in any number of pieces. Bytes count
+    /// from the moment this function is called, even if the future has not been polled yet.
     ///
     /// # Panics
-    /// If no connection sends them within 30 s.
+    /// If no connection sends the pattern within 30 s.
     pub fn wait_for_request(&self, pattern: &[u8]) -> impl Future<Output = ()> + Send + use<> {
         let seen = self.faults.watch(pattern);
         let pattern = pattern.to_vec();

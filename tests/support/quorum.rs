@@ -10,7 +10,7 @@ use crate::{
 /// The independent servers of a quorum.
 #[derive(Debug)]
 pub struct Quorum {
-    /// The servers. One that was killed may be [restarted](RedisServer::restart).
+    /// The servers. A test may kill and [restart](RedisServer::restart) them.
     pub servers: Vec<RedisServer>,
 }
 
@@ -38,7 +38,7 @@ impl Quorum {
         self
     }
 
-    /// `redlock://127.0.0.1:port,127.0.0.1:port,..`
+    /// Returns the URL `redlock://127.0.0.1:port,127.0.0.1:port,..`.
     #[must_use]
     pub fn url(&self) -> String {
         url_of(self.servers.iter().map(RedisServer::port))
@@ -53,7 +53,7 @@ impl Quorum {
         proxies
     }
 
-    /// The keys on the running servers, without the fences.
+    /// Returns the keys on the running servers, without the fences.
     pub async fn keys(&self) -> Vec<String> {
         let mut keys = Vec::new();
         for server in self.servers.iter().filter(|server| server.pid() != 0) {
@@ -64,7 +64,7 @@ impl Quorum {
     }
 }
 
-/// The URL of the quorum behind these proxies.
+/// Returns the URL by which a client reaches the quorum through these proxies.
 #[must_use]
 pub fn url_through(proxies: &[FaultProxy]) -> String {
     url_of(proxies.iter().map(FaultProxy::port))
@@ -75,7 +75,8 @@ fn url_of(ports: impl Iterator<Item = u16>) -> String {
     format!("redlock://{}/", hosts.join(","))
 }
 
-/// Three servers shared by all tests of a process. Tests use their own names. The servers end with the process.
+/// Returns three servers that all tests of a process share. Each test uses its own names. The servers end with the
+/// process.
 pub async fn shared_quorum() -> &'static Quorum {
     static SHARED: OnceCell<Quorum> = OnceCell::const_new();
     SHARED

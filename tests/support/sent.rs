@@ -1,13 +1,13 @@
-//! The commands that clients have sent to a server, by the server's own count.
+//! Counts the commands that clients have sent to a server, from the server's own statistics.
 
 use crate::server::RedisServer;
 
-/// Commands that belong to a new connection, an idle connection, or reading the statistics. Connections exist before
-/// the count begins.
+/// Commands that do not count, because a client sends them to set up or keep a connection, or to read the statistics.
+/// The measured clients have connected before the count begins.
 const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setname", "ping"];
 
-/// Commands that normally only scripts run; the statistics include them. A command that is missing in this list is
-/// counted as sent, so an error shows as too high a number.
+/// Commands that are normally run only by scripts. The server's statistics include them. If a command is missing in
+/// this list, it counts as sent, so the result is too high and the mistake is noticed.
 const WITHIN_SCRIPTS: [&str; 27] = [
     "del",
     "exists",
@@ -41,15 +41,15 @@ const WITHIN_SCRIPTS: [&str; 27] = [
 /// The commands that clients have sent, and the time that the server spent on them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sent {
-    /// A script counts as one, whatever it calls.
+    /// The number of commands. A script counts as one, whatever it calls.
     pub commands: u64,
-    /// In µs. The time of a script includes its calls.
+    /// The server's time, in µs. The time of a script includes its calls.
     pub micros: u64,
 }
 
 impl Sent {
-    /// Returns the commands up to now. `plain` lists commands that these clients send directly and others run within
-    /// scripts.
+    /// Returns the commands that clients have sent so far. `plain` lists the commands that these clients send directly,
+    /// although other clients run them only within scripts.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -66,7 +66,7 @@ impl Sent {
         })
     }
 
-    /// Returns the commands since `self`.
+    /// Returns the commands that clients have sent since `self` was read.
     ///
     /// # Panics
     /// If the server cannot be reached.

@@ -1,4 +1,4 @@
-//! Real Redis servers as child processes on free ports, which end with the test.
+//! Real Redis servers, which are child processes on free ports and end with the test.
 
 use std::{
     collections::BTreeMap,
@@ -23,12 +23,12 @@ use crate::{
 const START_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a running server may take to answer a test's command.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// How often to try another port after a foreign process has taken a free one.
+/// How many ports are tried at most. A foreign process may take a free port before the server does.
 const TRIES: usize = 10;
 
-/// A server of one test's own.
+/// A server that only one test uses.
 ///
-/// Its methods ask it in real time, from a thread that a paused clock or a blocked runtime does not affect.
+/// Its methods talk to the server in real time, on a thread that a paused clock or a blocked runtime does not affect.
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
@@ -42,33 +42,34 @@ pub struct RedisServer {
 /// The cost of one command on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cost {
-    /// The number of calls.
+    /// The number of calls of the command.
     pub calls: u64,
     /// The total time in µs. The time of a script includes its calls.
     pub micros: u64,
 }
 
-/// Settings of a server before it starts.
+/// The settings of a server that has not started yet.
 #[derive(Debug, Default)]
 pub struct ServerBuilder {
     args: Vec<String>,
-    /// The certificate and the key.
+    /// The certificate and the key of the TLS port, if there is one.
     tls: Option<(String, String)>,
     /// Whether the server is a Sentinel.
     sentinel: bool,
-    /// How many seconds the server's clock is ahead of the system's, if it can be set.
+    /// How many seconds the server's clock is ahead of the system's clock, if the test can set it.
     ahead: Option<i64>,
 }
 
 impl ServerBuilder {
-    /// Adds a setting of `redis-server`.
+    /// Adds a setting to the command line of `redis-server`.
     #[must_use]
     pub fn arg(mut self, name: &str, value: &str) -> Self {
         self.args.extend([name.to_owned(), value.to_owned()]);
         self
     }
 
-    /// Writes everything to disk before it is answered, so that a [restart](RedisServer::restart) finds it.
+    /// Makes the server write every change to disk before it answers, so that a [restart](RedisServer::restart) finds
+    /// it.
     #[must_use]
     pub fn aof_always(self) -> Self {
         self.arg("--appendonly", "yes")
@@ -81,15 +82,15 @@ impl ServerBuilder {
         self.arg("--replicaof", &format!("127.0.0.1 {}", master.port))
     }
 
-    /// Sets the clock ahead by this many seconds, and lets the test [set](RedisServer::set_clock) it. Only works on
-    /// Linux.
+    /// Sets the server's clock ahead by this many seconds, and lets the test [set](RedisServer::set_clock) it later.
+    /// Works only on Linux.
     #[must_use]
     pub fn clock_ahead(mut self, seconds: i64) -> Self {
         self.ahead = Some(seconds);
         self
     }
 
-    /// Listens with TLS on a further port, with this certificate and key in PEM format.
+    /// Makes the server also listen with TLS on a second port, with this certificate and key in PEM format.
     #[must_use]
     pub fn tls(mut self, certificate: &str, key: &str) -> Self {
         self.tls = Some((certificate.to_owned(), key.to_owned()));
@@ -106,7 +107,8 @@ impl ServerBuilder {
     /// Starts the server, and waits until it answers.
     ///
     /// # Panics
-    /// If `redis-server` is not installed, or does not answer; the end of its log says why.
+    /// If `redis-server` is not installed, or does not answer. The panic message contains the server's log, which gives
+    /// the reason.
     pub async fn start(self) -> RedisServer {
         assert!(
             is_installed("redis-server"),
@@ -146,10 +148,10 @@ impl ServerBuilder {
     }
 }
 
-/// A port on which nobody listens at the moment.
+/// Returns a port on which nobody listens at the moment.
 ///
 /// # Panics
-/// If there is none.
+/// If no port is free.
 #[must_use]
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
@@ -182,7 +184,7 @@ impl RedisServer {
         command
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-            // Lets a replica synchronize at once.
+            // With this setting, a replica can synchronize at once.
             .args(["--repl-diskless-sync-delay", "0"])
             .arg("--dir")
             .arg(&self.folder)
@@ -213,7 +215,8 @@ impl RedisServer {
         self.process = Some(Mortal::start(command).expect("redis-server can be started"));
     }
 
-    /// Returns whether this child answers, and not a foreign process on its port. Returns false if the child ends.
+    /// Waits until the server answers, and returns true. Returns false if it ends or does not answer in time. Answers
+    /// of a foreign process on its port do not count.
     async fn answers(&mut self) -> bool {
         let (client, pid) = (self.client(), self.pid());
         let process = self.process.as_mut().expect("it was started");
@@ -233,7 +236,7 @@ impl RedisServer {
                         .query_async::<String>(&mut connection)
                         .await
                 });
-                // If a foreign process answers, the child finds its port in use and ends.
+                // If a foreign process answers, the server finds its port in use and ends.
                 if let Ok(info) = answer.await
                     && field(&info, "process_id") == pid.to_string()
                 {
@@ -255,7 +258,7 @@ impl RedisServer {
         self.folder.join("log")
     }
 
-    /// The server's log since its last start.
+    /// Returns the server's log since its last start.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_file()).unwrap_or_default()
@@ -271,37 +274,37 @@ impl RedisServer {
         Client::open(url).expect("the URL of a test server is valid")
     }
 
-    /// `redis://127.0.0.1:port/`
+    /// Returns `redis://127.0.0.1:port/`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// The server's URL with RESP3.
+    /// Returns the server's URL with RESP3 as its protocol.
     #[must_use]
     pub fn url_resp3(&self) -> String {
         format!("{}?protocol=resp3", self.url())
     }
 
-    /// The URL of the server's Unix socket.
+    /// Returns the URL of the server's Unix socket.
     #[must_use]
     pub fn unix_url(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// The TLS port, if there is one.
+    /// Returns the TLS port, or 0 if the server does not listen with TLS.
     #[must_use]
     pub fn tls_port(&self) -> u16 {
         self.tls_port
     }
 
-    /// The port on 127.0.0.1.
+    /// Returns the server's port on 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The ID of the server's process, which is a child of this process; 0 if it was killed.
+    /// Returns the ID of the server's process, which is a child of this process, or 0 if the server was killed.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.as_ref().map_or(0, Mortal::pid)
@@ -312,10 +315,10 @@ impl RedisServer {
         self.process = None;
     }
 
-    /// Starts the server again, on its port and with its settings. Kills it first if it runs.
+    /// Starts the server again, on the same port and with the same settings. Kills it first if it still runs.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// If the server does not answer.
     pub async fn restart(&mut self) {
         self.begin_restart();
         assert!(
@@ -325,22 +328,22 @@ impl RedisServer {
         );
     }
 
-    /// Like [`restart`](Self::restart), but does not wait until the server answers: it may have to load its data first.
+    /// Like [`restart`](Self::restart), but does not wait until the server answers. It may have to load its data first.
     pub fn begin_restart(&mut self) {
         self.kill();
         self.spawn();
     }
 
-    /// Sets the server's clock this many seconds ahead of the system's; a negative number sets it back.
+    /// Sets the server's clock this many seconds ahead of the system's. A negative number sets it back.
     ///
     /// # Panics
-    /// If it was not started with [`clock_ahead`](ServerBuilder::clock_ahead).
+    /// If the server was not started with [`clock_ahead`](ServerBuilder::clock_ahead).
     pub fn set_clock(&self, ahead: i64) {
         let clocks = self.clocks.as_ref();
         clocks.expect("its clock can be set").set_ahead(ahead);
     }
 
-    /// The folder of the server's files.
+    /// Returns the folder of the server's files.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -369,8 +372,8 @@ impl RedisServer {
             .signal(name);
     }
 
-    /// A connection of the test's own, which a paused clock or a blocked runtime does not disturb. Its commands wait
-    /// for their answers without a time-out.
+    /// Returns a new connection, which a paused clock or a blocked runtime does not disturb. Its commands wait for
+    /// their answers without a time-out.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -400,7 +403,7 @@ impl RedisServer {
         .await
     }
 
-    /// All keys, sorted.
+    /// Returns all keys, sorted.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -410,8 +413,9 @@ impl RedisServer {
         keys
     }
 
-    /// The number of calls of each command since the start or [`reset_stats`](Self::reset_stats), including calls
-    /// inside scripts and by this method's own connection. Names are lowercase; `client|setinfo` is one of them.
+    /// Returns the number of calls of each command since the start or [`reset_stats`](Self::reset_stats), including
+    /// calls inside scripts and those of this method's own connection. Names are lowercase, and a subcommand is named
+    /// like `client|setinfo`.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -420,7 +424,7 @@ impl RedisServer {
         costs.map(|(name, cost)| (name, cost.calls)).collect()
     }
 
-    /// The cost of each command, with the same commands as [`calls`](Self::calls).
+    /// Returns the cost of each command. The commands are the same as in [`calls`](Self::calls).
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -447,7 +451,7 @@ impl RedisServer {
         self.ask::<()>(&["CONFIG", "RESETSTAT"]).await;
     }
 
-    /// The number of connected clients, without this method's own connection.
+    /// Returns the number of connected clients, without this method's own connection.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -459,7 +463,7 @@ impl RedisServer {
         connected - 1
     }
 
-    /// The number of scripts that were run.
+    /// Returns the number of scripts that were run.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -479,7 +483,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// Connects without time-outs, because they would use a test's clock, and a server under load may be slow.
+/// Connects without time-outs. A time-out would run on the test's clock, and a server under load may be slow.
 ///
 /// # Errors
 /// If the server cannot be reached.
@@ -492,20 +496,20 @@ pub async fn connect(client: &Client) -> redis::RedisResult<MultiplexedConnectio
         .await
 }
 
-/// One field of the reply to INFO.
+/// Returns one field of the reply to INFO.
 fn field<'a>(info: &'a str, name: &str) -> &'a str {
     info.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
         .unwrap_or_default()
 }
 
-/// One server shared by all tests of a process. Tests use their own names. The server ends with the process.
+/// Returns a server that all tests of a process share. Each test uses its own names. The server ends with the process.
 pub async fn shared_server() -> &'static RedisServer {
     static SHARED: OnceCell<RedisServer> = OnceCell::const_new();
     SHARED.get_or_init(RedisServer::start).await
 }
 
-/// Whether a program is installed.
+/// Returns whether a program is installed.
 #[must_use]
 pub fn is_installed(program: &str) -> bool {
     Command::new(program)

@@ -1,4 +1,4 @@
-//! The backends on which every promise is tested.
+//! The backends on which the promises are tested.
 
 use std::{
     future::Future,
@@ -20,7 +20,7 @@ pub const MS: Duration = Duration::from_millis(1);
 /// A second.
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// A backend, and the way in which a process reaches it.
+/// The locks of one test on a backend, and the URL by which clients reach them.
 #[derive(Debug, Clone)]
 pub struct Store {
     url: String,
@@ -29,7 +29,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Locks of the in-process backend, separate from those of other tests.
+    /// Returns locks of the in-process backend, separate from those of other tests.
     #[must_use]
     pub fn memory() -> Self {
         Self {
@@ -39,17 +39,17 @@ impl Store {
         }
     }
 
-    /// Locks on a real server, separate from those of other tests.
+    /// Returns locks on a real server, separate from those of other tests.
     pub async fn redis() -> Self {
         Self::on(&shared_server().await.url())
     }
 
-    /// Locks on a majority of three real servers, separate from those of other tests.
+    /// Returns locks on a majority of three real servers, separate from those of other tests.
     pub async fn redlock() -> Self {
         Self::on(&shared_quorum().await.url())
     }
 
-    /// Locks on this server or quorum, separate from those of other tests.
+    /// Returns locks on this server or quorum, separate from those of other tests.
     #[must_use]
     pub fn on(url: &str) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Store {
         }
     }
 
-    /// Locks in Redisson's layout on a real server, separate from those of other tests.
+    /// Returns locks in Redisson's layout on a real server, separate from those of other tests.
     pub async fn redisson() -> Self {
         Self {
             layout: Layout::Redisson,
@@ -67,7 +67,7 @@ impl Store {
         }
     }
 
-    /// The same locks, reached through another URL.
+    /// Returns the same locks, reached through another URL.
     #[must_use]
     pub fn through(&self, url: &str) -> Self {
         Self {
@@ -77,25 +77,25 @@ impl Store {
         }
     }
 
-    /// Whether the locks are on a single server.
+    /// Returns whether the locks are on a single server.
     #[must_use]
     pub fn is_redis(&self) -> bool {
         self.url.starts_with("redis")
     }
 
-    /// Whether the locks are on a quorum.
+    /// Returns whether the locks are on a quorum.
     #[must_use]
     pub fn is_redlock(&self) -> bool {
         self.url.starts_with("redlock")
     }
 
-    /// Whether locks are stored in Redisson's layout.
+    /// Returns whether the locks are stored in Redisson's layout.
     #[must_use]
     pub fn is_redisson(&self) -> bool {
         self.layout == Layout::Redisson
     }
 
-    /// The strategies that this store supports.
+    /// Returns the strategies that this store supports.
     #[must_use]
     pub fn strategies(&self) -> &'static [Strategy] {
         match self.layout {
@@ -104,7 +104,7 @@ impl Store {
         }
     }
 
-    /// A client with its own sessions, owners and places in the queue, like another process.
+    /// Connects a client with its own sessions, owners and places in the queue, as if it were in another process.
     pub async fn client(&self) -> LockClient {
         self.builder()
             .connect()
@@ -112,7 +112,7 @@ impl Store {
             .expect("a test store can be connected to")
     }
 
-    /// Several such clients.
+    /// Connects `N` clients, each like one from [`client`](Self::client).
     pub async fn clients<const N: usize>(&self) -> [LockClient; N] {
         let mut clients = Vec::new();
         for _ in 0..N {
@@ -121,7 +121,7 @@ impl Store {
         clients.try_into().expect("so many were made")
     }
 
-    /// The builder of such a client.
+    /// Returns a builder for clients that use these locks.
     pub fn builder(&self) -> LockClientBuilder {
         LockClient::builder()
             .url(&self.url)
@@ -129,8 +129,8 @@ impl Store {
             .layout(self.layout)
     }
 
-    /// The keys of this store on the server; none in process. The last nodes of a quorum may answer a moment after the
-    /// majority, so only keys that stay are returned.
+    /// Returns the keys of this store on its servers, and none for the in-process backend. The last nodes of a quorum
+    /// may answer a moment after the majority, so only keys that stay are returned.
     pub async fn keys(&self) -> Vec<String> {
         let patience = Instant::now() + crate::epsilon();
         loop {
@@ -151,7 +151,7 @@ impl Store {
         }
     }
 
-    /// Deletes the lock of a held key on a server, as an operator may.
+    /// Deletes the lock of a held key on the server, as an operator might.
     ///
     /// # Panics
     /// If the key is not held.
@@ -161,7 +161,7 @@ impl Store {
         assert_eq!(deleted, 1, "`{key}` is not held");
     }
 
-    /// The stored name of a key.
+    /// Returns the name under which the server stores a key's lock.
     #[must_use]
     pub fn name(&self, key: &str) -> String {
         match self.layout {
@@ -171,7 +171,7 @@ impl Store {
     }
 }
 
-/// Runs a test on every backend. The output of a panic names the failing backend.
+/// Runs a test on every backend. The output names the backend before each run.
 pub async fn on_every_store<F, Fut>(test: F)
 where
     F: Fn(Store) -> Fut,
@@ -184,8 +184,8 @@ where
     }
 }
 
-/// Runs a test on every backend that promises an order. Quorums and Redisson's layout have no queue, so no order
-/// is promised and waiters are not visible.
+/// Runs a test on every backend that promises an order. Quorums and Redisson's layout have no queue, so they promise no
+/// order, and their waiters are not visible.
 pub async fn on_stores_with_a_queue<F, Fut>(test: F)
 where
     F: Fn(Store) -> Fut,
@@ -238,8 +238,9 @@ pub async fn held<'a>(client: &LockClient, keys: &[&'a str]) -> Vec<&'a str> {
     held
 }
 
-/// Drops calls for two locks after 0 to 11 polls, and waits after each until both locks are free. In every third round
-/// another client holds the second lock, so that a call has the first lock and waits for the second one.
+/// Makes calls that take two locks, and drops each of them after 0 to 11 polls. After each call, waits until both locks
+/// are free. In every third round the client `other` holds the second lock, so that the call has the first lock and
+/// waits for the second one.
 pub async fn drop_at_any_time<C: Future>(
     other: &LockClient,
     [first, second]: [&str; 2],

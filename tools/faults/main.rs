@@ -1,6 +1,6 @@
-//! Runs the fault matrix many times, and writes the results into `docs/faults.md`:
-//! `cargo run --release --bin faults -- --write`. Without `--write` it prints the table. `--runs N` runs each scenario
-//! N times, 20 by default, and `--again row_36` repeats that row and keeps the results of the others.
+//! Runs the fault matrix many times, and writes the results into `docs/faults.md`: `cargo run --release --bin faults --
+//! --write`. Without `--write` it prints the table. `--runs N` runs each scenario N times instead of 20 times. `--again
+//! row_36` repeats that row, and keeps the results of the other rows.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use support::{
     page,
 };
 
-/// Most scenarios spend most of their time waiting.
+/// Three scenarios run at once, because most of them spend most of their time waiting.
 const THREADS: &str = "--test-threads=3";
 
 fn main() -> ExitCode {
@@ -71,7 +71,7 @@ fn outcome(line: &str) -> Option<(String, bool)> {
     Some((name.to_owned(), result.ends_with("ok")))
 }
 
-/// Runs the tests of these rows. Returns for each test whether it passed.
+/// Runs the tests whose names contain `rows`. Returns for each test whether it passed.
 fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool> {
     let mut tests = Command::new(env!("CARGO"))
         .args(["test", "--release", "--test", "faults", "--", rows, THREADS])
@@ -92,11 +92,11 @@ fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool
     outcomes
 }
 
-/// Returns the table, and whether all rows with tests are green.
+/// Returns the table, and `true` if every row has passed or is listed in `NOT_YET`.
 fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (String, bool) {
     let mut text = format!(
-        "{runs} runs of each scenario, ε = 250 ms; times are medians, and the worst.\n\n\
-         | # | fault | what is promised | seen | caught in the engine | |\n|---|---|---|---|---|---|\n"
+        "{runs} runs of each scenario; ε = 250 ms.\n\n\
+         | # | fault | promise | times | changes to the engine that the tests detect | state |\n|---|---|---|---|---|---|\n"
     );
     let patches = patches::all().expect("the mutants are in the checkout");
     let mut all_green = true;

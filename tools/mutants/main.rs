@@ -1,8 +1,8 @@
-//! Makes one small change at a time to a copy of the engine's sources, and checks that the tests notice it: for a
-//! promise its own tests and no others, for a row of the fault matrix each of its tests.
+//! Makes one small change at a time to a copy of the engine's sources, and checks that the tests notice it. A mutant
+//! names the tests that must fail. If it breaks a promise, no test of another promise may fail.
 //!
-//! `cargo run --bin mutants` tries all mutants; `-- row_2` tries those that are caught by tests whose names begin with
-//! `row_2`. With `-- --simulate` or `-- --simulate row_2`, the simulation tries the mutants that it can run, two
+//! `cargo run --bin mutants` tries all mutants. With `-- row_2` it tries those that name a test beginning with `row_2`.
+//! With `-- --simulate` or `-- --simulate row_2`, the simulation looks for the mutants that it can run, for up to two
 //! minutes each.
 
 use std::{
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tries the mutants that are caught by tests whose names begin with `only`.
+/// Tries the mutants that name a test beginning with `only`.
 fn run(only: &str) -> Result<(), String> {
     let source = support::root();
     let copy = source.join("target/mutants/tree");
@@ -74,14 +74,15 @@ fn names(patch: &Patch) -> impl Iterator<Item = &str> {
     patch.caught_by.iter().map(String::as_str)
 }
 
-/// Changes the copy, tests it, and changes it back. Returns whether exactly the expected tests noticed the change.
+/// Applies the patch to the copy, tests the copy, and reverts the patch. Returns whether exactly the expected tests
+/// noticed the change.
 fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     let tests: Vec<&str> = names(patch).collect();
     patch.apply(copy)?;
     let outcome = run_tests(copy, patch.suite, &tests);
     patch.revert(copy)?;
     let own = |red: &str, test: &str| match patch.suite {
-        // The module is named after the promise.
+        // In these suites, a mutant names a test by the beginning of its path, which includes the module.
         Suite::Promises | Suite::Options | Suite::Simulation | Suite::Soak => red.starts_with(test),
         Suite::Faults | Suite::Unit => red.contains(test),
     };
@@ -103,7 +104,7 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     Ok(verdict == "caught")
 }
 
-/// Copies the files of the git checkout, and keeps the copy's own target directory.
+/// Copies the files of the git checkout. The copy keeps its own target directory.
 pub(crate) fn copy_sources(source: &Path, copy: &Path) {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -125,7 +126,7 @@ pub(crate) fn copy_sources(source: &Path, copy: &Path) {
     }
 }
 
-/// The number of lines of cargo's errors that are shown.
+/// How many of the last lines of cargo's errors are shown.
 const ERRORS_SHOWN: usize = 12;
 
 struct Outcome {
@@ -133,7 +134,7 @@ struct Outcome {
     failed: BTreeSet<String>,
 }
 
-/// Runs a suite: all promises, or the named tests of the other suites.
+/// Runs the tests of all promises, or the named tests of another suite.
 fn run_tests(tree: &Path, suite: Suite, tests: &[&str]) -> Outcome {
     let tests = match suite {
         Suite::Soak => return soak(tree, tests),
@@ -161,7 +162,7 @@ fn run_tests(tree: &Path, suite: Suite, tests: &[&str]) -> Outcome {
     outcome
 }
 
-/// Runs a soak of a minute, calm or with faults.
+/// Runs the named soaks for one minute each. The soak `calm` has no faults, and the soak `faults` has random ones.
 fn soak(tree: &Path, tests: &[&str]) -> Outcome {
     let mut outcome = Outcome {
         ran: 0,
@@ -183,7 +184,7 @@ fn soak(tree: &Path, tests: &[&str]) -> Outcome {
     outcome
 }
 
-/// Returns what cargo prints in this tree.
+/// Runs cargo in a tree, and returns its standard output.
 pub(crate) fn cargo(tree: &Path, args: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
         .args(args)
@@ -193,7 +194,7 @@ pub(crate) fn cargo(tree: &Path, args: &[&str]) -> String {
         .output()
         .expect("cargo can be started");
     if !output.status.success() {
-        // Failed tests are reported in the output. Other errors appear only here.
+        // Failed tests are reported on the standard output. Other errors appear only on the standard error.
         let errors = String::from_utf8_lossy(&output.stderr);
         let last = errors.lines().rev().take(ERRORS_SHOWN).collect::<Vec<_>>();
         last.iter().rev().for_each(|line| eprintln!("{line}"));

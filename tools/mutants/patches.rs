@@ -1,4 +1,5 @@
-//! The mutants: small changes to the engine, each in a patch file that names the tests that notice it.
+//! The mutants: small changes to the engine. Each is a patch file, which also names the tests that must notice the
+//! change.
 //!
 //! A file of `patches/` begins with a header:
 //!
@@ -16,20 +17,20 @@ use std::{
     process::Command,
 };
 
-/// The tests to run.
+/// A group of tests with which mutants are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suite {
-    /// All promises. Only those of the patch may fail.
+    /// The tests of all promises. Only the tests that the patch names may fail.
     Promises,
-    /// The named rows of the fault matrix.
+    /// The rows of the fault matrix that the patch names.
     Faults,
-    /// The named tests of options.
+    /// The tests of the options that the patch names.
     Options,
-    /// The named unit tests of the engine.
+    /// The unit tests of the engine that the patch names.
     Unit,
-    /// The named tests of the simulation.
+    /// The tests of the simulation that the patch names.
     Simulation,
-    /// A soak of a minute, `calm` or with `faults`.
+    /// The soak that the patch names, for one minute: `calm` has no faults, and `faults` has random ones.
     Soak,
 }
 
@@ -44,7 +45,7 @@ impl Suite {
         Self::Soak,
     ];
 
-    /// The name of the suite in a header, which is also the name of the test target.
+    /// Returns the name of the suite in a header. Except for `unit` and `soak`, it is also the name of the test target.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -58,20 +59,21 @@ impl Suite {
     }
 }
 
-/// A change to the sources.
+/// A mutant: a change to the engine's sources.
 #[derive(Debug)]
 pub struct Patch {
-    /// The tests to run.
+    /// The suite that has to notice the change.
     pub suite: Suite,
-    /// The beginnings of the names of the tests that notice the change, without their module in the fault matrix.
+    /// The beginnings of the names of the tests that notice the change. For the fault matrix, these names do not
+    /// include the module.
     pub caught_by: Vec<String>,
-    /// The behaviour of the changed engine.
+    /// How the changed engine behaves.
     pub what: String,
     file: PathBuf,
 }
 
 impl Patch {
-    /// Reads the header of a file, or returns what it lacks.
+    /// Reads the header of a file. The error says what is wrong with it.
     fn read(file: PathBuf) -> Result<Self, String> {
         let wrong = |what: &str| format!("{}: {what}", file.display());
         let text = fs::read_to_string(&file).map_err(|error| wrong(&error.to_string()))?;
@@ -97,13 +99,13 @@ impl Patch {
         })
     }
 
-    /// Whether the name of a test that notices the change begins with `test`.
+    /// Returns whether a test that notices the change has a name that begins with `test`.
     #[must_use]
     pub fn is_for(&self, test: &str) -> bool {
         self.caught_by.iter().any(|name| name.starts_with(test))
     }
 
-    /// The files that the patch changes.
+    /// Returns the files that the patch changes.
     ///
     /// # Panics
     /// If the patch file can no longer be read.
@@ -144,7 +146,8 @@ impl Patch {
             .args(options)
             .arg(&self.file)
             .current_dir(sources)
-            // Inside a repository, git would skip every file that is not below the current folder.
+            // The folder must not count as part of a repository, in which git would skip files outside the current
+            // folder.
             .env("GIT_CEILING_DIRECTORIES", sources.join(".."))
             .output()
             .map_err(|error| format!("git: {error}"))?;
@@ -156,10 +159,10 @@ impl Patch {
     }
 }
 
-/// All patches, in the order of their file names.
+/// Returns all patches, in the order of their file names.
 ///
 /// # Errors
-/// The file that cannot be read, and the reason.
+/// Names the file that cannot be read, and the reason.
 pub fn all() -> Result<Vec<Patch>, String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("mutants/patches");
     let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -184,7 +187,7 @@ mod tests {
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 
-    /// The sources below a folder with their names.
+    /// Collects the name and the text of each source below a folder.
     fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -1,4 +1,5 @@
-//! Finds out which mutants the simulation detects without a scenario made for them, and how soon.
+//! Finds out which mutants the simulation detects without a scenario that was made for them, and how soon it detects
+//! them.
 
 use std::{path::Path, time::Instant};
 
@@ -6,7 +7,7 @@ use patches::Patch;
 
 use crate::{cargo, copy_sources};
 
-/// How long seeds are tried for one mutant, in seconds.
+/// For how many seconds the simulation tries new seeds on one mutant.
 const PATIENCE: u64 = 120;
 
 /// Sources that the simulation does not run: the in-process backend, decisions at compile time, and steps before the
@@ -19,7 +20,7 @@ const ELSEWHERE: [&str; 5] = [
     "/url.rs",
 ];
 
-/// Tries the mutants that are caught by tests whose names begin with `only`.
+/// Tries the mutants that name a test beginning with `only`.
 pub(crate) fn run(only: &str) -> Result<(), String> {
     let source = support::root();
     let copy = source.join("target/mutants/tree");
@@ -54,7 +55,7 @@ fn is_simulated(patch: &Patch) -> bool {
     !patch.changes().iter().any(elsewhere)
 }
 
-/// Returns the first promise that a seed breaks.
+/// Runs the simulation on the sources in `tree`. Returns the first line of its output that reports a broken promise.
 fn simulate(tree: &Path) -> Option<String> {
     let patience = PATIENCE.to_string();
     let built = [

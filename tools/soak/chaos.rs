@@ -1,4 +1,4 @@
-//! Random faults.
+//! The random faults of the soak.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -44,7 +44,7 @@ const ALL: [Fault; 12] = [
     Fault::KeysDeleted,
 ];
 
-/// Injects faults one after the other: each kind once in random order, then again.
+/// Injects one fault at a time: every kind once in random order, then every kind again.
 pub(crate) struct Chaos {
     dice: Dice,
     deck: Vec<Fault>,
@@ -72,7 +72,7 @@ impl Chaos {
         MS * u32::try_from(from + self.dice.below(to - from)).unwrap_or(1)
     }
 
-    /// Injects the next fault, and returns when it is over.
+    /// Injects the next fault, and waits until it is over.
     pub(crate) async fn strike(
         &mut self,
         server: &mut RedisServer,
@@ -110,7 +110,7 @@ impl Chaos {
             Fault::WorkerStopped => {
                 let pid = crew.pid(index);
                 process::signal(pid, "STOP");
-                // Sometimes longer than a lease of 3 s.
+                // Some of these pauses are longer than the lease of 3 s.
                 sleep(self.within(50, 4000)).await;
                 process::signal(pid, "CONT");
             }

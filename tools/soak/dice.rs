@@ -1,6 +1,6 @@
-//! Random choices that a seed repeats.
+//! Random choices. The same seed gives the same choices.
 
-/// SplitMix64.
+/// A SplitMix64 random number generator.
 #[derive(Debug)]
 pub(crate) struct Dice(u64);
 
@@ -17,7 +17,7 @@ impl Dice {
         bits ^ (bits >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a random number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

@@ -28,17 +28,17 @@ use crate::{
     plan::{DELETED_FROM, Poller, read_outcomes},
 };
 
-/// The time within which a visit is reported after its beginning.
+/// The longest time from the beginning of a visit until the host has its report.
 const LAG: Duration = Duration::from_secs(60);
-/// How much earlier, in ns, a caller that asked later may have been inside, because its request was quicker. On a busy
-/// machine a debug build takes more than a second to send a request.
+/// The longest time, in ns, by which a caller may have asked later than a caller that it overtakes. Requests may reach
+/// the server in a different order: on a busy machine, a debug build takes more than a second to send a request.
 const ORDER: u64 = 3_000_000_000;
-/// How long, in ns, a slow poller may delay a key: a claim of 2 s, a probe interval of 200 ms, and the delay of a
-/// loaded machine.
+/// How long, in ns, a slow poller may keep others from entering a key: a claim of 2 s, a probe interval of 200 ms, and
+/// 1 s for the delays of a loaded machine.
 const STANDS: u64 = 2_000_000_000 + 200_000_000 + 1_000_000_000;
 const PROGRESS: Duration = Duration::from_secs(10);
-/// How long the remaining keys may take to disappear. Without faults all workers have cleaned up; after faults the last
-/// leases and queues have to expire.
+/// How long the remaining keys may take to disappear, without and with faults. Without faults, all workers have cleaned
+/// up. After faults, the last leases and queues must expire first.
 const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The reports of all workers.
@@ -53,7 +53,7 @@ struct Seen {
 /// The waits of callers that queued.
 #[derive(Debug, Default)]
 struct Waits {
-    /// Counts by the power of two, in µs, that is above the wait.
+    /// The number of waits for each power of two, in µs. A wait counts under the lowest power of two that is above it.
     below: BTreeMap<u64, u64>,
     longest: u64,
 }
@@ -70,7 +70,7 @@ impl Waits {
         }
     }
 
-    /// The bound in µs that this share of the waits does not reach.
+    /// Returns a power of two, in µs, that is above this share of the waits.
     fn most(&self, share: f64) -> u64 {
         let all: u64 = self.below.values().sum();
         let mut seen = 0;
@@ -95,13 +95,13 @@ impl Crew {
         self.pids[index].load(Ordering::Acquire)
     }
 
-    /// Kills a worker; another one takes its place.
+    /// Kills a worker. A new worker takes its place.
     pub(crate) fn kill(&self, index: usize) {
         process::signal(self.pid(index), "KILL");
     }
 }
 
-/// The memory of a process in KiB; `None` if the system does not report it.
+/// Returns the memory of a process in KiB, or `None` if the system does not report it.
 fn memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
@@ -110,7 +110,7 @@ fn memory(pid: u32) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse().ok()
 }
 
-/// A place in the crew, which says how to start its workers.
+/// A place in the crew, and the settings with which its workers are started.
 struct Place {
     index: usize,
     url: String,
@@ -118,7 +118,7 @@ struct Place {
 }
 
 impl Place {
-    /// Starts a worker of this place after `incarnation` earlier ones.
+    /// Starts a worker at this place. `incarnation` is the number of earlier workers at this place.
     fn start(&self, incarnation: u64) -> Worker {
         let this = std::env::current_exe().expect("a program knows its file");
         let options = &self.options;
@@ -139,7 +139,7 @@ impl Place {
     }
 }
 
-/// Keeps a place filled, beginning with this worker, and records the reports of its workers.
+/// Records the reports of the worker at a place. If the worker is killed, starts another one at the same place.
 async fn employ(
     place: Place,
     mut worker: Worker,
@@ -203,7 +203,7 @@ pub(crate) async fn run(options: Options) -> bool {
     }));
     let places = proxies.iter().enumerate().map(|(index, proxy)| Place {
         index,
-        // Without faults there is no proxy in between.
+        // Without faults, workers connect to the server directly.
         url: if options.faults {
             proxy.url()
         } else {
@@ -267,7 +267,7 @@ pub(crate) async fn run(options: Options) -> bool {
     report(&options, &seen, &chaos, took, memory, &left)
 }
 
-/// The keys that are left after this time.
+/// Returns the keys that are left after this time, except for the fence.
 async fn drained(server: &RedisServer, patience: Duration) -> Vec<String> {
     let started = Instant::now();
     loop {
@@ -344,12 +344,12 @@ fn report(
     let struck = |fault| chaos.injected.get(&fault).copied().unwrap_or(0);
     let _ = writeln!(
         text,
-        "{unaccounted} calls without an end, beside {died} in {killed} processes that were killed"
+        "{unaccounted} calls did not end, not counting {died} calls of {killed} processes that were killed"
     );
     let waits = &seen.waits;
     let _ = writeln!(
         text,
-        "waited in the queue: half below {} µs, 99 % below {} µs, the longest {} ms; overtaken by {} ms at most",
+        "waited in the queue: half below {} µs, 99 % below {} µs, the longest {} ms; overtaken by calls that began at most {} ms later",
         waits.most(0.5),
         waits.most(0.99),
         waits.longest / 1000,
@@ -357,7 +357,7 @@ fn report(
     );
     let _ = writeln!(
         text,
-        "without an entry while a prompt caller waited: {} ms at most, behind whole buffers {} ms",
+        "longest time without an entry while a prompt caller waited: {} ms, at keys of whole buffers {} ms",
         stood / 1_000_000,
         stood_buffered / 1_000_000
     );
@@ -371,18 +371,18 @@ fn report(
         let _ = writeln!(text, "{all} faults: {}", shares.join(", "));
         let _ = writeln!(
             text,
-            "{allowed} overlaps and late entries where an operator had deleted the key, which tokens tell apart"
+            "{allowed} overlaps and late entries at keys that an operator had deleted; their tokens tell the holders apart"
         );
     }
     if let Some(((host, worker), (late_host, late_worker))) = memory {
         let _ = writeln!(
             text,
-            "memory from a tenth to the end: a worker {worker} → {late_worker} KiB, the host with a minute of visits {host} → {late_host} KiB"
+            "memory after a tenth of the run → at its end: a worker {worker} → {late_worker} KiB, the host with the last minute of visits {host} → {late_host} KiB"
         );
     }
     let _ = writeln!(
         text,
-        "{overlaps} overlaps, {repeated} repeated tokens, {fallen} fallen, {} keys left",
+        "{overlaps} overlaps, {repeated} repeated tokens, {fallen} tokens that fell, {} keys left",
         left.len()
     );
     println!("\n{text}");
@@ -398,7 +398,8 @@ fn report(
             "a process died by itself",
         ),
         (flat, "a worker's memory has grown"),
-        // Callers that wait and reconnect under faults may be late, and callers that do not queue have no place.
+        // The next three checks do not apply under faults, because callers then reconnect while they wait, and may be
+        // late.
         (
             options.faults || vain == 0,
             "callers waited without an entry",

@@ -1,25 +1,25 @@
-//! The visits to all keys, which are checked as they arrive, so that memory stays flat over hours.
+//! The visits to all keys. They are checked as they arrive, so that the ledger does not grow over hours.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::plan::{BUFFERED, BUFFERED_FROM, Poller};
 
-/// One visit to the inside of a lock, on a clock that all processes share.
+/// One stay inside a lock. Its times are read from a clock that all processes share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Visit {
     pub(crate) key: u32,
     pub(crate) token: u64,
     pub(crate) poller: Poller,
-    /// In ns, before the call; 0 if the caller did not queue.
+    /// The time just before the call, in ns. It is 0 if the wait of this caller is not checked.
     pub(crate) asked: u64,
-    /// In ns, after the grant.
+    /// The time just after the grant, in ns.
     pub(crate) entered: u64,
-    /// In ns, before the release; for a lost hold, no later than its deadline.
+    /// The time just before the release, in ns. For a lost hold it is no later than the deadline of the hold.
     pub(crate) ended: u64,
 }
 
 impl Visit {
-    /// The line that a worker writes.
+    /// Formats the visit as the line that a worker writes.
     pub(crate) fn line(self) -> String {
         let Self {
             key,
@@ -48,24 +48,26 @@ impl Visit {
     }
 }
 
-/// The gap of a key without an entry that is printed, in ns: more than a claim and a probe interval.
+/// A gap is printed if nobody enters a key for longer than this time, in ns. The time is longer than a claim plus a
+/// probe interval.
 const REMARKABLE: u64 = 2_500_000_000;
 
 /// The state of one key.
 #[derive(Debug, Default)]
 struct Track {
-    /// By token; visits with lower tokens may still be under way.
+    /// The visits, by token, that are not judged yet, because visits with lower tokens may still be under way.
     pending: BTreeMap<u64, Visit>,
     newest: Option<Visit>,
-    /// The newest time of asking among the callers that queued and have been inside.
+    /// The latest `asked` of the visits that were judged.
     latest_asked: u64,
-    /// The times in which nobody was inside, if longer than all gaps found so far.
+    /// The gaps in which nobody was inside. A gap is stored only if it is longer than the longest time without an entry
+    /// that was found so far.
     gaps: Vec<(u64, u64)>,
 }
 
 impl Track {
-    /// Records how long the key had no entry before this visit. A prompt caller has waited through the earlier gaps as
-    /// well, behind other callers.
+    /// Raises `longest` to the longest time for which nobody was inside while the caller of this visit waited. A caller
+    /// that queued behind others may have waited through earlier gaps as well.
     fn stands(&mut self, visit: &Visit, longest: &mut u64) {
         let since = self.newest.map_or(visit.entered, |last| last.ended);
         if visit.entered.saturating_sub(since) > *longest {
@@ -81,44 +83,46 @@ impl Track {
                     }
                 }
             }
-            // Nobody waits longer than a minute.
+            // Nobody waits longer than a minute, so older gaps are no longer needed.
             self.gaps
                 .retain(|(_, until)| until + 60_000_000_000 > visit.entered);
         }
     }
 }
 
-/// The results.
+/// The results of all checks.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
+    /// The number of visits.
     pub(crate) visits: u64,
-    /// A caller entered while the one before was inside.
+    /// The number of callers that entered while the previous one was inside.
     pub(crate) overlaps: u64,
-    /// The same, or a late entry, on keys that an operator deletes: the holder is told at its next renewal, and a call
-    /// with two keys may begin its body until then.
+    /// The number of overlaps and late entries on keys that an operator deletes. They are not faults: the holder learns
+    /// of the deletion at its next renewal, and until then a call with two keys may still begin its body.
     pub(crate) allowed: u64,
-    /// A token was granted twice.
+    /// The number of visits with a token that another visit had.
     pub(crate) repeated: u64,
-    /// A later visit had a lower token.
+    /// The number of visits with a lower token than an earlier visit.
     pub(crate) fallen: u64,
-    /// The largest time, in ns, by which a caller that was inside before another queued caller had asked later. If the
-    /// queue is in order, this is the time of a request.
+    /// The largest time, in ns, by which a caller had asked later than a caller that it overtook. If the queue is in
+    /// order, this is no more than the time of a request.
     pub(crate) overtaken: u64,
-    /// How long, in ns, nobody was inside while a prompt poller waited.
+    /// The longest time, in ns, for which nobody was inside while a prompt caller waited.
     pub(crate) stood: u64,
-    /// The same for keys that buffers of futures want, several of which may miss their turns.
+    /// Like `stood`, but for the keys that buffers of futures want. There, several futures of one buffer may miss their
+    /// turns.
     pub(crate) stood_buffered: u64,
-    /// The time of the first overlap or falling token, in ns.
+    /// The time, in ns, of the first overlap or of the first token that fell.
     pub(crate) first_fault: Option<u64>,
 }
 
-/// All visits.
+/// The record of all visits.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     tracks: HashMap<u32, Track>,
     found: Found,
     by_poller: BTreeMap<Poller, u64>,
-    /// The first of the keys that an operator deletes.
+    /// The lowest number of a key that an operator deletes.
     deleted_from: u32,
 }
 
@@ -132,7 +136,7 @@ impl Ledger {
         }
     }
 
-    /// Records a visit, in any order.
+    /// Records a visit. Visits may arrive in any order.
     pub(crate) fn add(&mut self, visit: Visit) {
         self.found.visits += 1;
         *self.by_poller.entry(visit.poller).or_default() += 1;
@@ -142,7 +146,8 @@ impl Ledger {
             self.found.repeated += 1;
             eprintln!("token given twice: {visit:?}");
         } else if visit.token < newest {
-            // Reported later than any visit can be under way.
+            // A visit with a higher token has already been judged, and no visit takes so long that its report could
+            // arrive later than that.
             self.found.fallen += 1;
             self.found.first_fault.get_or_insert(visit.entered);
             track.pending.remove(&visit.token);
@@ -150,7 +155,7 @@ impl Ledger {
         }
     }
 
-    /// Judges all visits that began before this time, between which no further visits can arrive.
+    /// Judges all visits that began before this time. The caller must have received all of them.
     pub(crate) fn settle(&mut self, before: u64) {
         for track in self.tracks.values_mut() {
             while let Some(first) = track.pending.first_entry() {
@@ -193,7 +198,7 @@ impl Ledger {
         self.found
     }
 
-    /// The number of visits of each kind of poller.
+    /// Returns the number of visits of each kind of poller.
     pub(crate) fn by_poller(&self) -> &BTreeMap<Poller, u64> {
         &self.by_poller
     }
@@ -229,7 +234,7 @@ mod tests {
         assert_eq!(found(&visits), clean);
         let [a, b, c] = visits;
         assert_eq!(found(&[c, a, b]), clean);
-        // Other keys have their own tokens and times.
+        // Visits to other keys do not matter, because each key has its own tokens and times.
         assert_eq!(found(&[a, (2, 5, 10, 20), (2, 6, 25, 26)]), clean);
     }
 

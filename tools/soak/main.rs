@@ -1,4 +1,5 @@
-//! Locks for any length of time in many processes, without faults or under random ones, and checks every visit.
+//! The soak: many processes lock for as long as requested, without faults or under random ones, and every visit is
+//! checked.
 
 mod chaos;
 mod dice;
@@ -22,7 +23,7 @@ valid, tokens rose, every call was told its end, and no key was left on the serv
 
 --write puts the figures into docs/soak.md. By default a minute with 4 processes of 16 tasks, and a random seed, which is printed.";
 
-/// The length and the kind of the run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) time: Option<Duration>,
@@ -77,7 +78,7 @@ impl Options {
         Ok(options)
     }
 
-    /// The part of the run that is done.
+    /// Returns the fraction of the run that is done.
     pub(crate) fn part(&self, elapsed: Duration, acquisitions: u64) -> f64 {
         let time = self
             .time

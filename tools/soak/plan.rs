@@ -1,4 +1,4 @@
-//! The conventions of host and workers.
+//! The keys, the kinds of pollers and the outcomes that the host and its workers agree on.
 
 use std::{
     collections::BTreeMap,
@@ -9,32 +9,37 @@ use lock_runtime::LockError;
 
 pub(crate) const NAMESPACE: &str = "soak";
 
-/// The numbers of keys that many, some and few callers want.
+/// The number of keys that nearly always have several callers.
 pub(crate) const HOT: u32 = 4;
+/// The number of keys that sometimes have several callers.
 pub(crate) const WARM: u32 = 32;
+/// The number of keys that are nearly always free.
 pub(crate) const COLD: u32 = 10_000;
-/// The keys of slow pollers, this many for each process. A key has one slow poller at a time, which pauses for up to
-/// three claims.
+/// The lowest number of a key for a slow poller that pauses for up to three claims. Each of these keys has only one
+/// slow poller.
 pub(crate) const SLOW_FROM: u32 = 20_000;
+/// The number of keys from `SLOW_FROM` on that belong to each process.
 pub(crate) const SLOW: u32 = 4;
-/// Keys that whole buffers of futures want, whose consumer pauses for more than half a claim.
+/// The lowest number of a key for whole buffers of futures. The consumer of a buffer pauses for more than half a claim.
 pub(crate) const BUFFERED_FROM: u32 = 30_000;
+/// The number of keys from `BUFFERED_FROM` on. All processes share these keys.
 pub(crate) const BUFFERED: u32 = 4;
-/// The first of the keys that an operator deletes now and then.
+/// The lowest number of a key that an operator deletes from time to time.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
 
 /// How a caller polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Poller {
-    /// Whenever it is woken.
+    /// It polls whenever it is woken.
     Prompt,
-    /// In a `buffer_unordered` stream whose consumer works for a while on each item.
+    /// It polls in a `buffer_unordered` stream, whose consumer works on each item for a while.
     Buffered,
-    /// In a `select!` loop that works between two polls and may want the same lock there.
+    /// It polls in a `select!` loop, which works between two polls. During this work, it may request the same lock
+    /// again.
     Selected,
-    /// At random intervals.
+    /// It polls at random intervals.
     ByHand,
-    /// A few times, and then not for a while or never again.
+    /// It polls a few times, then not for a while, or never again.
     Forgotten,
 }
 
@@ -47,7 +52,7 @@ impl Poller {
         Self::Forgotten,
     ];
 
-    /// The number that a worker writes.
+    /// Returns the number that stands for the poller in a worker's reports.
     pub(crate) fn number(self) -> u64 {
         self as u64
     }
@@ -59,7 +64,7 @@ impl Poller {
 
 macro_rules! outcomes {
     ($($name:ident),+) => {
-        /// The results of calls.
+        /// Counts calls by their results.
         #[derive(Debug, Default)]
         pub(crate) struct Outcomes {
             pub(crate) begun: AtomicU64,
@@ -67,11 +72,11 @@ macro_rules! outcomes {
         }
 
         impl Outcomes {
-            /// The line that a worker writes.
+            /// Formats the counts as the line that a worker writes.
             pub(crate) fn line(&self) -> String {
                 let mut line = "o".to_owned();
                 $(line += &format!(" {}={}", stringify!($name), self.$name.load(Ordering::Relaxed));)+
-                // Read last, so that no more calls have ended than have begun.
+                // `begun` is read last, so that the line never has more calls that ended than calls that began.
                 line += &format!(" begun={}", self.begun.load(Ordering::Relaxed));
                 line
             }
@@ -95,8 +100,8 @@ impl Outcomes {
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The counter for the result of a call. `may_be_busy` is set for a single attempt, and for a call that may miss
-    /// its turns.
+    /// Returns the counter for the result of a call. `may_be_busy` is set for a call that makes only one attempt, and
+    /// for a call that may miss its turns.
     pub(crate) fn of(&self, result: &Result<(), LockError>, may_be_busy: bool) -> &AtomicU64 {
         match result {
             Ok(()) => &self.completed,
@@ -112,7 +117,7 @@ impl Outcomes {
     }
 }
 
-/// Parses the line of outcomes.
+/// Parses the line that [`Outcomes::line`] writes.
 pub(crate) fn read_outcomes(line: &str) -> Option<BTreeMap<String, u64>> {
     let pairs = line.strip_prefix("o ")?.split(' ');
     pairs

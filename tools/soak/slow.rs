@@ -13,22 +13,22 @@ use crate::{
 };
 
 const MICRO: Duration = Duration::from_micros(1);
-/// How long a turn is kept for a caller that does not take it.
+/// The claim: how long an offer stands if the caller does not take it.
 const CLAIM: Duration = Duration::from_secs(2);
 
-/// The keys of slow pollers, and the length of their pauses.
+/// Which keys a slow poller locks, and how long it pauses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pace {
-    /// On the keys of all callers, for a few ms.
+    /// It locks the keys of all callers, and pauses for a few ms.
     Brief,
-    /// On a key with no other slow poller, for up to three claims.
+    /// It locks a key that has no other slow poller, and pauses for up to three claims.
     Claims { key: u32 },
-    /// Whole buffers of futures of one key, for more than half a claim.
+    /// It makes whole buffers of futures for a few shared keys, and pauses for more than half a claim.
     Buffers,
 }
 
 impl Pace {
-    /// The pace of the slow poller with this number in a process.
+    /// Returns the pace of the slow poller with this number in this process.
     pub(crate) fn of(number: u32, process: u32) -> Self {
         match number {
             0..SLOW => Self::Claims {
@@ -42,7 +42,7 @@ impl Pace {
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A call that has begun. If it is dropped before its end, it counts as cancelled.
+/// A call that has begun. If this is dropped before the call has ended, the call counts as cancelled.
 struct Begun<'a> {
     outcomes: &'a Outcomes,
     ended: bool,
@@ -57,7 +57,8 @@ impl<'a> Begun<'a> {
         }
     }
 
-    /// Records the end of the call. A slow poller may miss its turns until its `wait` is over.
+    /// Records the result of the call. The lock may be busy, because a slow poller may miss its turns until its `wait`
+    /// is over.
     fn end(mut self, result: &Result<(), LockError>) {
         self.ended = true;
         Outcomes::count(self.outcomes.of(result, true));
@@ -82,13 +83,13 @@ impl Task {
     pub(crate) async fn poll_slowly(&self, pace: Pace, dice: &mut Dice) {
         let kind = match pace {
             Pace::Buffers => Poller::Buffered,
-            // One unpolled future at a time.
+            // These kinds of pollers have only one unpolled future at a time.
             Pace::Claims { .. } => match dice.below(3) {
                 0 => Poller::Selected,
                 1 => Poller::ByHand,
                 _ => Poller::Forgotten,
             },
-            // A buffer has ten futures.
+            // A buffer makes about ten calls, so it is drawn a tenth as often as the other kinds.
             Pace::Brief => match dice.below(31) {
                 0 => Poller::Buffered,
                 1..11 => Poller::Selected,
@@ -116,7 +117,7 @@ impl Task {
         }
     }
 
-    /// Works without polling. The end of the run ends the work.
+    /// Works for a random time, without polling. The end of the run also ends the work.
     async fn work(&self, pace: Pace, dice: &mut Dice) {
         let most = match pace {
             Pace::Brief if dice.below(2) == 0 => return tokio::task::yield_now().await,
@@ -137,10 +138,10 @@ impl Task {
         }
     }
 
-    /// A call that has not been polled yet.
+    /// Returns a call that has not been polled yet.
     fn call(&self, pace: Pace, key: u32, dice: &mut Dice) -> Call {
         let awaits = match pace {
-            // A body that nobody polls holds the lock, like any body.
+            // An unpolled body would hold the lock through the long pause, so this body ends with its first poll.
             Pace::Claims { .. } => 0,
             Pace::Brief | Pace::Buffers => u32::try_from(dice.below(3)).unwrap_or(0),
         };
@@ -179,7 +180,7 @@ impl Task {
                 () = tokio::task::yield_now() => {}
             }
             match pace {
-                // This call waits behind the one that is not polled meanwhile.
+                // This new call waits behind `call`, which is not polled meanwhile.
                 Pace::Claims { .. } if dice.below(4) == 0 => self.call(pace, key, dice).await,
                 _ => self.work(pace, dice).await,
             }
@@ -207,7 +208,7 @@ impl Task {
         match dice.below(3) {
             0 => drop(call),
             1 => call.await,
-            // Polled by another task.
+            // Another task polls the call.
             _ => tokio::spawn(call).await.expect("a call does not panic"),
         }
     }

@@ -1,4 +1,4 @@
-//! A worker process: tasks that lock in all possible ways and report what they saw.
+//! A worker process: its tasks lock in all possible ways and report their visits.
 
 use std::{
     io::{BufRead, Write},
@@ -29,10 +29,10 @@ const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// The number of prompt tasks that want the keys on which slow pollers pause for long.
 const WITNESSES: u64 = 6;
-/// How far the visits of prompt and slow pollers of a process may be away from the ratio of two to one.
+/// How far [`Task::balance`] may be from zero before the kind of poller that is ahead pauses.
 const BALANCE: i64 = 64;
 
-/// The data of a task.
+/// What a task needs for its calls.
 #[derive(Clone)]
 pub(crate) struct Task {
     pub(crate) client: LockClient,
@@ -41,10 +41,11 @@ pub(crate) struct Task {
     pub(crate) poller: Poller,
     /// The number of processes, each of which has slow pollers with their own keys.
     processes: u32,
-    /// Twice the number of slow pollers' visits, minus the number of prompt ones.
+    /// Twice the number of visits of slow pollers, minus the number of visits of prompt pollers. It is zero if prompt
+    /// pollers make two thirds of the visits.
     balance: Arc<AtomicI64>,
     pub(crate) stop: watch::Receiver<bool>,
-    /// Whether bodies take a while.
+    /// Whether the run has faults. Bodies then take longer, and an operator deletes some of the keys.
     lingers: bool,
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct Orders {
     pub(crate) faults: bool,
 }
 
-/// Runs until the host orders the end.
+/// Runs the tasks until the host orders the end.
 pub(crate) async fn work(url: &str, orders: Orders) {
     let Orders {
         place,
@@ -68,7 +69,7 @@ pub(crate) async fn work(url: &str, orders: Orders) {
         seed,
         faults,
     } = orders;
-    // Bodies of the soak panic on purpose.
+    // Some bodies panic on purpose. These panics are not printed.
     std::panic::set_hook(Box::new(|panic| {
         if panic.payload().downcast_ref::<&str>() != Some(&PANIC) {
             eprintln!("{panic}");
@@ -76,17 +77,17 @@ pub(crate) async fn work(url: &str, orders: Orders) {
     }));
     let client = loop {
         let builder = LockClient::builder().url(url).namespace(NAMESPACE);
-        // Without faults, nothing may have to wait for the end of a lease.
+        // Without faults, no caller should ever have to wait for the end of a lease, so the lease is long.
         let lease = if faults { 3 * SECOND } else { 30 * SECOND };
         match builder.lease(lease).connect().await {
             Ok(client) => break client,
-            // The server is down at the moment.
+            // The server is down at the moment, so the worker tries again.
             Err(error) => eprintln!("{error}"),
         }
     };
     let (stopping, stop) = watch::channel(false);
     std::thread::spawn(move || {
-        // Either a line, or the end of the host.
+        // `read_line` returns when the host has written a line or has ended.
         let _ = std::io::stdin().lock().read_line(&mut String::new());
         stopping.send_replace(true);
     });
@@ -120,7 +121,8 @@ pub(crate) async fn work(url: &str, orders: Orders) {
             }
         });
     }
-    // As many slow pollers with pauses of a few ms as prompt tasks, and the slow pollers with long pauses.
+    // There are twice as many slow pollers with pauses of a few ms as prompt tasks. In addition, `SLOW` slow pollers
+    // pause for up to three claims, and one makes buffers of futures.
     let slow = u32::try_from(2 * tasks).unwrap_or(u32::MAX) + SLOW + 1;
     for number in 0..slow {
         let task = task.as_poller(Poller::Forgotten);
@@ -155,17 +157,17 @@ pub(crate) async fn work(url: &str, orders: Orders) {
 
 const PANIC: &str = "a body panics, as it shall";
 
-/// A caller that is inside, from its first instruction to its last, or until its hold is lost.
+/// A caller inside its body, from the first instruction of the body to the last, or until the hold is lost.
 struct Inside {
     task: Task,
     hold: Hold,
     visit: Visit,
-    /// A time up to which the hold was known to stand.
+    /// The latest time, in ns, up to which the hold was known to be valid.
     stands_until: AtomicU64,
 }
 
 impl Inside {
-    /// `None` if the hold has ended before its body could begin.
+    /// Begins a visit. Returns `None` if the hold has ended before its body could begin.
     fn begin(task: &Task, key: u32, asked: u64) -> Option<Self> {
         let hold = Hold::current().expect("a body has a hold");
         let entered = now();
@@ -182,11 +184,11 @@ impl Inside {
             hold,
             stands_until: AtomicU64::new(entered),
         };
-        // The process may have been stopped since the grant.
+        // The hold may have ended, because the process may have been stopped since the grant.
         inside.look().then_some(inside)
     }
 
-    /// Records how long the hold stands at least.
+    /// Records the time until which the hold is certain to be valid. Returns whether it is valid now.
     fn look(&self) -> bool {
         let remaining = self.hold.remaining();
         let until = now() + u64::try_from(remaining.as_nanos()).unwrap_or(0);
@@ -214,7 +216,7 @@ async fn guarded(task: &Task, key: u32, awaits: u32, asked: u64) -> Result<(), L
     Ok(())
 }
 
-/// The same, but the call returns when its release is on its way.
+/// Like [`guarded`], but the call does not wait until its release is confirmed.
 #[distributed_lock(key = "<key>", wait = "20s", client = &task.client, release = background)]
 async fn guarded_released_behind(
     task: &Task,
@@ -252,7 +254,7 @@ impl Task {
         *self.stop.borrow()
     }
 
-    /// Keeps the visits of slow pollers at a third of all visits: the kind of poller that is ahead pauses.
+    /// Waits while this kind of poller is ahead, so that slow pollers make a third of all visits.
     async fn is_its_turn(&self) {
         loop {
             let balance = self.balance.load(Ordering::Relaxed);
@@ -277,7 +279,8 @@ impl Task {
         let _ = writeln!(out, "{}", visit.line());
     }
 
-    /// Stays inside for some time, which is longer if an operator may delete the key, and for keys of slow pollers.
+    /// Stays inside for some time. The time is longest on the keys of slow pollers and on the keys that an operator
+    /// deletes.
     async fn pause(&self, key: u32) {
         if key >= SLOW_FROM {
             sleep(20 * MS).await;
@@ -288,7 +291,7 @@ impl Task {
         }
     }
 
-    /// The same task as a poller of this kind.
+    /// Returns a copy of this task that counts as a poller of another kind.
     pub(crate) fn as_poller(&self, poller: Poller) -> Self {
         Self {
             poller,
@@ -307,7 +310,7 @@ impl Task {
         inside.look();
     }
 
-    /// Makes a prompt call on a key on which slow pollers pause for long.
+    /// Makes one prompt call for a key on which slow pollers pause for long.
     async fn witness(&self, dice: &mut Dice) {
         let key = match dice.below(2) {
             0 => BUFFERED_FROM + u32::try_from(dice.below(BUFFERED.into())).unwrap_or(0),
@@ -344,7 +347,7 @@ impl Task {
                 }
                 0..50 => guarded(&self, key, awaits, asked).await,
                 50..60 => lock.run(self.body(key, awaits, asked)).await,
-                // Enters twice.
+                // Acquires a guard of the lock, and enters the lock again by a call inside the guard.
                 60..68 => match lock.acquire().await {
                     Ok(guard) => {
                         let twice = guarded(&self, key, awaits, asked);
@@ -398,7 +401,7 @@ impl Task {
                     .await
                 }
                 _ => {
-                    // Gives up at any instant.
+                    // Drops the call at a random instant.
                     let patience = Duration::from_micros(dice.below(3000));
                     let call = lock.run(self.body(key, awaits, 0));
                     return tokio::time::timeout(patience, call).await.ok();
@@ -414,7 +417,8 @@ impl Task {
         Outcomes::count(outcome);
     }
 
-    /// A random key: one of a few that all callers want, of some, or of many that are nearly always free.
+    /// Returns a random key: one of the few hot keys that all callers want, of the warm keys, or of the many cold keys,
+    /// which are nearly always free. With faults, it may also be one that an operator deletes.
     pub(crate) fn key(&self, dice: &mut Dice) -> u32 {
         let (from, count) = match dice.below(10) {
             0 => (0, HOT),
@@ -425,7 +429,7 @@ impl Task {
         from + u32::try_from(dice.below(count.into())).unwrap_or(0)
     }
 
-    /// Writes the reports to the host.
+    /// Reports the visits and the results of calls to the host.
     fn tell(&self) {
         let mut out = std::mem::take(&mut *self.out.lock().expect("nobody panics here"));
         let _ = writeln!(out, "{}", self.outcomes.line());

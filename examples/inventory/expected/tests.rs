@@ -1,4 +1,4 @@
-//! Each expectation is met by the result that it is made for, and by no other.
+//! Checks that each guard's own result meets its expectations, and that the results of other guards do not.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use crate::{accidents::Death, session::Visit};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A sale of ten items to ten buyers, of which `oversold` were sold to others as well.
+/// Returns the audit of a sale of ten items to ten buyers. `oversold` of the items were sold to another buyer as well.
 fn audit(oversold: u64) -> Audit {
     let once = (1..=10).map(|item| format!("{item} a{item}"));
     let twice = (1..=oversold).map(|item| format!("{item} b{item}"));
@@ -15,7 +15,8 @@ fn audit(oversold: u64) -> Audit {
     Audit::of(10, records.iter().map(String::as_str)).expect("records of sales")
 }
 
-/// Ten buyers that bought one by one, with these numbers of tries and commands.
+/// Returns the results of ten buyers that bought one after another. Each made this many tries; together they sent this
+/// many commands.
 fn waiters(tries: u64, commands: u64) -> Waiters {
     let visits = (1..=10).map(|item| {
         vec![Visit {
@@ -38,7 +39,7 @@ fn late(others_came_in: bool, ended: Outcome, oversold: u64) -> Late {
     }
 }
 
-/// The row that a guard is expected to make.
+/// Returns the row that a guard is expected to make.
 fn row(guard: Guard) -> Row {
     let aftermath = match guard {
         Guard::Nothing | Guard::Watch => Aftermath::NothingHeld,
@@ -70,7 +71,7 @@ fn surprises(row: &Row) -> Vec<String> {
     surprises.0
 }
 
-/// Asserts that there is at least one surprise, and that each names the row.
+/// Asserts that the row has at least one unexpected result, and that each of these results names the row.
 fn is_noticed(row: &Row) {
     let seen = surprises(row);
     assert!(!seen.is_empty(), "not noticed: {row:?}");

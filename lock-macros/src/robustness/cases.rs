@@ -1,4 +1,4 @@
-//! Random templates, attributes and functions that are nearly valid.
+//! Property tests of `robustness`, on random templates, attributes and functions that are nearly valid.
 
 use std::{cell::Cell, fmt::Debug};
 
@@ -13,7 +13,7 @@ use super::{NO_TEXT, keys, tokens};
 
 const CASES: u32 = 3000;
 
-/// Tries random inputs. The test fails if too few of them are conclusive.
+/// Runs a check on random inputs. The test fails if too few of the checks are conclusive, that is, return `true`.
 #[track_caller]
 fn tried<T: Debug>(cases: impl Strategy<Value = T>, check: impl Fn(&T) -> bool, telling: u32) {
     let seen = Cell::new(0);
@@ -57,7 +57,7 @@ fn no_tokens_panic() {
     tried(cases, check, CASES / 20);
 }
 
-/// Picks one of these words, which are separated by `¦`. The list may have line breaks.
+/// Picks one word from a list that is separated by `¦`. The list can contain line breaks.
 fn one(words: &'static str) -> impl Strategy<Value = String> + Clone + use<> {
     let words = words
         .split('¦')
@@ -65,7 +65,7 @@ fn one(words: &'static str) -> impl Strategy<Value = String> + Clone + use<> {
     select(words.collect::<Vec<_>>())
 }
 
-/// Picks the first with a probability of 19 in 20.
+/// Picks a value of the first strategy with a probability of 19 in 20, and otherwise of the second.
 fn mostly(
     first: impl Strategy<Value = String> + 'static,
     second: impl Strategy<Value = String> + 'static,
@@ -75,7 +75,7 @@ fn mostly(
 
 const ARGUMENTS: &str = "id¦req¦größe¦r#type¦_x";
 
-/// A template that parses most of the time.
+/// Generates a template that parses most of the time.
 fn sound_template() -> impl Strategy<Value = String> {
     let between = || mostly(one(":¦/¦|¦x:y¦é¦<<¦}"), one("-¦%¦"));
     let holes = vec((one("<a>¦<b.0>¦<self.c>"), between()), 1..5);
@@ -86,7 +86,7 @@ fn sound_template() -> impl Strategy<Value = String> {
     })
 }
 
-/// A template that can fail in every way.
+/// Generates a template that can have any mistake.
 fn template() -> impl Strategy<Value = String> {
     let between = one(":¦/¦|¦:x:¦é¦<<¦>>¦}¦{¦ : ¦¦-¦%¦%3A¦x");
     let hole = mostly(placeholder(), one("<¦>¦#id¦{id}¦${id}¦\n"));
@@ -106,7 +106,7 @@ fn placeholder() -> impl Strategy<Value = String> {
         .prop_map(|(head, fields, format)| format!("<{head}{}{format}>", fields.concat()))
 }
 
-/// Short values of the characters in templates and escapes, so that two lists are nearly alike.
+/// Generates short values from the characters of templates and escapes, so that two lists of values are nearly alike.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![4 => "[ab0:/|%é<}-]{1,3}", 2 => one("%3A¦:¦a¦b¦a:b¦%¦%25"), 1 => any::<String>()]
 }
@@ -123,7 +123,7 @@ const EXPRESSIONS: &str = r#"cancel¦continue¦continue 'a¦skip¦error¦fallbac
     ::locks¦crate::locks¦limits::WAIT¦<T as Limits>::WAIT¦a.b?.c[0]¦|x| x¦return¦async move { x.await }¦
     format!("a{}", id)¦["a:<id>", "b"]¦[]"#;
 
-/// A value that is accepted most of the time.
+/// The first options of an attribute, which are accepted most of the time.
 const ATTRIBUTES: &str = r#"key = "a:<id>", wait = "5s", guard = hold,¦
     key = "<id>/<self.name>", client = self.locks,¦
     key = "a", lease = LEASE, renew = true, max_hold = "10m", on_lost = continue,¦
@@ -253,7 +253,7 @@ const SIGNS: &str =
 const WORDS: &str = "async¦fn¦await¦self¦Self¦super¦crate¦const¦default¦dyn¦else¦extern¦for¦if¦impl¦in¦let¦loop¦match¦\
     move¦mut¦pub¦ref¦return¦static¦struct¦try¦union¦unsafe¦where¦_¦r#async";
 
-/// Arbitrary token trees, with every opened delimiter closed.
+/// Generates arbitrary token trees, with every opened delimiter closed.
 fn soup() -> BoxedStrategy<String> {
     let leaf = prop_oneof![
         one(SIGNS),

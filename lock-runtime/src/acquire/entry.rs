@@ -17,18 +17,19 @@ use crate::{
 /// One entered lock. Dropping it leaves the lock in the background.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    // Dropped in this order: the demand for renewal, the entry itself, the level with its turn among siblings.
+    // The fields are dropped in this order: first the demand for renewal, then the ticket, which leaves the hold, and
+    // then the level, which ends the entry's turn among siblings.
     cover: Option<RenewalDemand>,
     ticket: EntryTicket,
     level: Level,
-    /// Whether this entry began the hold.
+    /// Whether this entry began the hold. `false` for a re-entry.
     began: bool,
     /// If the entry leaves before this moment, the lock stays taken until then.
     retain_until: Option<Moment>,
 }
 
 impl Entry {
-    /// Creates the entry that began a hold.
+    /// Creates the first entry of a hold.
     pub(crate) fn began(ticket: EntryTicket) -> Self {
         Self {
             cover: None,
@@ -67,8 +68,8 @@ impl Entry {
         self.began
     }
 
-    /// Marks the entry as waiting for its body. If the body has not begun by `until`, the lock or the turn passes on. A
-    /// re-entry does not keep the hold alive in the meantime.
+    /// Marks the entry as waiting for its body. If the body has not begun by `until`, the lock (or the turn of a
+    /// re-entry) passes to the next waiter. A re-entry does not keep the hold alive in the meantime.
     pub(crate) fn wait_for_body(&mut self, until: Moment) {
         if self.began {
             self.hold().wait_for_body(until);
@@ -80,28 +81,29 @@ impl Entry {
         self.ticket.step_out();
     }
 
-    /// Begins the body in the entry's turn, if it needs one. Returns `false` if the turn has passed on.
+    /// Marks the body as begun in the entry's turn, if the entry needs a turn. Returns `false` if the turn has passed
+    /// to another call.
     pub(crate) fn take_turn(&self) -> bool {
         self.level.turn().is_none_or(Turn::begin_body)
     }
 
-    /// Begins the body of a re-entry. Returns `false` if the hold has ended.
+    /// Counts the entry in its hold again when its body begins. Returns `false` if the hold has ended.
     pub(crate) fn step_in(&mut self) -> bool {
         self.ticket.step_in()
     }
 
-    /// Whether it has a demand for renewal of its own.
+    /// Whether the entry has its own demand for renewal.
     pub(crate) fn is_covered(&self) -> bool {
         self.cover.is_some()
     }
 
-    /// Replaces the demand for renewal.
+    /// Replaces the entry's demand for renewal.
     pub(crate) fn set_cover(&mut self, cover: Option<RenewalDemand>) {
         self.cover = cover;
     }
 
-    /// Leaves, and releases if this is the last entry. If the body has returned, the lock stays taken until
-    /// `retain_until`.
+    /// Leaves the hold, and releases the lock if this is the last entry. If the body has returned, the lock stays taken
+    /// until `retain_until`.
     async fn leave(self, returned: bool) -> ReleaseOutcome {
         if let Some(until) = self.retain_until.filter(|_| returned) {
             self.hold().retain_until(until);
@@ -116,7 +118,7 @@ impl Entry {
 /// All locks that one call has entered.
 #[derive(Debug)]
 pub(crate) struct Entered {
-    /// The lock entered last. Nested calls are nested in this entry.
+    /// The lock entered last. The frames of nested calls lie inside the frame of this entry.
     innermost: Entry,
     others: Vec<Entry>,
 }
@@ -129,7 +131,7 @@ impl Entered {
         }
     }
 
-    /// Creates it from at least one entry, in the order in which they were entered.
+    /// Collects one or more entries. They are given in the order in which they were entered.
     pub(crate) fn several(mut entries: Vec<Entry>) -> Self {
         Self {
             innermost: entries.pop().expect("a call enters one lock at least"),
@@ -160,7 +162,7 @@ impl Entered {
         named.cloned().collect()
     }
 
-    /// Marks the bodies of all entries as begun.
+    /// Marks the body as begun in the holds of all entries.
     pub(crate) fn begin_body(&self) {
         self.entries().for_each(|entry| entry.hold().begin_body());
     }
@@ -179,7 +181,8 @@ impl Entered {
         self.innermost.frame(outer, None)
     }
 
-    /// Returns the frame for a body that a guard lends these locks to, nested in the order in which they were entered.
+    /// Returns the frame for a body to which a guard lends these locks. Creates one frame for each lock, nested in the
+    /// order in which the locks were entered, and returns the innermost frame.
     pub(crate) fn lend(
         &self,
         outer: Option<Arc<Frame>>,
@@ -225,7 +228,7 @@ impl Entered {
     }
 
     /// Leaves all locks at once, and returns the outcome of the lock entered last. `returned` says whether the body
-    /// returned without losing them.
+    /// returned, rather than being ended by a loss.
     pub(crate) async fn leave(self, returned: bool) -> ReleaseOutcome {
         let others = self.others.into_iter().map(|entry| entry.leave(returned));
         join(self.innermost.leave(returned), join_all(others))
@@ -246,7 +249,7 @@ impl Entered {
     }
 }
 
-/// Completes when one of the entries is lost; never, if there are none.
+/// Completes when the lock of one of the entries is lost. Never completes if there are no entries.
 pub(crate) async fn loss_of_one(entries: &[Entry]) {
     if entries.is_empty() {
         return pending().await;

@@ -1,4 +1,4 @@
-//! The way in: the locks that one call asks for, and how it enters them.
+//! Acquisition: the locks that one call asks for, and how it enters them.
 
 pub(crate) mod entry;
 pub(crate) mod multi;
@@ -19,19 +19,20 @@ use crate::{
     lease::scheduler::Renewals,
 };
 
-/// The behaviour of a call at a loss and at its exit.
+/// What a call does when a lease is lost and when its body has ended.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExitPolicy {
-    /// What happens to the body at a loss.
+    /// What happens to the body when a lease is lost.
     pub(crate) on_lost: OnLost,
     /// Whether the call waits for its release.
     pub(crate) release: Release,
-    /// Keeps the call's client alive until the exit.
+    /// Keeps the call's client alive until the call has left its locks.
     pub(crate) client: Option<(Arc<Renewals>, Arc<Context>)>,
 }
 
 impl ExitPolicy {
-    /// Returns the context in which a background release runs. A call without a client has entered nothing.
+    /// Returns the context in which a background release runs. Only a call that has entered no lock has no client. It
+    /// has nothing to release, so its context does not matter.
     pub(crate) fn context(&self) -> &Arc<Context> {
         match &self.client {
             Some((_, context)) => context,
@@ -44,7 +45,7 @@ impl ExitPolicy {
 #[derive(Debug)]
 pub(crate) enum Locks {
     One(AcquireSpec),
-    /// At least one, in any order.
+    /// At least one lock, in any order.
     Several(Vec<AcquireSpec>),
 }
 
@@ -62,8 +63,8 @@ impl Locks {
         })
     }
 
-    /// Enters all locks, and creates the frame of a body inside. The call that encloses the first poll of the returned
-    /// future also encloses the body.
+    /// Enters all locks, and creates the frame in which the body runs. The call that encloses the first poll of the
+    /// returned future also encloses the body.
     pub(crate) fn enter(self) -> BoxFuture<'static, Result<(Entered, Arc<Frame>), LockError>> {
         // Boxed separately, because the future for one lock is smaller.
         match self {

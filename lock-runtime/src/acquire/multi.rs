@@ -1,4 +1,4 @@
-//! Acquires several locks. Every call takes them in the order of their names, so no two calls wait for each other.
+//! Acquires several locks. Every call takes them in the order of their names, so two such calls never deadlock.
 
 use std::{future::Future, pin::pin, sync::Arc};
 
@@ -17,9 +17,9 @@ use crate::acquire::{
 
 /// Enters several locks of one client, within the `wait` that they share.
 ///
-/// If all locks are free, they are taken in one step. Otherwise they are taken one after the other: the locks taken so
-/// far are held while the call waits for the next one, and their leases restart with the body. If one of them is lost
-/// before the body begins, the call starts over while its `wait` lasts.
+/// If all locks are free, they are taken in one step. Otherwise they are taken one after another: the locks taken so
+/// far are held while the call waits for the next one, and their fixed leases restart when the body begins. If a lock
+/// is lost before the body begins, the call starts over while its `wait` lasts.
 ///
 /// # Panics
 /// If there are no locks.
@@ -41,10 +41,10 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
                 let frame = way.innermost.expect("a call enters one lock at least");
                 return Ok((entered, frame));
             };
-            // The body has not started. If an earlier lock was lost, the call starts over, or is `Busy` once its `wait`
-            // is over.
+            // The body has not started. If a lock that the call had taken was lost, the call starts over, or fails with
+            // `Busy` once its `wait` is over.
             let lost = way.lost_before_the_body(&error, &in_order);
-            // If the server answers, the call waits for its locks to be given back, for up to `LEAVE_PATIENCE`.
+            // If the server answers, the call waits up to `LEAVE_PATIENCE` until the locks it has taken are given back.
             let answers = !matches!(error, LockError::Unreachable { .. });
             if answers && !way.entries.is_empty() {
                 let until = shared.backend.now() + LEAVE_PATIENCE;
@@ -61,13 +61,13 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
     one::counted(&shared, entering).await
 }
 
-/// The progress of one call.
+/// The progress of one call that enters its locks.
 struct Way {
     budget: Budget,
     entries: Vec<Entry>,
     /// How many entries there were before the latest step.
     earlier: usize,
-    /// The frame that the next lock is nested in.
+    /// The frame in which the frame of the next lock is nested.
     innermost: Option<Arc<Frame>>,
     call: Arc<MultiCall>,
 }
@@ -83,8 +83,8 @@ impl Way {
         }
     }
 
-    /// Returns which of the call's own holds was lost, if that is why the call failed. A loss of an enclosing call's
-    /// hold counts only once that hold has ended.
+    /// Returns the lock that this call had taken and lost, if that loss is why the call failed. A lock of an enclosing
+    /// call counts only once that call's hold has ended.
     fn lost_before_the_body<'a>(
         &self,
         error: &LockError,
@@ -104,8 +104,8 @@ impl Way {
     async fn enter(&mut self, spec: &[AcquireSpec]) -> Result<(), LockError> {
         let mut rest = spec;
         while !rest.is_empty() {
-            // Stops before a lock that an enclosing call holds. Its siblings take turns, and a call that waits for a
-            // turn must not hold any lock that sorts later.
+            // Each step ends before the next lock that an enclosing call holds. The call may have to wait for its turn
+            // at that lock, and must not hold any lock that sorts later while it waits.
             let new = rest
                 .iter()
                 .take_while(|spec| !self.is_enclosed(spec))
@@ -127,7 +127,8 @@ impl Way {
     }
 
     fn push(&mut self, mut entry: Entry) {
-        // The caller may not be polled again while it waits for the other locks.
+        // The caller might never be polled again while it waits for the other locks, so this sets how long the lock
+        // waits for its body.
         let until = self.budget.waits_until().max(entry.hold().backend().now());
         entry.wait_for_body(until + CLAIM);
         let outer = self.innermost.take();
@@ -135,7 +136,7 @@ impl Way {
         self.entries.push(entry);
     }
 
-    /// Runs `step`, unless one of the locks taken so far is lost.
+    /// Runs `step`, and ends it with an error if one of the locks taken so far is lost.
     async fn unless_lost<T>(
         &self,
         step: impl Future<Output = Result<T, LockError>>,
@@ -156,7 +157,7 @@ impl Way {
             .expect("one of them is lost")
     }
 
-    /// Takes all of them in one step if they are free.
+    /// Takes all locks of `spec` in one step if they are free. Returns whether it has taken them.
     async fn take_together(&mut self, spec: &[AcquireSpec]) -> Result<bool, LockError> {
         let [first, _, ..] = spec else {
             return Ok(false);
@@ -174,7 +175,7 @@ impl Way {
         let taken = self.unless_lost(async {
             match one::unless_shut_down(&first.shared, until, taking).await? {
                 Some(Ok(taken)) => Ok(Some(taken)),
-                // Taking the locks one by one shows which of them is at fault.
+                // `enter` then takes the locks one by one, which shows which lock causes the error.
                 Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),
                 Some(Err(error)) => Err(one::failed(first, budget, error)),
                 None => Err(one::too_late(first, budget).await),
@@ -195,10 +196,10 @@ impl Way {
         Ok(true)
     }
 
-    /// Takes one lock, and keeps the locks taken so far renewed in the meantime.
+    /// Takes one lock, and renews the leases of the locks taken so far while it waits.
     async fn take(&mut self, spec: &AcquireSpec) -> Result<(), LockError> {
         let budget = self.budget;
-        // While waiting, a lease shorter than the renewable minimum is raised to it.
+        // While the call waits, leases that are too short for a renewal are extended to the shortest renewable lease.
         let meanwhile = LeaseTerms {
             time: spec.terms.lease.time.max(MIN_RENEWED_LEASE),
             renewal: Renewal::WhileHeld {
@@ -223,7 +224,8 @@ impl Way {
         Ok(())
     }
 
-    /// Begins the body, and with it the leases of the locks taken before the latest step.
+    /// Prepares the locks for the body: restarts or extends the leases of the locks taken before the latest step, and
+    /// confirms every lease of which too little is left.
     async fn begin(&mut self, spec: &[AcquireSpec]) -> Result<(), LockError> {
         let budget = self.budget;
         let earlier = self.entries[..self.earlier].iter_mut().zip(spec);
@@ -231,7 +233,7 @@ impl Way {
             let hold = entry.hold().clone();
             let until = budget.grace(spec.now());
             if entry.has_begun() && spec.terms.lease.renewal == Renewal::Fixed {
-                // The time added while waiting does not belong to the body.
+                // The restart takes back the time that was added to the lease while the call waited.
                 entry.set_cover(None);
                 one::answered(spec, budget, until, hold.restart()).await
             } else {
@@ -257,7 +259,7 @@ impl Way {
         }
         for (entry, spec) in self.entries.iter_mut().zip(spec) {
             if !entry.take_turn() {
-                // The turn was held for longer than the call waits.
+                // The turn has passed to another call, because the body did not begin within `wait` plus a claim.
                 return Err(one::busy_with_sibling(spec, budget));
             }
             if !entry.step_in() {

@@ -1,4 +1,4 @@
-//! Acquires one lock: by re-entry if an enclosing call holds it, otherwise by an attempt bounded by `wait`.
+//! Acquires one lock: by re-entry if an enclosing call holds it, otherwise by an attempt that takes at most `wait`.
 
 use std::{
     future::Future,
@@ -32,12 +32,12 @@ use crate::{
     },
 };
 
-/// How long an attempt that never queues may go without an answer.
+/// How long an attempt that never queues waits for the server's answer.
 const TRY_PATIENCE: Duration = Duration::from_secs(1);
-/// How long leaving the queue at the end of `wait` may go without an answer.
+/// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 
-/// A checked request for one lock.
+/// A request for one lock, with valid options.
 #[derive(Debug, Clone)]
 pub(crate) struct AcquireSpec {
     pub(crate) shared: Arc<Shared>,
@@ -95,13 +95,14 @@ impl Budget {
         self.started + self.wait.max(TRY_PATIENCE)
     }
 
-    /// The moment until which an attempt, or the end of a wait, may be answered if it starts at `now`.
+    /// The moment until which the call waits for the answer to a renewal sent at `now`: at least [`LEAVE_PATIENCE`]
+    /// after `now`.
     pub(crate) fn grace(self, now: Moment) -> Moment {
         self.answers_until().max(now + LEAVE_PATIENCE)
     }
 }
 
-/// Enters a lock from inside `enclosing`.
+/// Enters a lock for a call nested in `enclosing`.
 pub(crate) async fn enter(
     spec: &AcquireSpec,
     enclosing: Option<&Arc<Frame>>,
@@ -117,7 +118,7 @@ pub(crate) async fn enter(
 /// Runs `entering` unless the client is shut down, and counts and logs a failure.
 pub(crate) async fn counted<T>(
     shared: &Arc<Shared>,
-    // Pinned, because a future passed by value would be stored twice.
+    // Pinned, because a future that is passed by value would be stored twice in the caller's future.
     entering: Pin<&mut impl Future<Output = Result<T, LockError>>>,
 ) -> Result<T, LockError> {
     // Registered before the check, so that either the shutdown sees this call, or this call sees the shutdown.
@@ -139,7 +140,8 @@ pub(crate) async fn counted<T>(
     entered
 }
 
-/// Enters one lock from inside `enclosing`.
+/// Enters one lock of a call nested in `enclosing`, without counting a failure. If waiting for the lock could deadlock,
+/// tries only once.
 pub(crate) async fn enter_one(
     spec: &AcquireSpec,
     budget: &Budget,
@@ -182,13 +184,14 @@ async fn enter_now(
             if come.is_none() {
                 return Err(busy_with_sibling(spec, *budget));
             }
-            // If the hold has ended, the lock is acquired like any other.
+            // If the hold has ended, the lock is acquired from the backend, like a lock that no enclosing call holds.
             if hold.has_ended() {
                 break;
             }
-            // Boxed, because callers that wait for their turn do not need it.
+            // Boxed, to keep the future of a caller that waits for its turn small.
             let cover = Box::pin(cover(spec, budget, hold)).await?;
-            // The turn is claimed only after the answer, because the caller may not be polled again to read it.
+            // The turn is taken for good only after the answer, because the caller might never be polled again to read
+            // the answer.
             if !turn.begin_body() {
                 continue;
             }
@@ -203,24 +206,25 @@ async fn enter_now(
     loop {
         let grant = acquire(spec, budget, once).await?;
         let entry = begin(spec, grant);
-        // Boxed, because few calls need it.
+        // Boxed, because few calls need this future.
         if is_fresh(&entry) || Box::pin(confirm(spec, *budget, &entry)).await? {
             return Ok(entry);
         }
-        // The lease was lost before the body began. The rest of the grant is given back, and the call goes on waiting.
+        // The lease was lost before the body began. Dropping the entry gives back the rest of the grant, and the call
+        // continues to wait.
         if once {
             return Err(busy_outside(spec, *budget));
         }
     }
 }
 
-/// Whether the body of an entry may start on the part of its lease that was confirmed.
+/// Returns whether enough of the confirmed lease is left for the entry's body to start.
 fn is_fresh(entry: &Entry) -> bool {
     entry.hold().is_fresh() && entry.hold().loss().is_none()
 }
 
 /// Confirms the lease of an entry before its body starts, if the caller read the grant or the last confirmation late.
-/// Returns `false` if the lease is lost. If the caller reads the answer late as well, it asks again.
+/// Asks again if the caller also reads the answer late. Returns `false` if the lease is lost.
 pub(crate) async fn confirm(
     spec: &AcquireSpec,
     budget: Budget,
@@ -231,7 +235,8 @@ pub(crate) async fn confirm(
         if is_fresh(entry) {
             return Ok(true);
         }
-        // The caller may not be polled again to read the answer. Until then nobody uses the hold, so its end is no loss.
+        // The caller might never be polled again to read the answer. Nobody uses the hold in the meantime, so the end
+        // of the hold is not a loss.
         hold.wait_for_body(spec.now() + CLAIM);
         if hold.loss().is_some() {
             return Ok(false);
@@ -259,7 +264,7 @@ async fn cover(
     Ok(cover)
 }
 
-/// Begins a hold with its grant.
+/// Begins the hold of a lock that has been granted.
 pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
     let shared = &spec.shared;
     count(&shared.counters.acquired);
@@ -276,7 +281,7 @@ pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
     )))
 }
 
-/// Waits for the answer to a renewal until `until`.
+/// Waits for the answer to a renewal, until `until` at the latest.
 pub(crate) fn answered<'a, T>(
     spec: &'a AcquireSpec,
     budget: Budget,
@@ -313,17 +318,18 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
         Some(Ok(Answer::Busy)) => Err(busy_outside(spec, *budget)),
         Some(Err(error)) => Err(failed(spec, *budget, error)),
         None if once => {
-            // An attempt without a wait is in no queue. Dropping it gives back a grant that it may have got.
+            // An attempt without a wait is in no queue. If the attempt has been granted the lock, dropping the attempt
+            // gives the grant back.
             drop(attempt);
             Err(too_late(spec, *budget).await)
         }
-        // Boxed, because the end of a wait is rare, or long after the start.
+        // Boxed, to keep the future small for calls whose grant comes in time.
         None => Box::pin(leave(spec, budget, attempt)).await,
     }
 }
 
-/// Leaves the queue, unless the grant came first. Without an answer the dropped attempt goes on leaving in the
-/// background.
+/// Leaves the queue, unless the grant came first. If the server does not answer in time, drops the attempt, which then
+/// leaves the queue in the background.
 async fn leave(
     spec: &AcquireSpec,
     budget: &Budget,
@@ -351,8 +357,8 @@ async fn leave(
     }
 }
 
-/// Returns why there is no answer: `Busy` if the server answers others and too many requests are ahead of this caller,
-/// `Unreachable` if it answers nobody.
+/// Returns the error of a caller that did not get an answer in time: `Busy` if the server answers at all, and
+/// `Unreachable` if it does not.
 pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget) -> LockError {
     let backend = &spec.shared.backend;
     if backend.is_answering(LEAVE_PATIENCE / 2).await {
@@ -362,7 +368,7 @@ pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget) -> LockError {
     }
 }
 
-/// Tries, sleeps, and tries again, with one last try at the end of `wait`.
+/// Tries to take the lock again and again, and sleeps between the tries. Makes the last try at the end of `wait`.
 async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
     let (shared, backend) = (&spec.shared, &spec.shared.backend);
     let deadline = budget.waits_until();
@@ -426,8 +432,8 @@ pub(crate) fn unreachable(spec: &AcquireSpec, budget: Budget) -> LockError {
     }
 }
 
-/// Bounds `future` by the backend's clock. Returns `None` if `deadline` comes first. A future that is ready at once
-/// needs no timer.
+/// Waits for `future` until `deadline` by the backend's clock. The output is `None` if `deadline` comes first. If the
+/// future is ready at once, no timer is created.
 pub(crate) fn bounded<F: Future>(
     backend: &Arc<dyn Backend>,
     deadline: Moment,
@@ -442,7 +448,8 @@ pub(crate) fn bounded<F: Future>(
     }
 }
 
-/// Bounds a future of an acquisition. A shutdown of the client ends it with an error, even if the future is ready.
+/// Waits for a future of an acquisition until `deadline`, as [`bounded`] does. Once the client is shut down, the output
+/// is an error, even if the future is ready.
 pub(crate) fn unless_shut_down<F: Future>(
     shared: &Arc<Shared>,
     deadline: Moment,
@@ -462,7 +469,7 @@ pin_project! {
     /// The future of [`bounded`].
     pub(crate) struct Bounded<'a, F> {
         backend: &'a Arc<dyn Backend>,
-        // The client whose shutdown ends the future.
+        // The client whose shutdown also ends the wait; `None` if no shutdown does.
         until_shutdown: Option<&'a Arc<Shared>>,
         deadline: Moment,
         #[pin]

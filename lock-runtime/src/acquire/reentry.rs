@@ -1,12 +1,12 @@
 //! Re-entry along the call stack: finds the hold that encloses the current code.
 //!
-//! A frame describes an entered call. A thread-local names the frame of the innermost guarded body that is being polled
-//! or dropped: the engine sets it around every poll of the body, and around its drop. A nested call thus sees the calls
-//! that enclose it, and siblings polled by the same task do not see each other.
+//! A frame describes one lock that a call has entered. A thread-local variable names the frame of the innermost guarded
+//! body that is being polled or dropped: the engine sets it around every poll of the body, and around its drop. A
+//! nested call thus sees the calls that enclose it, and sibling calls polled by the same task do not see each other.
 //!
-//! The frame counts only for the task that polls the body. A task that is driven inside the body, by a `LocalSet` or
-//! another runtime, has its own id and does not see the frame. A future that the body drives by `block_on` has no id of
-//! its own, and belongs to the body's call stack.
+//! The frame is visible only to the task that polls the body. A task that the body drives with a `LocalSet` or another
+//! runtime has its own id, and does not see the frame. A future that the body drives by `block_on` has no id of its
+//! own, and belongs to the body's call stack.
 
 use std::{
     cell::RefCell,
@@ -32,10 +32,10 @@ thread_local! {
     static ENCLOSING: RefCell<Option<Enclosing>> = const { RefCell::new(None) };
 }
 
-/// The frame around the code of one task.
+/// The innermost frame around the code that a thread runs, and the task to which this frame is visible.
 struct Enclosing {
     frame: Arc<Frame>,
-    /// The polling task; `None` outside tokio's tasks.
+    /// The task that polls the body; `None` if that is not a task of tokio.
     task: Option<task::Id>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn enclosing() -> Option<Arc<Frame>> {
     frame.ok().flatten()
 }
 
-/// Sets the frame around the code that runs until the scope is dropped. It has no effect on a thread that is exiting.
+/// Makes `frame` the innermost frame until the returned scope is dropped. Has no effect on a thread that is exiting.
 #[must_use = "the frame is set until the scope is dropped"]
 #[inline(never)]
 pub(crate) fn enter(frame: Option<Arc<Frame>>) -> Scope {
@@ -68,30 +68,31 @@ pub(crate) struct Scope {
 impl Drop for Scope {
     fn drop(&mut self) {
         if let Some(outer) = self.outer.take() {
-            // Drops the inner frame outside of the borrow.
+            // Drops the inner frame after the borrow has ended.
             let inner = ENCLOSING.try_with(|around| around.replace(outer));
             drop(inner);
         }
     }
 }
 
-/// The depth of an entry inside its hold. Entries that are inside at the same time are at nested levels, because each
-/// has a turn of the level around it.
+/// The nesting level of an entry inside its hold; `None` is the outermost. A re-entry needs a turn at the level around
+/// it, so two entries that are inside the hold at the same time are never at the same level.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Level(Option<Arc<Inner>>);
 
-/// A level inside another one.
+/// A level that is nested in another one.
 #[derive(Debug)]
 struct Inner {
     depth: usize,
     turns: Turns,
-    /// The turn at the outer level. It ends with the last call nested in this level.
+    /// The turn at the outer level that admitted this entry. The turn ends when this entry and all calls nested in it
+    /// have ended.
     own_turn: Turn,
     outer: Level,
 }
 
 impl Level {
-    /// Returns the level of an entry that has `own_turn` at this level.
+    /// Returns the nested level of an entry that has `own_turn` at this level.
     pub(crate) fn inner(&self, own_turn: Turn) -> Self {
         Self(Some(Arc::new(Inner {
             depth: self.depth() + 1,
@@ -101,7 +102,7 @@ impl Level {
         })))
     }
 
-    /// Returns the turn of an entry at this level; `None` at the outermost level.
+    /// Returns the turn that admitted the entry at this level; `None` at the outermost level.
     pub(crate) fn turn(&self) -> Option<&Turn> {
         self.0.as_ref().map(|inner| &inner.own_turn)
     }
@@ -125,10 +126,10 @@ impl Drop for Inner {
     }
 }
 
-/// A call with several locks, which it takes in the order of their names.
+/// A call with several locks. All frames of the call share this value.
 #[derive(Debug, Default)]
 pub(crate) struct MultiCall {
-    /// Its holds in the order of its keys, once it has entered all of them.
+    /// The call's holds in the order of its keys. Set once the call has entered all of its locks.
     holds: OnceLock<Vec<Arc<HoldState>>>,
 }
 
@@ -145,16 +146,16 @@ fn is_of(hold: &HoldState, shared: &Arc<Shared>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(hold.host()), Arc::as_ptr(shared))
 }
 
-/// An entered call, as seen by the calls nested in it.
+/// One lock that a call has entered, as the calls nested in it see it.
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
     level: Level,
-    /// Whether a guard lends its level to the call, which has not entered it.
+    /// Whether the frame belongs to the `run` of a guard, which uses the guard's level without a turn of its own.
     lent: bool,
     /// Shared by all frames of a call with several locks; `None` for a call with one lock.
     several: Option<Arc<MultiCall>>,
     outer: Option<Arc<Self>>,
-    /// Keeps the holds from here outwards while tasks spawned with `in_current_hold` need them.
+    /// Keeps the holds of this frame and of the frames around it alive while `in_current_hold` futures need them.
     stay: Mutex<Weak<Stay>>,
 }
 
@@ -167,7 +168,7 @@ impl fmt::Debug for Frame {
 }
 
 impl Frame {
-    /// Creates the frame of a call that has entered.
+    /// Creates the frame of a call that has entered a lock.
     pub(crate) fn new(
         hold: Arc<HoldState>,
         level: Level,
@@ -184,8 +185,8 @@ impl Frame {
         })
     }
 
-    /// Creates the frame for code that runs inside a guard's hold. Its turns are at the innermost level around it: the
-    /// guard's, or that of an enclosing call which has entered the guard's hold since.
+    /// Creates the frame for code that runs inside a guard's hold. Calls nested in that code take turns at the guard's
+    /// level, or at the deeper level of an enclosing call that has re-entered the guard's hold.
     pub(crate) fn lent(
         hold: Arc<HoldState>,
         level: Level,
@@ -214,7 +215,7 @@ impl Frame {
         &self.level
     }
 
-    /// Returns the turns of the calls nested in this one.
+    /// Returns the queue in which the calls nested in this call wait for their turns.
     pub(crate) fn turns(&self) -> &Turns {
         let inner = self.level.0.as_ref();
         inner.map_or(&self.hold.turns, |inner| &inner.turns)
@@ -224,7 +225,7 @@ impl Frame {
         successors(Some(self), |frame| frame.outer.as_ref())
     }
 
-    /// Returns the innermost frame, from here outwards, that holds this lock.
+    /// Returns the innermost frame of this lock, among this frame and the frames around it.
     pub(crate) fn find(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -234,7 +235,7 @@ impl Frame {
             .find(|frame| frame.hold.name == *name && is_of(&frame.hold, shared))
     }
 
-    /// Whether this is the frame of the call that entered the level of `other`.
+    /// Whether this frame belongs to the call that created the level which `other` uses.
     fn has_entered_level_of(&self, other: &Self) -> bool {
         !self.lent && Arc::ptr_eq(&self.hold, &other.hold) && self.level.is(&other.level)
     }
@@ -247,12 +248,13 @@ impl Frame {
     }
 
     /// Returns whether waiting for this lock from here would break the order of names. This is the case if an enclosing
-    /// call holds a lock that sorts later, and either of the two locks belongs to a call with several.
+    /// call holds a lock that sorts later, and either of the two locks belongs to a call with several locks.
     ///
-    /// If an enclosing call has entered this very lock, the frames outside of that call do not count: every caller that
-    /// takes turns there is inside those frames as well. If a guard lends the lock, its users may be inside different
-    /// calls, so those frames count. Only the guard's other locks do not count, because all users of the guard are
-    /// inside them. Two clients may use the same server, so one order applies to all clients.
+    /// If an enclosing call has entered this lock too, only the frames nested in that call count, because the frames
+    /// around it enclose every caller that takes a turn at this lock. If a guard lends the lock, the guard's users may
+    /// be inside different calls, so the frames around the guard's frames count too. The guard's other locks do not
+    /// count, because all users of the guard are inside them. The order applies across clients, because two clients may
+    /// use the same server.
     pub(crate) fn is_out_of_order(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -293,7 +295,8 @@ impl Drop for Frame {
     }
 }
 
-/// Keeps a hold, and the holds around it, until every future made with `in_current_hold` is dropped.
+/// Keeps a hold and the holds around it alive for futures made with `in_current_hold`, until the last of these futures
+/// is dropped.
 pub(crate) struct Stay {
     /// `None` if the hold had already ended.
     _ticket: Option<EntryTicket>,
@@ -301,8 +304,9 @@ pub(crate) struct Stay {
 }
 
 impl Stay {
-    /// Keeps the holds from this frame outwards. It shares the stays of other `in_current_hold` futures, so each step
-    /// of a chain of such tasks costs the same.
+    /// Keeps the holds of this frame and of the frames around it alive. From the first frame that another
+    /// `in_current_hold` future already keeps, that future's stay is shared. In a chain of tasks that spawn each other,
+    /// each task therefore costs the same.
     pub(crate) fn of(frame: &Arc<Frame>) -> Arc<Self> {
         let mut unkept = Vec::new();
         let mut kept = None;

@@ -1,12 +1,14 @@
 //! The in-process backend: the locks of one process, for a first run and for users' unit tests.
 //!
 //! All guarantees hold inside the process: exclusion, order, bounded waiting, loss at the end of a fixed lease,
-//! clean-up on cancel. There is no network, and nothing outlives the process. Time is tokio's: under a paused clock
-//! waits and leases pass without real waiting. On a runtime without a timer the engine's thread measures real time.
+//! clean-up on cancel. There is no network, and nothing outlives the process. The backend uses tokio's clock, so under
+//! a paused clock waits and leases pass without real waiting. On a runtime without a timer, the engine's thread
+//! measures real time.
 //!
 //! A renewable lease lasts as long as its hold, so nothing is renewed. A lease that only a nested call renews is kept
-//! while that call is inside, and ends the nested lease time after the call has left. No thread watches callers that
-//! are not polled. Instead, the waiters pass on an offer that is not taken, and a lock whose body has not begun.
+//! while that call is inside, and ends one nested lease time after that call has left. No thread watches callers that
+//! are not polled. Instead, the waiters pass on an offer that is not taken in time, and a lock whose holder has not
+//! begun its body in time.
 
 use std::{
     cmp::Reverse,
@@ -44,14 +46,15 @@ use crate::{
 /// The clock of the calling runtime.
 const CLOCK: TokioClock = TokioClock;
 
-/// How much later than its local deadline a grant ends here: the body of a lost lease is dropped before the next one
-/// starts, unless its runtime is too busy to poll it.
+/// The time by which a grant in the registry outlasts its local deadline. In this time, the body of a lost lease is
+/// dropped before the next body starts, unless the runtime is too busy to poll it.
 const MARGIN: Duration = Duration::from_millis(2);
 
-/// The registries that clients share by name, as long as one of the clients lives.
+/// The registries that clients share by name. A registry exists as long as one of its clients does.
 static REGISTRIES: Lazy<Mutex<HashMap<String, Weak<Registry>>>> = Lazy::new(Mutex::default);
 
-/// The next place in a queue. Taken under the mutex of a registry, so that its queues are in order.
+/// The next place in a queue. It is taken under the mutex of a registry, so that the queues of the registry are in
+/// order.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 /// The in-process backend.
@@ -68,7 +71,8 @@ impl fmt::Debug for MemoryBackend {
 }
 
 impl MemoryBackend {
-    /// Creates a backend for the locks of that name in this process. With an empty name it has locks of its own.
+    /// Creates a backend that shares its locks with all backends of the same name in this process. With an empty name
+    /// it has locks of its own.
     pub(crate) fn named(name: &str, counters: Arc<Counters>) -> Self {
         let registry = if name.is_empty() {
             Arc::new(Registry::new())
@@ -92,20 +96,20 @@ impl MemoryBackend {
     }
 }
 
-/// All locks, behind one mutex that is held for a few instructions.
+/// All locks, behind one mutex that is locked only briefly.
 struct Registry(Mutex<State>);
 
 struct State {
     common: Common,
     locks: HashMap<LockName, Slot>,
-    /// The locks that stay taken beyond their holds, ordered by their end, the first one on top.
+    /// The locks that stay taken after their holds have ended. The lock that becomes free first is on top.
     kept: BinaryHeap<Reverse<(Moment, LockName)>>,
 }
 
-/// The state beside the locks.
+/// The state that all locks share.
 struct Common {
     fence: u64,
-    /// The callers to wake when the mutex is free, because a waker may run its caller at once.
+    /// The callers to wake. They are woken after the mutex is unlocked, because a waker may run its caller at once.
     woken: Vec<Arc<Notify>>,
 }
 
@@ -113,16 +117,16 @@ struct Common {
 #[derive(Default)]
 struct Slot {
     held: Option<Held>,
-    /// Ordered by ticket.
+    /// The waiters, ordered by ticket.
     queue: VecDeque<Waiter>,
-    /// The callers that try again when nobody holds the lock or queues for it.
+    /// The callers without a place. They try again when the lock is free and the queue is empty.
     notified: Vec<Arc<Notify>>,
 }
 
 struct Held {
     owner: OwnerId,
     token: FencingToken,
-    /// `None` if it lasts as long as its hold lives.
+    /// The end of the grant. `None` if the grant lasts as long as its hold.
     until: Option<Moment>,
     stage: Stage,
 }
@@ -131,7 +135,7 @@ struct Held {
 enum Stage {
     /// The owner may enter at its next poll, and has not entered yet.
     Offered,
-    /// The owner has been told of its grant.
+    /// The owner has received its grant.
     Entered,
     /// The hold has ended, and the lock stays taken.
     Kept,
@@ -141,22 +145,24 @@ struct Waiter {
     ticket: u64,
     owner: OwnerId,
     deadline: Moment,
-    /// How long an offer to it stands.
+    /// The time for which an offer to this waiter stands.
     claim: Duration,
-    /// Wakes the waiter to look again: the lock is offered to it, or it has become the head.
+    /// Wakes the waiter when the lock is offered to it, when it becomes the head of the queue, or when the end of the
+    /// holder's time has changed.
     look: Arc<Notify>,
 }
 
-/// The state of the lock as an owner finds it.
+/// The result of a try to enter.
 enum View {
     Granted(FencingToken, Option<Moment>),
-    /// Not free. Contains the moment to look again, if there is one.
+    /// The lock is not free. Contains the moment at which to try again, if there is one.
     Waiting(Option<Moment>),
 }
 
 impl Registry {
     fn new() -> Self {
-        // Tokens rise across restarts of the process too, unless its clock falls behind by more than the outage.
+        // The first token comes from the clock. So tokens rise even across restarts of the process, unless the clock is
+        // set back by more than the time between the two starts.
         let micros = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_micros());
@@ -192,7 +198,7 @@ impl Registry {
         })
     }
 
-    /// Ends the hold under this token. With `retain_until` the lock stays taken until then.
+    /// Ends the hold with this token. With `retain_until` the lock stays taken until then.
     fn release(
         &self,
         name: &LockName,
@@ -219,8 +225,8 @@ impl Registry {
         released
     }
 
-    /// Notes that a lock is kept beyond its hold. Removes the kept locks whose time has ended, because nobody returns
-    /// to them.
+    /// Notes that a lock stays taken after its hold. Also removes such locks whose time is over, because it is possible
+    /// that no caller ever asks for them again.
     fn keep(&self, name: &LockName, until: Moment) {
         self.change(|state| {
             let State {
@@ -307,7 +313,8 @@ impl Slot {
             .binary_search_by_key(&ticket, |waiter| waiter.ticket)
     }
 
-    /// Offers the lock to the first waiter whose time is not over, for its claim, or frees it.
+    /// Offers the lock to the first waiter whose wait is not over, for the time of its claim. If there is none, frees
+    /// the lock.
     fn grant_next(&mut self, common: &mut Common) {
         self.held = None;
         let now = CLOCK.now();
@@ -325,8 +332,9 @@ impl Slot {
         self.nudge(common);
     }
 
-    /// Wakes the callers that watch the holder's end: the head on behalf of all who queue, and every caller that does
-    /// not queue. All of them watch the end of an offer.
+    /// Wakes the callers that wait for the end of the holder's time: the head, on behalf of all waiters in the queue,
+    /// and every caller that does not queue. The waiters behind the head need no wake-up, because each of them looks
+    /// again before an offer can end.
     fn nudge(&self, common: &mut Common) {
         let head = self.queue.front().map(|head| head.look.clone());
         common.woken.extend(head);
@@ -335,7 +343,7 @@ impl Slot {
         }
     }
 
-    /// Removes an owner from the lock and from the queue.
+    /// Takes the lock or the place from an owner that leaves.
     fn remove(
         &mut self,
         owner: OwnerId,
@@ -371,9 +379,9 @@ struct MemoryAttempt {
     request: Request,
     look: Arc<Notify>,
     deadline: Moment,
-    /// The place in the order of the waiters; `None` at the first try.
+    /// The place in the order of the waiters. `None` at the first try.
     ticket: Option<u64>,
-    /// How often it was queued: once, and again after each offer that it missed.
+    /// The number of times that the caller was queued: once, and once more after each offer that it missed.
     queued: u32,
     settled: bool,
 }
@@ -394,7 +402,7 @@ impl MemoryAttempt {
             if let Some(held) = &mut slot.held
                 && held.owner == request.owner
             {
-                // The owner takes up its claim: the lease counts from the entry.
+                // The owner takes its offer, and its lease begins now.
                 let until = end(request.lease);
                 held.until = until.map(|until| until + MARGIN);
                 held.stage = Stage::Entered;
@@ -414,7 +422,7 @@ impl MemoryAttempt {
             }
             let ticket = *ticket.get_or_insert_with(|| TICKETS.fetch_add(1, Ordering::Relaxed));
             if request.strategy == Strategy::Notify {
-                // One entry is enough, however often the caller looks.
+                // One entry is enough, however often the caller tries.
                 if !slot.notified.iter().any(|other| Arc::ptr_eq(other, look)) {
                     slot.notified.push(look.clone());
                 }
@@ -433,7 +441,8 @@ impl MemoryAttempt {
                 slot.queue.insert(place, waiter);
                 place
             });
-            // The other waiters may not be polled, so each one looks before an offer can end, and again at its end.
+            // The other waiters might not be polled, so each waiter checks again within a claim, or when the current
+            // offer ends if that is earlier. The head also checks again when the holder's time ends.
             let soon = CLOCK.now() + CLAIM;
             let watches = place == 0 || slot.is_offered();
             let holder_ends = holder_ends.filter(|_| watches);
@@ -587,7 +596,7 @@ impl Backend for MemoryBackend {
                             Renewed::Until(held.until.map_or(until, |ends| ends - MARGIN))
                         }
                         Extend::Restart(lease) => {
-                            // Without an end, the grant lasts as long as its hold lives.
+                            // A lease of `Duration::MAX` has no end, so the grant lasts as long as its hold.
                             held.until = (lease < Duration::MAX).then_some(until + MARGIN);
                             slot.nudge(common);
                             Renewed::Until(until)

@@ -1,4 +1,4 @@
-//! The local clocks: one for shared servers, one for the in-process backend.
+//! The local clocks: one for locks on servers, and one for in-process locks.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::background::{sync::lock, thread};
 
-/// A local clock, which deadlines refer to.
+/// A local clock. Deadlines are moments of such a clock.
 pub(crate) trait Clock: Send + Sync {
     fn now(&self) -> Moment;
 
@@ -27,7 +27,7 @@ pub(crate) trait Clock: Send + Sync {
 /// A clock that keeps running while the machine is suspended, as a lease on a server does.
 #[derive(Debug)]
 pub(crate) struct BootClock {
-    /// The runtime whose timers it uses.
+    /// The runtime whose timers the clock uses.
     runtime: Handle,
 }
 
@@ -52,12 +52,13 @@ impl Clock for BootClock {
 
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
         let _runtime = self.runtime.enter();
-        // A timer may fire early by this clock, or late after a suspension. Callers check the clock again.
+        // Measured by this clock, the timer may fire early. It may also fire late if the machine was suspended. Callers
+        // therefore check the clock again.
         Box::pin(time::sleep(deadline.since(self.now())))
     }
 }
 
-/// tokio's clock, which users' tests may pause and advance.
+/// The clock of tokio, which users' tests may pause and advance.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TokioClock;
 
@@ -70,8 +71,8 @@ impl Clock for TokioClock {
         )
     }
 
-    /// Uses the timer of the calling runtime, whose clock may be paused. If that runtime has no timer, uses the
-    /// engine's thread.
+    /// Completes at `deadline`. The timer runs on the calling runtime, because only that runtime knows whether its
+    /// clock is paused. If there is no such runtime, or it has no timers, the timer runs on the engine's thread.
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
         let _engine = (!has_timer()).then(|| thread::handle().enter());
         match ORIGIN.checked_add(deadline.since_origin()) {
@@ -81,13 +82,15 @@ impl Clock for TokioClock {
     }
 }
 
-// One hour before first use, because a paused clock starts when its runtime is created.
+// The origin of [`TokioClock`]. It lies one hour before its first use, because a clock that a test has paused may show
+// an earlier time than that first use.
 static ORIGIN: Lazy<Instant> = Lazy::new(|| {
     let now = Instant::now();
     now.checked_sub(Duration::from_secs(3600)).unwrap_or(now)
 });
 
-/// Whether the calling runtime has a timer. tokio panics if it has none, so the check runs once for each runtime.
+/// Returns whether the calling runtime has timers. Without timers, tokio panics. The check has to catch this panic, so
+/// it runs only once for each runtime.
 fn has_timer() -> bool {
     static TIMERS: Lazy<Mutex<HashMap<runtime::Id, bool>>> = Lazy::new(Mutex::default);
     let Ok(runtime) = Handle::try_current() else {

@@ -1,7 +1,8 @@
-//! The environment of the engine as one value: a clock, a source of randomness, a network and a thread.
+//! The environment of the engine as one value: a clock, a source of random numbers, a network and a thread.
 //!
-//! Work that must go on when a user's runtime is blocked or has ended runs on the engine's thread: renewals, clean-up
-//! and the timers of deadlines. A client passes its [`Context`] down, so nothing below it uses a static.
+//! Renewals, clean-up and the timers of deadlines run on the engine's thread, because they must continue when a user's
+//! runtime is blocked or has ended. A client passes its [`Context`] to the layers below it, so that these layers need
+//! no statics.
 
 use std::{
     fmt,
@@ -31,10 +32,10 @@ pub(crate) mod sync;
 pub(crate) mod thread;
 pub(crate) mod watched;
 
-/// How long the caller's connection may drive a background release before the engine drives it.
+/// How long the engine waits before it looks at a background release. Most releases are confirmed within that time.
 const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 
-/// How much longer such a release may then use that connection.
+/// How long the engine waits, after [`HANDOFF_DELAY`], for the answer to the release over the caller's connection.
 const HANDOFF_PATIENCE: Duration = Duration::from_millis(20);
 
 /// A source of random numbers.
@@ -43,7 +44,7 @@ pub(crate) trait Random: Send + Sync {
     fn bits(&self) -> u128;
 }
 
-/// The operating system's source.
+/// The operating system's source of random numbers.
 struct SystemRandom;
 
 impl Random for SystemRandom {
@@ -52,7 +53,7 @@ impl Random for SystemRandom {
     }
 }
 
-/// A way to connect to a Redis server.
+/// Connects to Redis servers.
 pub(crate) trait Network: Send + Sync {
     fn connect<'a>(
         &'a self,
@@ -61,7 +62,7 @@ pub(crate) trait Network: Send + Sync {
     ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>>;
 }
 
-/// The sockets of the operating system.
+/// Connects through the sockets of the operating system.
 struct SystemNetwork;
 
 impl Network for SystemNetwork {
@@ -74,13 +75,13 @@ impl Network for SystemNetwork {
     }
 }
 
-/// The environment of the engine.
+/// The environment of the engine as one value.
 pub(crate) struct Context {
     network: Box<dyn Network>,
     clock: Box<dyn Clock>,
     random: Box<dyn Random>,
     runtime: Handle,
-    /// Futures that nobody awaits and that have not finished yet.
+    /// The futures that were passed to [`finish`](Self::finish), and that the engine has not yet taken up.
     unfinished: Mutex<Vec<BoxFuture<'static, ()>>>,
 }
 
@@ -93,7 +94,7 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
-    /// Returns the context of all clients of this process. Its thread starts at first use.
+    /// Returns the context that the clients of this process share. Its thread starts at first use.
     pub(crate) fn of_process() -> &'static Arc<Self> {
         static CONTEXT: Lazy<Arc<Context>> = Lazy::new(|| {
             let runtime = thread::handle().clone();
@@ -132,7 +133,7 @@ impl Context {
         self.clock.now()
     }
 
-    /// Completes at `deadline`. It depends on no user runtime, which may have no timer or be too busy to poll it.
+    /// Completes at `deadline`. The timer does not run on a user's runtime, which might have no timers, or be blocked.
     pub(crate) fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
         self.clock.sleep_until(deadline)
     }
@@ -142,7 +143,7 @@ impl Context {
         self.sleep_until(self.now() + time)
     }
 
-    /// Bounds `future`. Returns `None` if `deadline` comes first.
+    /// Waits for `future`, but no longer than until `deadline`. Returns `None` if `deadline` comes first.
     pub(crate) async fn timeout_at<F: Future>(
         &self,
         deadline: Moment,
@@ -160,22 +161,22 @@ impl Context {
         &*self.network
     }
 
-    /// Returns a unique number.
+    /// Returns a random number that is unique across all processes.
     pub(crate) fn unique(&self) -> u128 {
         self.random.bits()
     }
 
-    /// Returns the owner of a new acquisition.
+    /// Returns the random name under which a new acquisition is known to the server.
     pub(crate) fn new_owner(&self) -> OwnerId {
         OwnerId::from_u128(self.unique())
     }
 
-    /// Returns a random number, for pauses that have to differ.
+    /// Returns a random number, with which callers vary the length of their pauses.
     pub(crate) fn chance(&self) -> u32 {
         u32::try_from(self.random.bits() >> 96).unwrap_or_default()
     }
 
-    /// Runs a future on the engine's thread, even if the caller ends first.
+    /// Runs a future on the engine's thread. The future continues even if its caller ends.
     pub(crate) fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -184,8 +185,8 @@ impl Context {
         self.runtime.spawn(future)
     }
 
-    /// Runs a future on the engine's thread, however rarely the caller is polled. Dropping the returned future aborts
-    /// it.
+    /// Runs `future` on the engine's thread, so that it proceeds however rarely the caller is polled. Dropping the
+    /// returned future aborts `future`.
     pub(crate) async fn run<F>(&self, future: F) -> Result<F::Output, JoinError>
     where
         F: Future + Send + 'static,
@@ -202,8 +203,8 @@ impl Context {
         task.await
     }
 
-    /// Finishes a future that nobody awaits. Most are done when the engine checks shortly afterwards. Waking the thread
-    /// for each would cost more than all other work.
+    /// Finishes a future that nobody awaits. The engine polls such futures together after a short delay, when most of
+    /// them are ready. Waking the engine's thread for each future would cost more than the rest of the work.
     pub(crate) fn finish(self: &Arc<Self>, future: BoxFuture<'static, ()>) {
         let mut unfinished = lock(&self.unfinished);
         unfinished.push(future);
@@ -212,8 +213,8 @@ impl Context {
             self.spawn(async move {
                 time::sleep(HANDOFF_DELAY).await;
                 for future in std::mem::take(&mut *lock(&context.unfinished)) {
-                    // After the timeout the dropped future releases over the engine's own connections, because the
-                    // caller's may not be driven any longer.
+                    // The caller's connection might no longer make progress. If the timeout drops the future, the
+                    // release continues over the engine's own connections.
                     context.spawn(time::timeout(HANDOFF_PATIENCE, future));
                 }
             });

@@ -1,11 +1,11 @@
-//! The engine's thread.
+//! The thread of the engine.
 
 use std::thread;
 
 use once_cell::sync::Lazy;
 use tokio::runtime::{Builder, Handle};
 
-/// Returns the runtime on the engine's thread. There is one for each process, started at first use.
+/// Returns the runtime on the engine's thread. Each process has one such thread, which starts at first use.
 pub(crate) fn handle() -> &'static Handle {
     static ENGINE: Lazy<Handle> = Lazy::new(start);
     &ENGINE

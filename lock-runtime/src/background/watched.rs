@@ -1,4 +1,4 @@
-//! A value that others await. Waiters are woken in the order in which they began to wait.
+//! A value whose changes tasks can await. Waiting tasks are woken in the order in which they began to wait.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::background::sync::lock;
 
-/// A value that others await.
+/// A value whose changes tasks can await.
 #[derive(Default)]
 pub(crate) struct Watched<T> {
     value: Mutex<T>,
@@ -36,7 +36,7 @@ impl<T> Watched<T> {
         lock(&self.value)
     }
 
-    /// Replaces the value if `may` allows it, and returns the previous one.
+    /// Replaces the value if `may` allows it, and then returns the previous value.
     pub(crate) fn replace_if(&self, may: impl FnOnce(&T) -> bool, value: T) -> Option<T> {
         let replaced = {
             let mut now = lock(&self.value);
@@ -48,14 +48,14 @@ impl<T> Watched<T> {
         replaced
     }
 
-    /// Replaces the value, and returns the previous one.
+    /// Replaces the value, and returns the previous value.
     pub(crate) fn replace(&self, value: T) -> T {
         let before = std::mem::replace(&mut *lock(&self.value), value);
         self.changed.notify_waiters();
         before
     }
 
-    /// Waits until `find` returns something for the value.
+    /// Waits until `find` returns `Some` for the value, and returns the content.
     pub(crate) async fn until<R>(&self, mut find: impl FnMut(&T) -> Option<R>) -> R {
         loop {
             let mut changed = pin!(self.changed.notified());

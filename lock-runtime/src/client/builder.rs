@@ -1,4 +1,4 @@
-//! The settings of a client before it connects.
+//! The builder of a client.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -22,10 +22,11 @@ use crate::{
     options::ClientHandle,
 };
 
-/// The URL scheme of the in-process backend. Clients of this process with the same text after it share their locks.
+/// The URL scheme of the in-process backend. Clients of this process whose URLs have the same text after the scheme
+/// share their locks.
 const MEMORY_SCHEME: &str = "memory:";
 
-/// Settings of a [`LockClient`] before it connects.
+/// Collects the settings of a [`LockClient`], and connects it.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -50,7 +51,7 @@ pub struct LockClientBuilder {
     namespace: Option<String>,
     defaults: Defaults,
     allow_eviction: bool,
-    /// The context that the engine runs in, if it is not that of the process.
+    /// The context that the engine runs in; `None` selects the context of the process.
     pub(crate) context: Option<Arc<Context>>,
 }
 
@@ -60,7 +61,7 @@ enum Target {
 }
 
 impl fmt::Debug for Target {
-    // Both forms may carry a password.
+    // Both variants may contain a password, so the output shows neither.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Url(_) => "Url(..)",
@@ -126,7 +127,7 @@ impl LockClientBuilder {
         }
     }
 
-    /// Sets where the locks live, see [`LockClient::connect`].
+    /// Sets where the locks live. [`LockClient::connect`] lists the URLs.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.target = Some(Target::Url(url.into()));
         self
@@ -144,25 +145,26 @@ impl LockClientBuilder {
     }
 
     /// Sets the namespace, which separates this application's keys from those of others on the same server. The default
-    /// is `"lock"`, and no namespace in [Redisson's layout](Self::layout).
+    /// is `"lock"`. In [Redisson's layout](Self::layout), the default is no namespace.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = Some(namespace.into());
         self
     }
 
-    /// Sets how long an acquisition may take if the call does not set it: 3 s by default. It also bounds connecting.
+    /// Sets how long an acquisition may take if the call does not set its own limit: 3 s by default. The same limit
+    /// applies to connecting.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.defaults.wait = wait;
         self
     }
 
-    /// Sets the lease of calls that set none: 30 s by default. It is renewed after each third.
+    /// Sets the lease of calls that set none: 30 s by default. Such a lease is renewed after each third of its time.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.defaults.lease = lease;
         self
     }
 
-    /// Sets how callers wait if the call does not set it: [`Strategy::Handoff`] by default, and [`Strategy::Notify`] in
+    /// Sets the strategy of calls that set none: [`Strategy::Handoff`] by default, and [`Strategy::Notify`] in
     /// [Redisson's layout](Self::layout).
     pub fn strategy(mut self, strategy: Strategy) -> Self {
         self.defaults.strategy = Some(strategy);
@@ -175,9 +177,10 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets when calls return if the call does not set it: [`Release::Confirmed`] by default.
+    /// Sets the release mode of calls that set none: [`Release::Confirmed`] by default.
     ///
-    /// A background release saves a call one round trip. Choose it if nobody acts on a result before the lock is free.
+    /// A background release saves a call one round trip. Choose it if nothing that receives the call's result relies on
+    /// the lock being free already.
     pub fn release(mut self, release: Release) -> Self {
         self.defaults.release = release;
         self
@@ -185,12 +188,12 @@ impl LockClientBuilder {
 
     /// Sets how the locks of this client are stored.
     ///
-    /// With [`Layout::Redisson`] they are the locks of Redisson's `RLock` on one Redis server: a Rust call and a JVM
-    /// thread that use the same lock exclude each other, and wake each other.
+    /// With [`Layout::Redisson`], they are stored as Redisson stores an `RLock`, on one Redis server: a Rust call and a
+    /// JVM thread that use the same lock exclude each other, and wake each other.
     ///
-    /// The stored name is the name that is passed to `getLock`: the key as it stands, after `namespace:` if there is a
-    /// [`namespace`](Self::namespace). In a key of the attribute values are escaped, which leaves letters, digits, `-`,
-    /// `_`, `.` and `~` as they are; `<arg:raw>` turns the escaping off.
+    /// The name to pass to `getLock` is the key as is, with the prefix `namespace:` if there is a
+    /// [`namespace`](Self::namespace). In a key of the attribute, the values of placeholders are escaped. Escaping does
+    /// not change letters, digits, `-`, `_`, `.` and `~`, and `<arg:raw>` turns it off.
     ///
     /// Differences from the native layout:
     /// - **No order.** Redisson gives a free lock to the first caller that asks, however long others have waited.
@@ -199,19 +202,20 @@ impl LockClientBuilder {
     /// - **Probes.** Callers of this crate are not notified when a Redisson spin lock or fair lock is released, or when
     ///   a lease ends. Each client therefore probes, in each runtime, every lock that a caller waits for, five times a
     ///   second.
-    /// - **Fencing tokens** rise over all Rust holders. A plain `RLock` has none. An `RFencedLock` of the same name
-    ///   draws from the same rising sequence once its counter `redisson_lock_token:{name}` exists. The very first token
-    ///   of an `RFencedLock` is 1, lower than the tokens that Rust has used before, and a resource refuses it until
-    ///   Rust takes the lock again. To avoid this, `SETNX` that counter to 0 before the first Rust holder.
+    /// - **Fencing tokens** rise across all Rust holders. A plain `RLock` has none. An `RFencedLock` of the same name
+    ///   draws from the same rising sequence once its counter `redisson_lock_token:{name}` exists. If Rust has used the
+    ///   lock before that, the first token of the `RFencedLock` is still 1, which is lower than the tokens of Rust, so
+    ///   a resource refuses it until Rust takes the lock again. To avoid this, `SETNX` that counter to 0 before the
+    ///   first Rust holder.
     /// - **Re-entry** is counted in the process. On the server, the field of a Rust holder stores its longest lease in
-    ///   ms where the field of a JVM thread stores a count. The counts of JVM threads are left alone.
+    ///   ms, whereas the field of a JVM thread stores a count. This crate does not change the counts of JVM threads.
     /// - **Leases** are measured by the server's clock. Setting the clock back makes a lease longer.
     ///
-    /// Supported are the lock names, hashes, channels and messages of Redisson 4.7 on a single server without sharded
-    /// channels, for `RLock`, spin locks and fenced locks. Redisson's fair locks exclude the locks of this crate too.
-    /// But a waiter of a fair lock is not notified when this crate releases, nor when an `RLock` is released: it waits
-    /// until the lease that it saw has ended. Redisson's read/write locks do *not* respect the holder of a plain lock
-    /// with the same name, in any language: give them another name.
+    /// This crate supports the lock names, hashes, channels and messages of Redisson 4.7 on a single server without
+    /// sharded channels, for `RLock`, spin locks and fenced locks. Redisson's fair locks exclude the locks of this
+    /// crate too. But a waiter of a fair lock is not notified when this crate releases, nor when an `RLock` is
+    /// released: it waits until the lease that it saw has ended. Redisson's read/write locks do *not* respect the
+    /// holder of a plain lock with the same name, in any language: give them another name.
     ///
     /// A client without this layout stores `order:42` under another name, `{lock:order:42}`, and nothing detects that
     /// these are two different locks. Set the layout in every service that shares locks.
@@ -233,23 +237,23 @@ impl LockClientBuilder {
     ///
     /// # Errors
     /// - [`connect`](Self::connect) returns [`ConnectError::UnsupportedLayout`] for in-process locks and for a Redlock,
-    ///   and [`ConnectError::InvalidDefaults`] for `handoff` as the client's [`strategy`](Self::strategy).
+    ///   and [`ConnectError::InvalidDefaults`] if the client's [`strategy`](Self::strategy) is `handoff`.
     /// - A call with `strategy = handoff` returns [`LockError::InvalidOptions`](crate::LockError::InvalidOptions).
-    /// - If the server has other data under the lock's name, or a lock in another layout, a call returns
-    ///   [`LockError::WrongLayout`](crate::LockError::WrongLayout).
+    /// - A call returns [`LockError::WrongLayout`](crate::LockError::WrongLayout) if the server stores other data under
+    ///   the lock's name, or a lock in another layout.
     pub fn layout(mut self, layout: Layout) -> Self {
         self.defaults.layout = layout;
         self
     }
 
     /// Accepts a server whose `maxmemory-policy` evicts keys. Under memory pressure such a server can drop a held lock.
-    /// The holder is told at its next renewal or check; until then two holders may be inside.
+    /// The holder notices the loss at its next renewal or check. Until then two holders may be inside.
     pub fn allow_eviction(mut self, allow: bool) -> Self {
         self.allow_eviction = allow;
         self
     }
 
-    /// Connects.
+    /// Connects the client.
     ///
     /// # Errors
     /// The same as [`LockClient::connect`].
@@ -282,13 +286,13 @@ impl LockClientBuilder {
         }))
     }
 
-    /// [`connect`](Self::connect) for code outside async.
+    /// Blocking version of [`connect`](Self::connect), for code outside async.
     ///
     /// # Errors
     /// The same as [`LockClient::connect`].
     ///
     /// # Panics
-    /// In an async context, where it would block the runtime.
+    /// If it is called in an async context, where it would block the runtime.
     pub fn blocking_connect(self) -> Result<LockClient, ConnectError> {
         Context::of_process().handle().block_on(self.connect())
     }

@@ -37,14 +37,15 @@ pub(crate) fn scoped() -> Option<LockClient> {
     SCOPED.try_with(Clone::clone).ok()
 }
 
-/// The connection to a set of locks, and the default options of the calls that use it. Cheap to clone: all clones are
-/// one client.
+/// A connection to a set of locks, and the default options of the calls that use them. A client is cheap to clone: all
+/// clones are the same client.
 ///
-/// A client lives as long as any of its clones, any of its [`Lock`]s, or any call. Leases are renewed only during that
-/// time, so keep the client for as long as its guards.
+/// A client lives for as long as one of its clones, one of its [`Lock`]s or a call that uses it exists. Leases are
+/// renewed only during that time, so keep the client for as long as its guards.
 ///
-/// Code finds its client in this order: the client that the attribute names with `client = ..`, the client scoped to
-/// the task by [`scope`](Self::scope), the client installed for the process by [`install`](Self::install).
+/// A call uses the first of the following clients that exists: the client that the attribute names with `client = ..`,
+/// the client scoped to the task by [`scope`](Self::scope), and the client installed for the process by
+/// [`install`](Self::install).
 ///
 /// ```
 /// use lock_runtime::{LockClient, LockError, distributed_lock};
@@ -77,8 +78,8 @@ impl LockClient {
     ///
     /// | URL | locks |
     /// |---|---|
-    /// | `memory:` | of this client, in this process: for a first run and for unit tests. Pause tokio's clock only in tests without real I/O. |
-    /// | `memory:name` | of all clients of this process that use this name |
+    /// | `memory:` | in this process, used by this client alone: for a first run and for unit tests. Pause tokio's clock only in tests without real I/O. |
+    /// | `memory:name` | in this process, shared by all clients that use this name |
     /// | `redis://[user:password@]host[:port][/db]` | on one Redis server, 6.2 or later, or a server that speaks its protocol |
     /// | `rediss://…` | the same over TLS (feature `tls`, on by default) |
     /// | `redis+unix:///path/to.sock[?db=1]`, `unix://…` | the same over a unix socket |
@@ -87,21 +88,22 @@ impl LockClient {
     ///
     /// # Redlock
     /// A Redlock does not guarantee the following:
-    /// - Order or fairness: there is no queue, and a late caller may be served before an early one.
-    /// - Exclusion when the clock of a server jumps, when it differs in speed from the client's by more than 1 % of the
-    ///   lease and 2 ms, or when a majority of the servers loses its state within one lease.
-    /// - As on any backend: that a paused process notices the end of its lease before its next action. Send the fencing
-    ///   token with every write that must not happen twice.
+    /// - Order and fairness: there is no queue, and a late caller may be served before an early one.
+    /// - Exclusion if the clock of a server jumps, if its speed differs from the client's clock by more than 1 % of the
+    ///   lease and 2 ms, or if a majority of the servers loses its state within one lease.
+    /// - Timely notice of a loss: as on every backend, a process that was paused may act before it notices that its
+    ///   lease has ended. Send the fencing token with every write that must not happen twice.
     ///
-    /// Locks survive as long as any majority of the servers is up: one of three servers may be down, or two of five. If
-    /// a server missed a hold, the next renewal (or the next check of a fixed lease) writes the hold there, so that
+    /// Locks survive for as long as a majority of the servers is up: one of three servers may be down, or two of five.
+    /// If a server missed a hold, the next renewal (or the next check of a fixed lease) writes the hold there, so that
     /// another server may then fail.
     ///
     /// Each server has a mark, the key `lock:fence:whole`, in which clients record the longest lease in use. They
     /// record it on a majority of the servers before they request such a lease. A server that has lost its state has
-    /// lost its mark too, and is not counted until the longest recorded lease has passed. If too few other servers
-    /// report their marks (both others of three, three of the others of five), and not all servers answer, it is not
-    /// counted for a day.
+    /// lost its mark too, and its votes do not count until the longest recorded lease has passed. That time is read
+    /// from the marks of other servers: both other servers of three, or three other servers of five. If fewer servers
+    /// report their marks, and not all servers answer, the votes of the server that lost its mark do not count for a
+    /// day.
     ///
     /// # Errors
     /// [`ConnectError`] says what is wrong and what to do. It never contains a password.
@@ -109,13 +111,13 @@ impl LockClient {
         Self::builder().url(url).connect().await
     }
 
-    /// [`connect`](Self::connect) for code outside async.
+    /// Blocking version of [`connect`](Self::connect), for code outside async.
     ///
     /// # Errors
     /// The same as [`connect`](Self::connect).
     ///
     /// # Panics
-    /// In an async context, where it would block the runtime.
+    /// If it is called in an async context, where it would block the runtime.
     pub fn blocking_connect(url: impl Into<String>) -> Result<Self, ConnectError> {
         Self::builder().url(url).blocking_connect()
     }
@@ -123,8 +125,9 @@ impl LockClient {
     /// Connects to the URL in the environment variable `LOCK_URL`.
     ///
     /// # Errors
-    /// [`ConnectError::MissingVariable`] if it is unset or empty. It never falls back to in-process locks, because two
-    /// processes without the variable would not exclude each other. Otherwise the same as [`connect`](Self::connect).
+    /// [`ConnectError::MissingVariable`] if the variable is unset or empty. The method never falls back to in-process
+    /// locks, because two processes without the variable would not exclude each other. Otherwise the same as
+    /// [`connect`](Self::connect).
     pub async fn from_env() -> Result<Self, ConnectError> {
         match std::env::var(URL_VARIABLE) {
             Ok(url) if !url.is_empty() => Self::connect(url).await,
@@ -137,10 +140,10 @@ impl LockClient {
         LockClientBuilder::new()
     }
 
-    /// Installs this client for the process. It is used wherever no client is scoped or named.
+    /// Installs this client for the process. Calls use it if no client is scoped or named.
     ///
     /// # Errors
-    /// [`AlreadyInstalled`] if the process has an installed client.
+    /// [`AlreadyInstalled`] if the process already has an installed client.
     pub fn install(&self) -> Result<(), AlreadyInstalled> {
         INSTALLED
             .set(self.clone())
@@ -148,8 +151,8 @@ impl LockClient {
     }
 
     /// Runs `future` with this client as its scoped client, so that tests with different clients can run side by side
-    /// in one process. A task that it spawns does not inherit the client: scope the spawned future as well, or spawn it
-    /// with [`in_current_hold`](crate::InCurrentHold::in_current_hold).
+    /// in one process. Tasks that `future` spawns do not inherit the client: scope the spawned future as well, or spawn
+    /// it with [`in_current_hold`](crate::InCurrentHold::in_current_hold).
     ///
     /// ```
     /// # use lock_runtime::{LockClient, LockError};
@@ -166,12 +169,12 @@ impl LockClient {
         SCOPED.scope(self.clone(), future)
     }
 
-    /// Runs `poll` with this client scoped.
+    /// Runs `poll` with this client as the scoped client.
     pub(crate) fn around<T>(&self, poll: impl FnOnce() -> T) -> T {
         SCOPED.sync_scope(self.clone(), poll)
     }
 
-    /// Returns the client that a call without a client of its own uses here.
+    /// Returns the client that a call in this place uses if the call names no client.
     ///
     /// # Errors
     /// [`LockError::NoClient`] if no client is scoped and none is installed.
@@ -181,12 +184,12 @@ impl LockClient {
             .ok_or(LockError::NoClient)
     }
 
-    /// Returns one lock. The key is used as it stands: escape untrusted parts with [`escape`](crate::escape).
+    /// Returns one lock. The key is used as is: escape untrusted parts with [`escape`](crate::escape).
     pub fn lock(&self, key: impl Into<String>) -> Lock {
         Lock::new(self.0.clone(), LockKey::new(key))
     }
 
-    /// Returns several locks that are held together. Each key is used as it stands, like that of [`lock`](Self::lock).
+    /// Returns several locks that are held together. Each key is used as is, like the key of [`lock`](Self::lock).
     pub fn locks(&self, keys: impl IntoIterator<Item = impl Into<String>>) -> MultiLock {
         MultiLock::new(self.0.clone(), keys.into_iter().map(LockKey::new))
     }
@@ -198,14 +201,15 @@ impl LockClient {
     }
 
     /// Shuts the client down. New and waiting acquisitions are refused with [`LockError::ShutDown`]. The method then
-    /// waits until every hold has ended and every release is confirmed. Wrap it in a timeout if a body may hang.
+    /// waits until every hold has ended and every release is confirmed. Wrap the call in a timeout if a body may hang.
     ///
-    /// If the server is silent, the method waits at most 2 s for waiting acquisitions. For holds it waits for the rest
-    /// of the longest lease, but at most 10 s. A body that still runs then goes on, but its lease is no longer renewed.
+    /// The method waits at most 2 s for the refused acquisitions to end. If the server does not answer, the method
+    /// waits for holds only until the last lease ends, and at most 10 s. A body that still runs after that continues,
+    /// but its lease is no longer renewed.
     ///
     /// # Cancel safety
     /// If the future is dropped, the client stays closed and no lease is renewed from then on: each hold ends with its
-    /// lease, unless it is released before. Call the method again to go on waiting.
+    /// lease, unless it is released earlier. Call the method again to continue waiting.
     pub async fn shutdown(&self) {
         let shared = &*self.0.shared;
         let (backend, registry) = (&shared.backend, &shared.registry);
@@ -217,7 +221,7 @@ impl LockClient {
             registry.nobody_enters().await;
             backend.cleaned_up().await;
         };
-        // A call that is not polled ends when it is.
+        // Bounded, because a refused call ends only when it is polled, and it might never be polled.
         one::bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
         let silent_since = tokio::select! {
             biased;
@@ -228,8 +232,8 @@ impl LockClient {
         tracing::debug!(target: TARGET, "lock client shut down");
     }
 
-    /// Waits until the server has not answered for as long as a shutdown waits for holds, and returns when the silence
-    /// began.
+    /// Waits until the server has been silent for as long as a shutdown waits for holds. Returns the moment at which
+    /// the silence began.
     async fn held_in_vain(&self) -> Moment {
         let Shared {
             backend, registry, ..

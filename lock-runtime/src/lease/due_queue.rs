@@ -1,4 +1,4 @@
-//! A queue of items, ordered by when they are due.
+//! A schedule of items, ordered by when they are due.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -12,10 +12,10 @@ use lock_core::lease::Moment;
 
 use crate::lease::moment::AtomicMoment;
 
-/// The position of one item in a schedule. Changed only under the lock of the schedule.
+/// The position of one item in the schedule. Changed only under the mutex of the schedule.
 #[derive(Debug)]
 pub(crate) struct DueEntry {
-    /// `None` while the item is not in the schedule.
+    /// When the item is due; `None` while it is not in the schedule.
     due: AtomicMoment,
     /// The index among the items that are due at the same moment.
     place: AtomicU32,
@@ -31,7 +31,7 @@ impl DueEntry {
         }
     }
 
-    /// Records a position in the schedule.
+    /// Records the item's position in the schedule.
     pub(crate) fn move_to(&self, due: Moment, place: usize) {
         let place =
             u32::try_from(place).expect("a process has less than four thousand million holds");
@@ -65,11 +65,11 @@ pub(crate) trait Scheduled {
     fn due_entry(&self) -> &DueEntry;
 }
 
-/// Items, ordered by when they are due.
+/// A schedule of items, ordered by when they are due.
 #[derive(Debug)]
 pub(crate) struct DueQueue<T> {
     due: BTreeMap<Moment, Vec<Arc<T>>>,
-    /// The moment at which the owner wakes by itself.
+    /// The moment at which a timer wakes the owner of the schedule.
     armed: Option<Moment>,
 }
 
@@ -83,7 +83,7 @@ impl<T> Default for DueQueue<T> {
 }
 
 impl<T: Scheduled> DueQueue<T> {
-    /// Adds an item, unless it has ended. Returns `true` if the owner has to wake earlier.
+    /// Adds an item, unless it has ended. Returns `true` if the owner has to wake earlier than its timer.
     pub(crate) fn insert(&mut self, item: &Arc<T>, due: Moment) -> bool {
         if !item.due_entry().is_scheduled() {
             return false;
@@ -116,8 +116,8 @@ impl<T: Scheduled> DueQueue<T> {
         true
     }
 
-    /// Makes an item due by `due` at the latest. An item that was taken out stays out. Returns `true` if the owner has
-    /// to wake earlier.
+    /// Makes an item due no later than `due`. An item that is not in the schedule stays out of it. Returns `true` if
+    /// the owner has to wake earlier than its timer.
     pub(crate) fn bring_forward(&mut self, item: &Arc<T>, due: Moment) -> bool {
         let later = item.due_entry().due().is_some_and(|planned| due < planned);
         later && self.remove(item) && self.insert(item, due)
@@ -135,8 +135,8 @@ impl<T: Scheduled> DueQueue<T> {
         for item in &taken {
             item.due_entry().take();
         }
-        // Keeps the alarm of an item that was removed. If the alarm moved back, inserting the next item would
-        // needlessly wake the owner.
+        // The timer stays set for an item that was removed. If it were set to a later moment, the next item to be
+        // inserted would have to wake the owner.
         if self.armed.is_none_or(|armed| armed <= now) {
             self.armed = self.due.keys().next().copied();
         }

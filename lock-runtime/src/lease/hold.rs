@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// The client of a hold, as seen by the hold.
+/// What a hold needs from its client.
 pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
     fn context(&self) -> &Arc<Context>;
 
@@ -43,22 +43,22 @@ pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
     /// Called when a hold has begun.
     fn begun(&self, hold: &Arc<HoldState>);
 
-    /// Asks the client to look at the hold by `moment` at the latest.
+    /// Asks the client to check the hold no later than `moment`.
     fn due_by(&self, hold: &Arc<HoldState>, moment: Moment);
 
     /// Called when the last entry has left the hold.
     fn left(&self, hold: &Arc<HoldState>);
 
-    /// Called while a caller waits for the answer to its release, until `until` at most.
+    /// Called when a caller begins to wait for the answer to its release. The caller waits until `until` at the latest.
     fn awaits_release(&self, release: Weak<dyn UnconfirmedRelease>, until: Moment);
 
-    /// Called when the hold has been released, or its release goes on in the background.
+    /// Called when the hold has been released, or when its release continues in the background.
     fn released(&self, hold: &Arc<HoldState>);
 }
 
-/// A release that waits for its answer.
+/// A release that has not been confirmed yet.
 pub(crate) trait UnconfirmedRelease: Send + Sync {
-    /// Lets the release go on in the background, unless it has been confirmed.
+    /// Makes the release continue in the background, unless it has been confirmed.
     fn go_on_in_background(&self);
 }
 
@@ -69,22 +69,24 @@ pub(crate) struct HoldState {
     pub(crate) token: FencingToken,
     pub(crate) terms: LeaseTerms,
     due_entry: DueEntry,
-    /// If the hold is released before this moment, the lock stays taken until then. Zero means that it is free at once.
+    /// If the hold is released before this moment, the lock stays taken until then. If the moment is zero, a release
+    /// frees the lock at once.
     retain_until: AtomicMoment,
     host: Arc<dyn HoldHost>,
-    /// Set until the hold is released. A shutdown waits for it.
+    /// Makes a shutdown wait for the hold. `None` once the hold has been released.
     tracked: Mutex<Option<TrackedTask>>,
     lease: Mutex<Lease>,
     lost: OnceLock<LossReason>,
-    /// Notified when the lease is lost, or its deadline has moved.
+    /// Notified when the lease is lost. For an in-process lock, also notified when the deadline has moved.
     lost_now: Notify,
-    /// Whether a warning was logged that a fixed lease runs out.
+    /// Whether the engine has warned that the body has used most of its fixed lease.
     warned: AtomicBool,
-    /// Whether a warning was logged that renewals fail. Reset by a successful renewal.
+    /// Whether the engine has warned that renewals fail. Reset by a successful renewal.
     renewal_warned: AtomicBool,
-    /// The moment until which the lock is held for a body that has not begun; `None` once it has.
+    /// The moment until which the hold waits for its body to begin; `None` if it does not wait, and
+    /// [`GIVEN_UP`](Self::GIVEN_UP) once the hold has been given back.
     unused_until: AtomicMoment,
-    /// The number of entered calls. The last one to leave releases.
+    /// The number of entries inside the hold. The last entry to leave releases the lock.
     entries: AtomicUsize,
     /// The turns of the calls nested in the entry that began the hold.
     pub(crate) turns: Turns,
@@ -138,15 +140,15 @@ impl HoldState {
         hold
     }
 
-    /// Gives the hold back if its body has not begun by `until`, because the call that holds it may never be polled
-    /// again. If it is polled, the call acquires the lock again.
+    /// Makes the engine give the hold back if its body has not begun by `until`, because the call might never be polled
+    /// again. If the call is polled after that, it acquires the lock again.
     pub(crate) fn wait_for_body(self: &Arc<Self>, until: Moment) {
         if self.is_given_up() {
             return;
         }
         self.unused_until.set(Some(until));
         if self.backend().maintains_leases() {
-            // No scheduler watches the hold, so the backend ends the grant, as it ends a fixed lease.
+            // No scheduler watches the hold, so the backend ends the grant at `until`, as it ends a fixed lease.
             self.update_lease(|_| {});
         } else {
             self.host.due_by(self, until);
@@ -165,7 +167,7 @@ impl HoldState {
                 self.unused_until.0.store(before, Ordering::Release);
                 false
             }
-            // In process, the backend decides whether the grant still stands.
+            // For an in-process lock, the backend says whether the grant is still valid.
             _ => self.update_lease(|_| {}),
         };
         if !stands {
@@ -179,19 +181,19 @@ impl HoldState {
         self.unused_until.0.load(Ordering::Acquire) == Self::GIVEN_UP
     }
 
-    /// Whether a body has begun, or a guard exists. The end of an unused hold is not a loss: the call that holds it
-    /// acquires the lock again.
+    /// Whether the hold is in use. A hold that waits for its body to begin is not in use. The end of such a hold is not
+    /// a loss, because the call acquires the lock again.
     fn is_in_use(&self) -> bool {
         self.unused_until.get().is_none()
     }
 
-    /// The moment at which to check whether the body has begun.
+    /// The moment at which the hold is given back if its body has not begun; `None` if the hold does not wait.
     pub(crate) fn unused_until(&self) -> Option<Moment> {
         self.unused_until.get().filter(|_| !self.is_given_up())
     }
 
-    /// Gives the hold back if its body has not begun in time. One atomic step decides between giving it back and
-    /// beginning the body.
+    /// Gives the hold back if its body has not begun in time. Returns whether the hold was given back by this call. One
+    /// atomic step decides whether the hold is given back or the body begins.
     pub(crate) fn give_up_unused(&self, now: Moment) -> bool {
         let Some(until) = self.unused_until().filter(|until| *until <= now) else {
             return false;
@@ -211,7 +213,7 @@ impl HoldState {
         given_up
     }
 
-    /// Marks the lease as not held. No body has started on it, so it does not count as a loss.
+    /// Marks the lease as not held, without counting a loss, because no body has started under it.
     fn forget_lease(&self) {
         self.lost.get_or_init(|| LossReason::NotHeld);
         self.lost_now.notify_waiters();
@@ -237,7 +239,7 @@ impl HoldState {
         self.host.counters()
     }
 
-    /// The local deadline; `None` while the backend itself keeps the lease.
+    /// The local deadline; `None` while the backend itself keeps the lease without an end.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         lock(&self.lease).deadline()
     }
@@ -250,29 +252,29 @@ impl HoldState {
         lock(&self.lease).begun()
     }
 
-    /// Whether a body may start on the last confirmation, without asking the backend again.
+    /// Whether enough of the confirmed lease is left to start a body without asking the backend again.
     pub(crate) fn is_fresh(&self) -> bool {
         // A backend that keeps leases by itself has nothing to confirm.
         self.backend().maintains_leases() || lock(&self.lease).is_fresh(self.backend().now())
     }
 
-    /// The moment that an extension is added to.
+    /// The end of the lease, to which an extension adds its time.
     pub(crate) fn lease_ends(&self) -> Moment {
         lock(&self.lease).ends(self.backend().now())
     }
 
-    /// Returns the renewal or check that is due for the lease.
+    /// Returns the renewal or check that is due at `now`.
     pub(crate) fn step(&self, now: Moment) -> Extend {
         lock(&self.lease).step(now)
     }
 
-    /// Registers a request to the backend that is sent at `now`.
+    /// Registers a request that is sent to the backend at `now`.
     pub(crate) fn request(&self, extend: Extend, now: Moment) -> Requested {
         lock(&self.lease).request(extend, now)
     }
 
-    /// Applies an answer of the backend. Leases are renewed only here. An answer that is read after the local deadline
-    /// does not revive the lease, even if nobody has noticed the loss yet.
+    /// Applies an answer of the backend. A lease on a server is renewed only here. An answer that is read after the
+    /// local deadline does not revive the lease, even if the loss has not been noticed before.
     pub(crate) fn apply(
         &self,
         requested: Requested,
@@ -295,7 +297,7 @@ impl HoldState {
         }
     }
 
-    /// Counts a renewal or check that failed or has no answer yet. It is retried until the local deadline, so only the
+    /// Counts a renewal that failed or has no answer yet. The renewal is retried until the local deadline, so only the
     /// first failure is logged as a warning.
     pub(crate) fn renewal_failed(&self, error: &BackendError) {
         count(&self.counters().renewal_failed);
@@ -307,8 +309,8 @@ impl HoldState {
         }
     }
 
-    /// Sends a request to the backend, and applies its answer. Both run on the engine's thread, so a caller that is
-    /// polled late finds the lease up to date.
+    /// Sends a request to the backend, and applies the answer. Both happen on the engine's thread, so the lease is up
+    /// to date even if the caller is polled late.
     async fn ask(
         self: &Arc<Self>,
         extend: Extend,
@@ -320,14 +322,14 @@ impl HoldState {
             Ok(hold.apply(requested, answer.await?))
         };
         if self.backend().maintains_leases() {
-            // In process, the answer is available at once.
+            // An in-process backend answers at once.
             return asking.await;
         }
         let asked = self.host.context().run(asking).await;
         asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
     }
 
-    /// Extends the lease to `lease` from now.
+    /// Extends the lease so that it lasts at least `lease` from now.
     pub(crate) async fn renew(
         self: Arc<Self>,
         lease: Duration,
@@ -335,25 +337,25 @@ impl HoldState {
         self.ask(Extend::To(lease)).await
     }
 
-    /// Confirms the whole lease before a body starts on it. The lease records the result.
+    /// Extends the lease to its whole time before a body starts. The lease records the result.
     pub(crate) async fn confirm(self: Arc<Self>) -> Result<(), BackendError> {
         self.ask(Extend::To(self.terms.time)).await.map(drop)
     }
 
-    /// Makes a fixed lease last its whole time from now, because its body begins only now, however long the lock was
-    /// held before. The lease records the result.
+    /// Makes a fixed lease last its whole time from now, however long the lock has been held already, because its body
+    /// begins only now. The lease records the result.
     pub(crate) async fn restart(self: Arc<Self>) -> Result<(), BackendError> {
         self.ask(Extend::Restart(self.terms.time)).await.map(drop)
     }
 
-    /// On a backend that keeps leases by itself, guarantees the lease until `until`, and for as long as entries demand
-    /// renewal.
+    /// Makes a backend that keeps leases by itself keep this lease until `until` at least, and for as long as entries
+    /// demand renewal.
     pub(crate) fn promise(&self, until: Moment) {
         self.update_lease(|lease| lease.promise(until));
     }
 
-    /// Changes the lease, and passes its end to a backend that keeps leases by itself. Returns `false` if the lease is
-    /// over.
+    /// Changes the lease. If the backend keeps leases by itself, passes the new end of the lease to the backend, and
+    /// returns `false` if the lease is over.
     fn update_lease(&self, change: impl FnOnce(&mut Lease)) -> bool {
         let mut lease = lock(&self.lease);
         let now = self.backend().now();
@@ -373,7 +375,7 @@ impl HoldState {
         let kept = self
             .backend()
             .renew(&self.name, self.token, Extend::Restart(time));
-        // In process, the answer is available at once. A released lock has no lease.
+        // An in-process backend answers at once. If the lock has been released, the answer is not `Until`.
         let is_scheduled = matches!(kept.now_or_never(), Some(Ok(Renewed::Until(_))));
         if is_scheduled {
             lease.set_deadline(until);
@@ -382,21 +384,22 @@ impl HoldState {
         is_scheduled
     }
 
-    /// Keeps the lock taken until `until`, even if it is released earlier.
+    /// Makes the lock stay taken until `until`, even if the hold is released earlier.
     pub(crate) fn retain_until(&self, until: Moment) {
         self.retain_until
             .0
             .fetch_max(AtomicMoment::nanos(until), Ordering::AcqRel);
     }
 
-    /// The moment until which the lock stays taken after its release, if it is still to come and the lock is not lost.
+    /// The moment until which the lock stays taken after its release; `None` if that moment has passed or the lease is
+    /// lost.
     pub(crate) fn retained_until(&self) -> Option<Moment> {
         self.retain_until
             .get()
             .filter(|until| *until > self.backend().now() && self.loss().is_none())
     }
 
-    /// Returns the loss as the error of an entered call, if the lease is lost.
+    /// Returns an error if the lease is lost.
     pub(crate) fn not_lost(&self) -> Result<(), LockError> {
         self.loss()
             .map_or(Ok(()), |reason| Err(self.lost_by(reason)))
@@ -425,7 +428,8 @@ impl HoldState {
         }
     }
 
-    /// Returns how the lease was lost, if it is lost. A lease that ends after every entry has left is not lost.
+    /// Returns how the lease was lost, or `None` if it is not lost. If the deadline has passed, this method marks the
+    /// lease as lost. A lease that ends after every entry has left is not lost.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         if let Some(reason) = self.lost.get() {
             return Some(*reason);
@@ -444,7 +448,7 @@ impl HoldState {
             .is_some_and(|until| self.backend().now() >= until)
     }
 
-    /// Whether the lease stands as far as this process knows, even if it is being released.
+    /// Whether the lease is valid as far as this process knows, even if it is being released.
     pub(crate) fn is_valid(&self) -> bool {
         self.lost.get().is_none() && !self.has_passed()
     }
@@ -468,7 +472,7 @@ impl HoldState {
         reason
     }
 
-    /// Completes when the lease is lost; never, once every entry has left.
+    /// Completes when the lease is lost. Never completes if every entry leaves first.
     pub(crate) async fn wait_for_loss(&self) -> LossReason {
         loop {
             let mut told = pin!(self.lost_now.notified());
@@ -487,7 +491,7 @@ impl HoldState {
         }
     }
 
-    /// Completes when the lease is lost. Logs a warning when a body has used 80 % of a fixed lease.
+    /// Completes when the lease is lost. Until then, logs a warning when the body has used 80 % of a fixed lease.
     pub(crate) async fn watch(self: Arc<Self>) -> LossReason {
         let late = self.begun() + self.terms.time * 4 / 5;
         if self.terms.renewal == Renewal::Fixed && !self.warned.load(Ordering::Acquire) {
@@ -533,13 +537,14 @@ impl HoldState {
             .is_ok()
     }
 
-    /// The renewal of the hold; `None` if its lease is fixed. Combines the demands of all entries.
+    /// Returns the plan that meets the demands of all entries; `None` if the lease is fixed.
     pub(crate) fn plan(&self) -> Option<Plan> {
         lock(&self.lease).plan()
     }
 
-    /// Extends the lease as far as a nested entry needs, in one round trip, or in none if a renewal covers it already.
-    /// The later deadline remains after the entry has left.
+    /// Extends the lease as far as a nested entry needs, and returns the entry's demand for renewal, if it has one.
+    /// This takes one round trip, or none if the lease already suffices. The deadline is not moved back when the entry
+    /// leaves.
     pub(crate) async fn cover(
         self: Arc<Self>,
         terms: LeaseTerms,

@@ -1,4 +1,5 @@
-//! The lease of one hold, as its process knows it. Decides what an answer of the backend changes, without any I/O.
+//! The lease of one hold, as its process knows it. The code decides how an answer of the backend changes the lease, and
+//! does no I/O.
 
 pub(crate) mod due_queue;
 pub(crate) mod hold;
@@ -19,51 +20,53 @@ use lock_core::{
 
 use crate::lease::policy::Plan;
 
-/// A request in progress. Its answer is applied together with it.
+/// A renewal, check or restart that was sent to the backend. It is needed to apply the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an answer is applied with the request that it answers"]
 pub(crate) struct Requested {
     extend: Extend,
-    /// The lease's term when the request was sent.
+    /// The lease's [`term`](Lease::term) when the request was sent.
     term: u32,
     /// Whether the request covers the whole lease.
     is_whole: bool,
 }
 
-/// The effect of an answer.
+/// The effect of an answer on the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Applied {
     /// The lease was confirmed.
     Renewed,
-    /// Nothing changed: the request only read, or was sent before the latest restart was answered.
+    /// Nothing changed: the request was a check, or was sent before the latest restart was answered.
     Nothing,
-    /// Nothing changed: the local deadline has passed, and nothing revives the lease.
+    /// Nothing changed: the local deadline has passed, and no later answer revives the lease.
     Late,
 }
 
-/// A lease.
+/// The lease of one hold.
 #[derive(Debug)]
 pub(crate) struct Lease {
     time: Duration,
-    /// The start of the lease: the grant, or the start of a body that waited for other locks.
+    /// The start of the lease: the moment of the grant, or of the restart after the call has waited for other locks.
     begun: Moment,
-    /// Counts the restarts that were sent, and those that were answered. While a restart is in progress, nobody knows
-    /// which requests precede it on the server.
+    /// Rises when a restart is sent, and again when it is answered. The answer to a request of an earlier term changes
+    /// nothing, because the server may have handled that request before the restart.
     term: u32,
-    /// The local deadline; `None` while the backend itself keeps the lease. Only a restart may move it back.
+    /// The local deadline; `None` while the backend itself keeps the lease without an end. Only a restart may make it
+    /// earlier.
     deadline: Option<Moment>,
-    /// If the backend itself keeps the lease: the deadline without the renewals that entries demand.
+    /// The deadline that would apply without the renewals that entries demand. Used only if the backend itself keeps
+    /// the lease.
     promised: Moment,
-    /// The time that was left when the latest confirmation was read; at first, the validity of the grant.
+    /// The time that was left when the latest confirmation was read. Initially the validity of the grant.
     confirmed: Duration,
-    /// Whether the grant is still a claim, which has to be confirmed.
+    /// Whether the grant is a claim that has not been confirmed yet.
     claim: bool,
     /// The renewals that entries demand.
     plans: Vec<Plan>,
 }
 
 impl Lease {
-    /// Creates the lease of a grant that is read at `now`.
+    /// Creates the lease of a grant that was read at `now`.
     pub(crate) fn granted(terms: LeaseTerms, grant: &Grant, now: Moment) -> Self {
         Self {
             time: terms.time,
@@ -94,13 +97,13 @@ impl Lease {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
-    /// Whether two thirds of the confirmed time are left. A body does not start on an older confirmation.
+    /// Whether at least two thirds of the confirmed time are left. A body does not start with less.
     pub(crate) fn is_fresh(&self, now: Moment) -> bool {
         self.deadline
             .is_none_or(|deadline| deadline.since(now) >= self.confirmed * 2 / 3)
     }
 
-    /// Returns the end that an extension at `now` is added to. A claim counts as the whole lease.
+    /// Returns the end of the lease, to which an extension at `now` adds its time. A claim counts as the whole lease.
     pub(crate) fn ends(&self, now: Moment) -> Moment {
         match self.deadline {
             Some(deadline) if self.claim => deadline.max(self.begun + self.time),
@@ -132,7 +135,7 @@ impl Lease {
         }
     }
 
-    /// Applies an answer that is read at `now`, and says that the grant stands until `until`.
+    /// Applies an answer that was read at `now`. The answer confirms the grant until `until`.
     pub(crate) fn apply(&mut self, requested: Requested, until: Moment, now: Moment) -> Applied {
         if self.is_over(now) {
             return Applied::Late;
@@ -162,7 +165,7 @@ impl Lease {
         Applied::Renewed
     }
 
-    /// Returns how the lease is renewed; `None` if it is fixed. Combines the demands of all entries.
+    /// Returns the plan that meets the demands of all entries; `None` if the lease is fixed.
     pub(crate) fn plan(&self) -> Option<Plan> {
         policy::most_demanding(&self.plans)
     }
@@ -172,8 +175,8 @@ impl Lease {
         self.plans.push(plan);
     }
 
-    /// Removes the demand of an entry that leaves. If the backend itself keeps the lease, this counts as the last
-    /// renewal.
+    /// Removes the demand of an entry that leaves. If the backend itself keeps the lease, the lease then ends as if the
+    /// last renewal had been sent now, or at the end of the plan if that is earlier.
     pub(crate) fn remove(&mut self, plan: Plan, now: Moment) {
         if let Some(index) = self.plans.iter().position(|other| *other == plan) {
             self.plans.swap_remove(index);
@@ -182,13 +185,13 @@ impl Lease {
         }
     }
 
-    /// Guarantees the lease until `until`, if the backend itself keeps it.
+    /// Makes a backend that keeps leases by itself keep this lease until `until` at least.
     pub(crate) fn promise(&mut self, until: Moment) {
         self.promised = self.promised.max(until);
     }
 
-    /// The moment until which a backend that keeps leases by itself has to keep this one; `None` means until the
-    /// release.
+    /// Returns the moment until which a backend that keeps leases by itself has to keep this lease; `None` means until
+    /// the release.
     pub(crate) fn backend_deadline(&self) -> Option<Moment> {
         match self.plan() {
             None => Some(self.promised),
@@ -196,7 +199,7 @@ impl Lease {
         }
     }
 
-    /// Stores the deadline that such a backend has accepted.
+    /// Stores the deadline that a backend which keeps leases by itself has accepted.
     pub(crate) fn set_deadline(&mut self, until: Option<Moment>) {
         self.deadline = until;
     }
@@ -221,7 +224,7 @@ mod tests {
         }
     }
 
-    /// A fixed lease of 30 s, granted at 100 s and valid for `validity` seconds.
+    /// Returns a fixed lease of 30 s that was granted at 100 s. The grant is valid for `validity` seconds.
     fn fixed(validity: u32) -> Lease {
         let grant = Grant {
             token: FencingToken::new(1),
@@ -292,7 +295,7 @@ mod tests {
             if restart_first {
                 assert_eq!(beside, Applied::Nothing);
             } else {
-                // The answer to the restart comes last, and decides.
+                // The answer to the restart comes last, and sets the deadline.
                 assert_eq!(lease.apply(restart, at(132), at(106)), Applied::Renewed);
             }
             assert_eq!(lease.deadline(), Some(at(132)));
@@ -304,7 +307,8 @@ mod tests {
         let mut lease = fixed(30);
         assert!(lease.is_fresh(at(110)));
         assert!(!lease.is_fresh(at(111)));
-        // A slow connection used up half of the lease before the answer was read. Asking again would not help.
+        // A slow connection used up half of the lease before the answer was read. The rest counts as fresh, because
+        // asking again would not help.
         let asked = lease.request(Extend::To(30 * SECOND), at(111));
         assert_eq!(lease.apply(asked, at(141), at(126)), Applied::Renewed);
         assert!(lease.is_fresh(at(131)));
@@ -316,7 +320,7 @@ mod tests {
         let mut lease = fixed(2);
         assert!(lease.is_claim());
         assert_eq!(lease.ends(at(101)), at(130));
-        // An extension for a nested entry confirms only its own time.
+        // An extension for a nested entry confirms only the time that the entry needs, so the lease is still a claim.
         let asked = lease.request(Extend::To(5 * SECOND), at(101));
         assert_eq!(lease.apply(asked, at(106), at(101)), Applied::Renewed);
         assert!(lease.is_claim());
@@ -340,7 +344,7 @@ mod tests {
         lease.add(nested);
         lease.remove(nested, at(128));
         assert_eq!(lease.backend_deadline(), Some(at(133)));
-        // Nor is it renewed beyond `max_hold`.
+        // The last renewal for an entry with a `max_hold` is at 130 s, even if the entry leaves much later.
         let limited = Renewal::WhileHeld {
             max_hold: Some(10 * SECOND),
         };

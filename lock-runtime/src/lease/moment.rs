@@ -1,4 +1,4 @@
-//! An atomic moment.
+//! A moment that threads share without a mutex.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -7,7 +7,7 @@ use std::{
 
 use lock_core::lease::Moment;
 
-/// A moment or none, shared between threads.
+/// An optional moment that threads share without a mutex, stored in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct AtomicMoment(pub(crate) AtomicU64);
 

@@ -7,23 +7,24 @@ use lock_core::{
     lease::{LeaseTerms, Moment, Renewal},
 };
 
-/// A claim is confirmed when its hold has run this long: shorter holds stay at two commands.
+/// How long a hold runs before its claim is confirmed. A hold that ends earlier costs no command for the confirmation.
 const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 
-/// The minimum number of moments within each third of a lease at which holds can come due.
+/// The minimum number of common moments in each third of a lease. Due times are rounded to common moments, so that many
+/// holds are renewed together.
 const STEPS: u32 = 32;
 
-/// How a hold is renewed.
+/// How a lease is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The lease of each renewal.
+    /// How long the lease lasts from each renewal.
     pub(crate) lease: Duration,
-    /// The end of the renewals; `None` if there is none.
+    /// The moment at which the renewals stop; `None` if they do not stop.
     pub(crate) until: Option<Moment>,
 }
 
 impl Plan {
-    /// Returns the plan that an entry at `now` asks for; `None` if its lease is fixed.
+    /// Returns the plan that an entry which enters at `now` asks for; `None` if its lease is fixed.
     pub(crate) fn of(terms: LeaseTerms, now: Moment) -> Option<Self> {
         match terms.renewal {
             Renewal::Fixed => None,
@@ -34,7 +35,7 @@ impl Plan {
         }
     }
 
-    /// Whether this plan includes everything that the other asks for.
+    /// Whether this plan includes everything that the other plan asks for.
     fn covers(&self, other: &Self) -> bool {
         self.lease >= other.lease
             && match (self.until, other.until) {
@@ -45,7 +46,7 @@ impl Plan {
     }
 }
 
-/// Returns one plan that includes all of these; `None` if there are none.
+/// Returns one plan that includes all of `plans`; `None` if there are none.
 pub(crate) fn most_demanding(plans: &[Plan]) -> Option<Plan> {
     plans.iter().copied().reduce(|a, b| Plan {
         lease: a.lease.max(b.lease),
@@ -53,8 +54,8 @@ pub(crate) fn most_demanding(plans: &[Plan]) -> Option<Plan> {
     })
 }
 
-/// Returns how far a nested entry has to extend the lease, counted from now; `None` if the plan and the local deadline
-/// cover the entry already.
+/// Returns how long the lease has to last from `now` for a nested entry. Returns `None` if the current plan already
+/// covers the entry or, without a plan, if the local deadline does.
 pub(crate) fn extension(
     planned: Option<Plan>,
     deadline: Moment,
@@ -72,8 +73,8 @@ pub(crate) fn extension(
     (!covered).then_some(terms.time)
 }
 
-/// Returns what is due at `now`. A planned renewal happens until the plan ends, a claim is confirmed for the rest of
-/// its lease, and any other lease is only checked.
+/// Returns the request that is due at `now`. A lease with a plan is renewed until the plan ends. After that, or without
+/// a plan, a claim is confirmed for the rest of its lease, and any other lease is only checked.
 pub(crate) fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Moment) -> Extend {
     match plan {
         Some(plan) if plan.until.is_none_or(|until| now < until) => Extend::To(plan.lease),
@@ -82,7 +83,7 @@ pub(crate) fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Mom
     }
 }
 
-/// Returns when a hold is due for the first time. A claim is due soon.
+/// Returns when a hold is due for the first time. A claim is due early, because it has to be confirmed.
 pub(crate) fn first_due(
     lease: Duration,
     deadline: Moment,
@@ -99,7 +100,7 @@ pub(crate) fn first_due(
 }
 
 /// Returns when a hold is due next: after a third of its lease. If less than a third is left, a renewal is due after
-/// half of the rest. A lease that nobody renews is then due at its deadline, where its loss is noticed.
+/// half of the rest, and a lease that is not renewed is due at its deadline, when its loss is noticed.
 pub(crate) fn next_due(lease: Duration, deadline: Moment, renews: bool, now: Moment) -> Moment {
     let third = lease / 3;
     let due = now + third;
@@ -112,11 +113,11 @@ pub(crate) fn next_due(lease: Duration, deadline: Moment, renews: bool, now: Mom
     }
 }
 
-/// Rounds a moment down by less than `within`, so that holds which are due at about the same time are handled together.
+/// Rounds a moment down by less than `within`, so that holds that are due at about the same time are handled together.
 fn together(due: Moment, within: Duration) -> Moment {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let within = nanos(within);
-    // Powers of two make every boundary of a longer step one of a shorter step as well.
+    // Steps are powers of two, so each boundary of a longer step is also a boundary of a shorter one.
     let step = within.checked_ilog2().map_or(1, |bits| 1 << bits);
     let due = nanos(due.since_origin());
     Moment::new(Duration::from_nanos(due - due % step))
@@ -194,7 +195,8 @@ mod tests {
         assert!(!extended(ending, renewed(30, Some(60))));
         assert!(extended(ending, renewed(30, Some(61))));
         assert!(extended(ending, renewed(30, None)));
-        // Renewed until the tenth second, and valid for another 30: the nested entry does not rely on it.
+        // The last renewal, at 10 s, would keep the lease until 40 s, but the nested entry does not rely on that
+        // renewal.
         assert!(extended(plan(30, Some(10)), fixed(30)));
     }
 
@@ -260,7 +262,7 @@ mod tests {
         let all = |lease| (0..3000).map(move |millis| due_at(millis, lease)).collect();
         let (long, short): (BTreeSet<_>, BTreeSet<_>) = (all(30 * SECOND), all(29 * SECOND));
         assert!(long.intersection(&short).count() > long.len() / 2);
-        // A lease too short to share a moment is due at its exact time.
+        // A lease that is too short for common moments is due at its exact time.
         let now = at(1);
         assert_eq!(
             next_due(Duration::from_nanos(9), at(2), true, now),

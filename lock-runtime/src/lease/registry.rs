@@ -1,11 +1,11 @@
-//! The holds of this process by name.
+//! The holds of one client in this process, by the names of their locks.
 
 use std::{
-    collections::HashMap,
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
+use foldhash::HashMap;
 use lock_core::key::LockName;
 
 use crate::{
@@ -16,14 +16,14 @@ use crate::{
     lease::hold::HoldState,
 };
 
-/// The holds of one client in this process. It tells a waiting caller whether its own process holds the lock, and lets a
-/// shutdown wait for releases without asking a server.
+/// The holds of one client in this process. From this registry, a busy caller learns whether its own process holds the
+/// lock, and a shutdown learns when all locks are released, without asking a server.
 #[derive(Debug, Default)]
 pub(crate) struct HoldRegistry {
     newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
-    /// The holds that have not been released, lost ones included.
+    /// Tracks the holds that have not been released, including lost ones.
     holds: TaskTracker,
-    /// The acquisitions in progress.
+    /// Tracks the acquisitions in progress.
     entering: TaskTracker,
 }
 
@@ -36,7 +36,7 @@ impl HoldRegistry {
     pub(crate) fn remove(&self, hold: &Arc<HoldState>) {
         {
             let mut newest = lock(&self.newest);
-            // A lost hold may have been followed by another one of the same name.
+            // If this hold was lost, a newer hold of the same lock may have replaced it in the map.
             if newest
                 .get(&hold.name)
                 .is_some_and(|other| other.as_ptr() == Arc::as_ptr(hold))
@@ -47,18 +47,18 @@ impl HoldRegistry {
         hold.untrack();
     }
 
-    /// Registers an acquisition until the returned value is dropped. By then it has become a hold, or has failed.
+    /// Registers an acquisition until the returned value is dropped, when it has become a hold or has failed.
     pub(crate) fn entering(&self) -> TrackedTask {
         self.entering.token()
     }
 
-    /// Whether this process holds the lock, as far as it knows.
+    /// Whether this client holds the lock, as far as this process knows.
     pub(crate) fn contains(&self, name: &LockName) -> bool {
         let newest = lock(&self.newest).get(name).and_then(Weak::upgrade);
         newest.is_some_and(|hold| hold.is_valid())
     }
 
-    /// Returns the longest rest of any lease; zero if all are lost.
+    /// Returns how much is left of the lease that ends last; zero if all leases are lost.
     pub(crate) fn longest_rest(&self) -> Duration {
         let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
         let holds = holds.iter().filter_map(Weak::upgrade);
@@ -71,7 +71,7 @@ impl HoldRegistry {
         drained(&self.entering).await;
     }
 
-    /// Waits until nothing is held.
+    /// Waits until every hold is released.
     pub(crate) async fn drained(&self) {
         drained(&self.holds).await;
     }

@@ -18,21 +18,21 @@ use crate::{
     lease::hold::{HoldState, UnconfirmedRelease},
 };
 
-/// How long a caller waits for its release to be confirmed, before the release goes on in the background.
+/// How long a caller waits for its release to be confirmed. After that, the release continues in the background.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The outcome of releasing a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseOutcome {
-    /// The lock was held until now. It is free, or stays taken for as long as `hold_at_least` says.
+    /// The lock was held until now. It is free now, or stays taken for the rest of `hold_at_least`.
     Released,
-    /// An enclosing call of this key, or a task spawned with `in_current_hold`, still holds the lock. The last one to
-    /// leave releases it.
+    /// An enclosing call of this key, or a task spawned with `in_current_hold`, still holds the lock. The last of these
+    /// to leave releases the lock.
     StillHeld,
     /// The server has not confirmed the release yet. The release is retried in the background until the lease ends.
     InBackground,
-    /// The lease had been lost before. Another holder may have been inside in the meantime.
+    /// The lease had been lost before the release. Another holder may have been inside in the meantime.
     Lost(LossReason),
 }
 
@@ -54,7 +54,7 @@ impl EntryTicket {
         }
     }
 
-    /// Adds an entry. Returns `None` if the hold has ended.
+    /// Adds an entry to a hold. Returns `None` if the hold has ended.
     pub(crate) fn again(hold: &Arc<HoldState>) -> Option<Self> {
         hold.count_in().then(|| Self::counted(hold.clone()))
     }
@@ -78,7 +78,7 @@ impl EntryTicket {
             .expect("an entry has a hold until it leaves")
     }
 
-    /// Leaves. The last entry releases the lock, and waits for the confirmation for up to one second.
+    /// Leaves the hold. The last entry releases the lock, and waits up to one second for the confirmation.
     pub(crate) async fn leave(mut self) -> ReleaseOutcome {
         let hold = self.hold().clone();
         let Some(releasing) = self.go() else {
@@ -87,12 +87,13 @@ impl EntryTicket {
                 .map_or(ReleaseOutcome::StillHeld, ReleaseOutcome::Lost);
         };
         if let Some(reason) = hold.loss() {
-            // The lease is over. The rest of it on the server is given back in the background.
+            // The lease is lost. If the server still has the grant, dropping `releasing` gives the grant back in the
+            // background.
             return ReleaseOutcome::Lost(reason);
         }
         let retain_until = hold.retained_until();
         let mut release = pin!(hold.backend().release(&hold.name, hold.token, retain_until));
-        // In process the answer is available at once, so this needs neither a timer nor the engine's thread.
+        // An in-process backend answers the first poll, so its releases need neither a timer nor the engine's thread.
         let answer = match std::future::poll_fn(|cx| Poll::Ready(release.as_mut().poll(cx))).await {
             Poll::Ready(answer) => Some(answer),
             Poll::Pending => {
@@ -108,10 +109,11 @@ impl EntryTicket {
         }
     }
 
-    /// Removes this entry from the count. The last one has to release.
+    /// Removes this entry from the hold's count. If it was the last entry, returns the release to be carried out.
     fn go(&mut self) -> Option<Arc<Releasing>> {
         let hold = self.hold.take().filter(|_| self.inside)?;
-        // A deadline that has passed by now is a loss. A deadline that passes after the last entry has left is not.
+        // If the deadline has passed, this marks the lease as lost. Once the last entry has left, a passed deadline no
+        // longer counts as a loss.
         hold.loss();
         if !hold.count_out() {
             return None;
@@ -130,8 +132,8 @@ impl Drop for EntryTicket {
     }
 }
 
-/// A release in progress. It goes on in the background if it is dropped before it is confirmed, or if its caller is not
-/// polled.
+/// A release in progress. The release continues in the background if this value is dropped before it is confirmed, or
+/// if its caller is not polled to read the confirmation.
 #[derive(Debug)]
 pub(crate) struct Releasing {
     hold: Arc<HoldState>,
@@ -165,7 +167,7 @@ impl UnconfirmedRelease for Releasing {
         let hold = &self.hold;
         if !hold.is_given_up() {
             tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "releasing in the background");
-            // The loss is counted already, so giving back the rest of the lease does not count as a release.
+            // The loss of a lost lease is already counted. Giving back its grant does not count as a release.
             let lease_ends = hold.deadline().filter(|_| !hold.is_lost());
             hold.backend().release_in_background(
                 &hold.name,
@@ -174,7 +176,7 @@ impl UnconfirmedRelease for Releasing {
                 lease_ends,
             );
         }
-        // Only now: shutting down waits for the release too, or for its going on in the background.
+        // Called last, so that a shutdown always waits either for the hold or for its background release.
         hold.host().released(hold);
     }
 }

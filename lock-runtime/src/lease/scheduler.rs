@@ -1,7 +1,7 @@
 //! Renewal: the engine's thread extends leases while their bodies run.
 //!
-//! Holds that are due together are renewed by few commands, and each gets its own result, so the failure of one lock
-//! affects no other. A blocked or finished user runtime does not stop the renewals.
+//! Holds that are due together are renewed by a few commands. Each hold gets its own result, so the failure of one lock
+//! affects no other. The renewals continue when a user's runtime is blocked or has ended.
 
 use std::{
     collections::VecDeque,
@@ -29,13 +29,13 @@ use crate::{
     },
 };
 
-/// How long to wait before an unanswered renewal is tried again, as far as the local deadline allows.
+/// How long to wait before a failed renewal or check is tried again. The wait ends early at the local deadline.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// How long a renewal may go without an answer before it counts as failed. The renewal still goes on.
+/// How long a renewal may go without an answer before it counts as failed. The engine continues to wait for the answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The holds of one client, ordered by when something is due for them.
+/// The scheduler of one client's renewals and checks. It also watches the releases that are not confirmed yet.
 #[derive(Debug)]
 pub(crate) struct RenewalScheduler {
     context: Arc<Context>,
@@ -46,17 +46,18 @@ pub(crate) struct RenewalScheduler {
     releases: Mutex<Releases>,
 }
 
-/// Releases that wait for their answers.
+/// The releases whose callers wait for the confirmation.
 #[derive(Debug, Default)]
 struct Releases {
-    /// Ordered by the moment at which each goes on without its caller.
+    /// The releases, ordered by the moment at which each continues in the background.
     unconfirmed: VecDeque<(Moment, Weak<dyn UnconfirmedRelease>)>,
-    /// The moment at which the scheduler wakes for releases next.
+    /// The moment at which the scheduler next wakes for a release.
     armed: Option<Moment>,
 }
 
 impl Releases {
-    /// Drops the oldest releases that are confirmed, as most are long before their time.
+    /// Removes the releases at the front whose callers no longer wait. Most releases are confirmed long before their
+    /// callers stop waiting.
     fn skip_confirmed(&mut self) {
         let confirmed =
             |(_, releasing): &(_, Weak<dyn UnconfirmedRelease>)| releasing.strong_count() == 0;
@@ -78,7 +79,7 @@ impl RenewalScheduler {
         }
     }
 
-    /// Renews and checks a hold until it is removed. Does nothing for a hold whose backend maintains its lease.
+    /// Renews and checks a hold until it is removed. Does nothing for a hold that has no local deadline.
     pub(crate) fn schedule(self: &Arc<Self>, hold: &Arc<HoldState>) {
         let Some(deadline) = hold.deadline() else {
             return;
@@ -93,15 +94,15 @@ impl RenewalScheduler {
         }
     }
 
-    /// Makes a hold due by `due` at the latest. A hold whose renewal is in progress is not in the schedule, and sees
-    /// the change afterwards.
+    /// Makes a hold due no later than `due`. If a renewal of the hold is in progress, the hold is not in the schedule.
+    /// In this case, `settle` applies the earlier time when the renewal ends.
     pub(crate) fn bring_forward(&self, hold: &Arc<HoldState>, due: Moment) {
         if lock(&self.schedule).bring_forward(hold, due) {
             self.earlier.notify_one();
         }
     }
 
-    /// Lets a release go on in the background if its caller has not read the answer by `until`.
+    /// Makes a release continue in the background if its caller has not read the answer by `until`.
     pub(crate) fn watch_release(&self, release: Weak<dyn UnconfirmedRelease>, until: Moment) {
         let mut releases = lock(&self.releases);
         releases.skip_confirmed();
@@ -112,8 +113,9 @@ impl RenewalScheduler {
         }
     }
 
-    /// Lets the releases go on whose callers have not read their answers in time, and returns when to check again. That
-    /// is never earlier than the scheduler would wake by itself, so a release does not wake it for nothing.
+    /// Makes each release whose caller has not read the answer in time continue in the background. Returns when to
+    /// check again. The timer stays set when a release is confirmed, so that the next release does not have to wake the
+    /// scheduler.
     fn finish_releases(&self, now: Moment) -> Option<Moment> {
         let mut late = Vec::new();
         let next = {
@@ -140,8 +142,8 @@ impl RenewalScheduler {
 
     fn insert(&self, hold: &Arc<HoldState>, due: Moment) {
         let mut schedule = lock(&self.schedule);
-        // Read under the lock: a caller that sets the moment concurrently finds no entry in the schedule, and relies on
-        // this read.
+        // Read under the mutex, because a caller that sets `unused_until` at the same time does not find the hold in
+        // the schedule yet, and relies on this read.
         let due = hold.unused_until().map_or(due, |until| due.min(until));
         if !self.ending.is_cancelled() && schedule.insert(hold, due) {
             self.earlier.notify_one();
@@ -162,7 +164,8 @@ impl RenewalScheduler {
         schedule.clear();
     }
 
-    /// Handles the answer to a renewal or check that was sent at `now`. Returns `false` if it has to be tried again.
+    /// Handles the answer to a renewal or check that was sent at `now`. Returns `false` if the request has to be sent
+    /// again.
     fn settle(&self, asked: &Asked, answer: Result<Renewed, BackendError>, now: Moment) -> bool {
         let hold = &asked.hold;
         match answer {
@@ -180,7 +183,7 @@ impl RenewalScheduler {
                 if let Some(deadline) = hold.deadline() {
                     self.insert(hold, policy::next_due(lease, deadline, renews, now));
                 }
-                // A nested entry may have been added in the meantime, without finding the hold in the schedule.
+                // A nested entry may have asked for earlier renewals while the hold was not in the schedule.
                 if let Some(plan) = hold.plan().filter(|plan| plan.lease < lease) {
                     self.bring_forward(hold, self.context.now() + plan.lease / 3);
                 }
@@ -200,7 +203,7 @@ impl Drop for RenewalScheduler {
     }
 }
 
-/// The scheduler's loop. It ends with its client.
+/// Runs the scheduler's loop until the client has been dropped.
 async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
     loop {
         let next = {
@@ -213,7 +216,7 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
             let together = due.first().map_or(1, |hold| hold.backend().renewal_batch());
             let mut due = due.into_iter().peekable();
             while due.peek().is_some() {
-                // Each batch has its own task, so a server that is slow for some keys does not delay the others.
+                // Each batch has its own task, so a server that is slow for some keys does not delay the other batches.
                 let holds = due.by_ref().take(together).collect();
                 scheduler.context.spawn(tend(scheduler.clone(), holds));
             }
@@ -236,7 +239,7 @@ struct Asked {
     hold: Arc<HoldState>,
     extend: Extend,
     requested: Requested,
-    /// Whether it has been counted as failed.
+    /// Whether the request has been counted as failed.
     has_failed: AtomicBool,
 }
 
@@ -252,8 +255,7 @@ impl Asked {
         }
     }
 
-    /// Records that the request failed, or has no answer yet. A failed check is not counted, because its lease is
-    /// fixed.
+    /// Records that the request failed or has no answer yet. A failed check is not counted, because it renews nothing.
     fn failed(&self, error: &BackendError) {
         let is_renewal = matches!(self.extend, Extend::To(_));
         if is_renewal && !self.has_failed.swap(true, Ordering::AcqRel) {
@@ -270,7 +272,8 @@ impl Asked {
     }
 }
 
-/// Whether a hold still needs renewals or checks. Notices a deadline that has passed.
+/// Whether a hold still needs renewals or checks. As a side effect, notices a deadline that has passed, and gives back
+/// a hold whose body has not begun in time.
 fn is_tended(hold: &HoldState) -> bool {
     hold.due_entry().is_scheduled()
         && hold.loss().is_none()
@@ -283,8 +286,7 @@ fn first_deadline<'a>(holds: impl Iterator<Item = &'a Arc<HoldState>>) -> Option
     tended.filter_map(|hold| hold.deadline()).min()
 }
 
-/// Renews and checks these holds of one client. If the server does not answer, it tries again for each hold until its
-/// local deadline.
+/// Renews and checks these holds of one client. If a request fails, tries again until the hold's local deadline.
 async fn tend(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<HoldState>>) {
     loop {
         let now = scheduler.context.now();
@@ -309,8 +311,8 @@ async fn tend(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<HoldState>>) 
     }
 }
 
-/// Returns the backend's answers for these holds; `None` if all of them have been lost or released in the meantime, or
-/// the client has ended. If one hold is lost, the request continues for the others.
+/// Returns the backend's answers to these requests; `None` if all of the holds are lost or released before the answers
+/// arrive, or if the client has ended. If one hold is lost, the request continues for the others.
 async fn answers(
     scheduler: &RenewalScheduler,
     asked: &[Asked],
@@ -347,7 +349,7 @@ async fn answers(
     }
 }
 
-/// The renewals of a client. Dropping it ends them.
+/// Keeps the renewals of a client running until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Renewals(pub(crate) Arc<RenewalScheduler>);
 

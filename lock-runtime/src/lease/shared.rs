@@ -1,4 +1,4 @@
-//! The state that all clones of a client share.
+//! The state that the clones of a client share.
 
 use std::{
     fmt,

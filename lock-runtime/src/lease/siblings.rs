@@ -1,8 +1,8 @@
-//! The turns that siblings take inside one hold, first come, first served.
+//! The turns inside one hold. Siblings, which are calls nested in the same call, take turns: first come, first served.
 //!
-//! A turn is offered to the first waiter in the queue, which takes it when it is polled. An offer that is not taken
-//! within a claim (2 s, less after a missed offer) passes on, and so does a turn whose body has not begun in time. No
-//! thread watches the offers: the waiters themselves do.
+//! A turn is offered to the first waiter in the queue, which takes the turn when it is polled. An offer that is not
+//! taken within a claim (2 s, less after a missed offer) passes to the next waiter, and so does a turn whose body has
+//! not begun in time. No thread watches the offers: the waiters themselves do.
 
 use std::{
     collections::VecDeque,
@@ -18,12 +18,13 @@ use tokio::sync::Notify;
 
 use crate::background::sync::lock;
 
-/// The turns of the calls nested at one level. Most levels have none.
+/// The turns of the calls nested at one level. The queue is created for the first turn, because most levels never have
+/// a turn.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(OnceLock<Arc<Mutex<Queue>>>);
 
 impl Turns {
-    /// Returns a turn that is still to come, behind those that were requested before.
+    /// Requests a turn, which comes after all turns that were requested before.
     pub(crate) fn next(&self, backend: &Arc<dyn Backend>) -> Turn {
         let queue = self.0.get_or_init(Arc::default).clone();
         let ticket = lock(&queue).ticket();
@@ -35,7 +36,8 @@ impl Turns {
     }
 }
 
-/// A call's turn, or its place in the queue of turns. Dropping it passes the turn on.
+/// A call's turn, or its place in the queue of turns. Dropping this value passes the turn to the next waiter, or leaves
+/// the queue.
 #[derive(Debug)]
 pub(crate) struct Turn {
     queue: Arc<Mutex<Queue>>,
@@ -51,15 +53,15 @@ impl Turn {
             let result = change(&mut queue, now);
             (result, queue.woken.take())
         };
-        // Notified outside of the mutex, because a waker may run its caller at once.
+        // The waiter is notified after the mutex is unlocked, because a waker may poll its task at once.
         if let Some(look) = woken {
             look.notify_one();
         }
         result
     }
 
-    /// Waits until it is the call's turn. The turn passes on if the body does not begin within a claim (2 s). The call
-    /// may then wait again, at its old place.
+    /// Waits until it is the call's turn. The turn passes to the next call if the body does not begin within a claim
+    /// (2 s). The call can then wait again, and returns to its old place in the queue.
     pub(crate) async fn come(&self) {
         let mut caller = Caller::new(self.ticket);
         loop {
@@ -74,12 +76,12 @@ impl Turn {
         }
     }
 
-    /// Begins the body. Returns `false` if the turn has passed on.
+    /// Begins the body. Returns `false` if the turn has passed to another call.
     pub(crate) fn begin_body(&self) -> bool {
         self.change(|queue, now| queue.keep_turn(self.ticket, None, now))
     }
 
-    /// Makes the turn pass on if the body has not begun by `until`.
+    /// Makes the turn pass to the next call if the body has not begun by `until`.
     pub(crate) fn wait_for_body(&self, until: Moment) {
         self.change(|queue, now| queue.keep_turn(self.ticket, Some(until), now));
     }
@@ -95,7 +97,7 @@ impl Drop for Turn {
 #[derive(Debug, PartialEq, Eq)]
 enum View {
     Yours,
-    /// It is not the call's turn. The call checks again at this moment.
+    /// It is not the call's turn. The call checks again at this moment at the latest.
     Waiting(Moment),
 }
 
@@ -103,18 +105,18 @@ enum View {
 #[derive(Debug, Default)]
 struct Queue {
     next_ticket: u64,
-    /// The call that has the turn. If it is `None`, nobody waits.
+    /// The call that has the turn or is offered the turn. If there is no such call, no call waits either.
     current: Option<Current>,
-    /// Ordered by ticket.
+    /// The waiting calls, ordered by ticket.
     waiters: VecDeque<Waiter>,
-    /// The waiter that was last offered the turn, until it is notified.
+    /// Wakes the waiter that was last offered the turn; `None` once it has been notified.
     woken: Option<Arc<Notify>>,
 }
 
 #[derive(Debug)]
 struct Current {
     ticket: u64,
-    /// The moment at which the turn passes on; `None` once the body has begun.
+    /// The moment at which the turn passes to the next call; `None` once the body has begun.
     until: Option<Moment>,
 }
 
@@ -122,7 +124,7 @@ struct Current {
 struct Waiter {
     ticket: u64,
     look: Arc<Notify>,
-    /// How long an offer to this waiter stands.
+    /// How long this waiter has to take an offer before the offer passes to the next waiter.
     claim: Duration,
 }
 
@@ -131,7 +133,7 @@ struct Waiter {
 struct Caller {
     ticket: u64,
     look: Arc<Notify>,
-    /// How often the call was queued: once, and again after each offer that it missed.
+    /// How often the call has queued: once at first, and again after each offer that it missed.
     queued: u32,
 }
 
@@ -157,7 +159,7 @@ impl Queue {
             .binary_search_by_key(&ticket, |waiter| waiter.ticket)
     }
 
-    /// Checks whether it is this caller's turn. If not, the caller is queued, unless it is in the queue already.
+    /// Checks whether it is this caller's turn. If not, queues the caller, unless it is in the queue already.
     fn look(&mut self, caller: &mut Caller, now: Moment) -> View {
         let ticket = caller.ticket;
         self.settle(now);
@@ -169,7 +171,8 @@ impl Queue {
             current.until = Some(now + CLAIM);
             return View::Yours;
         }
-        // The other waiters may not be polled, so each checks again within a claim, and when the current offer ends.
+        // The other waiters might not be polled, so each waiter checks again within a claim, or when the current offer
+        // ends if that is earlier.
         let soon = now + CLAIM;
         let until = current.until.map_or(soon, |until| until.min(soon));
         if let Err(place) = self.place(ticket) {
@@ -184,8 +187,8 @@ impl Queue {
         View::Waiting(until)
     }
 
-    /// Sets until when the turn is kept for a body that has not begun. Returns `false` if this ticket does not have the
-    /// turn.
+    /// Sets the moment at which the turn passes to the next call; `None` once the body has begun. Returns `false` if
+    /// this ticket does not have the turn.
     fn keep_turn(&mut self, ticket: u64, until: Option<Moment>, now: Moment) -> bool {
         self.settle(now);
         let current = self.current.as_mut();
@@ -193,7 +196,7 @@ impl Queue {
         current.map(|current| current.until = until).is_some()
     }
 
-    /// Passes on a turn whose time is over.
+    /// Passes the turn to the next waiter if the time limit of the turn is over.
     fn settle(&mut self, now: Moment) {
         let current = self.current.as_ref();
         if current.is_some_and(|current| current.until.is_some_and(|until| until <= now)) {
@@ -230,7 +233,7 @@ mod tests {
         Moment::new(Duration::from_secs(seconds))
     }
 
-    /// A queue in which the first of these tickets has the turn, and the others wait.
+    /// Returns a queue and its tickets. The call with the first ticket has the turn, and the other calls wait.
     fn queue<const N: usize>() -> (Queue, [u64; N]) {
         let mut queue = Queue::default();
         let tickets = std::array::from_fn(|_| queue.ticket());
@@ -282,12 +285,12 @@ mod tests {
         let (mut queue, [first, second, third]) = queue();
         queue.leave(first, at(10));
         assert_eq!(look(&mut queue, second, at(10)), View::Yours);
-        // The call waits for another lock, and may do so until 30 s.
+        // The second call waits for another lock, and the turn is kept for that call until 30 s.
         assert!(queue.keep_turn(second, Some(at(30)), at(10)));
         assert_eq!(look(&mut queue, third, at(29)), View::Waiting(at(30)));
         assert!(!queue.keep_turn(second, None, at(30)));
         assert_eq!(look(&mut queue, third, at(30)), View::Yours);
-        // A late departure does not affect the current turn.
+        // The second call leaves after its turn has passed to the third call. The third call keeps the turn.
         queue.leave(second, at(31));
         assert!(queue.keep_turn(third, None, at(31)));
     }

@@ -10,7 +10,7 @@ use crate::{
     waiters::{Entered, Stored, holder, until_cohort},
 };
 
-/// A runtime of one thread, for callers whose bodies block it.
+/// A runtime with a single thread, for callers whose bodies block that thread.
 struct OneThread {
     handle: tokio::runtime::Handle,
     _stop: tokio::sync::oneshot::Sender<()>,
@@ -35,7 +35,7 @@ impl OneThread {
     }
 }
 
-/// A cohort of callers on one thread, with the second member inside.
+/// Returns a cohort of callers on one thread, with its second member inside.
 async fn second_inside(thread: &OneThread, renew: bool) -> (Fixture, Stored, Entered) {
     let mut fixture = Fixture::start().await;
     let url = fixture.server.url();
@@ -59,8 +59,8 @@ async fn second_inside(thread: &OneThread, renew: bool) -> (Fixture, Stored, Ent
     (fixture, cohort, second)
 }
 
-/// Row 44: a member blocks its runtime for longer than the lease and the claim. Its lease is renewed, and the others
-/// have their turns after it.
+/// Row 44: a member blocks its runtime for longer than the lease and the claim. Its lease is renewed, and the other
+/// members have their turns afterwards.
 #[tokio::test]
 async fn row_44_runtime_blocked_in_a_cohort_that_is_renewed() {
     row(44, async |_| {
@@ -82,7 +82,8 @@ async fn row_44_runtime_blocked_in_a_cohort_that_is_renewed() {
     .await;
 }
 
-/// Row 44: the same with a fixed lease, which ends. The others take their places again, before callers that came later.
+/// Row 44: a member with a fixed lease blocks its runtime until that lease has ended. The other members take their old
+/// places again, ahead of callers that came later.
 #[tokio::test]
 async fn row_44_runtime_blocked_in_a_cohort_that_is_not_renewed() {
     row(44, async |seen| {
@@ -92,7 +93,7 @@ async fn row_44_runtime_blocked_in_a_cohort_that_is_not_renewed() {
         second.loses();
         thread.block(1500 * MS).await;
         assert!(second.guard.loss().is_some(), "the lease has ended");
-        // The next caller in the queue enters: the cohort's members stood in the grant, not in the queue.
+        // The caller behind the cohort enters first, because the members were in the grant and not in the queue.
         let next = fixture.waiters.next().await;
         assert_eq!(next.caller, BEHIND);
         let took = next.at.saturating_duration_since(since);

@@ -1,4 +1,4 @@
-//! How members leave a cohort, and releases that nobody waits for.
+//! How members leave a cohort, and how releases continue in the background.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use support::{
     stores::{MS, SECOND, Store, hold, until_free, until_waiting},
 };
 
-/// A member that is dropped after its turn has come, but before it was polled, held nothing and releases nothing.
+/// A member is dropped when its turn has come, but before it is polled. Its call never entered, so the counters show no
+/// release for it.
 #[tokio::test]
 async fn a_turn_that_nobody_takes_is_no_release() {
     for store in [Store::memory(), Store::redis().await] {
@@ -35,8 +36,9 @@ async fn a_turn_that_nobody_takes_is_no_release() {
     }
 }
 
-/// The client is shut down while a lock stays taken (`hold_at_least`) after a member whose neighbour still waits. The
-/// neighbour is dismissed, the shutdown has nothing left to do, and the lock stays taken for its time.
+/// A member has left, but its lock stays taken (`hold_at_least`) while a neighbour waits. When their client is shut
+/// down, the neighbour's call returns an error, and the shutdown ends soon. The lock stays taken until the minimum hold
+/// is over.
 #[tokio::test]
 async fn shutting_down_does_not_wait_for_a_lock_that_is_kept() {
     const AT_LEAST: Duration = Duration::from_secs(5);
@@ -78,8 +80,8 @@ async fn shutting_down_does_not_wait_for_a_lock_that_is_kept() {
     }
 }
 
-/// The first calls of a runtime do not block one another: each finds the lock free although the release before it goes
-/// on in the background.
+/// The first calls of a runtime do not block one another. Each finds the lock free, although the release before it may
+/// still be under way in the background.
 #[tokio::test]
 async fn the_first_calls_of_a_runtime_are_not_in_their_own_way() {
     for store in [
@@ -96,7 +98,7 @@ async fn the_first_calls_of_a_runtime_are_not_in_their_own_way() {
                 .wait(Duration::ZERO)
                 .release(Release::Background);
             if store.is_redlock() {
-                // Calls to a quorum go over the engine's connections until the runtime has its own.
+                // Calls to a quorum use the engine's connections until the runtime has its own.
                 let patient = client.lock("k").wait(20 * SECOND);
                 assert_eq!(patient.run(async {}).await, Ok(()));
                 until_free(&client, "k").await;

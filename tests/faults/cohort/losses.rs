@@ -1,4 +1,4 @@
-//! Rows 40, 42, 45, 48: cohorts whose process ends or is stopped, or whose grant is lost, and waiters of four
+//! Rows 40, 42, 45, 48: cohorts whose process is killed or stopped or whose grant is lost, and waiters of four
 //! processes.
 
 use std::time::{Duration, Instant};
@@ -19,10 +19,11 @@ use crate::{
     waiters::{Waiters, holder, time_to_live, until_cohort},
 };
 
-/// A process whose callers queue one after the other and are then granted the lock as a cohort.
+/// Runs as a worker process: its callers queue one after another and are then granted the lock as a cohort.
 ///
-/// It prints `entered <number> <token>`. The caller `stays` leaves when it is told to or when its lease is lost; the
-/// others leave at once. With `nested`, the first one enters again for a minute while it is inside.
+/// The caller `stays` prints `entered <number> <token>`, and stays inside until its lease is lost. Each other caller
+/// leaves at once and prints `visit <number> <token> <entered> <left>`. With `nested`, caller 0 enters again for a
+/// minute while it is inside.
 #[tokio::test]
 #[ignore = "run as a process of its own by the other tests"]
 async fn worker_process() {
@@ -31,7 +32,7 @@ async fn worker_process() {
     let url = variable("WORKER_URL");
     let builder = LockClient::builder().url(url).namespace(NAMESPACE);
     let client = builder.connect().await.unwrap();
-    // Callers that ask before there is a connection have no order yet.
+    // Callers that ask before the client has a connection queue in no particular order.
     client.lock("warm").run(async {}).await.unwrap();
     let lease = MS * u32::try_from(number("WORKER_LEASE_MS")).unwrap();
     let (stays, nested) = (number("WORKER_STAYS"), number("WORKER_NESTED") == 1);
@@ -65,7 +66,7 @@ async fn worker_process() {
     client.shutdown().await;
 }
 
-/// A value of `stays` with which nobody stays.
+/// The value of `stays` with which every caller leaves at once.
 const NOBODY: usize = usize::MAX;
 
 #[derive(Debug, Clone, Copy)]
@@ -94,7 +95,7 @@ impl Process {
     }
 }
 
-/// The numbers after `word`.
+/// Returns the numbers after `word` if the line begins with `word`.
 fn numbers<const N: usize>(line: &str, word: &str) -> Option<[u64; N]> {
     let mut fields = line.split(' ');
     if fields.next() != Some(word) {
@@ -104,13 +105,13 @@ fn numbers<const N: usize>(line: &str, word: &str) -> Option<[u64; N]> {
     numbers?.try_into().ok()
 }
 
-/// The whole time left of the lease of `k`.
+/// Returns how much of the lease of `k` is left.
 async fn rest(redis: &mut MultiplexedConnection) -> Duration {
     time_to_live(redis).await.expect("it is held")
 }
 
-/// Row 40: the process of a cohort is killed while the member `stays` is inside. Callers of other processes enter when
-/// its lease has ended, each in its place.
+/// Row 40: the process of a cohort is killed while the member `stays` is inside. Callers of other processes enter in
+/// the order of the queue when the lease of that member has ended.
 async fn killed_in_a_cohort(stays: usize) -> Duration {
     const LEASE: Duration = Duration::from_millis(1500);
     const MEMBERS: usize = 64;
@@ -127,7 +128,7 @@ async fn killed_in_a_cohort(stays: usize) -> Duration {
     };
     let mut worker = process.start(&server);
     waiters.until_queued(MEMBERS).await;
-    // Callers of other processes, between two groups of this one.
+    // Callers of two other clients queue between the callers of two worker processes.
     for caller in 0..4 {
         let lock = others[caller % 2].lock("k").wait(60 * SECOND);
         waiters.queue(lock.lease(30 * SECOND)).await;
@@ -162,7 +163,7 @@ async fn row_40_process_of_a_cohort_killed() {
         for stays in [0, 30, 63] {
             let took = killed_in_a_cohort(stays).await;
             seen.within(
-                "the next one enters after the rest of the lease",
+                "the next caller enters after the rest of the lease",
                 Duration::ZERO,
                 took,
             );
@@ -171,7 +172,7 @@ async fn row_40_process_of_a_cohort_killed() {
     .await;
 }
 
-/// How the grant is taken away.
+/// The command with which an operator takes the grant away.
 #[derive(Debug, Clone, Copy)]
 enum Removal {
     Del,
@@ -197,7 +198,8 @@ async fn removed(removal: Removal) -> Duration {
     waiters.pass([0]).await;
     let mut second = waiters.next().await;
     second.loses();
-    // Holds back probes of the other client until the holder is told, because a probe would find the lock free.
+    // Holds back probes of the other client until the member inside is notified, because a probe would find the lock
+    // free.
     proxy.hold_requests(true);
     let removed = Instant::now();
     let mut command = match removal {
@@ -212,12 +214,12 @@ async fn removed(removal: Removal) -> Duration {
     let lost = second.guard.run(std::future::pending::<()>()).await;
     let took = removed.elapsed();
     assert_lost(&lost);
-    // The others come in at once, under a new grant.
+    // The other members enter at once, under a new grant.
     let third = waiters.next().await;
     assert_eq!(third.caller, 2);
     assert!(third.token() > cohort.token + MEMBERS as u64 - 1);
     proxy.hold_requests(false);
-    // The release of the second member does not touch the grant of the third.
+    // The release of the second member does not affect the grant of the third.
     second.leave().await;
     assert_eq!(third.guard.loss(), None);
     until(async || queue_length(&server).await == 2).await;
@@ -229,7 +231,7 @@ async fn removed(removal: Removal) -> Duration {
     took
 }
 
-/// The number of waiters in the queue.
+/// Returns the number of waiters in the queue.
 async fn queue_length(server: &RedisServer) -> usize {
     let mut redis = server.connection().await;
     ask(&mut redis, redis::cmd("ZCARD").arg(QUEUE)).await
@@ -239,7 +241,7 @@ async fn queue_length(server: &RedisServer) -> usize {
 async fn row_42_grant_of_a_cohort_deleted() {
     row(42, async |seen| {
         let took = removed(Removal::Del).await;
-        seen.within("told after the deletion", 300 * MS, took);
+        seen.within("the holder is notified after the deletion", 300 * MS, took);
     })
     .await;
 }
@@ -248,13 +250,13 @@ async fn row_42_grant_of_a_cohort_deleted() {
 async fn row_42_flushall_in_a_cohort() {
     row(42, async |seen| {
         let took = removed(Removal::FlushAll).await;
-        seen.within("told after the deletion", 300 * MS, took);
+        seen.within("the holder is notified after the deletion", 300 * MS, took);
     })
     .await;
 }
 
-/// Row 42: the process of a cohort is stopped past its lease. The member inside is told, and the others keep their
-/// places, before callers that came later.
+/// Row 42: the process of a cohort is stopped for longer than its lease. The member inside is notified, and the others
+/// keep their places, ahead of callers that came later.
 #[tokio::test]
 async fn row_42_process_of_a_cohort_stopped() {
     const MEMBERS: usize = 4;
@@ -282,7 +284,7 @@ async fn row_42_process_of_a_cohort_stopped() {
         waiters.queue(lock).await;
         worker.signal("CONT");
         worker.until("lost 1").await;
-        // The members that have not been inside yet.
+        // The queue contains the caller that came later and the members that have not been inside yet.
         waiters.until_queued(1 + MEMBERS - 2).await;
         assert_eq!(next.guard.loss(), None);
         let newest = next.token();
@@ -328,13 +330,14 @@ async fn row_45_killed_after_a_longer_nested_lease() {
         let mut worker = process.start(&server);
         waiters.until_queued(3).await;
         waiters.queue(client.lock("k").wait(60 * SECOND)).await;
-        // Whether the server was told of the lease that the nested entry asked for.
+        // The number of further `PEXPIRE` commands shows whether the nested entry has extended the lease.
         let asked = server.calls().await.get("pexpire").copied().unwrap_or(0);
         guard.release().await;
         let cohort = until_cohort(&server, 3).await;
         worker.until("entered 1 ").await;
         let entered = Instant::now();
-        // The second member's lease is restarted after it has entered.
+        // The lease is restarted for the second member after that member has entered, so the test waits for the
+        // restart.
         let mut left = Duration::MAX;
         until(async || {
             left = rest(&mut redis).await;
@@ -342,7 +345,7 @@ async fn row_45_killed_after_a_longer_nested_lease() {
         })
         .await;
         seen.within(
-            "the lease is its own after it entered",
+            "the second member's own lease applies after it enters",
             Duration::ZERO,
             entered.elapsed(),
         );
@@ -357,7 +360,7 @@ async fn row_45_killed_after_a_longer_nested_lease() {
         assert!(next.token() > cohort.token + 2);
         let took = next.at.saturating_duration_since(ends);
         seen.within(
-            "the next one enters after the rest of the lease",
+            "the next caller enters after the rest of the lease",
             Duration::ZERO,
             took,
         );
@@ -368,7 +371,7 @@ async fn row_45_killed_after_a_longer_nested_lease() {
     .await;
 }
 
-/// Row 48: a thousand callers in four processes queue at the same time, in groups.
+/// Row 48: a thousand callers of four processes queue at the same time, in groups.
 #[tokio::test]
 async fn row_48_a_thousand_queue_in_groups() {
     const PROCESSES: usize = 4;
@@ -401,11 +404,16 @@ async fn row_48_a_thousand_queue_in_groups() {
                 }
             }
         }
-        seen.within("all have been inside", 10 * SECOND, released.elapsed());
+        seen.within(
+            "all callers have been inside",
+            10 * SECOND,
+            released.elapsed(),
+        );
         let took = start.elapsed();
         visits.sort_unstable();
         assert_eq!(visits.len(), PROCESSES * CALLERS);
-        // The order of queueing holds over all processes, and the order of asking within each.
+        // Across all processes, callers enter in the order of the queue. Within a process, they enter in the order in
+        // which they began to wait.
         let session_ids = queue.iter().map(|member| member.split('|').nth(1).unwrap());
         let mut of: [Option<&str>; PROCESSES] = [None; PROCESSES];
         let mut next = [0; PROCESSES];
@@ -424,8 +432,8 @@ async fn row_48_a_thousand_queue_in_groups() {
             history.record("k", token, at(entered), at(left));
         }
         history.check().assert_clean(PROCESSES * CALLERS);
-        // A tenth of a command for each caller, a probe by each process five times a second, and the first use of each
-        // script.
+        // The bound is the sum of a tenth of a script for each caller, five probes a second for each process, and 40
+        // scripts for the first use of each script.
         let looks = took.as_millis() / 200 * PROCESSES as u128;
         let scripts = u128::from(server.scripts().await - asked);
         let most = (PROCESSES * CALLERS / 10) as u128 + looks + 40;

@@ -1,4 +1,4 @@
-//! Rows 39, 41, 43, 46, 47: events in the middle of a cohort, while its process lives.
+//! Rows 39, 41, 43, 46, 47: events that happen while a cohort has its turns and its process is running.
 
 use std::time::{Duration, Instant};
 
@@ -14,17 +14,18 @@ use crate::{
 /// The moment at which a member of a cohort is cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum When {
-    /// While it queues.
+    /// While the member is in the queue.
     Before,
-    /// After the server has granted it the lock, before its process knows.
+    /// After the server has granted the lock to the cohort, before the push reaches its process.
     AtThePush,
-    /// While it waits for its turn in the process and the first member is inside.
+    /// While the member waits for its turn and the first member is inside.
     After,
-    /// After its turn has come, before it is polled.
+    /// After the member's turn has come, before the member is polled.
     AtItsTurn,
 }
 
-/// Cancels these callers; the others enter.
+/// Cancels these members at this moment, and lets the others enter. Returns the time between the end of the cohort and
+/// the entry of the next process.
 async fn cancelled(callers: &[usize], when: When) -> Duration {
     let mut fixture = Fixture::start().await;
     let guard = holder(&fixture.direct).await;
@@ -95,8 +96,8 @@ async fn cancelled(callers: &[usize], when: When) -> Duration {
     took
 }
 
-/// Row 39: members of a cohort are cancelled. The others have their turns in order, and the caller behind the cohort
-/// follows.
+/// Row 39: members of a cohort are cancelled. The others have their turns in order, and then the caller behind the
+/// cohort enters.
 #[tokio::test]
 async fn row_39_members_cancelled() {
     row(39, async |seen| {
@@ -112,7 +113,8 @@ async fn row_39_members_cancelled() {
                 );
             }
         }
-        // For the first member the push is the turn: row 8 and the tests of the promises drop it there.
+        // The first member is left out, because the push itself gives it its turn. Row 8 and the tests of the promises
+        // drop callers at that moment.
         for caller in [1, middle, last] {
             let took = cancelled(&[caller], When::AtItsTurn).await;
             seen.within(
@@ -125,7 +127,8 @@ async fn row_39_members_cancelled() {
     .await;
 }
 
-/// Row 41: the connection breaks while a member of a cohort is inside. It goes on, and so do the others.
+/// Row 41: the connection breaks while a member of a cohort is inside. That member stays inside, and the others have
+/// their turns.
 async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     let mut fixture = Fixture::start().await;
     let (cohort, first) = fixture.inside(30 * SECOND).await;
@@ -135,7 +138,7 @@ async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     cut(&fixture).await;
     let proxy = &fixture.proxy;
     until(async || proxy.connections() > connections).await;
-    // The members ask for their places again and learn that the grant names them.
+    // The members queue again over the new connection and learn that they are members of the grant.
     let status = async || fixture.behind.lock("k").status().await.unwrap();
     assert_eq!(status().await.waiters, MEMBERS - 2 + 1);
     let extended = second.guard.extend(40 * SECOND).await.unwrap();
@@ -148,7 +151,7 @@ async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     assert_eq!(fixture.waiters.queued().await, 1, "a member queues twice");
     assert_eq!((second.caller, second.token()), (1, cohort.token + 1));
     second.leave().await;
-    // The connection breaks again, and this time a member leaves before it is back.
+    // The connection breaks again, and this time a member leaves before the client is connected again.
     let third = fixture.waiters.next().await;
     cut(&fixture).await;
     third.leave().await;
@@ -178,7 +181,7 @@ async fn row_41_connection_killed_in_the_middle_of_a_cohort() {
         let took = cut_in_the_middle(async |fixture| {
             let mut redis = fixture.server.connection().await;
             let clients: String = ask(&mut redis, redis::cmd("CLIENT").arg("LIST")).await;
-            // The test's own connections subscribe to nothing.
+            // Does not close the test's own connections, which have no subscriptions.
             for client in clients.lines().filter(|line| !line.contains(" sub=0 ")) {
                 let id = client
                     .split(' ')
@@ -196,7 +199,8 @@ async fn row_41_connection_killed_in_the_middle_of_a_cohort() {
     .await;
 }
 
-/// Row 43: the server has made a cohort, and its push is lost while the connection lives. A probe finds the grant.
+/// Row 43: the server grants the lock to a cohort, and the push that reports the grant is lost although the connection
+/// stays up. A probe finds the grant.
 #[tokio::test]
 async fn row_43_push_of_a_cohort_lost() {
     const GIVE_WITHOUT_A_WORD: &str = "
@@ -226,14 +230,15 @@ async fn row_43_push_of_a_cohort_lost() {
         let first = fixture.waiters.next().await;
         assert_eq!((first.caller, first.token()), (0, token));
         let took = first.at.saturating_duration_since(given);
-        seen.within("entered after a lost push", 200 * MS, took);
+        seen.within("the waiter enters after a lost message", 200 * MS, took);
         first.leave().await;
         for (caller, token) in (1..MEMBERS).zip(token + 1..) {
             let entered = fixture.waiters.next().await;
             assert_eq!((entered.caller, entered.token()), (caller, token));
             entered.leave().await;
         }
-        // Its grant was taken away: its release gives back nothing that belongs to the others.
+        // The test's script has taken the grant away from this guard, so the guard's release must not affect the
+        // members.
         guard.release().await;
         fixture.waiters.pass([BEHIND]).await;
         fixture.end().await;
@@ -241,7 +246,7 @@ async fn row_43_push_of_a_cohort_lost() {
     .await;
 }
 
-/// Row 46: a member in the middle of a cohort has `hold_at_least`.
+/// Row 46: a member in the middle of a cohort asks for `hold_at_least`.
 #[tokio::test]
 async fn row_46_member_that_keeps_the_lock() {
     const AT_LEAST: Duration = SECOND;
@@ -262,7 +267,7 @@ async fn row_46_member_that_keeps_the_lock() {
         keeper.leave().await;
         let returned = since.elapsed();
         assert!(returned < AT_LEAST / 2, "left after {returned:?}");
-        // The server keeps the lock as well, in case the process ends.
+        // The server also keeps the lock taken, so that it stays taken even if the process ends.
         let mut redis = fixture.server.connection().await;
         let left = time_to_live(&mut redis).await.expect("the lock is kept");
         assert!(left + since.elapsed() >= AT_LEAST, "{left:?}");
@@ -279,8 +284,8 @@ async fn row_46_member_that_keeps_the_lock() {
     .await;
 }
 
-/// Row 47: neighbours of one client have leases and waits of their own. A cohort has one lease, and no member whose
-/// wait is over.
+/// Row 47: neighbours of one client ask for different leases and waits. All members of a cohort have the same lease,
+/// and a caller whose `wait` is over is not a member.
 #[tokio::test]
 async fn row_47_mixed_leases_and_waits() {
     row(47, async |_| {
@@ -319,12 +324,12 @@ async fn row_47_mixed_leases_and_waits() {
             );
             for (caller, token) in callers.zip(last.token..) {
                 if caller == 3 {
-                    continue; // its time was up
+                    continue; // this caller's `wait` was over
                 }
                 let entered = fixture.waiters.next().await;
                 assert_eq!((entered.caller, entered.token()), (caller, token));
                 if caller == 2 {
-                    // Stays inside until the wait of the next member is over.
+                    // Member 2 stays inside until the `wait` of member 3 is over.
                     let (gone, error) = fixture.waiters.refused().await;
                     assert!(matches!(error, LockError::Busy { .. }), "{error}");
                     assert_eq!(gone, 3);
@@ -338,7 +343,7 @@ async fn row_47_mixed_leases_and_waits() {
     .await;
 }
 
-/// Plants a waiter whose wait is over between the first two in the queue.
+/// Inserts a waiter whose `wait` is over between the first two waiters in the queue.
 async fn plant_the_dead(server: &RedisServer) {
     const PLANT: &str = "
         local heads = redis.call('ZRANGE', KEYS[1], 0, 1, 'WITHSCORES')

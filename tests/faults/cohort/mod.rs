@@ -16,16 +16,16 @@ use crate::{
     waiters::{Entered, Stored, Waiters, holder, until_cohort},
 };
 
-/// The number of callers of one client that queue and then have the lock as a cohort. A caller of another client queues
-/// behind them.
+/// The number of callers of one client that queue and are then granted the lock as a cohort. One caller of
+/// another client, number `BEHIND`, queues behind them.
 const MEMBERS: usize = 5;
 const BEHIND: usize = MEMBERS;
 
-/// A held key, with callers of one client in its queue and a caller of another one behind them.
+/// A server with two clients. The callers of `behind` form a cohort, and a caller of `direct` queues behind the cohort.
 struct Fixture {
     server: RedisServer,
     proxy: FaultProxy,
-    /// Connected through the proxy.
+    /// A client that is connected through the proxy.
     behind: LockClient,
     direct: LockClient,
     waiters: Waiters,
@@ -44,7 +44,7 @@ impl Fixture {
         }
     }
 
-    /// Queues all callers.
+    /// Queues the members, whose calls have this lease, and the caller behind them.
     async fn queued(&mut self, lease: Duration) {
         let lock = self.behind.lock("k").wait(60 * SECOND).lease(lease);
         self.waiters.queue_many(MEMBERS, &lock).await;
@@ -56,7 +56,8 @@ impl Fixture {
         self.waiters.queue(lock).await;
     }
 
-    /// Returns when the members are a cohort, with the first one inside and the last caller still in the queue.
+    /// Waits until the members are a cohort, with the first member inside and the caller behind them still in the
+    /// queue. Returns the grant and the first member.
     async fn inside(&mut self, lease: Duration) -> (Stored, Entered) {
         let guard = holder(&self.direct).await;
         self.queued(lease).await;
@@ -67,7 +68,8 @@ impl Fixture {
         (cohort, first)
     }
 
-    /// Asserts that nothing is left and that the waiters saw no error.
+    /// Asserts that nothing is left on the server, and that callers excluded each other, had rising tokens, and entered
+    /// in order.
     async fn end(self) {
         until(async || left(&self.server).await.is_empty()).await;
         self.waiters.assert_clean();

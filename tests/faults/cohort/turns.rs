@@ -1,5 +1,5 @@
-//! Turns of a cohort's members in unusual states: a member has extended the lease, its grant is found late or lost,
-//! nobody polls it, or nobody drives its runtime.
+//! Turns of members in unusual situations: the lease was extended, the grant is found late or is lost, the member is
+//! not polled, or its runtime is not driven.
 
 use std::{
     future::Future,
@@ -20,10 +20,11 @@ use tokio::{runtime, task::JoinSet};
 
 use crate::fixture::{MS, NAME, SECOND, client, epsilon, left, until, until_waiting};
 
-/// The callers that entered, in order.
+/// The numbers of the callers that entered, in the order of their entries.
 type Entered = Arc<Mutex<Vec<usize>>>;
 
-/// Queues callers of one client one after the other while another holds the lock; each stays inside for `body`.
+/// Queues callers of one client one after another, while another client holds the lock. Each runs its `body`
+/// while it is inside.
 async fn queue<F, Fut>(client: &LockClient, callers: usize, lease: Duration, body: F) -> JoinSet<()>
 where
     F: Fn(usize) -> Fut,
@@ -45,8 +46,8 @@ async fn left_of(server: &RedisServer) -> Duration {
     Duration::from_millis(u64::try_from(left).unwrap_or_default())
 }
 
-/// Each member enters again for longer than its lease. The lease of the next one is restarted before it may be extended
-/// again, so that nobody counts on more than the server grants.
+/// Each member enters again with a longer lease. The lease is restarted for the next member before that member extends
+/// it, so no member counts on more time than the server grants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     let server = Arc::new(RedisServer::start().await);
@@ -74,8 +75,8 @@ async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     assert!(too_much.lock().unwrap().is_empty(), "{too_much:?}");
 }
 
-/// While this process holds the lock, nothing arrives on the connection of its waiters. Their cohort counts as fresh
-/// nevertheless.
+/// Nothing arrives on the connection of the waiters for longer than a claim, because their own process holds the lock.
+/// Their cohort has its turn nevertheless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
     let server = RedisServer::start().await;
@@ -95,14 +96,15 @@ async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
             .unwrap();
     });
     until_waiting(&other, 7).await;
-    // Longer than a claim.
+    // The pause is longer than a claim.
     tokio::time::sleep(2500 * MS).await;
     guard.release().await;
     callers.join_all().await;
     assert_eq!(*entered.lock().unwrap(), [0, 1, 2, 3, 4, 5, 6]);
 }
 
-/// A member whose turn it is finds that the grant is gone and gets its place back, before those behind it.
+/// A member whose turn it is finds that the grant is gone. The member gets its place back, ahead of the callers behind
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_whose_grant_is_gone_has_its_place_again() {
     let server = Arc::new(RedisServer::start().await);
@@ -120,7 +122,8 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
                 .get_or_insert_with(Instant::now)
                 .elapsed();
             entered.lock().unwrap().push(caller);
-            // A third of the lease has passed: the next member has to ask the server before it starts.
+            // After 370 ms, a third of the lease has passed, so the next member has to ask the server before its body
+            // starts.
             if inside > 370 * MS && !deleted.swap(true, Ordering::SeqCst) {
                 let mut connection = server.connection().await;
                 let _: i64 = ask(&mut connection, redis::cmd("DEL").arg(NAME)).await;
@@ -137,7 +140,7 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
     assert_eq!(*entered.lock().unwrap(), (0..20).collect::<Vec<_>>());
 }
 
-/// A push is lost, and the grant is found when almost nothing is left of its claim. No body starts on such a grant.
+/// A push is lost, and the client finds the grant when its claim has almost ended. No body starts on such a grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_body_starts_on_the_last_moment_of_a_claim() {
     let server = RedisServer::start().await;
@@ -160,8 +163,8 @@ async fn no_body_starts_on_the_last_moment_of_a_claim() {
     }
 }
 
-/// A member that is not polled when its turn comes delays those behind it by a claim. The neighbours in its process
-/// keep their order.
+/// A member that is not polled when its turn comes delays the callers behind it by a claim. Its neighbours in the same
+/// process keep their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_not_polled_is_waited_for_as_long_as_a_claim() {
     let server = RedisServer::start().await;
@@ -171,7 +174,8 @@ async fn who_is_not_polled_is_waited_for_as_long_as_a_claim() {
     let mut callers = JoinSet::new();
     let mut unpolled = None;
     for caller in 0..8 {
-        // The last two have another lease and are not neighbours of the others.
+        // The last two callers have a different lease, so the server does not grant them the lock together with the
+        // others.
         let lease = if caller < 6 { 30 * SECOND } else { 20 * SECOND };
         let lock = client.lock("k").wait(30 * SECOND).lease(lease);
         let entered = entered.clone();
@@ -209,7 +213,8 @@ fn current_thread() -> runtime::Runtime {
     builder.enable_all().build().unwrap()
 }
 
-/// A program drives its runtime for each call and not in between. The release does not wait for the next call.
+/// A program drives its runtime only during its calls. A release in the background completes even if the program makes
+/// no further call.
 #[test]
 fn a_release_in_the_background_needs_nobody_to_drive_its_runtime() {
     let tests = current_thread();
@@ -228,8 +233,8 @@ fn a_release_in_the_background_needs_nobody_to_drive_its_runtime() {
     assert!(closed.is_ok(), "nothing is left to wait for");
 }
 
-/// Callers that queue together are dropped, and nobody drives the runtime that was about to ask for them. Nothing of
-/// them stays, and the client can be shut down.
+/// Callers that queue together are dropped, and nobody drives the runtime that was about to send their request any
+/// longer. The callers leave nothing behind, and the client can be shut down.
 #[test]
 fn callers_dropped_with_nobody_to_drive_their_runtime_leave_nothing() {
     let tests = current_thread();

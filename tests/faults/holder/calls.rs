@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::fixture::{MS, NAME, SECOND, client, grant, left, row, until};
 
-/// The time for which the key still lives, read from a separate thread.
+/// Returns how much of the lease of `k` is left. This function blocks, so tests call it on a separate thread.
 fn time_to_live(redis: &mut redis::Connection) -> Duration {
     let left: i64 = redis::cmd("PTTL").arg(NAME).query(redis).unwrap();
     Duration::from_millis(left.try_into().unwrap_or(0))
@@ -55,7 +55,7 @@ async fn row_04_runtime_blocked() {
         });
         let longest_gap = longest_gap.await.unwrap();
         seen.within(
-            "from one renewal to the next",
+            "the time between two renewals",
             LEASE / 3 + 50 * MS,
             longest_gap,
         );
@@ -63,7 +63,7 @@ async fn row_04_runtime_blocked() {
     .await;
 }
 
-/// Row 5: a body hangs, and its renewal ends with `max_hold`.
+/// Row 5: a body hangs, and `max_hold` ends the renewal of its lease.
 #[tokio::test]
 async fn row_05_body_hangs() {
     row(5, async |seen| {
@@ -79,7 +79,11 @@ async fn row_05_body_hangs() {
         };
         let (lost, entered) = tokio::join!(hanging, next);
         assert_lost(&lost);
-        seen.within("the next one enters after the grant", 2 * SECOND, entered);
+        seen.within(
+            "the next caller enters after the grant",
+            2 * SECOND,
+            entered,
+        );
     })
     .await;
 }
@@ -90,7 +94,7 @@ async fn panics() -> Result<(), LockError> {
     panic!("as it shall");
 }
 
-/// Row 6: a body panics, and its lock is released once, at once.
+/// Row 6: a body panics, and its lock is released at once, and only once.
 #[tokio::test]
 async fn row_06_body_panics() {
     row(6, async |seen| {
@@ -101,13 +105,17 @@ async fn row_06_body_panics() {
         assert!(panicked.await.unwrap_err().is_panic());
         let start = Instant::now();
         until(async || left(&server).await.is_empty()).await;
-        seen.within("free after the panic", Duration::ZERO, start.elapsed());
+        seen.within(
+            "the lock is free after the panic",
+            Duration::ZERO,
+            start.elapsed(),
+        );
         assert_eq!(server.scripts().await, before + 2);
     })
     .await;
 }
 
-/// Has five awaits inside the lock and counts those that were passed.
+/// Awaits five times inside the lock, and counts the awaits that have completed.
 #[distributed_lock(key = "k")]
 async fn five_awaits(passed: &std::cell::Cell<usize>) -> Result<(), LockError> {
     for _ in 0..5 {
@@ -127,7 +135,7 @@ async fn row_07_body_dropped_at_each_await() {
             {
                 let mut call = pin!(client.scope(five_awaits(&passed)));
                 let mut inside = false;
-                // Polled by hand until the body has reached this await.
+                // Polls the call by hand until its body has reached the await with the number `at`.
                 while !inside || passed.get() < at {
                     let poll = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                     assert_eq!(poll, Poll::Pending);
@@ -137,13 +145,17 @@ async fn row_07_body_dropped_at_each_await() {
             let dropped = Instant::now();
             assert!(Hold::current().is_none());
             until(async || left(&server).await.is_empty()).await;
-            seen.within("free after the drop", Duration::ZERO, dropped.elapsed());
+            seen.within(
+                "the lock is free after the drop",
+                Duration::ZERO,
+                dropped.elapsed(),
+            );
         }
     })
     .await;
 }
 
-/// Row 8: calls are dropped at random instants and leave nothing.
+/// Row 8: calls are dropped at random instants and leave nothing behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_08_dropped_at_random_instants() {
     const CALLERS: u64 = 10;
@@ -176,9 +188,9 @@ async fn row_08_dropped_at_random_instants() {
             "only {dropped} were dropped"
         );
         until(async || left(&server).await.is_empty()).await;
-        // The calls keep the machine busy and leave hundreds of clean-ups. Without clean-ups, a claim would have to
-        // pass.
-        seen.within("nothing is left", 500 * MS, start.elapsed());
+        // The bound leaves time for hundreds of clean-ups on a busy machine. Without clean-ups, a claim (2 s) would
+        // have to pass.
+        seen.within("nothing is left on the server", 500 * MS, start.elapsed());
     })
     .await;
 }
@@ -205,7 +217,8 @@ async fn siblings() -> Result<(), LockError> {
     a.and(b).and(c)
 }
 
-/// Row 34: siblings of one task on one key take turns, with and without a holding ancestor.
+/// Row 34: several calls that one task runs concurrently on the same key take turns, with and without an enclosing call
+/// that holds the key.
 #[tokio::test]
 async fn row_34_siblings() {
     row(34, async |_| {

@@ -1,5 +1,5 @@
-//! Callers that read the answer to a grant, a confirmation or a restart of a lease late. No body starts on the rest of
-//! such a lease.
+//! Callers that are late to read the answer to an acquisition, or to the confirmation or restart of their lease. No
+//! body starts when the lease is over or nearly over.
 
 use std::{
     future::{Future, poll_fn},
@@ -16,7 +16,7 @@ use crate::fixture::{MS, SECOND, epsilon, until};
 
 const STRATEGIES: [Strategy; 3] = [Strategy::Handoff, Strategy::Notify, Strategy::Spin];
 
-/// Polls a call once, lets `gap` pass without a poll, and drives it to its end.
+/// Polls a call once, lets `gap` pass without a poll, and then drives the call to its end.
 async fn polled_after<T>(gap: Duration, call: impl Future<Output = T>) -> T {
     let mut call = pin!(call);
     if let Poll::Ready(ended) = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
@@ -26,7 +26,7 @@ async fn polled_after<T>(gap: Duration, call: impl Future<Output = T>) -> T {
     call.await
 }
 
-/// A client with a connection of this runtime, so that a request is sent at its first poll.
+/// Returns a client that is connected from this runtime, so that a call sends its request at its first poll.
 async fn connected(store: &Store) -> LockClient {
     let client = store.client().await;
     client.lock("first").run(async {}).await.unwrap();
@@ -66,7 +66,8 @@ async fn a_renewed_lease_that_began_late_is_renewed() {
     assert_eq!(lost.unwrap(), None);
 }
 
-/// The call was never inside, so it is not told of a loss: it acquires again within its `wait`.
+/// A call reads the answer that grants it the lock only after the lease has ended. It was never inside, so it reports
+/// no loss and acquires the lock again within its `wait`.
 #[tokio::test]
 async fn a_grant_that_is_read_after_its_end_is_acquired_again() {
     for store in [Store::redis().await, Store::redlock().await] {
@@ -78,12 +79,12 @@ async fn a_grant_that_is_read_after_its_end_is_acquired_again() {
             let left = left.unwrap();
             assert!(left > 600 * MS, "{strategy:?}: {left:?}");
         }
-        // Nobody has used what ended.
+        // No body ran during the lease that ended.
         assert_eq!(client.stats().lost, 0, "{store:?}");
     }
 }
 
-/// The same for a waiter that is polled after the end of the lease that it was handed.
+/// A waiter that is polled only after the lease of its grant has ended acquires again, too.
 #[tokio::test]
 async fn a_turn_that_is_read_after_its_end_is_no_loss() {
     for store in [Store::memory(), Store::redis().await] {
@@ -151,8 +152,8 @@ async fn until_it_waits<T>(call: &mut Pin<Box<impl Future<Output = T>>>, other: 
     .await;
 }
 
-/// The lease of the first lock restarts with the body. An answer that is read when the restarted lease is over, or
-/// nearly over, starts no body.
+/// The lease of the first lock is restarted for the body. If the call reads the answer when the restarted lease is
+/// over, or nearly over, the body does not start on that lease.
 #[tokio::test]
 async fn what_was_restarted_late_is_confirmed_or_acquired_again() {
     for gap in [600 * MS, 1200 * MS] {
@@ -163,7 +164,7 @@ async fn what_was_restarted_late_is_confirmed_or_acquired_again() {
         until_it_waits(&mut call, &other).await;
         guard.release().await;
         until(async || other.lock("b").status().await.unwrap().waiters == 0).await;
-        // Its turn has come; the next poll takes the turn and asks for the restart.
+        // The turn of the call has come. Its next poll takes the turn and asks for the restart.
         sleep(100 * MS).await;
         let left = polled_after(gap, call).await.unwrap();
         assert!(left > 600 * MS, "after {gap:?}: {left:?}");

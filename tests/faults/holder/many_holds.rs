@@ -1,4 +1,4 @@
-//! Many holds of one process, which are renewed together but lost separately.
+//! Many holds of one process. The process renews them with shared requests, but each hold is lost by itself.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -32,7 +32,7 @@ impl Fixture {
         }
     }
 
-    /// Takes all of these locks, with renewal.
+    /// Acquires all of these locks with renewed leases.
     async fn hold(&self, keys: &[String]) -> Vec<LockGuard> {
         let taken = keys.iter().map(async |key| {
             let lock = self.client.lock(key.as_str()).lease(LEASE).renew(true);
@@ -41,7 +41,7 @@ impl Fixture {
         join_all(taken).await
     }
 
-    /// The server's key of a lock.
+    /// Returns the server's key of a lock.
     fn name(&self, key: &str) -> String {
         match self.layout {
             Layout::Redisson => key.to_owned(),
@@ -55,7 +55,7 @@ impl Fixture {
         ask::<()>(&mut self.redis, redis::cmd(command).arg(name).arg(args)).await;
     }
 
-    /// Waits for this many further renewals.
+    /// Waits until the client has made this many more renewals. A lease that is renewed twice counts twice.
     async fn until_renewed(&self, renewals: usize) {
         let before = self.client.stats().renewed;
         until(async || self.client.stats().renewed - before >= renewals as u64).await;
@@ -75,7 +75,7 @@ async fn many_holds_are_renewed_by_few_commands() {
     for layout in [Layout::Native, Layout::Redisson] {
         let fixture = Fixture::in_layout(layout).await;
         let guards = fixture.hold(&keys(MANY)).await;
-        // From here on the server sees nothing but renewals.
+        // From here on, the client sends only renewals.
         let (scripts, renewed) = (
             fixture.server.scripts().await,
             fixture.client.stats().renewed,
@@ -120,7 +120,7 @@ async fn of_many_holds_those_that_are_gone_are_lost_and_no_others() {
         let guards = fixture.hold(&keys(MANY)).await;
         fixture.tell("DEL", "key:7", &[]).await;
         fixture.tell("DEL", "key:8", &[]).await;
-        // The key now holds a value of another type.
+        // Gives the second key a value of another type.
         match layout {
             Layout::Native => fixture.tell("HSET", "key:8", &["field", "1"]).await,
             Layout::Redisson => fixture.tell("SET", "key:8", &["1"]).await,
@@ -137,7 +137,7 @@ async fn of_many_holds_those_that_are_gone_are_lost_and_no_others() {
     }
 }
 
-/// A rule of the server that names one key refuses the command for all of its keys.
+/// If an access rule excludes one key, the server refuses the whole renewal command, including its other keys.
 #[tokio::test]
 async fn of_many_holds_those_that_the_server_refuses_are_lost_and_no_others() {
     let mut fixture = Fixture::in_layout(Layout::Native).await;
@@ -146,7 +146,7 @@ async fn of_many_holds_those_that_the_server_refuses_are_lost_and_no_others() {
     let guards = fixture.hold(&named).await;
     let told = ["SETUSER", "default", "resetkeys", "~*key:*"];
     ask::<()>(&mut fixture.redis, redis::cmd("ACL").arg(&told)).await;
-    // A refusal is no loss: the renewal is tried again until the lease is over.
+    // A refusal alone is not a loss: the renewal is tried again until the lease is over.
     guards[7].lost().await;
     fixture.until_renewed(4 * MANY).await;
     for (number, loss) in losses(&guards).into_iter().enumerate() {
@@ -185,8 +185,8 @@ async fn many_holds_outlive_the_scripts_of_the_server() {
     assert_eq!(fixture.client.stats().renewal_failed, 0);
 }
 
-/// The answer to a renewal says how much was left when the server carried it out, which is at the earliest when it was
-/// sent.
+/// The answer to a renewal says how much of the lease was left when the server carried out the renewal. The server may
+/// have done so right after the renewal was sent, so the deadline counts from the time of sending.
 #[tokio::test]
 async fn a_late_answer_counts_from_the_sending() {
     let fixture = Fixture::in_layout(Layout::Native).await;
@@ -196,7 +196,8 @@ async fn a_late_answer_counts_from_the_sending() {
     let before = fixture.client.stats();
     fixture.server.stop_process();
     until(async || fixture.client.stats().commands > before.commands).await;
-    // Less than a third of the lease: the next renewal is not due when the answer comes.
+    // The answer is delayed by less than a third of the lease, so the next renewal is not due yet when the answer
+    // arrives.
     sleep(lease / 5).await;
     fixture.server.continue_process();
     until(async || fixture.client.stats().renewed > before.renewed).await;
@@ -204,7 +205,7 @@ async fn a_late_answer_counts_from_the_sending() {
     assert!(left <= lease - lease / 5, "{left:?}");
 }
 
-/// One renewal request is under way for two holds, and only one of them has time left.
+/// One of two holds reaches its deadline while a single renewal request for both holds is under way.
 #[tokio::test]
 async fn a_hold_is_lost_at_its_own_deadline() {
     let fixture = Fixture::in_layout(Layout::Native).await;
@@ -212,12 +213,12 @@ async fn a_hold_is_lost_at_its_own_deadline() {
         let lock = fixture.client.lock(key).lease(lease).renew(true);
         lock.acquire().await.unwrap()
     };
-    // The second renewal of one is due with the first renewal of the other.
+    // The second renewal of `short` is due together with the first renewal of `long`.
     let (long, short) = (of("long", 2 * LEASE).await, of("short", LEASE).await);
     fixture.until_renewed(1).await;
     let left = short.remaining();
     fixture.server.stop_process();
-    // Nobody polls the guard: the engine notices the loss.
+    // Nothing polls the guard, so the engine itself has to notice the loss.
     sleep(left.saturating_sub(100 * MS)).await;
     assert_eq!(fixture.client.stats().lost, 0);
     sleep(600 * MS).await;
@@ -234,7 +235,8 @@ async fn of_many_holds_the_released_leave_the_others_in_the_schedule() {
     let fixture = Fixture::in_layout(Layout::Native).await;
     let mut guards = fixture.hold(&keys(MANY)).await;
     for _ in 0..3 {
-        // The last hold of a batch moves to the place of the first, and is released next.
+        // When the first hold is released, the last hold of its batch takes the free place in the schedule. The test
+        // releases that hold next.
         let mut others = VecDeque::from(guards);
         let mut released = Vec::new();
         for _ in 0..others.len() / 6 {

@@ -1,4 +1,4 @@
-//! Holders and waiters: their processes, their runtimes, and callers that are not polled.
+//! Faults of holders and waiters: of their processes and runtimes, and of callers that are not polled.
 
 mod calls;
 mod late_leases;

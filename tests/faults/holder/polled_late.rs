@@ -21,10 +21,11 @@ use tokio::time::sleep;
 
 use crate::fixture::{MS, SECOND, client, until};
 
-/// How long a waiter that is not polled may delay others: a claim, and the heartbeat that finds its end.
+/// How long a waiter that is not polled may delay others: the length of a claim, plus the time until the next heartbeat
+/// notices the end of the claim.
 const DELAY: Duration = Duration::from_millis(2200);
 
-/// Asserts that nobody enters a key beside a holder whose lease is valid, and that tokens rise.
+/// Asserts that nobody enters while another body is inside, and that tokens rise.
 #[derive(Debug, Default)]
 struct Judge {
     inside: AtomicBool,
@@ -63,25 +64,25 @@ async fn until_waiting(lock: &Lock, waiters: usize) {
     until(async || lock.status().await.unwrap().waiters == waiters).await;
 }
 
-/// Polls a future once, with nothing to wake, and returns whether it has ended.
+/// Polls a future once, with a waker that does nothing. Returns whether the future is ready.
 fn poll(future: Pin<&mut (impl Future + ?Sized)>) -> bool {
     future
         .poll(&mut Context::from_waker(Waker::noop()))
         .is_ready()
 }
 
-/// Polls a future until it waits in the queue.
+/// Polls a call until it is in the queue, which then contains this many waiters.
 async fn queue(mut future: Pin<&mut impl Future>, lock: &Lock, waiters: usize) {
     until(async || {
         assert!(!poll(future.as_mut()), "it has to wait");
         lock.status().await.unwrap().waiters == waiters
     })
     .await;
-    // The reply came before the status: this poll reads that the caller is queued.
+    // The reply to the call arrived before the status, so in this poll the call learns that it is queued.
     assert!(!poll(future.as_mut()), "it has to wait");
 }
 
-/// The processes of one scenario and their lock: a holder, one with slow callers, and another one.
+/// One lock as three processes see it: the first holder, a process with slow callers, and another process.
 struct Three {
     holder: Lock,
     slow: Lock,
@@ -106,7 +107,8 @@ impl Three {
     }
 }
 
-/// A caller in front of its neighbour and another process. It is polled after each of these gaps, and then as usual.
+/// Queues a late caller ahead of a caller of another process, and ahead of a neighbour if `neighbour` is set. The late
+/// caller is polled once after each of these gaps, and then normally.
 async fn polled_late(server: &RedisServer, key: &str, gaps: [u32; 2], neighbour: bool) {
     let three = Three::on(server, key).await;
     let guard = three.holder.acquire().await.unwrap();
@@ -154,9 +156,9 @@ async fn row_49_polled_late() {
     .await;
 }
 
-/// Row 49: the caller does not poll for the answer that grants it the lock. When it is polled again it enters, after
-/// those that were let in meanwhile.
-// On a runtime with one thread no answer arrives during a poll.
+/// Row 49: a caller is not polled when the answer that grants it the lock arrives. When it is polled again, it enters
+/// after the callers that were let in meanwhile.
+// The runtime has a single thread, so no answer arrives during a poll.
 #[tokio::test]
 async fn row_49_an_answer_is_read_late() {
     row(49, async |seen| {
@@ -170,7 +172,7 @@ async fn row_49_an_answer_is_read_late() {
             let granted = Instant::now();
             three.call(&three.other, "other", 10 * MS).await.unwrap();
             seen.within(
-                "another one enters",
+                "another caller enters",
                 DELAY,
                 three.judge.when("other") - granted,
             );
@@ -181,7 +183,8 @@ async fn row_49_an_answer_is_read_late() {
     .await;
 }
 
-/// Four callers of one process, whose replies stall once: `begin` ms after the release, for `time` ms.
+/// Runs four callers of one process. The replies to that process stall once, `begin` ms after the release, for `time`
+/// ms.
 async fn replies_stall(server: &RedisServer, key: &str, begin: u32, time: u32, body: u32) {
     let proxy = FaultProxy::start(server.port()).await;
     let judge = Arc::new(Judge::default());
@@ -207,7 +210,7 @@ async fn replies_stall(server: &RedisServer, key: &str, begin: u32, time: u32, b
     proxy.hold_replies(false);
     for call in calls {
         match call.await.unwrap() {
-            // The caller is told at its deadline if the stall outlasts the confirmed lease.
+            // The stall may outlast the confirmed lease, so that the caller loses it at its deadline.
             Ok(()) | Err(LockError::Lost { .. }) => {}
             Err(error) => panic!("{error}"),
         }
@@ -215,8 +218,8 @@ async fn replies_stall(server: &RedisServer, key: &str, begin: u32, time: u32, b
     }
 }
 
-/// Row 50: replies stall once, around a grant, a confirmation, a renewal or a release. A body that is lost meanwhile
-/// ends before the next one enters.
+/// Row 50: replies stall once, around a grant, a confirmation, a renewal or a release. If the lease of a running body
+/// ends meanwhile, that body ends before the next caller enters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_50_replies_stall() {
     row(50, async |_| {
@@ -232,7 +235,8 @@ async fn row_50_replies_stall() {
     .await;
 }
 
-/// Row 51: a waiter is never polled again, alone and in a cohort. The others enter after a claim, whatever the lease.
+/// Row 51: a waiter is never polled again, alone and in a cohort. The other callers enter after a claim, regardless of
+/// the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_forgotten() {
     row(51, async |seen| {
@@ -270,7 +274,8 @@ async fn row_51_forgotten() {
     .await;
 }
 
-/// Row 51: the other branch of a `select!` wants the lock for which the first one waits.
+/// Row 51: a waiter is not polled while its own task waits for the same lock in another call, as can happen with
+/// `select!`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_the_other_branch_wants_the_same_lock() {
     row(51, async |seen| {
@@ -290,7 +295,7 @@ async fn row_51_the_other_branch_wants_the_same_lock() {
             .await
             .unwrap();
         let took = three.judge.when("branch") - released;
-        seen.within("the branch enters", DELAY + 300 * MS, took);
+        seen.within("the other branch enters", DELAY + 300 * MS, took);
         first.await.unwrap();
     })
     .await;
@@ -301,9 +306,9 @@ async fn both(client: &LockClient) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Row 51: a caller that was granted the lock in a reply never reads the reply: a call, a try, and a call with several
-/// keys.
-// On a runtime with one thread no answer arrives during a poll.
+/// Row 51: a caller never reads the reply that grants it the lock. The tested calls are a waiting call, a try, and a
+/// call with several keys.
+// The runtime has a single thread, so no answer arrives during a poll.
 #[tokio::test]
 async fn row_51_an_answer_is_never_read() {
     row(51, async |seen| {
@@ -326,14 +331,14 @@ async fn row_51_an_answer_is_never_read() {
                 let lock = other.lock(*key).wait(60 * SECOND);
                 lock.acquire().await.unwrap().release().await;
             }
-            seen.within("another one enters", DELAY, sent.elapsed());
+            seen.within("another caller enters", DELAY, sent.elapsed());
         }
     })
     .await;
 }
 
-/// Row 51: a body has ended, and its call is not polled again although the release takes more than one step. A
-/// neighbour enters after the least time, or with a lease of its own.
+/// Row 51: after the body of a call has ended, the call is polled only once more, although its release takes several
+/// steps. A neighbour still enters, after the minimum hold of the call or with its own lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_a_release_is_never_polled() {
     row(51, async |seen| {
@@ -374,14 +379,14 @@ async fn row_51_a_release_is_never_polled() {
             neighbour.await.unwrap();
             other.await.unwrap();
             let took = three.judge.when("other") - ended;
-            seen.within("all others enter", SECOND, took);
+            seen.within("all other callers enter", SECOND, took);
         }
     })
     .await;
 }
 
-/// Row 51: a call has a lock, and its body has not begun, because its lease has to be confirmed or it waits for another
-/// lock.
+/// Row 51: a call that has a lock is no longer polled before its body begins, because its lease has to be confirmed or
+/// because the call waits for another lock.
 #[tokio::test]
 async fn row_51_no_body_begins() {
     row(51, async |seen| {
@@ -396,7 +401,11 @@ async fn row_51_no_body_begins() {
         let lock = other.lock("a").wait(60 * SECOND);
         lock.acquire().await.unwrap().release().await;
         let took = forgotten.elapsed();
-        seen.within("after what had to be confirmed", DELAY, took);
+        seen.within(
+            "another caller enters although the lease had to be confirmed",
+            DELAY,
+            took,
+        );
         drop(confirmed);
 
         let guard = other.lock("b").acquire().await.unwrap();
@@ -411,7 +420,11 @@ async fn row_51_no_body_begins() {
         let lock = other.lock("a").wait(60 * SECOND);
         lock.acquire().await.unwrap().release().await;
         let took = forgotten.elapsed();
-        seen.within("after the wait for another lock", SECOND + DELAY, took);
+        seen.within(
+            "another caller enters after the call's wait for its other lock",
+            SECOND + DELAY,
+            took,
+        );
         guard.release().await;
     })
     .await;
@@ -422,8 +435,8 @@ async fn both_soon(client: &LockClient) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Row 51: a caller leaves while a request that queues it is under way, and is not polled again. Nobody of its process
-/// waits for it.
+/// Row 51: a caller leaves while a request that queues it is under way, and is not polled again. It does not hold up
+/// the other callers of its process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_forgotten_while_it_leaves() {
     row(51, async |seen| {
@@ -441,7 +454,7 @@ async fn row_51_forgotten_while_it_leaves() {
         proxy.hold_replies(true);
         assert!(!poll(leaving.as_mut()));
         let second = tokio::spawn(enter(lock.clone()));
-        // The second caller may go in the same request or in the next.
+        // The session may queue the second caller with the same request or with the next one.
         until(async || holder.lock("k").status().await.unwrap().waiters >= 2).await;
         sleep(900 * MS).await;
         poll(leaving.as_mut());
@@ -449,8 +462,8 @@ async fn row_51_forgotten_while_it_leaves() {
         sleep(1700 * MS).await;
         proxy.hold_replies(false);
         let third = tokio::spawn(enter(lock));
-        // The place of the forgotten caller still counts. The script that takes it out of the queue sees that it is
-        // dead.
+        // The place of the forgotten caller still counts. The script that removes the place from the queue detects that
+        // the caller is dead.
         until_waiting(&holder.lock("k"), 4).await;
         let released = Instant::now();
         guard.release().await;
@@ -458,7 +471,7 @@ async fn row_51_forgotten_while_it_leaves() {
             call.await.unwrap();
         }
         seen.within(
-            "the others of its process enter",
+            "the other callers of its process enter",
             Duration::ZERO,
             released.elapsed(),
         );

@@ -1,4 +1,4 @@
-//! Rows 1 to 3, 20, 21, 33, 36: processes and runtimes that are killed, stopped and continued.
+//! Rows 1 to 3, 20, 21, 33, 36: processes that are killed, or stopped and continued, and a runtime that is shut down.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::fixture::{
     worker, worker_command,
 };
 
-/// The work of a worker process; it prints a line at each event.
+/// Runs the task of a worker process, which prints a line at each event.
 #[tokio::test]
 #[ignore = "run as a process of its own by the other tests"]
 async fn worker_process() {
@@ -41,7 +41,7 @@ async fn worker_process() {
             let hold = lock_runtime::Hold::current().unwrap();
             println!("\ninside {}", hold.token());
             if variable("WORKER_TASK") == "hold" {
-                // Guarded awaits, in sequence.
+                // The body awaits again and again, and reports each await that completes after the loss.
                 loop {
                     sleep(10 * MS).await;
                     if let Some(reason) = hold.loss() {
@@ -59,7 +59,7 @@ async fn worker_process() {
     client.shutdown().await;
 }
 
-/// Queues one more caller for each line of input; each reports when it enters.
+/// Queues one more caller for each line of input. Each caller reports when it enters.
 async fn queue(client: &LockClient) {
     let mut orders = tokio::io::BufReader::new(tokio::io::stdin()).lines();
     let mut callers = 0;
@@ -73,12 +73,12 @@ async fn queue(client: &LockClient) {
     }
 }
 
-/// The number of callers of one worker process, in the order in which they ask.
+/// The number of callers of one worker process.
 const WAITERS: usize = 250;
 
-/// Queues the callers; each prints its token when it is inside.
+/// Queues the callers. Each caller prints its number and token when it is inside.
 async fn waiters(client: &LockClient) {
-    // Callers that ask before there is a connection have no order yet.
+    // Callers that ask before the client has a connection queue in no particular order.
     client.lock("warm").run(async {}).await.unwrap();
     let mut callers = tokio::task::JoinSet::new();
     for caller in 0..WAITERS {
@@ -93,7 +93,8 @@ async fn waiters(client: &LockClient) {
     println!("\nended");
 }
 
-/// Row 1: the holder is killed. The waiters' own leases do not count.
+/// Row 1: the holder is killed. The next waiter enters when the holder's lease has ended, regardless of the waiters'
+/// leases.
 #[tokio::test]
 async fn row_01_holder_killed() {
     row(1, async |seen| {
@@ -130,7 +131,7 @@ async fn row_01_holder_killed() {
         assert_eq!(places, [0, 1, 2]);
         let first = entered[0].1.0.duration_since(held_since);
         seen.within(
-            "the next one enters after the grant",
+            "the next caller enters after the grant",
             Duration::from_millis(lease),
             first,
         );
@@ -143,7 +144,7 @@ async fn row_01_holder_killed() {
     .await;
 }
 
-/// The next line that is not empty.
+/// Returns the next line that is not empty.
 async fn next_word(worker: &mut Worker) -> String {
     loop {
         let line = worker.line().await.expect("the worker goes on");
@@ -153,8 +154,8 @@ async fn next_word(worker: &mut Worker) -> String {
     }
 }
 
-/// Row 2: the holder is stopped past its lease and continued. It is told of the loss before its next guarded await
-/// completes.
+/// Row 2: the holder is stopped for longer than its lease and continued. It is notified of the loss before its next
+/// guarded await completes.
 #[tokio::test]
 async fn row_02_holder_stopped_and_continued() {
     row(2, async |seen| {
@@ -166,14 +167,18 @@ async fn row_02_holder_stopped_and_continued() {
         let client = client(&server.url()).await;
         let next = client.lock("k").wait(10 * SECOND).acquire().await.unwrap();
         let first = held_since.elapsed();
-        seen.within("the next one enters after the grant", 500 * MS, first);
+        seen.within("the next caller enters after the grant", 500 * MS, first);
         let stale: u64 = inside.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(next.token().get() > stale);
         holder.signal("CONT");
         let continued = Instant::now();
         assert_eq!(next_word(&mut holder).await, "lost");
-        seen.within("told after it goes on", 20 * MS, continued.elapsed());
-        // The late holder has not released its successor's lock.
+        seen.within(
+            "the stopped holder is notified after it continues",
+            20 * MS,
+            continued.elapsed(),
+        );
+        // The late holder did not release the lock of the next holder.
         assert_eq!(next.loss(), None);
         assert!(grant(&server).await.is_some());
         next.release().await;
@@ -181,8 +186,8 @@ async fn row_02_holder_stopped_and_continued() {
     .await;
 }
 
-/// Row 3: the holder's machine is suspended for longer than its lease. Its monotonic clock stands still meanwhile, and
-/// so do the timers that use it.
+/// Row 3: the holder's machine is suspended for longer than the lease. During the suspension, the monotonic clock of
+/// the machine and the timers that use this clock stand still.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn row_03_holder_suspended() {
@@ -202,20 +207,24 @@ async fn row_03_holder_suspended() {
         let next = lock.acquire().await.unwrap();
         let first = stopped.elapsed();
         let lease = Duration::from_millis(LEASE);
-        seen.within("the next one enters after the grant", lease, first);
+        seen.within("the next caller enters after the grant", lease, first);
         sleep(SUSPENDED.saturating_sub(stopped.elapsed())).await;
         clocks.set_monotonic_behind(SUSPENDED);
         holder.signal("CONT");
         let continued = Instant::now();
         assert_eq!(next_word(&mut holder).await, "lost");
-        seen.within("told after it goes on", 20 * MS, continued.elapsed());
+        seen.within(
+            "the stopped holder is notified after it continues",
+            20 * MS,
+            continued.elapsed(),
+        );
         assert_eq!(next.loss(), None);
         next.release().await;
     })
     .await;
 }
 
-/// Row 20: a thousand callers in four processes.
+/// Row 20: a thousand callers in four processes wait for one lock.
 #[tokio::test]
 async fn row_20_a_thousand_waiters() {
     const PROCESSES: usize = 4;
@@ -245,7 +254,7 @@ async fn row_20_a_thousand_waiters() {
                 }
                 let said: Vec<&str> = line.split(' ').collect();
                 let [_, caller, token] = said[..] else {
-                    continue; // the test harness's own lines
+                    continue; // a line of the test harness
                 };
                 if let (Ok(caller), Ok(token)) = (caller.parse::<usize>(), token.parse::<u64>()) {
                     entered.push((token, process, caller));
@@ -264,7 +273,8 @@ async fn row_20_a_thousand_waiters() {
             order.iter().copied().eq(queued),
             "not in the order of their queueing"
         );
-        // Each caller has sent one script before, and its release is one more. Each process probes five times a second.
+        // Each caller has queued already, so the only script that it still sends is its release. Each process probes
+        // five times a second.
         let callers = u64::try_from(PROCESSES * WAITERS).unwrap();
         let looks =
             u64::try_from(took.as_millis() / 200 + 1).unwrap() * u64::try_from(PROCESSES).unwrap();
@@ -273,13 +283,13 @@ async fn row_20_a_thousand_waiters() {
             scripts <= callers + 1 + looks,
             "{scripts} scripts, {looks} looks"
         );
-        seen.within("all have been inside", 30 * SECOND, took);
+        seen.within("all callers have been inside", 30 * SECOND, took);
         until(async || left(&server).await.is_empty()).await;
     })
     .await;
 }
 
-/// Row 21: a process is killed while it waits in the queue, and is skipped at once.
+/// Row 21: a process is killed while it waits in the queue, and the next release skips it at once.
 #[tokio::test]
 async fn row_21_queued_process_killed() {
     row(21, async |seen| {
@@ -292,7 +302,7 @@ async fn row_21_queued_process_killed() {
         queued.kill();
         let next = entering(client.lock("k").wait(30 * SECOND));
         until_waiting(&client, 2).await;
-        // The server may take its time to notice the closed socket; the row is about what follows.
+        // The server may need a moment to notice the closed socket. The row measures the time after that moment.
         let mut observer = server.connection().await;
         until(async || {
             let clients: String = ask(
@@ -308,7 +318,7 @@ async fn row_21_queued_process_killed() {
         let (entered, guard) = next.await.unwrap();
         let took = entered.duration_since(released);
         seen.within(
-            "the next one enters after the release",
+            "the next caller enters after the release",
             Duration::ZERO,
             took,
         );
@@ -349,14 +359,18 @@ async fn row_33_runtime_shut_down_while_held_and_while_waiting() {
         runtime.shutdown_background();
         until(async || left(&server).await.is_empty()).await;
         let took = started.elapsed();
-        seen.within("drained after the shutdown", SECOND, took);
+        seen.within(
+            "nothing is left on the server after the shutdown",
+            SECOND,
+            took,
+        );
         drop((held, waiting));
     })
     .await;
 }
 
-/// Row 36: a waiting process is stopped past its grant and its lease. Its body never starts on that grant, and it
-/// queues again.
+/// Row 36: a waiting process is stopped until its grant and its lease have ended. Its body never starts on that grant,
+/// and it queues again.
 #[tokio::test]
 async fn row_36_waiter_stopped_past_its_grant() {
     row(36, async |_| {
@@ -373,7 +387,7 @@ async fn row_36_waiter_stopped_past_its_grant() {
         let newer = next.token().get();
         assert!(newer > stale);
         waiter.signal("CONT");
-        // It is in the queue again, not inside.
+        // The waiter is in the queue again and not inside.
         until_waiting(&client, 1).await;
         assert_eq!(next.loss(), None);
         next.release().await;

@@ -6,7 +6,8 @@ use support::server::RedisServer;
 
 use crate::fixture::{SECOND, client, entering, row, until_waiting, worker};
 
-/// A stopped process still has its socket, and a stray subscriber counts as a receiver of every push.
+/// Row 37: the socket of a stopped process stays open, and an unrelated subscriber receives every push. The server
+/// therefore cannot detect that the stopped process does not listen.
 #[tokio::test]
 async fn row_37_stopped_waiter_and_stray_subscriber() {
     row(37, async |seen| {
@@ -34,7 +35,7 @@ async fn row_37_stopped_waiter_and_stray_subscriber() {
             guard.release().await;
             let (entered, guard) = next.await.unwrap();
             let took = entered.duration_since(released);
-            seen.within("the next one enters after the release", 2 * SECOND, took);
+            seen.within("the next caller enters after the release", 2 * SECOND, took);
             guard.release().await;
         }
     })

@@ -20,10 +20,10 @@ use uuid::Uuid;
 
 use crate::fixture::{client, row, until, until_waiting};
 
-/// A user who may use all of Pub/Sub but read and write no key.
+/// An attacker: a user of the server with all Pub/Sub rights who can neither read nor write any key.
 struct Forger {
     connection: MultiplexedConnection,
-    /// The channel and the payload of each message.
+    /// The channel and the payload of each message that the forger has received.
     heard: mpsc::UnboundedReceiver<(String, String)>,
 }
 
@@ -65,7 +65,7 @@ impl Forger {
         .await
     }
 
-    /// Publishes a message and returns when the engine has logged that it ignored it.
+    /// Publishes a message, and returns when the engine has logged that it ignores the message.
     async fn publish(&mut self, channel: &str, payload: &str) {
         let shown = format!("{:?}", payload.chars().take(100).collect::<String>());
         let ignored = || log::of_any_level("payload", &shown).len();
@@ -79,7 +79,8 @@ impl Forger {
         until(async || ignored() > before).await;
     }
 
-    /// Returns the next push that grants a lock to this many owners. The forger hears its own messages, too.
+    /// Returns the next push that grants a lock to this many owners. The forger also receives the messages that it
+    /// publishes itself.
     async fn hear_grant_to(&mut self, owners: usize) -> (String, String) {
         loop {
             let heard = timeout(20 * SECOND, self.heard.recv()).await;
@@ -90,7 +91,7 @@ impl Forger {
         }
     }
 
-    /// Publishes a message that was heard before.
+    /// Publishes a message that the forger has received before.
     async fn repeat(&mut self, channel: &str, payload: &str) {
         ask::<()>(
             &mut self.connection,
@@ -100,7 +101,8 @@ impl Forger {
     }
 }
 
-/// A body that reports its caller's number and leaves when it is told to.
+/// What all bodies share: the channel on which each body reports its number and token, and the permits that bodies need
+/// in order to leave.
 struct Room {
     entered: mpsc::UnboundedSender<(usize, u64)>,
     leave: Semaphore,
@@ -119,7 +121,7 @@ async fn wait_for(client: LockClient, room: Arc<Room>, who: usize) {
     lock.run(room.visit(who)).await.unwrap();
 }
 
-/// Row 58: the forger lists channels, hears every push, and answers with its own.
+/// Row 58: the forger lists channels, receives every push, and publishes pushes that it has made up.
 #[tokio::test]
 async fn row_58_forged_pushes() {
     log::keep();
@@ -136,7 +138,7 @@ async fn row_58_forged_pushes() {
             until_waiting(&holder, who + 1).await;
         }
 
-        // The forger knows only the channels.
+        // So far the forger knows only the names of the channels.
         let first = guard.token().get() + 1;
         for channel in forger.channels().await {
             let owner = Uuid::new_v4().simple();
@@ -153,7 +155,7 @@ async fn row_58_forged_pushes() {
         guard.release().await;
         let (channel, told) = forger.hear_grant_to(3).await;
         assert_eq!(entries.recv().await, Some((0, first)));
-        // The forger knows the owners of a cohort, one of which is inside.
+        // Now the forger knows the owners of a cohort whose first member is inside.
         let owners: Vec<&str> = told
             .split('|')
             .filter(|field| field.contains(' '))
@@ -198,8 +200,8 @@ async fn row_58_forged_pushes() {
     .await;
 }
 
-/// Row 58: a grant that was pushed before is repeated when another caller is inside. A member of that grant, which has
-/// queued again since because the member before it outstayed the lease, does not enter on it.
+/// Row 58: an old push of a grant is repeated while another caller is inside. A member of that grant has queued again,
+/// because the member before it stayed inside for longer than the lease. The repeated push does not let it enter.
 #[tokio::test]
 async fn row_58_repeated_push() {
     log::keep();
@@ -207,8 +209,9 @@ async fn row_58_repeated_push() {
         let server = RedisServer::start().await;
         let (one, two) = (client(&server.url()).await, client(&server.url()).await);
         let mut forger = Forger::on(&server).await;
-        // The attempts differ in what the process still knows when the push is repeated. If a heartbeat comes right at
-        // the end of the lease, the member is back before the other caller.
+        // Each attempt begins at another moment between two heartbeats. If a heartbeat comes right at the end of the
+        // lease, the member is queued again and enters before the other caller. Such an attempt does not repeat the
+        // push.
         let mut repeated = 0;
         for attempt in 0..12 {
             repeated += u32::from(is_repeated(&one, &two, &mut forger, attempt * 70 * MS).await);
@@ -224,7 +227,8 @@ async fn row_58_repeated_push() {
     .await;
 }
 
-/// Grants the lock to the first caller after the pause. Returns false if the member was the first to enter after it.
+/// Releases the lock to a cohort of two after `pause`, and repeats the push of that grant later. Returns `false` if the
+/// second member entered before the other caller, so that nothing was repeated.
 async fn is_repeated(
     one: &LockClient,
     two: &LockClient,
@@ -253,7 +257,7 @@ async fn is_repeated(
     let (second, inside) = entries.recv().await.unwrap();
     let token = inside.token();
     if second == 'c' {
-        // The member has its place again, and its process forgets the old grant.
+        // Waits until the second member is queued again. Its process then forgets the old grant.
         until_waiting(two, 1).await;
         outstays.release().await;
         tokio::time::sleep(700 * MS).await;

@@ -7,8 +7,8 @@ use support::{proxy::FaultProxy, server::RedisServer};
 
 use crate::fixture::{MS, NAME, QUEUE, SECOND, client, entering, left, row, until, until_waiting};
 
-/// Row 19: the server has granted the lock, and its push is lost while the connection lives. A heartbeat finds the
-/// grant.
+/// Row 19: the server grants the lock, and the push that reports the grant is lost although the connection stays up. A
+/// heartbeat finds the grant.
 #[tokio::test]
 async fn row_19_push_lost() {
     row(19, async |seen| {
@@ -35,14 +35,14 @@ async fn row_19_push_lost() {
     let (entered, entrant) = waiting.await.unwrap();
     let took = entered.duration_since(given);
     assert_eq!(entrant.token().get(), token);
-    seen.within("entered after a lost push", 200 * MS, took);
+    seen.within("the waiter enters after a lost message", 200 * MS, took);
     until(async || waiter.stats().missed_wakeups == 1).await;
     entrant.release().await;
     guard.release().await;
     }).await;
 }
 
-/// Row 19: the connection is cut at the grant. The waiter gets its place back.
+/// Row 19: the connection is cut when the waiter is granted the lock. The waiter gets its place back.
 #[tokio::test]
 async fn row_19_connection_cut_at_the_grant() {
     row(19, async |seen| {
@@ -69,13 +69,14 @@ async fn row_19_connection_cut_at_the_grant() {
         let order = order.lock().unwrap();
         let took = order[0].1.duration_since(released);
         assert_eq!((order[0].0, order[1].0), (0, 1));
-        seen.within("entered after the cut", 200 * MS, took);
+        seen.within("the waiter enters after the cut", 200 * MS, took);
     })
     .await;
 }
 
-/// Row 19: the connection of hundreds of waiters is cut while they are granted their locks and while some give up. No
-/// hold is given away under a running body, and no caller that has gone is granted anything.
+/// Row 19: the connection of hundreds of waiters is cut while they are granted their locks and while some of them give
+/// up. The lock of a running body is never granted to another caller, and no grant is left for a caller that has given
+/// up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_19_hundreds_reconnect_while_they_are_granted_or_give_up() {
     row(19, async |_| {

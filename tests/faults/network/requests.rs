@@ -40,7 +40,7 @@ async fn row_09_reply_of_the_grant_lost() {
 }
 
 /// Row 10: a request reaches the server only after its caller has given up. `kill` says whether the client may close
-/// its old connections. If it may not, a late request refuses itself.
+/// its old connections. If it may not, each request carries a deadline, after which its script does nothing.
 async fn late_request(kill: bool) {
     let server = RedisServer::start().await;
     let mut admin = server.connection().await;
@@ -68,10 +68,10 @@ async fn late_request(kill: bool) {
     );
     proxy.cut();
     if !kill {
-        // The moment up to which the request may be carried out has passed.
+        // By now the server may no longer carry out the request.
         tokio::time::sleep(1500 * MS).await;
     }
-    // A new connection gets through first, then the old bytes arrive.
+    // Lets the requests of the new connection through before the old bytes arrive.
     proxy.hold_requests(false);
     client(&proxy.url()).await;
     until(async || behind.lock("other").try_acquire().await.is_ok()).await;
@@ -106,7 +106,7 @@ async fn row_10_late_request_where_connections_cannot_be_killed() {
     .await;
 }
 
-/// Row 11: the reply of a release is lost, and the release is sent again. The successor is not touched.
+/// Row 11: the reply of a release is lost, and the release is sent again. The next holder keeps its grant.
 #[tokio::test]
 async fn row_11_release_sent_twice() {
     row(11, async |_| {
@@ -126,20 +126,20 @@ async fn row_11_release_sent_twice() {
         proxy.cut();
         proxy.hold_replies(false);
         releasing.await.unwrap();
-        // The server ran the release at least twice.
+        // Waits until the server has run the release at least twice.
         until(async || server.scripts().await >= before + 2).await;
         behind.lock("after").run(async {}).await.unwrap();
         assert!(direct.lock("k").try_acquire().await.is_err());
         assert_eq!(token_of(&grant(&server).await.unwrap()), next.token().get());
         assert_eq!(next.loss(), None);
-        // The caller that released has not lost anything, either.
+        // The caller that released does not report a loss either.
         assert_eq!(behind.stats().lost, 0);
         next.release().await;
     })
     .await;
 }
 
-/// Row 11: the same for a lock that stays taken until its least time is over.
+/// Row 11: a release is sent again for a lock that stays taken until its minimum hold is over.
 #[tokio::test]
 async fn row_11_lock_kept_twice() {
     row(11, async |_| {
@@ -170,7 +170,7 @@ async fn row_11_lock_kept_twice() {
     .await;
 }
 
-/// Row 13: a half-open socket. The hold ends at its local deadline at the latest, and the client connects again.
+/// Row 13: a socket is half open. The hold ends at its local deadline at the latest, and the client connects again.
 #[tokio::test]
 async fn row_13_half_open_socket() {
     row(13, async |seen| {
@@ -181,7 +181,7 @@ async fn row_13_half_open_socket() {
         let lock = behind.lock("k").lease(1500 * MS).renew(true);
         let lost = lock
             .run(async {
-                // If the client could connect again at once, the lease would be renewed for ever.
+                // Without this refusal, the client would connect again at once and renew the lease.
                 proxy.refuse(true);
                 proxy.half_open();
                 std::future::pending::<()>().await;
@@ -190,7 +190,7 @@ async fn row_13_half_open_socket() {
         let took = started.elapsed();
         proxy.refuse(false);
         assert_lost(&lost);
-        seen.within("lost after the grant", 1500 * MS, took);
+        seen.within("the lease is lost after the grant", 1500 * MS, took);
         let started = Instant::now();
         behind
             .lock("k")
@@ -201,7 +201,7 @@ async fn row_13_half_open_socket() {
             .release()
             .await;
         seen.within(
-            "granted afterwards, over a new connection",
+            "a call is granted the lock afterwards, over a new connection",
             4 * SECOND,
             started.elapsed(),
         );
@@ -209,8 +209,8 @@ async fn row_13_half_open_socket() {
     .await;
 }
 
-/// Row 13: a half-open socket. Callers that have just asked ask again over a new connection, although the engine's own
-/// connection is half open too and cannot close theirs.
+/// Row 13: a socket is half open. Callers whose requests have no answer yet repeat them over a new connection, although
+/// the engine's own connection is half open, too, and cannot close theirs.
 #[tokio::test]
 async fn row_13_callers_ask_again() {
     row(13, async |seen| {
@@ -233,12 +233,16 @@ async fn row_13_callers_ask_again() {
         for waiting in waiting {
             waiting.await.unwrap().unwrap();
         }
-        seen.within("all entered", 4 * SECOND, released.elapsed());
+        seen.within(
+            "all callers enter after the release",
+            4 * SECOND,
+            released.elapsed(),
+        );
     })
     .await;
 }
 
-/// Row 38: a request stalls on its way. Its client connects again, is granted the lock and releases it; then the old
+/// Row 38: a request stalls on its way. Its client connects again, is granted the lock and releases it. Then the old
 /// bytes arrive.
 #[tokio::test]
 async fn row_38_old_socket_is_read_late() {
@@ -271,8 +275,8 @@ async fn row_38_old_socket_is_read_late() {
     .await;
 }
 
-/// Row 38: the same for a request that was sent again. Its owner is granted the lock by a push and releases it over
-/// another connection before the server reads the request.
+/// Row 38: a request that was sent again stalls on its way. Its owner is granted the lock by a push, and releases it
+/// over another connection before the server reads the request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_38_request_that_was_sent_again_is_read_late() {
     row(38, async |_| {
@@ -283,7 +287,7 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
         let url = proxy.url();
         let (is_inside, inside) = tokio::sync::oneshot::channel();
         let (done, is_done) = mpsc::channel::<()>();
-        // The waiter's runtime has one thread, which is busy when its session would connect again.
+        // The waiter's runtime has one thread, so the test can block the session just before it connects again.
         let waiter = thread::spawn(move || {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -295,7 +299,7 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
             });
         });
         until_waiting(&holder, 1).await;
-        // The session connects again and resends the request of its waiter, which stalls.
+        // The session connects again and resends the request of its waiter. The resent request stalls.
         proxy.delay(100 * MS);
         let handshake = proxy.wait_for_request(b"TIME");
         proxy.cut();
@@ -305,7 +309,7 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
         proxy.until_requested(proxy.request_bytes()).await;
         proxy.delay(Duration::ZERO);
         tokio::time::sleep(200 * MS).await;
-        // The push gets through, and then that connection breaks as well.
+        // The push of the grant gets through, and then the second connection breaks as well.
         guard.release().await;
         tokio::time::sleep(50 * MS).await;
         proxy.deliver_after_cut(true);
@@ -328,19 +332,19 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
     .await;
 }
 
-/// Row 38: the same for a caller that has resent its request, is offered its turn by a push, and is cancelled before
-/// the server reads the request. Neither a grant nor a place stays behind.
+/// Row 38: a caller resends its request, is offered its turn by a push, and is cancelled before the server reads the
+/// request. Neither a grant nor a place is left behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_38_caller_leaves_with_its_offer() {
     row(38, async |_| {
         let server = RedisServer::start().await;
         let proxy = FaultProxy::start(server.port()).await;
         let (holder, behind) = (client(&server.url()).await, client(&proxy.url()).await);
-        // The network decides whether the server reads the release or the request first.
+        // The case is repeated, because the server may read either the release or the request first.
         for _ in 0..8 {
             let guard = holder.lock("k").acquire().await.unwrap();
             let lock = behind.lock("k").wait(20 * SECOND).lease(30 * SECOND);
-            // The caller is queued and does not learn of it.
+            // The server queues the caller, but the reply is held back.
             proxy.hold_replies(true);
             let waiting = tokio::spawn(lock.acquire());
             until_waiting(&holder, 1).await;

@@ -6,7 +6,7 @@ use support::{history::History, proxy::FaultProxy, server::RedisServer};
 
 use crate::fixture::{MS, SECOND, client, left, row, until_waiting};
 
-/// Row 18: a line with a round trip of 200 ms. A connection takes few round trips, and an acquisition takes one.
+/// Row 18: a line with a round trip of 200 ms. Connecting takes a few round trips, and an acquisition takes one.
 #[tokio::test]
 async fn row_18_slow_line() {
     row(18, async |seen| {
@@ -16,10 +16,10 @@ async fn row_18_slow_line() {
         let behind = client(&proxy.url()).await;
         let start = Instant::now();
         let guard = behind.lock("k").acquire().await.unwrap();
-        seen.within("the first acquisition", 400 * MS, start.elapsed());
+        seen.within("the first acquisition takes", 400 * MS, start.elapsed());
         assert!(guard.remaining() > 29 * SECOND);
         guard.release().await;
-        // The same after a broken connection.
+        // The client also connects again over this line.
         proxy.cut();
         behind
             .lock("k")
@@ -32,8 +32,8 @@ async fn row_18_slow_line() {
     .await;
 }
 
-/// Row 18: the same line with jitter, and with bytes that arrive in pieces. A lease is shorter by its round trip, and
-/// everybody enters.
+/// Row 18: a line with a round trip of 200 ms, with jitter, and with bytes that arrive in pieces. A lease as the holder
+/// sees it is shorter by one round trip, and every caller enters.
 #[tokio::test]
 async fn row_18_jitter_and_split_bytes() {
     const CALLERS: u32 = 8;
@@ -63,9 +63,10 @@ async fn row_18_jitter_and_split_bytes() {
         let start = Instant::now();
         guard.release().await;
         waiting.join_all().await;
-        // Each release and the push after it, and at most one heartbeat if the line has aged a claim.
+        // The bound is three round trips of up to 240 ms for each caller: its release, the push after it, and a
+        // heartbeat if much of its claim has passed before the push arrives.
         let most = CALLERS * 3 * 240 * MS;
-        seen.within("all enter after the release", most, start.elapsed());
+        seen.within("all callers enter after the release", most, start.elapsed());
         history.check().assert_clean(CALLERS as usize);
     })
     .await;

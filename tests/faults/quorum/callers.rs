@@ -1,4 +1,4 @@
-//! Callers of a quorum that are killed, dropped, not polled, or waiting.
+//! Callers of a quorum that wait, are not polled, are dropped, or whose process is killed.
 
 use std::{
     pin::Pin,
@@ -21,7 +21,8 @@ async fn both() -> Result<(), LockError> {
     Ok(())
 }
 
-/// A waiter that has a majority and is not polled gives it back within a claim. When it is polled again, it asks again.
+/// A majority of the nodes grants the lock to a waiter that is not polled. The grants are given back within a claim,
+/// and the waiter asks again when it is polled.
 #[tokio::test]
 async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
     let quorum = Quorum::start(3).await;
@@ -51,7 +52,7 @@ async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
     }
 }
 
-/// Calls that are dropped at any instant leave nothing on any node, whether the lock is free or held by another.
+/// Calls that are dropped at any instant leave nothing on any node, whether the lock is free or held by another client.
 #[tokio::test]
 async fn calls_dropped_at_any_instant_leave_nothing_on_any_node() {
     let quorum = Quorum::start(3).await;
@@ -92,7 +93,7 @@ async fn calls_dropped_at_any_instant_leave_nothing_on_any_node() {
     client.lock("k").wait(SECOND).run(async {}).await.unwrap();
 }
 
-/// A process is killed while it holds the lock. The others enter when its lease has ended.
+/// A process is killed while it holds the lock. The other callers enter when the lease of the killed process has ended.
 #[tokio::test]
 async fn a_killed_holder_blocks_for_the_rest_of_its_lease() {
     let quorum = Quorum::start(3).await;
@@ -116,7 +117,8 @@ async fn a_killed_holder_blocks_for_the_rest_of_its_lease() {
     guard.release().await;
 }
 
-/// A waiter enters soon after the release, leaves nothing when it is dropped, and is told of a shutdown.
+/// A waiter enters soon after the release, leaves nothing behind when it is dropped, and ends with an error at a
+/// shutdown.
 #[tokio::test]
 async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
     let quorum = Quorum::start(3).await;
@@ -127,7 +129,7 @@ async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
     };
     let until_refused = async || {
         let before = waiter.stats().commands;
-        // Two rounds, each of which asks three nodes.
+        // Waits until the caller has made two rounds of three requests each.
         until(async || waiter.stats().commands >= before + 6).await;
     };
     let guard = holder.lock("k").acquire().await.unwrap();

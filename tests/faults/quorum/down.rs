@@ -8,7 +8,7 @@ use support::{assert_busy, quorum::Quorum, server::ask};
 use super::{NODE_PATIENCE, OTHERS_GRANT, client, contend, until_empty, warm};
 use crate::fixture::{MS, NAME, SECOND, epsilon, row, token_of, until};
 
-/// Row 29: of five nodes one is killed and one is stopped. Exclusion holds, and acquisitions go on.
+/// Row 29: one of five nodes is killed and another is stopped. Exclusion holds, and callers still acquire locks.
 #[tokio::test]
 async fn row_29_two_of_five_down() {
     row(29, async |seen| {
@@ -23,20 +23,20 @@ async fn row_29_two_of_five_down() {
             let asked = Instant::now();
             let guard = client.lock("k").try_acquire().await.unwrap();
             slowest = slowest.max(asked.elapsed());
-            // The remaining nodes are no majority for others.
+            // The three nodes that are up all have the grant, so nobody else gets a majority.
             let refused = after.lock("k").try_acquire().await;
             assert_busy(&refused);
             guard.release().await;
         }
-        seen.within("the slowest acquisition", NODE_PATIENCE, slowest);
-        // Another caller has one of the three nodes. A caller that gets the other two gives them back at once, except
-        // in one round of four.
+        seen.within("the slowest acquisition takes", NODE_PATIENCE, slowest);
+        // Another caller has the lock on one of the three nodes that are up. A caller that is granted the lock on the
+        // other two nodes gives it back at once, except in every fourth round, in which it waits for the slower nodes.
         let mut third = quorum.servers[2].connection().await;
         let _: () = ask(&mut third, redis::cmd("SET").arg(NAME).arg(OTHERS_GRANT)).await;
         let before_it = after.stats().commands;
         let refused = after.lock("k").wait(3 * SECOND).acquire().await;
         assert_busy(&refused);
-        // A round asks three nodes and releases on two.
+        // Each round sends five commands: a request to each of three nodes, and a release to two of them.
         let rounds = (after.stats().commands - before_it) / 5;
         println!("{rounds} rounds");
         assert!(
@@ -53,8 +53,8 @@ async fn row_29_two_of_five_down() {
     .await;
 }
 
-/// Row 30: three of five nodes are stopped. There is no grant, and the partial grants are free again, those of the two
-/// nodes at once and those of the others when they go on.
+/// Row 30: three of five nodes are stopped. Nobody is granted the lock. The grants of single nodes are given back: at
+/// once on the two nodes that are up, and on the other three when these continue.
 #[tokio::test]
 async fn row_30_three_of_five_down() {
     row(30, async |seen| {
@@ -106,8 +106,8 @@ async fn row_30_three_of_five_down() {
     .await;
 }
 
-/// The counter of one node is far ahead, because of its clock or its past. A token that this node offered is known to a
-/// majority before the body starts, so that later tokens are greater without that node.
+/// The fencing counter of one node is far ahead. If this node has offered a token, a majority stores that token before
+/// the body starts, so later tokens are greater even when this node does not take part.
 #[tokio::test]
 async fn tokens_rise_over_quorums() {
     let mut quorum = Quorum::start(5).await.in_use().await;
@@ -125,7 +125,7 @@ async fn tokens_rise_over_quorums() {
                 .arg(u64::try_from(far.as_micros()).unwrap()),
         )
         .await;
-        // Acquires until the node has been part of a majority.
+        // Acquires the lock until the node that is ahead has been part of a majority.
         let mut newest = 0;
         until(async || {
             let guard = client.lock("k").wait(SECOND).acquire().await.unwrap();
@@ -154,7 +154,7 @@ async fn tokens_rise_over_quorums() {
     }
 }
 
-/// A hold survives the loss of any minority while it lasts, including the nodes that were quickest to grant it.
+/// A hold survives the loss of any minority of the nodes, even of those that granted it first.
 #[tokio::test]
 async fn a_hold_survives_the_loss_of_any_minority() {
     for lost in [[0, 1], [1, 2], [3, 4]] {
@@ -167,7 +167,7 @@ async fn a_hold_survives_the_loss_of_any_minority() {
             .acquire()
             .await
             .unwrap();
-        // The slower nodes have joined the grant.
+        // Waits until the slower nodes have stored the grant too.
         for server in &quorum.servers {
             until(async || {
                 let grant = crate::fixture::grant(server).await;

@@ -1,4 +1,4 @@
-//! Row 31: nodes that come back without their state or missed a hold.
+//! Row 31: nodes that come back without their state, and nodes that do not know of a hold.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,9 @@ use tokio::{task::JoinSet, time::sleep};
 use super::{BACKOFF, client, is_held_on, until_empty};
 use crate::fixture::{MS, SECOND, row, token_of, until};
 
-/// Row 31: a lock is held on two of three nodes, and one of the two comes back empty. Until the lease has ended it
-/// forms no majority with the third node, neither for clients that saw it go nor for clients that did not.
+/// Row 31: a lock is held on two of three nodes, and one of the two restarts without its state. Until the lease has
+/// ended, that node forms no majority with the third node, neither for clients that saw the restart nor for clients
+/// that did not.
 #[tokio::test]
 async fn row_31_node_returns_empty() {
     row(31, async |seen| {
@@ -32,8 +33,7 @@ async fn row_31_node_returns_empty() {
         let granted = Instant::now();
         let guard = holder.lock("k").lease(LEASE).acquire().await.unwrap();
         let token = guard.token();
-        // The third node still has the request, and its grant is given back as soon as the request has been carried
-        // out.
+        // The third node still has to carry out the request. Its grant is given back as soon as it has done so.
         sleep(LEASE / 10 + 50 * MS).await;
         quorum.servers[2].continue_process();
         until_empty(&quorum.servers[2]).await;
@@ -58,7 +58,7 @@ async fn row_31_node_returns_empty() {
             let (entered, next) = entered.unwrap();
             let after = entered.duration_since(granted);
             seen.within(
-                "the next one enters after the grant",
+                "the next caller enters after the grant",
                 LEASE + BACKOFF,
                 after,
             );
@@ -67,7 +67,7 @@ async fn row_31_node_returns_empty() {
         }
         guard.release().await;
 
-        // The node counts again and makes a majority with the third.
+        // The node that came back counts again, and forms a majority with the third node.
         quorum.servers[0].kill();
         for client in [witness, newcomer] {
             let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
@@ -79,46 +79,47 @@ async fn row_31_node_returns_empty() {
     .await;
 }
 
-/// Row 31: nodes that have never been used count if all of them are up. If one is missing, it may be the only one that
-/// remembers a lease.
+/// Row 31: nodes that have never been used count at once if all nodes are up. If a node is down, the others do not
+/// count yet, because the missing node may be the only one that remembers a lease.
 #[tokio::test]
 async fn row_31_a_beginning_needs_all_nodes() {
     row(31, async |_| {
         let mut quorum = Quorum::start(3).await;
         quorum.servers[0].kill();
         let client = client(&quorum.url(), SECOND).await;
-        // Longer than the quarantine of a node that lost its state.
+        // The call waits for longer than the quarantine of a node that lost its state.
         let refused = client.lock("k").wait(6 * SECOND).acquire().await;
         let Err(LockError::Unreachable { detail, .. }) = refused else {
             panic!("{refused:?}");
         };
         assert!(detail.contains("started without its state"), "{detail}");
-        // With the third node up, it is known that none of them remembers a lease.
+        // With all three nodes up, the client knows that none of them remembers a lease.
         quorum.servers[0].restart().await;
         let lock = client.lock("k").wait(10 * SECOND);
         lock.acquire().await.unwrap().release().await;
 
         let beginning = Quorum::start(3).await;
         let client = self::client(&beginning.url(), 30 * SECOND).await;
-        // Far less than the longest lease, which is the quarantine of a node that lost its state.
+        // The call waits for far less time than the quarantine of a node that lost its state, which is the longest
+        // lease.
         let lock = client.lock("k").wait(5 * SECOND);
         lock.acquire().await.unwrap().release().await;
     })
     .await;
 }
 
-/// A hold on two of three nodes: the third was silent when it was granted, and answers again.
+/// Returns a hold on two of three nodes. The third node was silent during the grant, and answers again.
 async fn held_on_two(quorum: &Quorum, lock: Lock) -> LockGuard {
     quorum.servers[2].stop_process();
     let guard = lock.acquire().await.unwrap();
-    // The request that the third node still has comes too late.
+    // After this pause, the request that the third node has not carried out is past its deadline.
     sleep(1200 * MS).await;
     quorum.servers[2].continue_process();
     assert!(is_held_on(&quorum.servers[0]).await && is_held_on(&quorum.servers[1]).await);
     guard
 }
 
-/// Asserts that nobody acquires the lock before the hold's lease has ended.
+/// Asserts that none of these clients acquires the lock before the lease of the hold has ended.
 async fn excluded_until_the_end(clients: &[LockClient], guard: &LockGuard, lease: Duration) {
     while guard.loss().is_none() {
         for client in clients {
@@ -133,9 +134,9 @@ async fn excluded_until_the_end(clients: &[LockClient], guard: &LockGuard, lease
     }
 }
 
-/// Row 31: a node comes back empty while another client, whose leases are short, uses the quorum. The node is not
-/// counted until the longest lease in use has ended, whichever client has it. Neither the locks of the other client nor
-/// a client that connects later shorten that time.
+/// Row 31: a node restarts without its state while another client, whose leases are short, uses the quorum. The node is
+/// not counted until the longest lease that any client uses has passed. Neither the locks of the other client nor a
+/// client that connects later shorten that time.
 #[tokio::test]
 async fn row_31_another_clients_lock_ends_no_quarantine() {
     row(31, async |_| {
@@ -148,7 +149,7 @@ async fn row_31_another_clients_lock_ends_no_quarantine() {
             client.lock("warm").run(async {}).await.unwrap();
         }
         let guard = held_on_two(&quorum, holder.lock("k").lease(LEASE)).await;
-        // Otherwise the hold would return to the node that missed it.
+        // Cuts the holder off, because otherwise it would store the hold on the node that does not have it.
         proxies.iter().for_each(|proxy| proxy.blackhole(true));
         quorum.servers[1].restart().await;
         sleep(1200 * MS).await;
@@ -160,7 +161,8 @@ async fn row_31_another_clients_lock_ends_no_quarantine() {
     .await;
 }
 
-/// Row 31: a living node is flushed. It grants nothing until the leases that it forgot have ended.
+/// Row 31: `FLUSHALL` deletes the state of a running node. The node does not count until the leases that it forgot have
+/// ended.
 #[tokio::test]
 async fn row_31_a_flushed_node_is_not_counted() {
     row(31, async |_| {
@@ -176,7 +178,7 @@ async fn row_31_a_flushed_node_is_not_counted() {
     .await;
 }
 
-/// A node that comes back with its state is counted at once.
+/// A node that restarts with its state is counted at once.
 #[tokio::test]
 async fn a_node_that_kept_its_state_is_counted_at_once() {
     let mut quorum = Quorum::start(2).await;
@@ -191,7 +193,7 @@ async fn a_node_that_kept_its_state_is_counted_at_once() {
 }
 
 /// A renewed hold is on two of three nodes, because the third was silent when it was granted or has lost its state
-/// since. The hold returns to the third node, so that another node may fail.
+/// since. The holder stores the hold on the third node again, so another node may fail.
 #[tokio::test]
 async fn a_hold_returns_to_a_node_that_missed_it() {
     for restarted in [false, true] {

@@ -13,7 +13,8 @@ use tokio::time::sleep;
 use super::{BACKOFF, client, contend, is_held_on, until_empty, warm};
 use crate::fixture::{MS, NAME, SECOND, epsilon, left, until};
 
-/// A node takes requests and does not answer until all of their leases have ended. Nothing is left on it afterwards.
+/// A node receives requests and does not answer until the leases of all requests have ended. Nothing is left on the
+/// node afterwards.
 #[tokio::test]
 async fn nothing_is_left_on_a_node_that_was_silent() {
     let quorum = Quorum::start(3).await;
@@ -27,7 +28,7 @@ async fn nothing_is_left_on_a_node_that_was_silent() {
         sleep(20 * MS).await;
     }
     quorum.servers[2].continue_process();
-    // The reply shows that the node has carried out everything that it had been sent.
+    // This reply shows that the node has carried out all requests that it received before.
     let mut asked = quorum.servers[2].connection().await;
     let () = ask(&mut asked, &redis::cmd("PING")).await;
     let mut seen = Vec::new();
@@ -38,8 +39,8 @@ async fn nothing_is_left_on_a_node_that_was_silent() {
     assert_eq!(seen, [] as [String; 0]);
 }
 
-/// The clock of one node is an hour ahead of the others. Nobody gets in early, because leases are durations and not
-/// moments.
+/// The clock of one node is an hour ahead of the others. Nobody enters early, because nodes store the length of a lease
+/// and not its end.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_clock_ahead_admits_nobody() {
@@ -55,7 +56,7 @@ async fn one_clock_ahead_admits_nobody() {
     let url = quorum.url();
     let clients = [warm(&url).await, warm(&url).await, warm(&url).await];
     contend(&clients, 4, 10).await;
-    // Each node keeps the lock by its own time, and it is free at the end.
+    // Each node measures the minimum hold by its own clock, and the lock is free when the minimum hold is over.
     let kept = Instant::now();
     let lock = clients[0].lock("k").hold_at_least(500 * MS);
     lock.run(async {}).await.unwrap();
@@ -65,7 +66,7 @@ async fn one_clock_ahead_admits_nobody() {
         (490 * MS..500 * MS + BACKOFF + epsilon()).contains(&took),
         "{took:?}"
     );
-    // The lease is as long on this node as on the others.
+    // On the node whose clock is ahead, a lease lasts as long as on the others.
     let guard = {
         guard.unwrap().release().await;
         clients[0]
@@ -91,8 +92,8 @@ async fn one_clock_ahead_admits_nobody() {
     next.release().await;
 }
 
-/// The clock of one node jumps while all nodes hold a lock. The lease ends early on that node, and the others are a
-/// majority.
+/// The clock of one node jumps while all nodes hold a lock. The lease ends early on that node, but the other nodes are
+/// still a majority.
 #[tokio::test]
 async fn a_clock_that_jumps_while_all_nodes_hold_admits_nobody() {
     let quorum = Quorum::start(3).await;
@@ -121,8 +122,8 @@ async fn a_clock_that_jumps_while_all_nodes_hold_admits_nobody() {
     assert_eq!(holder.stats().lost, 0);
 }
 
-/// A majority grants, and its answers arrive when most of the lease is over. The caller is not granted the lock, and
-/// nothing stays.
+/// A majority grants the lock, but the answers of the nodes arrive when most of the lease is over. The caller does not
+/// get the lock, and nothing is left behind.
 #[tokio::test]
 async fn a_quorum_that_answers_too_late_is_no_grant() {
     let quorum = Quorum::start(3).await;
@@ -133,7 +134,8 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
     }
     let mut late = 0;
     for _ in 0..50 {
-        // In time for the node's share, which is at least 20 ms, but too late for the lease.
+        // The answers arrive within the patience for a node, which is at least 20 ms, but leave less than half of the
+        // lease.
         let refused = client.lock("k").lease(16 * MS).try_acquire().await;
         let Err(LockError::Unreachable { detail, .. }) = refused else {
             panic!("{refused:?}");
@@ -145,7 +147,7 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
     }
     println!("{late} of 50 majorities were too late");
     assert!(late > 0);
-    // More than half of the lease is left, which is enough.
+    // With a lease of one second, more than half of the lease is left, which is enough.
     let guard = client.lock("k").lease(SECOND).try_acquire().await.unwrap();
     assert!(
         guard.remaining() < SECOND - 12 * MS,
@@ -158,7 +160,7 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
     }
 }
 
-/// Two of three nodes carry the request out, and their answers arrive after the nodes' patience.
+/// Two of three nodes carry out the request, but their answers arrive after the client has stopped waiting for them.
 #[tokio::test]
 async fn answers_after_the_nodes_patience_are_given_back() {
     let quorum = Quorum::start(3).await;
@@ -176,7 +178,7 @@ async fn answers_after_the_nodes_patience_are_given_back() {
             matches!(refused, Err(LockError::Unreachable { .. })),
             "{refused:?}"
         );
-        // The lock was granted there and given back before the client could know of either.
+        // Checks that the grants of the two nodes are given back before the client receives any answer of these nodes.
         for server in &quorum.servers {
             until_empty(server).await;
         }

@@ -1,4 +1,4 @@
-//! Quorums: nodes that are down, lose their state, answer late or have a different time.
+//! Quorums: nodes that are down, lose their state, answer late or have clocks that differ.
 
 mod callers;
 mod down;
@@ -13,20 +13,21 @@ use tokio::{task::JoinSet, time::sleep};
 
 use crate::fixture::{MS, NAMESPACE, SECOND, left, until};
 
-/// How long a node may take to answer for a lease of 30 s.
+/// How long a client waits for a node's answer if the lease is 30 s.
 const NODE_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a lock stays granted to a caller that is not polled.
+/// How long a lock stays granted to a caller that does not take it because it is not polled.
 const CLAIM: Duration = Duration::from_secs(2);
-/// The longest pause between two rounds.
+/// The longest pause between two rounds of an acquisition.
 const BACKOFF: Duration = Duration::from_millis(128);
 
-/// A client with this default lease. A node that lost its state is not counted for the longest of these leases.
+/// Returns a client with this default lease. A node that lost its state is not counted until the longest lease in use
+/// has passed.
 async fn client(url: &str, lease: Duration) -> LockClient {
     let builder = LockClient::builder().url(url).namespace(NAMESPACE);
     builder.lease(lease).connect().await.unwrap()
 }
 
-/// A client whose connections exist, those of this runtime too, and that has asked the nodes over them.
+/// Returns a client whose connections, those of this runtime included, have already carried requests.
 async fn warm(url: &str) -> LockClient {
     let client = client(url, 30 * SECOND).await;
     for _ in 0..3 {
@@ -45,7 +46,7 @@ async fn is_held_on(server: &RedisServer) -> bool {
     crate::fixture::grant(server).await.is_some()
 }
 
-/// The grant of another caller on one node.
+/// The grant that a test stores on a node so that another caller seems to have the lock there.
 const OTHERS_GRANT: &str = "1|60000||00000000000000000000000000000001";
 
 /// Contends for `k` with this many tasks for each client, and checks that they exclude each other.

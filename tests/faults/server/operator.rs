@@ -62,7 +62,7 @@ async fn row_22_scripts_flushed() {
     .await;
 }
 
-/// Row 23: an operator deletes the key, or everything. The holder is told, and tokens go on rising.
+/// Row 23: an operator deletes the key of a held lock, or all keys. The holder is notified, and tokens keep rising.
 #[tokio::test]
 async fn row_23_key_deleted_and_flushall() {
     row(23, async |_| {
@@ -104,7 +104,7 @@ async fn row_23_key_deleted_and_flushall() {
     .await;
 }
 
-/// Row 23: everything is deleted while a caller waits. The waiter queues again and enters.
+/// Row 23: an operator deletes all keys while callers wait. The waiters queue again and enter in their order.
 #[tokio::test]
 async fn row_23_flushall_while_waiting() {
     row(23, async |seen| {
@@ -128,7 +128,7 @@ async fn row_23_flushall_while_waiting() {
         let places: Vec<_> = order.iter().map(|(place, _)| *place).collect();
         assert_eq!(places, [0, 1, 2]);
         let took = order[0].1.duration_since(flushed);
-        seen.within("who waits enters after FLUSHALL", 200 * MS, took);
+        seen.within("a waiter enters after FLUSHALL", 200 * MS, took);
         assert_lost(&guard.extend(SECOND).await);
         guard.release().await;
     })

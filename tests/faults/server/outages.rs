@@ -1,4 +1,5 @@
-//! Rows 14 to 17, 24 to 26, 32: a server that is killed, paused, full, read-only, or whose clock jumps.
+//! Rows 14 to 17, 24 to 26, 32: a server that is killed, paused, out of memory or read-only, and a server whose clock
+//! jumps.
 
 use std::{
     fs,
@@ -29,7 +30,7 @@ async fn until_up(server: &RedisServer) {
     .await;
 }
 
-/// Sends the server a command.
+/// Sends the server a command, given as one string.
 async fn tell(server: &RedisServer, command: &str) {
     let words: Vec<_> = command.split_whitespace().collect();
     let mut told = redis::cmd(words[0]);
@@ -39,7 +40,7 @@ async fn tell(server: &RedisServer, command: &str) {
         .unwrap_or_else(|error| panic!("{command}: {error}"));
 }
 
-/// Row 14: the server is killed and comes back empty.
+/// Row 14: the server is killed and restarts without its state.
 #[tokio::test]
 async fn row_14_killed_and_nothing_persisted() {
     row(14, async |seen| {
@@ -54,7 +55,7 @@ async fn row_14_killed_and_nothing_persisted() {
             up = Some(start);
             let guard = other.lock("k").wait(10 * SECOND).acquire().await.unwrap();
             seen.within(
-                "another one is granted when it is up",
+                "another caller is granted the lock after the restart",
                 SECOND,
                 start.elapsed(),
             );
@@ -65,12 +66,12 @@ async fn row_14_killed_and_nothing_persisted() {
         let lost = lost.await;
         assert_lost(&lost);
         let told = up.unwrap().elapsed();
-        seen.within("the holder is told when it is up", LEASE / 3, told);
+        seen.within("the holder is notified after the restart", LEASE / 3, told);
     })
     .await;
 }
 
-/// Row 15: the server is killed after it has persisted everything. The hold and the queue stay.
+/// Row 15: the server is killed after it has persisted everything. The hold and the queue survive.
 #[tokio::test]
 async fn row_15_killed_with_everything_persisted() {
     row(15, async |seen| {
@@ -90,7 +91,7 @@ async fn row_15_killed_with_everything_persisted() {
             until_waiting(&holder, place + 1).await;
         }
         server.kill();
-        // A renewal falls into this time and is retried until it is answered.
+        // A renewal becomes due while the server is down, and is retried until it is answered.
         tokio::time::sleep(2 * SECOND).await;
         server.restart().await;
         let renewed = holder.stats().renewed;
@@ -107,7 +108,7 @@ async fn row_15_killed_with_everything_persisted() {
         let places: Vec<_> = entered.iter().map(|(_, place, _)| *place).collect();
         assert_eq!(places, [0, 1, 2]);
         let first = entered[0].2.duration_since(released);
-        seen.within("the next one enters after the release", 200 * MS, first);
+        seen.within("the next caller enters after the release", 200 * MS, first);
         assert_eq!(holder.stats().lost, 0);
     })
     .await;
@@ -121,7 +122,7 @@ async fn row_16_paused_for_half_a_lease() {
         let client = client(&server.url()).await;
         let lock = client.lock("k").lease(3 * SECOND).renew(true);
         lock.run(async {
-            // Renewals have begun, and one is due during the pause.
+            // Waits for the first renewal, so that the next one becomes due during the pause.
             until(async || client.stats().renewed > 0).await;
             server.stop_process();
             tokio::time::sleep(1500 * MS).await;
@@ -152,7 +153,7 @@ async fn row_17_paused_for_two_leases() {
             })
             .await;
         assert_lost(&lost);
-        seen.within("lost after the grant", LEASE, start.elapsed());
+        seen.within("the lease is lost after the grant", LEASE, start.elapsed());
         let next = tokio::spawn({
             let lock = client.lock("k").wait(20 * SECOND);
             async move {
@@ -166,12 +167,13 @@ async fn row_17_paused_for_two_leases() {
         server.continue_process();
         let continued = Instant::now();
         let entered = next.await.unwrap().duration_since(continued);
-        seen.within("the next one enters when it goes on", SECOND, entered);
+        seen.within("the next caller enters after the pause", SECOND, entered);
     })
     .await;
 }
 
-/// Row 24: the server is out of memory. Nobody gets in, and holders get out and hand the lock to waiters.
+/// Row 24: the server is out of memory. Nobody can acquire a free lock, but holders can release their locks, which then
+/// pass to waiters.
 #[tokio::test]
 async fn row_24_out_of_memory() {
     row(24, async |seen| {
@@ -188,7 +190,7 @@ async fn row_24_out_of_memory() {
             panic!("{refused:?}");
         };
         assert!(detail.contains("OOM"), "{detail}");
-        seen.within("refused", Duration::ZERO, asked.elapsed());
+        seen.within("an acquisition is refused", Duration::ZERO, asked.elapsed());
         let renewed = holder.stats().renewed;
         until(async || holder.stats().renewed > renewed).await;
         guard.extend(SECOND).await.unwrap();
@@ -197,7 +199,7 @@ async fn row_24_out_of_memory() {
         let (entered, guard) = waiting.await.unwrap();
         let took = entered.duration_since(released);
         seen.within(
-            "the next one enters after the release",
+            "the next caller enters after the release",
             Duration::ZERO,
             took,
         );
@@ -209,7 +211,7 @@ async fn row_24_out_of_memory() {
     .await;
 }
 
-/// Row 25: a server that may evict a held lock.
+/// Row 25: a client refuses a server that may evict held locks, unless the client is configured to allow eviction.
 #[tokio::test]
 async fn row_25_evicting() {
     row(25, async |_| {
@@ -230,8 +232,8 @@ async fn row_25_evicting() {
     .await;
 }
 
-/// While the server is in a state, nobody is granted the lock, and each call is told so within `wait`. A waiting call
-/// is granted the lock as soon as the state is over.
+/// Asserts that the server grants nothing in its present state and that a call returns an error within `wait`. After
+/// `over` has ended that state, another call, which has kept waiting, has to be granted the lock.
 async fn nobody_enters(
     client: &LockClient,
     server: &RedisServer,
@@ -245,8 +247,12 @@ async fn nobody_enters(
         Err(LockError::Unreachable { .. } | LockError::Refused { .. }) => {}
         other => panic!("{other:?}"),
     }
-    // Leaving the queue may take 200 ms more.
-    seen.within("told", WAIT + 200 * MS, asked.elapsed());
+    // The bound is `wait`, plus 200 ms in which the caller leaves the queue.
+    seen.within(
+        "the call returns an error",
+        WAIT + 200 * MS,
+        asked.elapsed(),
+    );
     let waiting = entering(client.lock("k").wait(20 * SECOND));
     tokio::time::sleep(500 * MS).await;
     over().await;
@@ -254,7 +260,11 @@ async fn nobody_enters(
     let up = Instant::now();
     let (entered, guard) = waiting.await.unwrap();
     let took = entered.saturating_duration_since(up);
-    seen.within("granted when it can", SECOND, took);
+    seen.within(
+        "a waiting call is granted the lock once the server can grant it",
+        SECOND,
+        took,
+    );
     assert!(grant(server).await.is_some());
     guard.release().await;
     let ours = |key: &String| key.contains(NAMESPACE);
@@ -306,7 +316,7 @@ async fn row_26_misconf() {
             })
             .await;
         };
-        // A directory that the server cannot overwrite.
+        // The server cannot replace this directory with its dump.
         fs::create_dir(&in_the_way).unwrap();
         let mut points = redis::cmd("CONFIG");
         points.arg(&["SET", "save", "3600 1000000"]);
@@ -341,7 +351,7 @@ async fn row_26_loading() {
     .await;
 }
 
-/// Row 32: the server's clock goes forward by two leases.
+/// Row 32: the server's clock jumps forward by two leases.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn row_32_clock_forward() {
@@ -363,12 +373,13 @@ async fn row_32_clock_forward() {
         let lost = lost.await;
         assert_lost(&lost);
         let told = jumped.unwrap().elapsed();
-        seen.within("the holder is told after the jump", LEASE / 3, told);
+        seen.within("the holder is notified after the jump", LEASE / 3, told);
     })
     .await;
 }
 
-/// Row 32: the server's clock goes back by an hour. No lease lasts longer than its length, and tokens rise.
+/// Row 32: the server's clock jumps back by an hour. No grant lasts longer than a lease after the jump, and tokens
+/// rise.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn row_32_clock_back() {
@@ -382,9 +393,9 @@ async fn row_32_clock_back() {
         let jumped = Instant::now();
         let lock = other.lock("k").wait(20 * SECOND);
         let guard = lock.acquire().await.unwrap();
-        // A probe notices the jump and counts from there.
+        // A probe notices the jump. The grant then lasts for one lease from that probe.
         seen.within(
-            "the next one enters after the jump",
+            "the next caller enters after the jump",
             LEASE + 400 * MS,
             jumped.elapsed(),
         );
@@ -396,7 +407,7 @@ async fn row_32_clock_back() {
         guard.release().await;
         assert!(waiting.await.unwrap() > token);
         assert!(released.elapsed() < 200 * MS + epsilon());
-        // The same for callers that spin.
+        // A caller that spins also enters one lease after the jump.
         let gone = holder.lock("tried").lease(LEASE).acquire().await.unwrap();
         std::mem::forget(gone);
         server.set_clock(-7200);
@@ -405,7 +416,7 @@ async fn row_32_clock_back() {
         let spinning = lock.strategy(lock_runtime::Strategy::Spin);
         let guard = spinning.acquire().await.unwrap();
         seen.within(
-            "one that spins enters after the jump",
+            "a caller that spins enters after the jump",
             LEASE + 400 * MS,
             jumped.elapsed(),
         );
@@ -415,7 +426,7 @@ async fn row_32_clock_back() {
     .await;
 }
 
-/// Whether a client that connects now can lock.
+/// Returns whether a client that connects now can acquire a lock.
 async fn client_is_fine(server: &RedisServer) -> bool {
     let builder = LockClient::builder().url(server.url()).namespace(NAMESPACE);
     let client = builder.connect().await.unwrap();

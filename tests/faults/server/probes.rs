@@ -1,4 +1,4 @@
-//! Rows 54 to 57: what probes find, how soon, and at what cost.
+//! Rows 54 to 57: what probes detect, how soon they detect it, and how much they cost the server.
 
 use std::{
     sync::Arc,
@@ -19,8 +19,8 @@ use tokio::{
 
 use crate::fixture::{MS, QUEUE, SECOND, client, until, until_waiting, worker_command};
 
-/// Row 54: a process waits for thousands of keys over a slow line. It keeps its connection and probes no more keys a
-/// second than allowed.
+/// Row 54: a process waits for thousands of keys over a slow line. Its connection stays up, and it does not probe more
+/// keys a second than allowed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_54_thousands_of_waited_keys() {
     const KEYS: usize = 6000;
@@ -47,7 +47,7 @@ async fn row_54_thousands_of_waited_keys() {
         let before = waiter.stats().commands;
         sleep(WATCHED).await;
         let looks = waiter.stats().commands - before;
-        // A hundred locks in each probe, and 150 µs for each lock.
+        // A probe covers at most a hundred locks, and 150 µs are allowed for each lock, so probes are 15 ms apart.
         let most = WATCHED.as_millis() as u64 * 1000 / 15_000;
         assert!(
             looks <= most + most / 10,
@@ -67,7 +67,7 @@ async fn row_54_thousands_of_waited_keys() {
     .await;
 }
 
-/// Row 55: leases end without a release, at any moment between two probes. A waiter enters at once.
+/// Row 55: leases end without a release, at different moments between two probes. A waiter enters within 50 ms.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_55_a_lease_ends() {
     row(55, async |seen| {
@@ -83,19 +83,20 @@ async fn row_55_a_lease_ends() {
             let lock = waiter.lock("k").wait(10 * SECOND);
             let guard = lock.acquire().await.unwrap();
             let took = granted.elapsed().saturating_sub(lease);
-            seen.within("the next one enters", 50 * MS, took);
+            seen.within("the next caller enters", 50 * MS, took);
             delays.push(took);
             guard.release().await;
         }
         delays.sort_unstable();
-        // Delays of the machine show in the worst time, not in the median.
+        // The row checks the median, because a busy machine delays single callers.
         assert!(delays[7] <= 50 * MS, "{delays:?}");
     })
     .await;
 }
 
-/// Row 56: the waiters of a stopped process are in the queue between those of others. All of them together delay the
-/// others by one claim, and they have their old places when the process goes on.
+/// Row 56: in the queue, the waiters of a stopped process are between waiters of other processes. All waiters of the
+/// stopped process together delay the others by one claim. When the process continues, its waiters have their old
+/// places.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_56_a_stopped_process_with_many_waiters() {
     row(56, async |seen| {
@@ -121,7 +122,7 @@ async fn row_56_a_stopped_process_with_many_waiters() {
         guard.release().await;
         others.join_all().await;
         seen.within(
-            "all others have been inside",
+            "all other callers have been inside",
             2 * SECOND,
             released.elapsed(),
         );
@@ -137,8 +138,8 @@ async fn row_56_a_stopped_process_with_many_waiters() {
     .await;
 }
 
-/// Row 57: half a million entries in a queue are dead, because of their deadlines or with their process. Nobody waits
-/// long for a script, and a live waiter enters.
+/// Row 57: half a million entries in a queue are dead, because their deadlines have passed or their process has ended.
+/// No script blocks the server for long, and a live waiter enters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_57_dead_entries() {
     const ENTRIES: u64 = 500_000;
@@ -170,8 +171,8 @@ async fn row_57_dead_entries() {
             until(async || holder.lock("k").status().await.unwrap().waiters as u64 == ENTRIES + 1)
                 .await;
             let mut slow = redis::cmd("CONFIG");
-            // Removing all entries in one script takes seconds. A bounded step takes less than half a second even on a
-            // busy machine.
+            // Removing all entries in one script would take seconds. A bounded step takes less than half a second even
+            // on a busy machine.
             slow.arg("SET").arg("slowlog-log-slower-than").arg(500_000);
             slow.exec_async(&mut connection).await.unwrap();
             ask::<()>(&mut connection, redis::cmd("SLOWLOG").arg("RESET")).await;
@@ -181,7 +182,7 @@ async fn row_57_dead_entries() {
                 .await
                 .expect("who is alive enters")
                 .unwrap();
-            seen.within("who is alive enters", 8 * SECOND, released.elapsed());
+            seen.within("the live waiter enters", 8 * SECOND, released.elapsed());
             let slow: u64 = ask(&mut connection, redis::cmd("SLOWLOG").arg("LEN")).await;
             assert_eq!(slow, 0, "commands of half a second and more");
             entered.release().await;

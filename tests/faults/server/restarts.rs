@@ -1,4 +1,4 @@
-//! Row 53: the server restarts and numbers its connections from one again.
+//! Row 53: the server restarts, and the IDs of its connections start again at one.
 
 use lock_runtime::LockClient;
 use support::{proxy::FaultProxy, server::RedisServer};
@@ -8,8 +8,8 @@ use crate::fixture::{client, row, until};
 const CLIENTS: usize = 8;
 const STRANGERS: usize = 60;
 
-/// Restarts the server while none of our clients can connect. Clients of strangers connect first and get the IDs that
-/// ours had.
+/// Restarts the server while none of our clients can connect. Clients of strangers connect first and get the connection
+/// IDs that our clients had before.
 async fn restarted(
     server: &mut RedisServer,
     ours: &str,
@@ -30,7 +30,7 @@ async fn restarted(
         .map(|_| theirs.get_connection().unwrap())
         .collect();
     open();
-    // The engine's own connection and that of this runtime.
+    // Each client has two connections: one for the engine and one for this runtime.
     until(async || {
         let mut now = clients.iter().map(connections).zip(&before);
         now.all(|(now, before)| now >= before + 2)
@@ -46,7 +46,7 @@ async fn restarted(
     assert_eq!(closed.count(), 0, "connections of strangers were closed");
 }
 
-/// Row 53: over TCP.
+/// Row 53: the clients connect over TCP.
 #[tokio::test]
 async fn row_53_restarted_tcp() {
     row(53, async |_| {
@@ -60,7 +60,7 @@ async fn row_53_restarted_tcp() {
     .await;
 }
 
-/// Row 53: over a Unix socket, where all connections have one address.
+/// Row 53: the clients connect over a Unix socket, where all connections have the same address.
 #[tokio::test]
 async fn row_53_restarted_unix() {
     row(53, async |_| {

@@ -1,4 +1,4 @@
-//! Row 52: the process shuts down after the server has gone.
+//! Row 52: clients shut down while the server is killed or stopped.
 
 use std::{
     future::Future,
@@ -12,13 +12,13 @@ use tokio::{task::JoinSet, time::timeout};
 
 use crate::fixture::{MS, NAMESPACE, SECOND, client, row, until, until_waiting};
 
-/// The ways in which a server goes.
+/// The ways in which a server goes away: its process is killed or stopped.
 const GONE: [fn(&mut RedisServer); 2] = [|server| server.kill(), |server| server.stop_process()];
 
-/// The longest time that a shutdown may take, whatever the leases.
+/// The longest time that a shutdown may take, regardless of the leases.
 const AT_MOST: Duration = Duration::from_secs(10);
 
-/// Shuts down and returns how long it took.
+/// Shuts the client down, and returns how long the shutdown took.
 async fn shut_down(client: &LockClient) -> Duration {
     let start = Instant::now();
     let down = timeout(4 * AT_MOST, client.shutdown()).await;
@@ -40,19 +40,19 @@ async fn row_52_waiting_when_the_server_is_gone() {
                 let lock = waiter.lock("k").wait(3600 * SECOND).strategy(strategy);
                 waiting.spawn(async move { lock.acquire().await.map(drop) });
             }
-            // Polled once and never again.
+            // This call is polled once, and then not again until the shutdown is over.
             let lock = waiter.lock("other").wait(3600 * SECOND);
             let mut parked = Box::pin(lock.acquire());
             let mut cx = Context::from_waker(Waker::noop());
             assert!(parked.as_mut().poll(&mut cx).is_pending());
-            // One caller is queued, and one process is to be notified.
+            // The queue has two entries: the queued caller, and a marker for the process that waits for a notification.
             until_waiting(&holder, 2).await;
             gone(&mut server);
             let lock = waiter.lock("late").wait(3600 * SECOND);
             waiting.spawn(async move { lock.acquire().await.map(drop) });
             let start = Instant::now();
             seen.within(
-                "shut down while calls wait",
+                "the shutdown ends while calls wait",
                 2 * SECOND,
                 shut_down(&waiter).await,
             );
@@ -66,7 +66,7 @@ async fn row_52_waiting_when_the_server_is_gone() {
                     "{ended:?}"
                 );
             }
-            seen.within("the calls end", 2 * SECOND, start.elapsed());
+            seen.within("the waiting calls end", 2 * SECOND, start.elapsed());
             let late = parked.await.map(drop);
             assert_eq!(late, Err(LockError::ShutDown));
         })
@@ -74,7 +74,7 @@ async fn row_52_waiting_when_the_server_is_gone() {
     }
 }
 
-/// Row 52: a shutdown waits for a hold until its lease has ended, ten seconds at most.
+/// Row 52: a shutdown waits for a hold until the lease of the hold has ended, but for at most ten seconds.
 #[tokio::test]
 async fn row_52_holding_when_the_server_is_gone() {
     const SHORT: Duration = Duration::from_secs(3);
@@ -92,10 +92,18 @@ async fn row_52_holding_when_the_server_is_gone() {
             drop(guard);
             let (short, long, released) =
                 tokio::join!(shut_down(&short), shut_down(&long), shut_down(&released));
-            seen.within("shut down while a lease of 3 s is held", SHORT, short);
-            seen.within("shut down while a lease of 30 s is held", AT_MOST, long);
             seen.within(
-                "shut down while a lease of 30 s is released",
+                "the shutdown ends while a lease of 3 s is held",
+                SHORT,
+                short,
+            );
+            seen.within(
+                "the shutdown ends while a lease of 30 s is held",
+                AT_MOST,
+                long,
+            );
+            seen.within(
+                "the shutdown ends while a lease of 30 s is released",
                 AT_MOST,
                 released,
             );
@@ -105,8 +113,8 @@ async fn row_52_holding_when_the_server_is_gone() {
     }
 }
 
-/// Row 52: the server is gone for longer than the silence limit of a connection and comes back before the shutdown
-/// ends. The shutdown waits for the body.
+/// Row 52: the server does not answer for longer than the silence limit of a connection, and answers again before the
+/// shutdown ends. The shutdown waits for the body.
 #[tokio::test]
 async fn row_52_the_server_comes_back() {
     row(52, async |_| {
@@ -129,7 +137,8 @@ async fn row_52_the_server_comes_back() {
     .await;
 }
 
-/// Row 52: a shutdown that is given up ends all renewals, and a second shutdown ends in time.
+/// Row 52: the future of a shutdown is dropped before it completes. All renewals end nevertheless, and a second
+/// shutdown ends in time.
 #[tokio::test]
 async fn row_52_a_shutdown_that_is_given_up() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -153,13 +162,13 @@ async fn row_52_a_shutdown_that_is_given_up() {
         let lost = timeout(4 * LEASE, guard.lost()).await;
         assert!(lost.is_ok(), "somebody still renews");
         seen.within(
-            "lost after the shutdown was given up",
+            "the lease is lost after the first shutdown was dropped",
             LEASE,
             given_up.elapsed(),
         );
         guard.release().await;
         let again = shut_down(&client).await;
-        seen.within("shut down again", Duration::ZERO, again);
+        seen.within("a second shutdown ends", Duration::ZERO, again);
     })
     .await;
 }

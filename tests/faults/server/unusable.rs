@@ -8,14 +8,15 @@ use tokio::{io::AsyncWriteExt, net::TcpListener};
 
 use crate::fixture::{SECOND, row};
 
-/// Row 35: each server leads to a typed error within `wait`. The error names what is missing and shows no password.
+/// Row 35: with each of these servers, the call returns an error of a specific type within `wait`. The error names what
+/// is missing and shows no password.
 #[tokio::test]
 async fn row_35_unusable_servers() {
     row(35, async |seen| {
         let mut refusal = async |url: String| {
             let asked = Instant::now();
             let refused = LockClient::builder().url(url).wait(SECOND).connect().await;
-            seen.within("told", SECOND, asked.elapsed());
+            seen.within("connecting returns an error", SECOND, asked.elapsed());
             let error = refused.expect_err("it cannot be used");
             let text = format!("{error} {error:?}");
             assert!(!text.contains("secret"), "{text}");
@@ -112,7 +113,8 @@ async fn row_35_unusable_servers() {
     .await;
 }
 
-/// Row 35: a running client loses a right, and the call that needs it names it.
+/// Row 35: the user of a running client loses a right. The call that needs the right returns an error that names the
+/// right.
 #[tokio::test]
 async fn row_35_right_taken_away() {
     row(35, async |seen| {
@@ -124,7 +126,7 @@ async fn row_35_right_taken_away() {
         taken.exec_async(&mut admin).await.unwrap();
         let asked = Instant::now();
         let refused = client.lock("k").wait(SECOND).acquire().await;
-        seen.within("a call is told", Duration::ZERO, asked.elapsed());
+        seen.within("a call returns an error", Duration::ZERO, asked.elapsed());
         let Err(LockError::Refused { detail, .. }) = refused else {
             panic!("{refused:?}");
         };

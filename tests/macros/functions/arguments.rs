@@ -1,4 +1,4 @@
-//! The arguments that a function may have.
+//! The kinds of arguments that a locked function can have.
 
 use std::pin::Pin;
 
@@ -95,7 +95,7 @@ async fn patterns_are_taken_apart_in_the_body() {
     .await;
 }
 
-/// An enum with a single variant can be destructured, too.
+/// An enum with a single variant, which a pattern in a signature can destructure, too.
 enum Only {
     One(String),
 }
@@ -172,7 +172,8 @@ async fn the_client_is_a_part_of_a_pattern() {
     .await;
 }
 
-/// The patterns of a boxed future are bound before its key is made.
+/// The signature of a function that boxes its future stays unchanged, so its patterns are bound before the key is
+/// rendered.
 #[distributed_lock(key = "<id>", client = locks)]
 fn boxed(
     Wrapped(locks): Wrapped<LockClient>,

@@ -1,4 +1,4 @@
-//! Other attributes beside this one.
+//! Other attributes on the same function.
 
 use std::sync::{
     Arc,
@@ -42,7 +42,7 @@ async fn main_of_its_own(
     Ok(1)
 }
 
-/// A `main` blocks its thread and has its own runtime.
+/// A function under `#[tokio::main]` has its own runtime and blocks its thread, so it is called on another thread.
 #[tokio::test]
 async fn above_tokio_main() {
     guarded("main", Ok(1), async || {
@@ -55,7 +55,8 @@ async fn above_tokio_main() {
 
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
-/// A single client for all tests of this process, as a test suite has for a resource that its tests share.
+/// Returns one client for all tests of this process. A test suite would use such a client for a resource that its tests
+/// share.
 async fn shared() -> &'static LockClient {
     static SHARED: OnceCell<LockClient> = OnceCell::const_new();
     let connect = async || LockClient::connect("memory:").await.unwrap();

@@ -1,4 +1,4 @@
-//! The contents of a body, and the ways in which it may end.
+//! The contents of a body, and the ways in which it can end.
 
 use std::{fmt, ops::ControlFlow};
 
@@ -113,7 +113,7 @@ async fn several_errors(text: &str, then: Result<(), fmt::Error>) -> Result<u64,
     Ok(n)
 }
 
-/// Other uses of `?`, inside blocks that end it.
+/// Has a `?` that returns from a closure inside the body, not from the body itself.
 #[distributed_lock(key = "k")]
 async fn other_questions(all: &[u64]) -> Locked<Option<u64>> {
     stay().await;
@@ -146,7 +146,7 @@ async fn ends_in_a_panicking_macro(n: u64) -> Locked<u64> {
     unreachable!("{n}")
 }
 
-/// The tail borrows from an argument and from a temporary; edition 2024 drops the temporary first.
+/// The tail expression borrows from an argument and from a temporary. Edition 2024 drops the temporary first.
 #[distributed_lock(key = "k")]
 async fn ends_in_a_temporary(shared: Mutex<Vec<u64>>) -> Locked<u64> {
     stay().await;
@@ -248,7 +248,7 @@ async fn questions() {
     guarded("k", Ok(Some(4)), async || other_questions(&[1, 0, 3]).await).await;
 }
 
-/// The call fails before it stays inside, so it cannot overlap with another. The key is free again afterwards.
+/// The body fails before its first await, so two calls cannot overlap. The test checks that the key is free afterwards.
 #[tokio::test]
 async fn a_question_before_any_await() {
     let client = lock_runtime::LockClient::connect("memory:").await.unwrap();

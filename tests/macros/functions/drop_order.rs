@@ -1,5 +1,4 @@
-//! The values that a body owns are dropped in the order of the same function without the attribute, and before the
-//! release.
+//! The values that a body owns are dropped in the same order as without the attribute, and before the lock is released.
 
 // The values exist only to be dropped.
 #![allow(dead_code, unused_assignments, unused_mut, unused_variables)]
@@ -26,7 +25,7 @@ thread_local! {
 /// How a call ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Exit {
-    /// By its last expression.
+    /// The body ends with its last expression.
     End,
     Return,
     Question,
@@ -51,7 +50,7 @@ fn witness(name: &'static str) -> Witness {
 impl Drop for Witness {
     fn drop(&mut self) {
         let lock = self.1.lock("k");
-        // In process the answer is ready at once.
+        // The in-process backend answers at once.
         let status = pin!(lock.status()).poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(Ok(status)) = status else {
             unreachable!("{status:?}");
@@ -62,7 +61,8 @@ impl Drop for Witness {
 
 type Drops = Vec<(&'static str, bool)>;
 
-/// Ends the call in this way, and returns what was dropped, in which order, and whether the lock was held.
+/// Makes the call end in the way of `exit`. Returns the names of the dropped values in order, and whether the lock was
+/// held at each drop.
 fn drops(exit: Exit, call: impl Future<Output = Locked<u8>>) -> Drops {
     EXIT.set(exit);
     SEEN.take();
@@ -70,7 +70,7 @@ fn drops(exit: Exit, call: impl Future<Output = Locked<u8>>) -> Drops {
     let mut poll = || call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     match exit {
         Exit::Unpolled => {}
-        // The body's first and second await.
+        // These two polls reach the body's first and second await.
         Exit::Dropped => assert!(poll().is_pending() && poll().is_pending()),
         Exit::Panic => {
             assert!(poll().is_pending());
@@ -91,14 +91,14 @@ fn names(drops: &Drops) -> Vec<&'static str> {
     drops.iter().map(|(name, _)| *name).collect()
 }
 
-/// Ends calls of both functions in every way, and compares the drops.
+/// Makes calls of both functions end in every way, and asserts that the same values are dropped in the same order.
 async fn same_drops<F, G>(locked: impl Fn() -> F, plain: impl Fn() -> G)
 where
     F: Future<Output = Locked<u8>>,
     G: Future<Output = Locked<u8>>,
 {
     same_drops_if_granted(&locked, &plain).await;
-    // No body has begun, so the arguments are dropped as before the first poll.
+    // The body of a waiting call has not begun, so the arguments are dropped as if the call were never polled.
     let unpolled = scoped(async |_| drops(Exit::Unpolled, plain())).await;
     assert_eq!(drops_while_waiting(locked).await, names(&unpolled));
 }
@@ -130,7 +130,7 @@ where
     .await;
 }
 
-/// Drops a call that waits for the lock.
+/// Drops a call that waits for the lock, and returns the names of the values that are dropped with it.
 async fn drops_while_waiting<F: Future>(locked: impl Fn() -> F) -> Vec<&'static str> {
     scoped(async |lock| {
         let held = lock.acquire().await.unwrap();
@@ -164,7 +164,7 @@ macro_rules! body {
         match exit() {
             Exit::Return => return Ok(1),
             Exit::Question => Err(LockError::ShutDown)?,
-            // Unlike `panic!`, this prints nothing.
+            // Unlike `panic!`, `resume_unwind` prints nothing.
             Exit::Panic => resume_unwind(Box::new("planned")),
             Exit::Dropped => std::future::pending().await,
             Exit::End | Exit::Unpolled => {}
@@ -215,7 +215,7 @@ async fn another_order_is_caught() {
     .await;
 }
 
-/// Defines a function with and without the attribute, and calls both in the same way.
+/// Defines each function with and without the attribute, and compares what the two functions drop.
 macro_rules! functions {
     ($($test:ident ($($arguments:tt)*) {$($body:tt)*} with ($($given:tt)*);)*) => {$(
         #[tokio::test]
@@ -318,7 +318,7 @@ functions! {
     } with (Box::new(witness("a")), vec![witness("b0"), witness("b1")], Some(witness("c")), std::rc::Rc::new(witness("d")));
 }
 
-/// Defines a method with and without the attribute, on its own type.
+/// Defines each method with and without the attribute, on a type of its own, and compares what the two methods drop.
 macro_rules! methods {
     ($($test:ident ($($arguments:tt)*) {$($body:tt)*} on |$own:ident| $receiver:expr;)*) => {$(
         #[tokio::test]

@@ -1,17 +1,17 @@
 //! The size of the future of a locked function, compared with the same function without the attribute.
 //!
 //! ```text
-//! async fn pay(large: Large) -> … {       // 1: what the function's future captured, which stays there when moved on
-//!     call.run(async move {               // 2: what the block captured
-//!         let large = large;              // 3: the binding, if it is alive over an await or has something to drop
+//! async fn pay(large: Large) -> … {       // 1: the captured argument, whose space remains after the move
+//!     call.run(async move {               // 2: the argument as captured by the block
+//!         let large = large;              // 3: the binding, if it lives across an await or has something to drop
 //!         BODY
 //!     }).await
 //! }
 //! ```
 //!
-//! The plain function has 1 and 3: an argument that lives over an await costs 3 instead of 2 copies. An argument that
-//! does not is only captured, and costs 2 instead of 1. So the attribute adds one copy of the arguments and the data of
-//! the lock.
+//! Without the attribute there are only 1 and 3. So an argument that lives across an await has three copies instead of
+//! two. An argument that does not live across an await is only captured, and has two copies instead of one. In both
+//! cases the attribute adds one copy of the arguments, and the data of the lock.
 
 use std::mem::{size_of, size_of_val};
 
@@ -39,7 +39,7 @@ impl WithDrop {
     const NEW: Self = Self([0; KIB]);
 }
 
-/// The sizes of the futures with and without the attribute.
+/// The sizes of the futures with and without the attribute, and of the arguments.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     locked: usize,
@@ -48,7 +48,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Asserts the bounds that hold for every shape.
+    /// Asserts that the attribute adds no more than one copy of the arguments and `fixed` bytes.
     fn one_copy_more(self, shape: &str, fixed: usize) -> Self {
         let Self {
             locked,
@@ -92,7 +92,7 @@ async fn consume(large: Large) -> u8 {
     large.0[0]
 }
 
-/// The size that the attribute adds to a function without arguments.
+/// Returns the size that the attribute adds to a function without arguments.
 fn fixed() -> usize {
     let none = sizes!([] {
         later().await;
@@ -173,7 +173,8 @@ fn arguments_that_live_over_an_await() {
     }
 }
 
-/// The plain future has one copy of these arguments, so one more doubles it: the bound of 1.6 times does not hold here.
+/// The plain future has one copy of these arguments, so one more copy doubles its size. `within_1_6` does not hold
+/// here.
 #[test]
 fn arguments_that_are_only_captured() {
     let fixed = fixed();

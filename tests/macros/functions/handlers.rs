@@ -1,5 +1,5 @@
-//! Handlers of an axum router. Keys and clients name the parts of extractors: `Path(id): Path<u64>` and `<id>`, or `id:
-//! Path<u64>` and `<id.0>`.
+//! Handlers of an axum router. Their keys and clients refer to parts of extractors: `Path(id): Path<u64>` and `<id>`,
+//! or `id: Path<u64>` and `<id.0>`.
 
 use axum::{
     Router,
@@ -19,7 +19,7 @@ struct Shop {
     locks: LockClient,
 }
 
-/// The answer of the service if a call did not complete.
+/// The response of the service to a request that failed because of its lock.
 struct ApiError(LockError);
 
 impl From<LockError> for ApiError {
@@ -44,7 +44,7 @@ async fn pay(shop: State<Shop>, id: Path<u64>, body: String) -> Result<String, A
     Ok(format!("{}: {} paid with {body}", shop.name, *id))
 }
 
-/// Uses the scoped client, and a key of two path parts.
+/// A handler that uses the scoped client, and a key with two parts of the path.
 #[distributed_lock(key = "<path.0.0>/<path.0.1>")]
 async fn cancel(
     State(shop): State<Shop>,
@@ -111,7 +111,7 @@ async fn two_requests_for_one_order_exclude_each_other() {
     .await;
 }
 
-/// Like a server, runs each request in its own task.
+/// Each request runs in its own task, as in a server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_in_tasks_exclude_each_other() {
     let paid = (StatusCode::OK, "shop: 7 paid with cash".to_owned());

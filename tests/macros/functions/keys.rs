@@ -1,4 +1,4 @@
-//! The expressions and types that a key may contain.
+//! The expressions in the placeholders of a key, and the types of their values.
 
 use std::{cell::Cell, fmt, net::IpAddr, num::NonZeroU64, sync::Arc};
 
@@ -67,7 +67,7 @@ impl fmt::Display for Counter {
     }
 }
 
-/// A reference to the counter is not `Send`, but the future is, because the key is a string before the first await.
+/// A reference to the counter is not `Send`. The future still is, because the key is rendered before the first await.
 #[distributed_lock(key = "<counter>")]
 async fn not_sync(counter: Counter) -> Locked<u64> {
     stay().await;

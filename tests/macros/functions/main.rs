@@ -1,5 +1,5 @@
-//! Functions of every shape run under their lock: two calls of one key never overlap, the value is that of the body,
-//! and the key is free afterwards. Each family of shapes has a file.
+//! Runs functions of every shape under their lock: two calls of one key never overlap, each returns the value of its
+//! body, and the key is free afterwards. Each family of shapes has its own file.
 
 mod arguments;
 mod attributes;
@@ -19,5 +19,5 @@ mod shadowing;
 mod spans;
 mod traits;
 
-/// The result of functions without an error type of their own.
+/// The return type of functions without an error type of their own.
 type Locked<T> = Result<T, lock_runtime::LockError>;

@@ -10,7 +10,7 @@ use support::guarded::{guarded, stay};
 
 use crate::Locked;
 
-/// The value of a call while another holder has its lock.
+/// Returns the output of a call that is made while another holder has the lock.
 async fn while_busy<T>(key: &str, call: impl Future<Output = T>) -> T {
     let client = LockClient::connect("memory:").await.unwrap();
     let held = client.lock(key).acquire().await.unwrap();
@@ -48,7 +48,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// A call that waits for several keys queues for the first of them in the order of locking.
+/// If a call with several keys has to wait, it queues for the key that sorts first.
 #[tokio::test]
 async fn several_keys_on_a_function_and_a_method() {
     guarded("account:a", Ok(("ba".into(), 3)), async || {
@@ -218,7 +218,7 @@ async fn a_fallback_of_a_method() {
     );
 }
 
-/// An error that is not `From<LockError>`.
+/// An error type that does not implement `From<LockError>`.
 #[derive(Debug, PartialEq)]
 enum PayError {
     Lock(String),
@@ -415,7 +415,7 @@ async fn durations_from_values() {
     assert!(busy(&while_busy("2", call(2)).await));
 }
 
-/// A value that exists only at run time is checked there, before the lock is asked for.
+/// A value that is known only at run time is checked when the call runs, before the lock is requested.
 #[tokio::test]
 async fn a_value_out_of_range_is_an_error() {
     let day_and_a_bit = Duration::from_secs(25 * 60 * 60);

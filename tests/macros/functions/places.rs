@@ -1,4 +1,4 @@
-//! The places of a function: in functions, in blocks, behind `macro_rules`.
+//! The places where a function can be written: in functions, in blocks, in `macro_rules` macros.
 
 use lock_runtime::{LockError, distributed_lock};
 use support::guarded::{guarded, stay};
@@ -71,7 +71,7 @@ mod made {
     }
 }
 
-/// The function's own names come from the macro, and the key's name from its user.
+/// Defines a function whose local variables have names from the macro, while the key's argument is named by the caller.
 macro_rules! with_names_of_its_own {
     ($name:ident, $key:literal, $id:ident) => {
         #[distributed_lock(key = $key)]
@@ -86,7 +86,7 @@ macro_rules! with_names_of_its_own {
 
 with_names_of_its_own!(hygienic, "hygiene:<id>", id);
 
-/// Both the name in the key's literal and the argument come from the macro.
+/// Defines a function whose argument, and the argument's name in the key's literal, both come from the macro.
 macro_rules! all_its_own {
     ($name:ident { $($field:ident: $ty:ty),* }) => {
         struct $name { $($field: $ty),* }
@@ -108,7 +108,7 @@ all_its_own!(Record {
     title: String
 });
 
-/// A method whose receiver, arguments and body come from the caller of the macro.
+/// Defines a method whose receiver, arguments and body come from the caller of the macro.
 macro_rules! passed_on {
     ($(#[$attr:meta])* ($($arguments:tt)*) -> $returned:ty { $($body:tt)* }) => {
         impl Record {

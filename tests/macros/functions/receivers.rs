@@ -1,4 +1,4 @@
-//! The types that `self` may have.
+//! The types that `self` can have.
 
 use std::{pin::Pin, rc::Rc, sync::Arc};
 
@@ -20,7 +20,7 @@ fn account() -> Account {
     }
 }
 
-// Receivers with an explicit type mean the same but take another path through the expansion.
+// A receiver with an explicit type means the same as the short form, but the expansion handles it in separate code.
 #[allow(clippy::needless_arbitrary_self_type)]
 impl Account {
     #[distributed_lock(key = "account:<self.id>")]

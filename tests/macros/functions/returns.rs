@@ -1,4 +1,4 @@
-//! The types that a function may return.
+//! The types that a locked function can return.
 
 use std::{fmt, num::ParseIntError, pin::Pin};
 
@@ -104,7 +104,7 @@ async fn hidden_types() {
     .await;
 }
 
-/// A service's own error.
+/// The error type of a service, into which a `LockError` converts.
 #[derive(Debug, PartialEq)]
 enum PayError {
     Lock(LockError),
@@ -175,7 +175,7 @@ async fn error_types() {
     .await;
 }
 
-/// Without a client, the lock's own error arrives in each error type.
+/// A call without a client fails with `LockError::NoClient`, converted into each error type.
 #[tokio::test]
 async fn a_locks_failure_in_each_error_type() {
     assert_eq!(

@@ -1,8 +1,8 @@
-//! User-defined names that equal those of the standard library or of this crate.
+//! Items and arguments of the user whose names are also names in the standard library or in this crate.
 
 use support::guarded::{guarded, stay};
 
-/// Modules that hide crates.
+/// Modules that shadow crates.
 mod modules {
     use super::stay;
 
@@ -21,7 +21,7 @@ mod modules {
     }
 }
 
-/// Types, variants and functions that hide names of the prelude.
+/// Types, variants and functions that shadow names of the prelude.
 #[allow(dead_code, non_camel_case_types, non_snake_case)]
 mod prelude {
     use ::std::result::Result::{Err as Refused, Ok as Granted};
@@ -67,7 +67,7 @@ mod prelude {
     }
 }
 
-/// Macros that hide names of the prelude.
+/// Macros that shadow macros of the prelude.
 mod macros {
     use super::stay;
 

@@ -58,10 +58,10 @@ async fn below(id: u64, mut text: String) -> Locked<String> {
 #[derive(Debug)]
 struct Path<T>(T);
 
-/// Does not show its content.
+/// An extractor that is not `Debug`, so `#[instrument]` has to skip it.
 struct State<T>(T);
 
-/// A pattern with one name is known by that name below.
+/// `#[instrument]` below the attribute refers to an argument by the only name that the argument's pattern binds.
 #[distributed_lock(key = "<id>")]
 #[instrument(skip(app), fields(order = id.0))]
 async fn extracted(State(app): State<String>, Path(id): Path<u64>) -> Locked<String> {
@@ -94,7 +94,7 @@ impl Pays for Shop {
     }
 }
 
-/// The spans that have begun when the call waits for the lock.
+/// Returns the spans that have begun by the time the call waits for the lock.
 async fn begun_while_waiting<T>(call: impl Future<Output = Locked<T>>) -> Vec<&'static str> {
     let begun = Begun::default();
     let _default = tracing::subscriber::set_default(begun.clone());
@@ -116,9 +116,11 @@ async fn begun_while_waiting<T>(call: impl Future<Output = Locked<T>>) -> Vec<&'
     while_waiting
 }
 
-/// Attributes run from the top. Above, the span becomes part of the body; below, it surrounds the lock.
+/// Attributes expand from the top. The span of an `#[instrument]` above the attribute covers only the body. The span of
+/// one below also covers the waiting.
 ///
-/// A single test, because `tracing` caches what the first thread without a subscriber says about a span.
+/// This is a single test, because `tracing` caches whether a span is enabled. If the first thread to ask had no
+/// subscriber, the span would stay disabled for all tests.
 #[tokio::test]
 async fn a_span_covers_the_waiting_if_it_stands_below() {
     let nothing = Vec::<&str>::new();
@@ -136,7 +138,7 @@ async fn a_span_covers_the_waiting_if_it_stands_below() {
     guarded("7", Ok(7), async || Shop.below(7).await).await;
 }
 
-/// The error of a body or of its lock.
+/// The error of a call: from its body or from its lock.
 #[derive(Debug)]
 enum Failed {
     Body,
@@ -188,7 +190,7 @@ impl Subscriber for Told {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// The events of one call.
+/// Returns the events that `#[instrument]` reports for one call.
 async fn told<T>(call: impl Future<Output = Result<T, Failed>>) -> Vec<String> {
     let told = Told::default();
     let _default = tracing::subscriber::set_default(told.clone());
@@ -196,8 +198,8 @@ async fn told<T>(call: impl Future<Output = Result<T, Failed>>) -> Vec<String> {
     std::mem::take(&mut *told.0.lock().unwrap())
 }
 
-/// A function, and a method under `#[async_trait]`, each with the attribute above `instrument` and below it, and the
-/// events of a value and of an error.
+/// Defines a function and a method under `#[async_trait]`, each with `#[instrument]` above and below the attribute, and
+/// checks the events that a value and an error cause.
 macro_rules! matrix {
     ($id:ident: $($case:ident $options:tt => $value:expr, $error:expr;)*) => {
         $(mod $case {
@@ -252,7 +254,7 @@ macro_rules! matrix {
                     assert_eq!(told(Shop.above(0)).await, error);
                     assert_eq!(told(Shop.below(0)).await, error);
                 }).await;
-                // Below the lock, `instrument` also reports the lock's failures.
+                // Below the attribute, `#[instrument]` also reports the lock's failures.
                 let _held = client.lock("k").acquire().await.unwrap();
                 let busy: Vec<_> = error.iter().map(|told| told.replace("Body", "Lock")).collect();
                 client.scope(async {

@@ -1,7 +1,7 @@
 //! The functions that the attribute accepts and refuses, and its error messages.
 //!
-//! `fail/` has one case per mistake, numbered as in the list of mistakes. After a change of messages run with
-//! `TRYBUILD=overwrite` and read the difference.
+//! `fail/` has one file for each kind of mistake, and the expected messages in a `.stderr` file of the same name. After
+//! a change of messages, run the test with `TRYBUILD=overwrite` and review the diff.
 
 #[test]
 fn ui() {

@@ -32,7 +32,7 @@ async fn what_is_had_is_kept_while_the_next_one_is_waited_for_and_begins_anew() 
         let waiting = client.scope(short_lease(std::future::ready(())));
         let holding = async {
             until_waiting(&other, "b", 1).await;
-            // Longer than the lease of the first lock.
+            // This caller's `wait` is longer than the lease of the first lock.
             let taken = other.lock("a").wait(2500 * MS).acquire().await;
             overtaken.store(taken.is_ok(), Ordering::SeqCst);
             guard.release().await;
@@ -113,7 +113,7 @@ async fn less_patient(ran: &AtomicBool) -> Result<(), LockError> {
     Ok(())
 }
 
-/// The call is not inside while it waits, so a loss is not reported to it.
+/// The body has not begun while the call waits, so the call does not report the loss.
 #[tokio::test]
 async fn what_is_lost_while_another_one_is_waited_for_is_taken_again() {
     let store = Store::redis().await;
@@ -205,7 +205,7 @@ async fn a_crash_blocks_no_longer_than_the_lease_after_a_wait() {
             until_waiting(&other, "b", 1).await;
             guard.release().await;
         });
-        // The lease may be over before the caller looks at it; the body catches real mistakes.
+        // The short lease can end before the call returns, so `Lost` is allowed. The body itself checks its lease.
         assert!(
             matches!(entered, Ok(()) | Err(LockError::Lost { .. })),
             "{entered:?}"

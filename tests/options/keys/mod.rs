@@ -41,12 +41,12 @@ async fn all_are_held_and_all_are_released() {
         let body = async |holds: &lock_runtime::Holds| {
             assert_eq!(held(&other, &keys).await, ["account:1", "account:2"]);
             assert_eq!(holds.len(), 2);
-            // In the order of the attribute, each with the token of its own lock.
+            // The holds are in the order of the attribute, each with the token of its own lock.
             assert_eq!(holds[0].key().as_str(), "account:2");
             assert_eq!(holds[1].key().as_str(), "account:1");
             let status = other.lock("account:2").status().await.unwrap();
             assert_eq!(Some(holds[0].token()), status.holder.unwrap().token);
-            // Each node of a quorum counts on its own, so two keys may have the same token there.
+            // Each node of a quorum issues its own tokens, so two keys can have the same token on a Redlock.
             assert!(store.is_redlock() || holds[0].token() != holds[1].token());
             assert!(holds.remaining() > 20 * SECOND);
             assert_eq!(holds.loss(), None);
@@ -87,7 +87,7 @@ async fn opposite_orders_never_deadlock_and_never_overlap() {
                         let from = (process + task + turn) % ACCOUNTS;
                         let to = (from + 1 + (task + turn) % (ACCOUNTS - 1)) % ACCOUNTS;
                         let moving = async |_: &lock_runtime::Holds| {
-                            // Two overlapping bodies would lose an update.
+                            // If two bodies overlapped, an update would be lost.
                             let balance = |account: u64| &balances[account as usize];
                             let (a, b) = (
                                 balance(from).load(Ordering::SeqCst),
@@ -123,7 +123,7 @@ async fn free_ones_are_taken_in_one_script() {
     for _ in 0..10 {
         client.scope(transfer(2, 1, nothing)).await.unwrap();
     }
-    // One script to enter, and one to leave for each lock.
+    // Each call needs one script to enter, and one for each lock when it leaves.
     assert_eq!(server.scripts().await - before, 10 * 3);
 }
 
@@ -182,7 +182,8 @@ async fn dropped_by_the_hundred_they_leave_nothing() {
         let scoped = client.clone();
         let calls = tokio::spawn(async move {
             let body = async |_: &lock_runtime::Holds| sleep(20 * SECOND).await;
-            // More than a task may do before it has to yield, so that it yields at any await.
+            // This many calls use up the budget after which tokio makes a task yield, so the task can be aborted at any
+            // await.
             let calls = (0..100).map(|call| scoped.scope(transfer(2 * call, 2 * call + 1, body)));
             futures_util::future::join_all(calls).await
         });
@@ -200,7 +201,8 @@ async fn those_who_queued_and_are_gone_keep_no_try_out() {
     let client = store.client().await;
     let mut redis = support::server::shared_server().await.connection().await;
     let (seconds, micros): (u64, u64) = ask(&mut redis, &redis::cmd("TIME")).await;
-    // A process that waited with a deadline in ten minutes and was killed. Its holder was killed, too.
+    // A killed waiter leaves this entry in the queue, with a deadline in ten minutes. The holder was killed too, so the
+    // lock is free.
     let queue = format!("{}:queue", store.name("account:1"));
     let gone = format!("{:032x}|lock:session:gone|30000|600000", 1);
     ask::<()>(
@@ -254,7 +256,7 @@ async fn dropped_at_any_time_it_leaves_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// However calls nest, name and try keys, nothing is held at the end, and no two bodies of one key overlap.
+    /// For any keys and any nesting of the calls, no two bodies of one key overlap, and no lock is held at the end.
     #[test]
     fn no_set_of_calls_overlaps_or_leaves_anything(
         calls in prop::collection::vec((0_u64..4, 0_u64..4, prop::bool::ANY), 2..10)

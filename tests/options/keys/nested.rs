@@ -34,16 +34,17 @@ async fn only_e() -> Result<(), LockError> {
 async fn a_nested_call_tries_what_stands_before_once_and_waits_for_what_stands_behind() {
     on_stores_with_a_queue(|store| async move {
         let [client, other] = store.clients().await;
-        // A free lock is acquired out of order.
+        // A free lock is acquired even if it is out of order.
         client.scope(b_and_d(a_and_c())).await.unwrap();
         client.scope(b_and_d(only_a())).await.unwrap();
         let guard = hold(&other, "a").await;
         out_of_order(client.scope(b_and_d(a_and_c())).await);
         out_of_order(client.scope(b_and_d(only_a())).await);
-        // The same under a call with one key if the nested call has several.
+        // The same is true if the enclosing call has one key and the nested call has several.
         let under_one = client.lock("b").run(client.scope(a_and_c())).await;
         out_of_order(under_one.unwrap());
-        // The author of two calls with one key each chooses their order; `wait` is the bound.
+        // If both calls have only one key, the user is responsible for the order. The nested call then waits for at
+        // most its `wait`.
         let (waited, ()) = tokio::join!(client.lock("b").run(client.scope(only_a())), async {
             until_waiting(&other, "a", 1).await;
             guard.release().await;
@@ -70,7 +71,7 @@ async fn nested_in_itself_it_enters_again() {
             let tokens = [outer[0].token(), outer[1].token()];
             let inner = async |holds: &lock_runtime::Holds| {
                 assert_eq!([holds[1].token(), holds[0].token()], tokens);
-                // Enters one of them again and takes another one.
+                // This call enters one of the locks again, and acquires another lock.
                 transfer(2, 3, nothing).await.unwrap();
                 assert_eq!(
                     held(&other, &["account:2", "account:3"]).await,
@@ -78,7 +79,7 @@ async fn nested_in_itself_it_enters_again() {
                 );
             };
             transfer(2, 1, inner).await.unwrap();
-            // The outer call is still inside both.
+            // The outer call still has both of its locks.
             assert_eq!(held(&other, &["account:1", "account:2"]).await.len(), 2);
         };
         client.scope(transfer(1, 2, body)).await.unwrap();
@@ -94,7 +95,7 @@ async fn siblings_take_turns_in_the_same_order() {
         let inside = Room::default();
         let body = async |_: &lock_runtime::Holds| {
             let alone = async |_: &lock_runtime::Holds| inside.stay(5 * MS).await;
-            // The first two exclude each other by turns, the third by a lock that is not held yet.
+            // The first two calls take turns. The third call also acquires a lock that is not held yet.
             let (a, b, c) = tokio::join!(
                 transfer(1, 2, alone),
                 transfer(2, 1, alone),

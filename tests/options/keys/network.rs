@@ -1,4 +1,4 @@
-//! Several locks over slow lines and broken connections.
+//! Calls with several keys over slow and broken connections.
 
 use std::time::Instant;
 
@@ -36,7 +36,7 @@ async fn one_wait_bounds_all_of_them_over_a_slow_line_too() {
         let ended = slow.scope(ten()).await;
         let waited = start.elapsed();
         assert!(ended.is_err());
-        // Leaving the queue may take 200 ms, and releasing the locks that were taken another 200 ms.
+        // Beyond its `wait`, the call can take 200 ms to leave the queue, and 200 ms to release the locks that it took.
         assert!(waited < SECOND + 400 * MS + epsilon(), "{waited:?}");
     }
     proxy.delay(MS);

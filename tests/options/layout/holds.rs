@@ -1,4 +1,4 @@
-//! Holds as both sides see them: leases, tokens, losses.
+//! Holds in Redisson's layout, as this crate and a JVM see them: leases, tokens and losses.
 
 use lock_runtime::{KeyError, Layout, LockClient, LockError};
 use support::{
@@ -47,7 +47,7 @@ async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try
         until(async || (0..=2000).contains(&Jvm::at(&store, "k").await.left().await)).await;
         assert!(guard.remaining() <= 2 * SECOND, "{:?}", guard.remaining());
         guard.release().await;
-        // Another caller notices it, because the holder is gone.
+        // A fixed lease has no renewal that could notice the change. The next attempt of another caller notices it.
         let lock = client.lock("k").lease(2 * SECOND).renew(false);
         let guard = lock.acquire().await.unwrap();
         let _: i64 = jvm.ask(change[0], &change[1..]).await;
@@ -58,7 +58,7 @@ async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try
         drop(guard);
         until(async || store.keys().await.is_empty()).await;
     }
-    // A lease that an extension has lengthened stays.
+    // A lease that `extend` has lengthened is not shortened.
     let guard = client.lock("k").lease(2 * SECOND).acquire().await.unwrap();
     guard.extend(10 * SECOND).await.unwrap();
     let busy = client.lock("k").try_acquire().await;
@@ -89,7 +89,7 @@ async fn a_lease_is_renewed_and_a_forced_unlock_is_a_loss() {
     let lost = timeout(SECOND + epsilon(), forced).await;
     let lost = lost.expect("the holder is told at its next renewal");
     assert_lost(&lost);
-    // The hold that the JVM took stays.
+    // The hold of the JVM still exists.
     assert_eq!(jvm.unlock().await, Some(true));
 }
 
@@ -101,11 +101,12 @@ async fn a_lock_that_is_kept_tells_the_jvm_its_new_end() {
     let start = Instant::now();
     let lock = client.lock("k").lease(20 * SECOND).hold_at_least(SECOND);
     let guard = lock.acquire().await.unwrap();
-    // The JVM has seen a lease of 20 s.
+    // The JVM's first attempt reads a lease of 20 s, so the JVM enters in time only if it is notified of the earlier
+    // end.
     let entering = timeout(10 * SECOND, jvm.lock(SECOND));
     let (entered, ()) = tokio::join!(entering, async {
         until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
-        // The JVM's next try after that found the lock taken, too.
+        // By now the JVM has subscribed, tried again, and found the lock taken.
         sleep(100 * MS).await;
         guard.release().await;
     });
@@ -124,7 +125,8 @@ async fn tokens_rise_together_with_those_of_a_fenced_lock() {
     let counter = format!("redisson_lock_token:{{{}}}", jvm.lock);
     let mut newest = hold(&client, "k").await.token().get();
     until(async || store.keys().await.is_empty()).await;
-    // An unfenced lock leaves no counter behind. The JVM gives the first token of a fenced lock.
+    // Our locks create no counter. The JVM creates it with its first token, which is 1. In the second round, the JVM's
+    // counter is far ahead of our tokens.
     let ahead = (newest + 1_000_000).to_string();
     for theirs in ["1", &ahead] {
         jvm.ask::<()>("SET", &[&counter, theirs]).await;

@@ -1,4 +1,5 @@
-//! Redisson's layout, against a client that behaves on the wire like Redisson 4.7. `tests/redisson` has the real one.
+//! Redisson's layout, tested against a client that sends the same commands as Redisson 4.7. `tests/redisson` uses the
+//! real Redisson.
 
 mod holds;
 mod refusals;
@@ -42,7 +43,8 @@ impl Jvm {
         ask(&mut self.redis, redis::cmd(verb).arg(args)).await
     }
 
-    /// Enters, or enters again. If another lease is in the way, returns its rest in ms.
+    /// Enters the lock, or enters it again. If somebody else holds the lock, returns the time left of that holder's
+    /// lease in ms.
     async fn try_lock(&mut self, lease: Duration) -> Option<i64> {
         let script = "
             if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
@@ -57,7 +59,7 @@ impl Jvm {
             .await
     }
 
-    /// Leaves. Returns whether the lock is now released, or `None` if this thread was not inside.
+    /// Leaves the lock once. Returns whether this released the lock, or `None` if this thread did not hold it.
     async fn unlock(&mut self) -> Option<bool> {
         let script = "
             if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
@@ -74,20 +76,20 @@ impl Jvm {
             .await
     }
 
-    /// The rest of the lease in ms; negative without a lease.
+    /// Returns the time left of the lock's lease in ms, or a negative number if there is no lease.
     async fn left(&mut self) -> i64 {
         let lock = self.lock.clone();
         self.ask("PTTL", &[&lock]).await
     }
 
-    /// The stored hash.
+    /// Returns the hash that is stored for the lock.
     async fn stored(&mut self) -> HashMap<String, u32> {
         let lock = self.lock.clone();
         self.ask("HGETALL", &[&lock]).await
     }
 
-    /// Enters when the lock is free. Waits like Redisson: it subscribes, tries, and waits for a message, at most as
-    /// long as the lease that was in the way.
+    /// Enters as soon as the lock is free. Like Redisson, this subscribes, tries again, and then waits for a message,
+    /// but no longer than the lease that the attempt has read.
     async fn lock(&mut self, lease: Duration) {
         if self.try_lock(lease).await.is_none() {
             return;
@@ -105,7 +107,7 @@ impl Jvm {
         }
     }
 
-    /// The number of connections that listen for a release.
+    /// Returns the number of connections that listen for a release.
     async fn listeners(&mut self) -> u32 {
         let channel = self.channel();
         let (_, listeners): (String, u32) = self.ask("PUBSUB", &["NUMSUB", &channel]).await;

@@ -1,4 +1,4 @@
-//! What the layout refuses, and the rights with which it works.
+//! What Redisson's layout refuses, and the rights that a user needs for it.
 
 use lock_runtime::{ConnectError, Layout, LockClient, LockError, OptionsError, Strategy};
 use redis::Value;
@@ -14,7 +14,7 @@ use crate::stores::{MS, SECOND, Store, hold, until};
 async fn the_other_layout_is_refused_on_either_side() {
     let native = Store::redis().await;
     let client = native.client().await;
-    // A name that is valid in both layouts.
+    // Both layouts store the key `{k}` under the same name.
     let redisson = native.builder().layout(Layout::Redisson);
     let redisson = redisson.connect().await.unwrap();
     let same = |client: &LockClient| {
@@ -41,7 +41,7 @@ async fn the_other_layout_is_refused_on_either_side() {
         guard.release().await;
         until(async || native.keys().await.is_empty()).await;
     }
-    // Data of other types is no lock, either.
+    // A key with data of another type is refused too.
     let name = native.name("other");
     let pushed: Value = ask(&mut redis, redis::cmd("RPUSH").arg(&name).arg(1)).await;
     assert_eq!(pushed, Value::Int(1));
@@ -85,7 +85,7 @@ async fn a_refusal_leaves_nothing_to_clean_up() {
     deleted.unwrap();
 }
 
-/// The rights that docs/guides/acl.md names for shared locks, beside the general ones.
+/// The general rights and the rights for shared locks that docs/guides/acl.md lists are enough.
 #[tokio::test]
 async fn a_user_with_few_rights_can_share_locks() {
     let server = RedisServer::start().await;
@@ -144,7 +144,7 @@ async fn what_the_layout_has_not_is_refused() {
     let refused = queueing.connect().await.err();
     let no_queue = OptionsError::NoQueue;
     assert_eq!(refused, Some(ConnectError::InvalidDefaults(no_queue)));
-    // Without a namespace the name is the key, as for `getLock`.
+    // Without a namespace the key itself is the name, as for Redisson's `getLock`.
     let client = builder().url(server.url()).connect().await.unwrap();
     let refused = client.lock("order:7").strategy(Strategy::Handoff);
     let refused = refused.acquire().await.err();

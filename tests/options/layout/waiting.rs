@@ -1,4 +1,4 @@
-//! Locks with waiters on both sides.
+//! Locks in Redisson's layout for which both this crate and a JVM wait.
 
 use lock_runtime::LockError;
 use support::{Room, epsilon, proxy::FaultProxy, server::shared_server};
@@ -17,13 +17,13 @@ async fn the_jvm_enters_when_we_leave_and_we_when_it_leaves() {
         let client = store.client().await;
         let mut jvm = Jvm::at(&store, "k").await;
         let guard = hold(&client, "k").await;
-        // The JVM hears of the release: the lease that it saw is much longer.
+        // The JVM has to be notified of the release, because the lease that it has read is longer than this timeout.
         let told = tokio::join!(timeout(10 * SECOND, jvm.lock(10 * SECOND)), async {
             until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
             guard.release().await;
         });
         told.0.expect("a release of ours is heard");
-        // It enters again and leaves once: its re-entry count is its own.
+        // The JVM enters again, so its first `unlock` does not release the lock.
         assert_eq!(jvm.try_lock(10 * SECOND).await, None);
         let lock = client.lock("k").strategy(strategy).wait(20 * SECOND);
         let mut waiting = Box::pin(lock.acquire());
@@ -49,7 +49,7 @@ async fn a_release_of_the_jvm_wakes_us_without_a_probe() {
         let acquiring = lock.acquire();
         let (guard, released) = tokio::join!(acquiring, async {
             until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
-            // The JVM's next try after that found the lock taken, too.
+            // By now our waiter has subscribed, tried again, and found the lock taken.
             sleep(20 * MS).await;
             jvm.unlock().await.unwrap();
             Instant::now()
@@ -103,7 +103,8 @@ async fn what_ends_without_a_word_is_noticed() {
     let client = store.client().await;
     let mut jvm = Jvm::at(&store, "k").await;
     let lock = client.lock("k").wait(20 * SECOND);
-    // The JVM's hold expires, or is deleted as by the release of a spin lock.
+    // In the first half, the JVM's hold expires. In the second half, a hold is deleted without a message, as Redisson
+    // does when it releases a spin lock.
     assert_eq!(jvm.try_lock(400 * MS).await, None);
     let start = Instant::now();
     lock.run(async {}).await.unwrap();
@@ -143,7 +144,7 @@ async fn who_gives_up_or_is_dropped_listens_no_more() {
         }
         until(async || jvm.listeners().await == 0).await;
     }
-    // Waiters that leave do not make one that stays deaf.
+    // A waiter is still notified after the other waiters of its process have left.
     let staying = other.lock("k").wait(20 * SECOND);
     let entering = staying.acquire();
     let (entered, released) = tokio::join!(entering, async {

@@ -1,4 +1,4 @@
-//! Calls that end, and locks that are handed on.
+//! How calls end, and how locks pass to the next caller.
 
 use lock_runtime::Strategy;
 
@@ -7,7 +7,7 @@ use super::{
 };
 
 impl Model {
-    /// Ends a call that has not entered.
+    /// Ends a call, which has not entered, with this outcome.
     pub(super) fn fail(&mut self, id: CallId, outcome: Outcome) {
         let client = self.calls[&id].spec.client;
         match outcome {
@@ -44,7 +44,7 @@ impl Model {
                 hold.keep_until = hold.keep_until.max(entry.at + keep);
             }
             if call.spec.lease == Lease::Renewed {
-                // The deadline of its last renewal.
+                // The holder's last renewal may have set the deadline as late as this.
                 hold.promised = hold.promised.max(self.now + RENEWED_LEASE);
             }
             hold.entries -= 1;
@@ -54,8 +54,8 @@ impl Model {
         }
     }
 
-    /// Whether leaving would free a lock both for a call that waits with `notify` and for a call that waits for its
-    /// turn under the same hold. Neither is promised to be first.
+    /// Returns whether the end of this call would free a lock both for a call that waits with `notify` and for a call
+    /// that waits for its turn under the same hold. Which of the two calls is first is not promised.
     pub(crate) fn begins_a_race(&self, id: CallId) -> bool {
         self.calls[&id].entries.iter().any(|entry| {
             let hold = &self.holds[entry.hold];
@@ -89,7 +89,7 @@ impl Model {
         }
     }
 
-    /// Frees the lock. The first caller in the queue gets it, or else one that waits without a queue.
+    /// Frees the lock. The first caller in the queue gets the lock, or else a caller that waits with `notify`.
     pub(super) fn grant_next(&mut self, key: usize) {
         self.keys[key].held = None;
         if let Some(first) = self.keys[key].queue.pop_front() {
@@ -104,7 +104,7 @@ impl Model {
         }
     }
 
-    /// The holder finds out. A body ends; a guard stays until it is released.
+    /// Notifies the holder of the loss of its hold. A body ends; a guard stays until it is released.
     pub(super) fn lose(&mut self, id: HoldId) {
         self.find_lost(id);
         let bodies = self.calls.iter().filter(|(_, call)| {
@@ -140,12 +140,12 @@ impl Model {
         self.settle();
     }
 
-    /// One call leaves, and another one is dropped at the same time. Whatever the order of the two, the caller behind
-    /// them is next.
+    /// Lets one call leave while the next call in the queue is dropped. Whichever happens first, the caller behind both
+    /// is next.
     pub(crate) fn release_to(&mut self, release: CallId, dropped: CallId) {
         self.stop_waiting(dropped);
         self.end(dropped, Outcome::Dropped, false, false);
-        // Its turn, which it has not taken, is given back.
+        // The dropped call may give back a turn that it has not taken.
         let client = self.calls[&dropped].spec.client;
         self.counts(client).unsure += 1;
         self.abandon(client);
@@ -186,7 +186,7 @@ impl Model {
         self.settle();
     }
 
-    /// Whether nothing delays the shutdown of a client any longer.
+    /// Returns whether no call of the client is inside or waits, so that the client's shutdown can end.
     pub(crate) fn is_drained(&self, client: usize) -> bool {
         let mut holds = self.holds.iter();
         let mut calls = self.calls.values();

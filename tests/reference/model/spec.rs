@@ -4,25 +4,26 @@ use std::fmt;
 
 use lock_runtime::Strategy;
 
-/// The number of locks.
+/// The number of locks in each case.
 pub(crate) const KEYS: usize = 3;
-/// The names of the locks, in the order of locking.
+/// The names of the locks, in the order in which a call with several keys takes them.
 pub(crate) const NAMES: [&str; KEYS] = ["a", "b", "c"];
-/// The number of clients.
+/// The number of clients in each case.
 pub(crate) const CLIENTS: usize = 3;
 
-/// All times are in ms. Times that begin or end a lease are even, times that end a wait are odd, and callers begin at
-/// multiples of [`BEAT`], so that no two events that decide about one lock happen at the same moment.
+/// The interval between the times at which callers may begin. All times are in ms. Leases begin and end at even times,
+/// waits end at odd times, and callers begin at multiples of this interval, so no two events that decide about one lock
+/// happen at the same moment.
 pub(crate) const BEAT: u64 = 10;
 pub(crate) const SHORT_WAIT: u64 = 37;
 pub(crate) const SHORT_LEASE: u64 = 54;
 pub(crate) const SHORT_KEEP: u64 = 44;
 pub(crate) const EXTENSION: u64 = 58;
-/// The length of a renewed lease.
+/// The length of a renewed lease, in ms.
 pub(super) const RENEWED_LEASE: u64 = 30_000;
-/// Longer than any case.
+/// A time in ms that is longer than any case.
 pub(crate) const LONG: u64 = 3_600_000;
-/// How much later a lease ends for others than for its holder, in process.
+/// The time in ms by which a lease of the in-process backend ends later for other callers than for its holder.
 pub(super) const MARGIN: u64 = 2;
 
 pub(crate) type CallId = u32;
@@ -31,11 +32,12 @@ pub(crate) type HoldId = usize;
 /// The differences between the backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rules {
-    /// The test controls the time: leases and waits can be short and end on command.
+    /// Whether the test controls the time. Leases and waits can then be short, because they end only when the test
+    /// advances the time.
     pub(crate) own_clock: bool,
-    /// Callers wait in a queue.
+    /// Whether the backend has the strategy in which callers wait in a queue.
     pub(crate) queue: bool,
-    /// An operator with its own connection deletes keys and cuts connections.
+    /// Whether an operator with its own connection deletes keys and cuts connections.
     pub(crate) operator: bool,
 }
 
@@ -48,11 +50,11 @@ pub(crate) enum Wait {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lease {
-    /// Renewed while it is held.
+    /// A lease that is renewed while the lock is held.
     Renewed,
-    /// Fixed and short.
+    /// A fixed, short lease.
     Short,
-    /// Fixed.
+    /// A fixed, long lease.
     Long,
 }
 
@@ -66,12 +68,12 @@ impl Lease {
     }
 }
 
-/// The form of the API that a caller uses.
+/// The part of the API that a caller uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Acquires a guard.
+    /// The caller acquires a guard.
     Guard,
-    /// Runs a body.
+    /// The caller runs a body.
     Body,
 }
 
@@ -79,19 +81,19 @@ pub(crate) enum Form {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Spec {
     pub(crate) client: usize,
-    /// One key, or two in the order in which the caller names them.
+    /// The indexes of one lock, or of two locks in the order in which the caller names them.
     pub(crate) keys: Vec<usize>,
     pub(crate) form: Form,
     pub(crate) strategy: Strategy,
     pub(crate) wait: Wait,
     pub(crate) lease: Lease,
     pub(crate) at_least: bool,
-    /// The enclosing call, which is inside.
+    /// The call, already inside, in whose body or guard this call is nested.
     pub(crate) under: Option<CallId>,
 }
 
 impl Spec {
-    /// One attempt at one lock.
+    /// Returns the options of a single attempt at one lock.
     pub(crate) fn once(client: usize, key: usize) -> Self {
         Self {
             client,
@@ -105,7 +107,7 @@ impl Spec {
         }
     }
 
-    /// The same with a long wait.
+    /// Returns the options of a call that waits for one lock for a long time.
     pub(crate) fn patient(client: usize, key: usize) -> Self {
         Self {
             wait: Wait::Long,

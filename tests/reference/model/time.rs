@@ -1,4 +1,4 @@
-//! The effects of time, and of an operator.
+//! The effects of the passing time and of an operator's commands.
 
 use lock_runtime::Strategy;
 
@@ -13,8 +13,8 @@ impl Model {
         self.settle();
     }
 
-    /// Whether a waiter of a lock would find out that it was removed: it does not know that its own process holds the
-    /// lock.
+    /// Returns whether the removal of a lock's grant would be noticed: nobody waits for the lock, or a waiter believes
+    /// that another process holds it and therefore probes.
     pub(crate) fn is_watched(&self, key: usize) -> bool {
         let waiters = || self.keys[key].queue.iter().chain(&self.keys[key].others);
         waiters().count() == 0
@@ -29,7 +29,7 @@ impl Model {
     pub(super) fn run_to(&mut self, end: u64) {
         loop {
             let spinner = self.due_spinner();
-            // A spinner sleeps for at most a millisecond.
+            // A spinner tries again after at most a millisecond.
             let tries = spinner.map(|_| self.now + 1);
             let next = self.next_event().into_iter().chain(tries).min();
             let Some(next) = next.filter(|next| *next <= end) else {
@@ -44,7 +44,7 @@ impl Model {
         self.moments.push(end);
     }
 
-    /// Lets a spinner that is due try again.
+    /// Lets this spinner, if any, try to take the lock again.
     pub(super) fn spin(&mut self, spinner: Option<CallId>) {
         let Some(id) = spinner else { return };
         let (client, key) = (self.calls[&id].spec.client, self.calls[&id].next_key());
@@ -56,7 +56,7 @@ impl Model {
         }
     }
 
-    /// The time at which a lock becomes free on its own.
+    /// Returns the time at which a held lock becomes free without a release, if there is one.
     pub(super) fn ends(&self, held: Held) -> Option<u64> {
         let until = self.until(held.hold);
         held.kept_until.or(until.map(|until| until + MARGIN))
@@ -104,7 +104,7 @@ impl Model {
         self.settle_turns();
     }
 
-    /// Applies all events that need no action by a caller.
+    /// Applies all due events that need no action by a caller.
     pub(super) fn settle(&mut self) {
         self.arrive();
         self.settle_turns();
@@ -119,7 +119,7 @@ impl Model {
         }
     }
 
-    /// A caller that spins and whose next try finds the lock free.
+    /// Returns a spinner whose next try ends its wait, if there is one.
     pub(super) fn due_spinner(&self) -> Option<CallId> {
         let due = |id: &CallId| {
             let call = &self.calls[id];
@@ -131,7 +131,8 @@ impl Model {
         others.find(due)
     }
 
-    /// A turn lasts as long as its call, or anything nested in that call.
+    /// Passes each turn that has ended to the next sibling. A turn ends when its call and all calls nested in that call
+    /// have ended.
     pub(super) fn settle_turns(&mut self) {
         while let Some((around, key)) = self.turns.iter().find_map(|(at, turn)| {
             let over = turn

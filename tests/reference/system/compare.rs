@@ -1,4 +1,4 @@
-//! Compares calls, locks and counts with the model.
+//! Compares the calls, the locks and the counters of the system with the model.
 
 use std::fmt::Write;
 
@@ -93,7 +93,7 @@ impl System {
                             hold.loss(),
                             state.known_lost
                         );
-                        // The holder finds out by a round trip.
+                        // The difference may go away, because the holder notices a loss only after a round trip.
                         return Err(Unlike {
                             for_good: !state.known_lost,
                             what,
@@ -110,7 +110,7 @@ impl System {
 
     pub(super) async fn compare_status(&self, key: usize, model: &Model) -> Result<(), Unlike> {
         let state = &model.keys[key];
-        // Only its own client knows how far a cohort has come.
+        // Asks the client of the holder, because only this client knows which member of a cohort has the turn.
         let client = state.held.map(|held| model.holds[held.hold].client);
         let client = client.filter(|client| !model.clients[*client].closed);
         let client = client.map_or(&self.observer, |client| &self.clients[client]);
@@ -122,8 +122,8 @@ impl System {
             held.kept_until.is_some() || model.clients[model.holds[held.hold].client].closed
         };
         if !model.rules.own_clock && state.held.as_ref().is_some_and(seen_as_a_block) {
-            // The lock is retained after a cohort, or belongs to a client that is shut down: the server knows the
-            // cohort only as a whole.
+            // The lock is retained after a cohort has left, or its client is shut down. Only the server knows the
+            // holder then, and the server does not know which member of a cohort had the turn.
             let (queued, _) = self.entries(key).await;
             return if token.is_some() && queued == state.queue.len() {
                 Ok(())
@@ -136,7 +136,7 @@ impl System {
         }
         let holder = match wanted {
             None => token.is_none(),
-            // The holder waits for another lock and has not reported its token.
+            // The holder is a call that still waits for its other lock, so the test does not know its token yet.
             Some(None) => token.is_some(),
             Some(wanted) => token == wanted,
         };
@@ -145,7 +145,7 @@ impl System {
         } else {
             0
         };
-        // A server also counts the processes that wait without a queue.
+        // The status of a server also counts each process that waits without a queue as a waiter.
         let notified = if model.rules.own_clock {
             0
         } else {
@@ -163,7 +163,7 @@ impl System {
         Err(not_yet(what))
     }
 
-    /// The number of callers in the server's queue, and of processes that wait without a queue.
+    /// Returns the number of callers in the server's queue, and the number of processes that wait without a queue.
     pub(super) async fn entries(&self, key: usize) -> (usize, usize) {
         let mut server = shared_server().await.connection().await;
         let queue = format!("{}:queue", self.store.name(NAMES[key]));
@@ -189,7 +189,8 @@ impl System {
                 } else {
                     counts.unsure
                 };
-        // A push may arrive before the answer that the caller is queued.
+        // A grant's push may arrive before the reply that the caller is queued. The client then does not count the
+        // caller as having waited.
         let waited = if model.rules.own_clock {
             counts.waited..=counts.waited + counts.tied
         } else {

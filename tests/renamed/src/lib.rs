@@ -27,7 +27,7 @@ pub async fn pay(id: u64, inside: impl AsyncFn()) -> Result<u64, LockError> {
     Ok(id + u64::from(hold.token().get() > 0))
 }
 
-/// Uses a path of this crate.
+/// Reaches the dependency by a path of this crate.
 ///
 /// # Errors
 /// If the lock cannot be acquired.
@@ -37,7 +37,7 @@ pub async fn cancel(id: u64, inside: impl AsyncFn()) -> Result<u64, LockError> {
     Ok(id)
 }
 
-/// Uses the attribute as a library's `macro_rules` do, for users that do not depend on `lock-runtime` at all.
+/// Uses the attribute as a library's `macro_rules` do, for users that do not themselves depend on `lock-runtime`.
 #[macro_export]
 macro_rules! locked {
     ($(#[$attr:meta])* $visibility:vis async fn $name:ident[$key:literal]($($arguments:tt)*) -> $returned:ty $body:block) => {

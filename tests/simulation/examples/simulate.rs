@@ -1,14 +1,14 @@
-//! Runs seeds one after the other and reports those that break a promise:
+//! Runs seeds one after another, and reports those that break a promise:
 //! `cargo run --release --example simulate -- --minutes 60`.
 //!
 //! - `--seconds N`, `--minutes N`: the length of the run (10 s by default).
-//! - `--from N`: the first seed (by default drawn from the time of day).
+//! - `--from N`: the first seed (by default derived from the current time).
 //! - `--threads N`: the number of seeds that run at once (by default one for each core).
 //! - `--first`: stops at the first seed that fails and does not shrink it.
-//! - `--seed N [--steps 3,0,1]`: runs this seed alone, or the smaller plan at the end of these steps, and prints its
-//!   timeline.
+//! - `--seed N [--steps 3,0,1]`: runs only this seed, and writes its timeline. With `--steps`, runs the smaller plan
+//!   that shrinking has reached by these steps.
 //!
-//! The plan of a seed that fails is shrunk. Its timeline is in `target/simulation`.
+//! The plan of a seed that fails is shrunk, and its timeline is written to `target/simulation`.
 
 use std::{
     fs,
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one plan and prints its timeline.
+/// Runs one plan and writes its timeline.
 fn one(seed: u64, steps: &[usize]) -> ExitCode {
     let plan = follow(seed, steps);
     println!("{plan:#?}");
@@ -97,7 +97,7 @@ fn one(seed: u64, steps: &[usize]) -> ExitCode {
     ExitCode::from(u8::from(!outcome.violations.is_empty()))
 }
 
-/// Runs seeds until the time is over.
+/// Runs seeds, beginning with `from`, until `time` has passed.
 fn many(from: u64, threads: usize, time: Duration, first: bool) -> ExitCode {
     let began = Instant::now();
     let (next, over) = (AtomicU64::new(from), AtomicBool::new(false));
@@ -139,7 +139,8 @@ fn many(from: u64, threads: usize, time: Duration, first: bool) -> ExitCode {
     ExitCode::from(u8::from(!total.failed.is_empty()))
 }
 
-/// Runs one seed. Returns false if it fails; a smaller plan is searched first.
+/// Runs one seed. Returns false if a promise was broken. If `smaller` is also set, shrinks the plan and writes the
+/// timeline of the smaller plan.
 fn carry_out(seed: u64, total: &Mutex<Total>, smaller: bool) -> bool {
     let plan = Plan::of(seed);
     let outcome = run(&plan, false);
@@ -192,7 +193,7 @@ fn tell(total: &Mutex<Total>, elapsed: Duration) {
     );
 }
 
-/// Writes the timeline to a file and returns where.
+/// Writes the timeline to a file. Returns a text that names the file.
 fn write_timeline(plan: &Plan, violations: &[Violation], lines: &[Line]) -> String {
     let folder = PathBuf::from("target/simulation");
     let file = folder.join(format!("seed-{}.txt", plan.seed));

@@ -24,44 +24,44 @@ use crate::{
     plan::{Plan, Store},
 };
 
-/// How a caller uses the lock.
+/// How a caller uses locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// A body under a lock.
+    /// Runs a body under a lock.
     Run,
-    /// A body under a lock whose release is not awaited.
+    /// Runs a body under a lock, and does not wait for the release.
     RunInBackground,
-    /// A body under a lock that stays taken for a while.
+    /// Runs a body under a lock with a minimum hold.
     RunForAtLeast,
-    /// An annotated function.
+    /// Calls a function that has the attribute.
     Function,
-    /// A guard that is released.
+    /// Acquires a guard and releases it.
     Guard,
-    /// A guard that is dropped.
+    /// Acquires a guard and drops it.
     DroppedGuard,
-    /// A guard whose lease is extended.
+    /// Acquires a guard and extends its lease.
     ExtendedGuard,
-    /// A guard that is leaked.
+    /// Acquires a guard and leaks it.
     LeakedGuard,
-    /// A single attempt.
+    /// Tries to acquire the lock once, without waiting.
     Try,
-    /// Several locks in one call.
+    /// Takes several locks in one call.
     Several,
-    /// A body that enters its own lock again.
+    /// Runs a body that enters its own lock again.
     Nested,
-    /// A body whose parts enter its lock side by side.
+    /// Runs a body whose concurrent parts all enter the body's lock again.
     Siblings,
-    /// A body that takes a task along.
+    /// Runs a body that spawns a task, which enters the body's lock again.
     TakenAlong,
-    /// A call that is dropped after a while.
+    /// Drops the call after a while.
     Dropped,
-    /// A call in a branch of a loop that polls it now and then.
+    /// Polls the call only now and then, in a `select!` loop.
     Select,
-    /// A call that is never polled again.
+    /// Stops polling the call, but does not drop it.
     Forgotten,
-    /// A call that another task continues.
+    /// Moves the call to another task, which continues to poll it.
     Moved,
-    /// Calls in a stream with a slow consumer.
+    /// Makes several calls in a buffered stream with a slow consumer.
     Buffered,
 }
 
@@ -82,7 +82,7 @@ impl Process {
         drop(forgotten);
     }
 
-    /// Whether the process leaves a lock held for good.
+    /// Returns whether the process holds a lock that nobody will release.
     #[must_use]
     pub fn leaks(&self) -> bool {
         self.leaks.load(Ordering::Acquire)
@@ -90,7 +90,7 @@ impl Process {
 }
 
 impl Way {
-    /// All ways.
+    /// All ways to use a lock.
     pub const ALL: [Self; 18] = [
         Self::Run,
         Self::RunInBackground,
@@ -135,12 +135,12 @@ impl Way {
         }
     }
 
-    /// Whether the future of such a call is polled whenever it is woken.
+    /// Returns whether a call that is made in this way is polled whenever it is woken.
     fn is_prompt(self) -> bool {
         !matches!(self, Self::Select | Self::Forgotten | Self::Buffered)
     }
 
-    /// Whether such calls enter in the order in which they began.
+    /// Returns whether calls that are made in this way enter in the order in which they began.
     #[must_use]
     pub fn is_orderly(self) -> bool {
         self.is_prompt()
@@ -151,28 +151,28 @@ impl Way {
     }
 }
 
-/// The shortest renewed lease.
+/// The shortest lease that callers renew.
 const SHORTEST_RENEWED: Duration = Duration::from_secs(1);
 
-/// A call that nobody polls.
+/// A call that is never polled again.
 type Forgotten = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A process whose callers use locks.
 #[derive(Clone)]
 pub struct Process {
-    /// The number of its host.
+    /// The number of the process's host.
     pub host: HostId,
-    /// Its client.
+    /// The client of the process.
     pub client: LockClient,
     /// The ledger of the run.
     pub ledger: Ledger,
     /// The plan of the run.
     pub plan: Arc<Plan>,
-    /// Set when callers begin no further calls.
+    /// Set when callers must not begin further calls.
     pub is_over: Arc<AtomicBool>,
     /// Calls that are never polled again.
     pub forgotten: Arc<Mutex<Vec<Forgotten>>>,
-    /// Set when nobody will release a held lock.
+    /// Set once the process holds a lock that nobody will release.
     pub leaks: Arc<AtomicBool>,
 }
 
@@ -180,7 +180,7 @@ pub struct Process {
 pub struct Caller {
     process: Process,
     chance: Arc<Chance>,
-    /// The longest delay of a poll.
+    /// The longest time from a wake-up of one of this task's calls to the next poll of the call.
     late: Duration,
 }
 
@@ -444,7 +444,8 @@ impl Caller {
         self.end(call, ended.err());
     }
 
-    /// The part of a body that has entered the hold of `outer` again.
+    /// Runs the part of a body that enters the hold `outer` again. Siblings share `beside`, which is set while one of
+    /// them is inside.
     async fn again(&self, outer: &Hold, beside: Option<&AtomicBool>) {
         let hold = Hold::current().expect("a body is inside its hold");
         let ledger = &self.process.ledger;
@@ -497,7 +498,7 @@ impl Caller {
             let mut forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
             forgotten.push(calling);
         }
-        // Each of them may delay the others by a claim.
+        // Each forgotten call may delay other callers by a claim, so this task pauses before its next call.
         sleep(Duration::from_secs(3)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Random numbers: one stream for each user of chance, all from the seed.
+//! Random numbers. Each part of the simulation draws from its own stream, and the seed determines all streams.
 
 use std::{
     ops::Range,
@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 pub struct Chance(Mutex<ChaCha8Rng>);
 
 impl Chance {
-    /// Returns stream number `stream` of a seed.
+    /// Returns the stream with the number `stream` for this seed.
     #[must_use]
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -26,32 +26,32 @@ impl Chance {
         draw(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// 128 random bits.
+    /// Returns 128 random bits.
     pub fn bits(&self) -> u128 {
         self.with(|random| u128::from(random.next_u64()) << 64 | u128::from(random.next_u64()))
     }
 
-    /// Returns true in `percent` of a hundred cases.
+    /// Returns true with a probability of `percent` %.
     pub fn percent(&self, percent: u32) -> bool {
         self.with(|random| random.random_range(0..100) < percent)
     }
 
-    /// A number in the range.
+    /// Returns a random number in the range.
     pub fn among(&self, range: Range<u64>) -> u64 {
         self.with(|random| random.random_range(range))
     }
 
-    /// An index below `length`.
+    /// Returns a random index below `length`.
     pub fn index(&self, length: usize) -> usize {
         self.with(|random| random.random_range(0..length))
     }
 
-    /// A duration whose milliseconds are in the range.
+    /// Returns a random duration whose milliseconds are in the range.
     pub fn millis(&self, range: Range<u64>) -> Duration {
         Duration::from_millis(self.among(range))
     }
 
-    /// One element of the slice.
+    /// Returns a random element of the slice.
     pub fn pick<T: Clone>(&self, of: &[T]) -> T {
         let picked = self.with(|random| of.choose(random).cloned());
         picked.expect("there is something to pick from")

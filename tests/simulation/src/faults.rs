@@ -14,29 +14,29 @@ use crate::{
 /// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// All connections of a process break.
+    /// All connections of a process to a server break.
     Break,
-    /// All connections of a process break, and the server notices it late.
+    /// All connections of a process to a server break, but the server notices this late.
     HalfOpen,
-    /// Messages from a process arrive late.
+    /// Messages from a process to a server arrive late.
     HoldUp,
-    /// Messages to a process arrive late.
+    /// Messages from a server to a process arrive late.
     HoldDown,
-    /// A process is cut off for a while.
+    /// A process is cut off from a server for a while.
     Partition,
     /// The server is stopped for a while.
     Stop,
-    /// The server restarts with its state.
+    /// The server restarts and keeps its data.
     Restart,
-    /// The server restarts without its state.
+    /// The server restarts and loses its data.
     RestartEmpty,
-    /// A replica that lacks the newest writes takes over.
+    /// A replica that lacks the newest writes replaces the server.
     Promote,
-    /// An operator deletes everything.
+    /// An operator deletes all keys of the server.
     Flush,
     /// An operator deletes the key of a lock.
     Delete,
-    /// The server forgets its scripts.
+    /// The server loses its cached scripts.
     ForgetScripts,
     /// The server is out of memory for a while.
     OutOfMemory,
@@ -100,7 +100,7 @@ impl Fault {
 }
 
 impl World {
-    /// Causes faults, one after the other, until the run is over.
+    /// Causes faults, one after another, until the run is over.
     pub(crate) async fn go_wrong(&self) {
         if self.plan.faults.is_empty() {
             return;
@@ -192,7 +192,7 @@ impl World {
                 network.at_server(server, |redis, _| redis.set_mode(Mode::Normal));
             }
             Fault::ClockAhead => {
-                self.ledger.lose_state(); // leases end early
+                self.ledger.lose_state(); // leases end too early
                 network.set_clock(server, micros(chance.millis(1..10_000)));
             }
             Fault::ClockBack => {

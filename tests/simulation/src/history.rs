@@ -1,4 +1,5 @@
-//! The events of a run in order: the timeline of a failure, and a proof that one seed has one history.
+//! The events of a run, in order. They are printed as the timeline of a failed run, and tests compare them to check
+//! that a seed always has the same history.
 
 use std::{
     fmt,
@@ -31,7 +32,7 @@ impl fmt::Display for Line {
 #[derive(Debug, Clone)]
 pub struct History {
     lines: Arc<Mutex<Vec<Line>>>,
-    /// Whether lines are stored, instead of only counted.
+    /// Whether lines are stored. If not, they are only counted.
     kept: bool,
     counted: Arc<AtomicU64>,
     began: Instant,
@@ -49,13 +50,13 @@ impl History {
         }
     }
 
-    /// Milliseconds since the beginning of the run.
+    /// Returns the milliseconds since the beginning of the run.
     #[must_use]
     pub fn now(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Adds a line. Its text is made only if lines are stored.
+    /// Adds a line. The functions that make its text are called only if lines are stored.
     pub fn add(&self, who: impl FnOnce() -> String, what: impl FnOnce() -> String) {
         self.counted.fetch_add(1, Ordering::Relaxed);
         if self.kept {
@@ -69,19 +70,19 @@ impl History {
         }
     }
 
-    /// The number of lines, stored or not.
+    /// Returns the number of lines, whether they are stored or not.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.counted.load(Ordering::Relaxed)
     }
 
-    /// Whether there are no lines.
+    /// Returns whether there are no lines.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The stored lines.
+    /// Returns the stored lines.
     #[must_use]
     pub fn lines(&self) -> Vec<Line> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);

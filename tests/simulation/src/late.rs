@@ -1,4 +1,4 @@
-//! A future that is polled late, after a pause between each wake-up and the next poll.
+//! A future that is polled late: a pause separates each wake-up from the next poll.
 
 use std::{
     fmt,
@@ -43,7 +43,7 @@ pub struct Late<F> {
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-/// Polls `future` late, by at most `longest`. With zero, it is polled whenever it is woken.
+/// Delays each poll of `future` by at most `longest`. If `longest` is zero, the future is polled whenever it is woken.
 pub fn late<F: Future>(future: F, longest: Duration, chance: &Arc<Chance>) -> Late<F> {
     let woken = Woken::default();
     woken.is.store(true, Ordering::Release);
@@ -63,7 +63,7 @@ impl<F> fmt::Debug for Late<F> {
 }
 
 impl<F> Late<F> {
-    /// Draws a pause. Most polls are prompt, some are a little late, few are very late.
+    /// Draws a pause. Half of the polls are prompt, most others are a little late, and a few are very late.
     fn draw(&self) -> Duration {
         let most = match self.chance.among(0..20) {
             _ if self.longest == 0 => 0,

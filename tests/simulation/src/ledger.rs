@@ -1,4 +1,5 @@
-//! The judge: records who is inside, with which token, and who waits, and detects violations.
+//! The judge of a run: records which callers are inside, with which tokens, and which callers wait, and detects broken
+//! promises.
 
 use std::{
     collections::BTreeMap,
@@ -11,14 +12,15 @@ use lock_runtime::{Hold, LockError};
 
 use crate::{history::History, network::HostId};
 
-/// How long a grant may precede its entry, in milliseconds: a claim and half a second.
+/// The longest time between a grant and the entry of its owner, in milliseconds: a claim and half a second.
 const GRANTED_BEFORE: u64 = 2_500;
-/// How much longer than `wait` a call may take if it is polled whenever it is woken: 200 ms to leave the queue, and the
-/// time of messages in the world.
+/// The longest time by which a prompt call may exceed its `wait`, in milliseconds: 200 ms to leave the queue, and 500
+/// ms for the delays of messages.
 const WAIT_SLACK: u64 = 700;
-/// How long a single attempt may go unanswered.
+/// The longest time that a single attempt waits for its answer, in milliseconds.
 const TRY: u64 = 1_000;
-/// How long it takes until an untaken turn is passed on, or until a probe finds what was lost.
+/// The longest time, in milliseconds, until an offer that is not taken passes to the next waiter, or until a probe
+/// finds a grant whose message was lost.
 const CLAIM: u64 = 2_300;
 
 /// A broken promise.
@@ -28,7 +30,7 @@ pub struct Violation {
     pub at: u64,
     /// The name of the promise.
     pub promise: &'static str,
-    /// The evidence.
+    /// What happened instead.
     pub seen: String,
 }
 
@@ -41,15 +43,15 @@ impl fmt::Display for Violation {
 /// Counters of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Entries into bodies, except nested ones.
+    /// The number of entries into bodies, without nested entries.
     pub entered: u64,
-    /// Failed calls by error.
+    /// The number of failed calls for each error.
     pub errors: BTreeMap<&'static str, u64>,
-    /// Faults by kind.
+    /// The number of faults of each kind. The kind `over` counts the faults that have ended.
     pub faults: BTreeMap<&'static str, u64>,
-    /// Calls by the way in which they were made.
+    /// The number of calls made in each way.
     pub ways: BTreeMap<&'static str, u64>,
-    /// Grants that a waiter learnt of from a probe, and not from a message.
+    /// The number of grants of which a waiter learned from a probe instead of a message.
     pub missed_wakeups: u64,
 }
 
@@ -77,17 +79,17 @@ pub struct CallId(u64);
 /// The options of a call.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// The calling process.
+    /// The host of the calling process.
     pub host: HostId,
-    /// The way of the call.
+    /// The way in which the call is made.
     pub way: &'static str,
-    /// The keys of its locks.
+    /// The keys of the locks that the call takes.
     pub keys: Vec<String>,
-    /// The longest wait.
+    /// The `wait` of the call.
     pub wait: Duration,
-    /// Whether its future is polled whenever it is woken.
+    /// Whether the call is polled whenever it is woken.
     pub prompt: bool,
-    /// Whether it waits in the queue.
+    /// Whether the call waits in the queue.
     pub queues: bool,
 }
 
@@ -95,9 +97,9 @@ pub struct Wanted {
 struct Call {
     wanted: Wanted,
     began: u64,
-    /// Whether it still waits.
+    /// Whether the call still waits.
     waits: bool,
-    /// Whether it will never be polled again.
+    /// Whether the call will never be polled again.
     is_forgotten: bool,
 }
 
@@ -113,9 +115,9 @@ struct Inside {
 #[derive(Debug, Default)]
 struct Key {
     inside: BTreeMap<u64, Inside>,
-    /// The highest token, and when its holder entered.
+    /// The highest token, and the time at which its holder entered.
     highest: Option<(u64, u64)>,
-    /// When a caller was last seen inside.
+    /// The time at which a caller last entered, left, or was seen inside.
     moved: u64,
 }
 
@@ -124,11 +126,11 @@ struct State {
     next: u64,
     calls: BTreeMap<CallId, Call>,
     keys: BTreeMap<String, Key>,
-    /// When the server lost state, or its clock ran ahead of leases.
+    /// The times at which the server lost state or its clock was set ahead. In both cases, leases end early.
     losses: Vec<u64>,
     /// The total time by which the server's clock was set back.
     set_back: u64,
-    /// When the last fault ended.
+    /// The time at which a fault last began or ended.
     disturbed: u64,
     counts: Counts,
     violations: Vec<Violation>,
@@ -151,7 +153,7 @@ impl fmt::Debug for Ledger {
     }
 }
 
-/// A caller that is inside; it leaves when this is dropped.
+/// A caller that is inside. It leaves when this value is dropped.
 #[derive(Debug)]
 pub struct Presence {
     ledger: Ledger,
@@ -194,7 +196,7 @@ impl Ledger {
             .push(Violation { at, promise, seen });
     }
 
-    /// Counts the grants of which a process learnt from probes alone.
+    /// Adds `count` grants of which a process learned only from probes.
     pub fn missed_wakeups(&self, count: u64) {
         self.state().counts.missed_wakeups += count;
     }
@@ -225,7 +227,7 @@ impl Ledger {
         call
     }
 
-    /// Records that a call is inside with this hold.
+    /// Records that a call has entered with this hold.
     #[must_use]
     pub fn enter(&self, call: CallId, hold: Hold) -> Presence {
         let now = self.history.now();
@@ -267,8 +269,9 @@ impl Ledger {
         }
         if let Some((highest, at)) = this.highest
             && token <= highest
-            // A grant from before a loss may enter after a grant from after it. If a server has lost its counter and
-            // its clock was set back, it counts from a lower number.
+            // There are two exceptions. First, the owner of a grant that was given before a loss of state may enter
+            // after the owner of a later grant. Second, the tokens of a server that has lost its counter continue from
+            // a lower number if its clock was set back.
             && !losses.iter().any(|loss| {
                 *loss <= at && loss + GRANTED_BEFORE + longest_lease >= at || has_set_back && *loss >= at
             })
@@ -344,7 +347,7 @@ impl Ledger {
         }
     }
 
-    /// Records that a call was dropped or will never be polled again.
+    /// Records that a call was dropped.
     pub fn give_up(&self, call: CallId) {
         let mut state = self.state();
         if let Some(call) = state.calls.remove(&call) {
@@ -382,13 +385,13 @@ impl Ledger {
         self.state().set_back += u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
     }
 
-    /// The total time by which the server's clock was set back.
+    /// Returns the total time by which the server's clock was set back.
     #[must_use]
     pub fn was_set_back(&self) -> Duration {
         Duration::from_millis(self.state().set_back)
     }
 
-    /// Records that a process has crashed: its bodies have ended.
+    /// Records that a process has crashed, which ends its bodies.
     pub fn crash(&self, host: HostId) {
         let mut state = self.state();
         state.calls.retain(|_, call| call.wanted.host != host);
@@ -397,7 +400,7 @@ impl Ledger {
         }
     }
 
-    /// Checks whether a caller waits for a lock that nobody holds.
+    /// Records a violation for each lock that nobody holds although a caller has waited for it too long.
     pub fn look(&self) {
         let now = self.history.now();
         let mut found = Vec::new();
@@ -409,7 +412,7 @@ impl Ledger {
                 this.moved = now;
                 continue;
             }
-            // A call that waits for several keys may hold some of them.
+            // A call that waits for several keys may already hold this one.
             let keeps = |call: &Call| {
                 call.waits && call.wanted.keys.len() > 1 && call.wanted.keys.contains(key)
             };
@@ -444,7 +447,7 @@ impl Ledger {
         }
     }
 
-    /// The calls that have not ended.
+    /// Returns the calls that have not ended, except those that are never polled again.
     #[must_use]
     pub fn unended(&self) -> Vec<String> {
         let state = self.state();
@@ -459,14 +462,14 @@ impl Ledger {
             .collect()
     }
 
-    /// The counts and the violations.
+    /// Returns the counts and the violations.
     #[must_use]
     pub fn results(&self) -> (Counts, Vec<Violation>) {
         let state = self.state();
         (state.counts.clone(), state.violations.clone())
     }
 
-    /// Whether a promise was broken.
+    /// Returns whether a promise was broken.
     #[must_use]
     pub fn is_violated(&self) -> bool {
         !self.state().violations.is_empty()
@@ -474,7 +477,7 @@ impl Ledger {
 }
 
 impl State {
-    /// Checks the time of a waiting call that has its answer.
+    /// Checks that a call that enters or ends now has not waited for too long.
     fn check_wait(&self, call: CallId, now: u64) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call).filter(|call| call.waits)?;
         let wait = u64::try_from(this.wanted.wait.as_millis()).unwrap_or(u64::MAX);
@@ -486,7 +489,7 @@ impl State {
         })
     }
 
-    /// Checks that no call that began well before still waits.
+    /// Checks that no other call that began at least 100 ms earlier still waits for this lock.
     fn check_order(&self, call: CallId, key: &str) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         if !self.ordered || !this.waits {

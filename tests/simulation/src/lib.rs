@@ -1,4 +1,5 @@
-//! A deterministic world for the real engine and scripts. One seed determines time, network, faults and callers.
+//! Runs the real engine and the real scripts in a simulated, deterministic world. A seed determines the time, the
+//! network, the faults and the callers.
 
 pub mod callers;
 pub mod chance;

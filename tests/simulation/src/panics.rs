@@ -1,4 +1,4 @@
-//! Panics of tasks, which the runtime catches silently.
+//! Records the panics of tasks, which the runtime catches silently.
 
 use std::{cell::RefCell, panic, sync::Once};
 
@@ -19,7 +19,7 @@ pub(crate) fn watch() {
     LAST.set(None);
 }
 
-/// The last panic of this thread.
+/// Takes the text of the last panic of this thread, if there was one.
 pub(crate) fn last() -> Option<String> {
     LAST.take()
 }

@@ -1,4 +1,4 @@
-//! The plan that a seed draws: the participants, their options, and the faults.
+//! The plan of a run, which a seed determines: the participants, their options, and the faults.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use crate::{callers::Way, chance::Chance, faults::Fault};
 /// The backend of the locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Store {
-    /// On one server.
+    /// One server with the native layout.
     Redis,
-    /// On one server, in Redisson's layout.
+    /// One server with Redisson's layout.
     Redisson,
-    /// On a majority of three servers.
+    /// A quorum of three servers.
     Redlock,
 }
 
 impl Store {
-    /// The number of servers.
+    /// Returns the number of servers.
     #[must_use]
     pub fn servers(self) -> usize {
         match self {
@@ -35,27 +35,27 @@ pub struct Plan {
     pub seed: u64,
     /// The backend of the locks.
     pub store: Store,
-    /// How long callers begin calls and faults happen.
+    /// The time, in seconds, during which callers begin calls and faults happen.
     pub seconds: u64,
     /// The number of processes at the beginning.
     pub processes: usize,
-    /// The number of processes that may be started in place of others.
+    /// The number of processes that may be started to replace crashed ones.
     pub spares: usize,
     /// The number of locks.
     pub keys: usize,
-    /// The number of tasks in a process that make calls.
+    /// The number of tasks that make calls in each process.
     pub tasks: usize,
     /// The longest delay of a message, in milliseconds.
     pub delay: u64,
-    /// The leases that callers ask for.
+    /// The leases that callers request.
     pub leases: Vec<Duration>,
-    /// The waits of callers.
+    /// The values of `wait` that callers use.
     pub waits: Vec<Duration>,
-    /// The strategies of callers.
+    /// The strategies that callers use.
     pub strategies: Vec<Strategy>,
-    /// The ways of their calls.
+    /// The ways in which callers use locks.
     pub ways: Vec<Way>,
-    /// The percentage of tasks that are polled late.
+    /// The percentage of tasks whose calls are polled late.
     pub slow: u32,
     /// The longest duration of a body, in milliseconds.
     pub body: u64,
@@ -63,12 +63,12 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// The longest pause between two faults, in milliseconds.
     pub calm: u64,
-    /// The largest error of a process's clock, in millionths.
+    /// The largest error in the rate of a process's clock, in millionths.
     pub drift: u64,
 }
 
 impl Plan {
-    /// Returns the plan that a seed draws.
+    /// Returns the plan that this seed determines.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         let chance = Chance::new(seed, 0);
@@ -125,7 +125,7 @@ impl Plan {
         }
     }
 
-    /// Smaller plans that may fail in the same way, the smallest first.
+    /// Returns smaller plans that may fail in the same way. For each option, the largest reduction comes first.
     #[must_use]
     pub fn smaller(&self) -> Vec<Self> {
         let mut smaller = Vec::new();
@@ -185,20 +185,20 @@ impl Plan {
         smaller
     }
 
-    /// The longest lease.
+    /// Returns the longest lease.
     #[must_use]
     pub fn longest_lease(&self) -> Duration {
         self.leases.iter().copied().max().unwrap_or_default()
     }
 
-    /// The longest wait.
+    /// Returns the longest wait.
     #[must_use]
     pub fn longest_wait(&self) -> Duration {
         self.waits.iter().copied().max().unwrap_or_default()
     }
 
-    /// Whether callers have to enter in the order in which they began. If a holder overruns its lease, members of its
-    /// cohort get their places back only after others were let in.
+    /// Returns whether callers have to enter in the order in which they began. Bodies have to be short: if a holder
+    /// overruns its lease, the members of its cohort get their places back only after other callers were let in.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.faults.is_empty()

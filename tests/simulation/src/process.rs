@@ -1,4 +1,4 @@
-//! A process: its client, on a host with its own clock.
+//! A process: a client on a host with its own clock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     plan::Store,
 };
 
-/// The time that the hosts' clocks show at the beginning.
+/// The time that each host's clock shows at the beginning.
 const BOOTED: Duration = Duration::from_secs(1_000);
 
 /// The world as an engine on this host sees it.
@@ -28,12 +28,12 @@ struct Host {
     network: Network,
     chance: Chance,
     began: Instant,
-    /// The number of millionths by which its clock is fast.
+    /// How much too fast the host's clock runs, in millionths.
     drift: i64,
 }
 
 impl Host {
-    /// The time that this host's clock measures while `passed` passes in the world.
+    /// Returns the time that this host's clock measures while `passed` elapses in the world.
     fn local(&self, passed: Duration) -> Duration {
         scaled(passed, 1_000_000 + self.drift, 1_000_000)
     }
@@ -86,7 +86,7 @@ impl World for Host {
     }
 }
 
-/// The address of a server.
+/// Returns the address of a server.
 #[must_use]
 pub fn address_of(server: ServerId) -> String {
     format!("server-{server}:6379")
@@ -100,10 +100,10 @@ fn server_of(address: &ConnectionAddr) -> Result<ServerId, RedisError> {
     number.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound).into())
 }
 
-/// Starts a process, that is, connects a client.
+/// Starts a process by connecting its client.
 ///
 /// # Errors
-/// The errors of connecting.
+/// If the client cannot connect.
 pub async fn start(
     host: HostId,
     network: &Network,

@@ -1,20 +1,20 @@
-//! Shrinks a failing plan as long as it fails in the same way.
+//! Shrinks a failing plan for as long as a smaller plan fails in the same way.
 
 use crate::{
     plan::Plan,
     world::{Outcome, run},
 };
 
-/// The largest number of runs.
+/// The largest number of runs in one search.
 const TRIES: usize = 400;
 
-/// A failing plan, and the steps that lead to it from the plan of the seed: the index of the smaller plan taken each
-/// time.
+/// A failing plan, and the steps that lead to it from the plan of the seed. Each step is the index of the smaller plan
+/// that was taken.
 #[derive(Debug, Clone)]
 pub struct Shrunk {
     /// The smallest plan found.
     pub plan: Plan,
-    /// The steps from the plan of the seed.
+    /// The steps that lead from the plan of the seed to `plan`.
     pub steps: Vec<usize>,
 }
 
@@ -41,7 +41,7 @@ pub fn shrink(plan: &Plan, promise: &str) -> Shrunk {
     }
 }
 
-/// The plan at the end of these steps from the plan of a seed.
+/// Returns the plan to which these steps lead from the plan of a seed.
 #[must_use]
 pub fn follow(seed: u64, steps: &[usize]) -> Plan {
     let begin = Plan::of(seed);

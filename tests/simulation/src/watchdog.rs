@@ -1,4 +1,5 @@
-//! Ends the program when a run does not end. A run that loops without letting time pass cannot detect it by itself.
+//! Ends the program when a run does not end. A run that loops without letting simulated time pass cannot detect this by
+//! itself.
 
 use std::{
     collections::BTreeMap,

@@ -27,23 +27,23 @@ use crate::{
     process, watchdog,
 };
 
-/// How long a shutdown may take: 10 s for holds, and the time of messages.
+/// How long a shutdown may take: 10 s for the holds, and 2 s for the delays of messages.
 const SHUTDOWN: Duration = Duration::from_secs(12);
 
 /// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The counters.
+    /// The counters of the run.
     pub counts: Counts,
-    /// The promises that were broken.
+    /// The violations of promises.
     pub violations: Vec<Violation>,
     /// The number of commands that servers carried out.
     pub commands: u64,
     /// The simulated time in milliseconds.
     pub passed: u64,
-    /// The number of events.
+    /// The number of events in the history.
     pub events: u64,
-    /// The events, if they were stored.
+    /// The events of the history, if they were stored.
     pub lines: Vec<Line>,
 }
 
@@ -59,18 +59,18 @@ pub(crate) struct World {
     pub(crate) plan: Arc<Plan>,
     pub(crate) network: Network,
     pub(crate) ledger: Ledger,
-    /// The source of chance for faults.
+    /// The random numbers for the faults.
     pub(crate) chance: Chance,
-    /// Set when callers begin no further calls.
+    /// Set when callers must not begin further calls.
     pub(crate) is_over: Arc<AtomicBool>,
     running: Mutex<BTreeMap<HostId, Running>>,
     /// The clients and processes of killed hosts.
     dead: Mutex<Vec<(LockClient, Process)>>,
-    /// The number of hosts in use.
+    /// The number of hosts that have had a process so far.
     used: Mutex<HostId>,
 }
 
-/// Carries out a plan. `kept` stores the events for the timeline.
+/// Carries out a plan. If `kept` is set, stores the events for the timeline.
 ///
 /// # Panics
 /// If no runtime can be built.
@@ -141,7 +141,8 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
 }
 
 impl World {
-    /// Starts one more process on an unused host. This may fail, because the server may fail.
+    /// Starts one more process on an unused host, if there is one. The process may fail to connect, because the server
+    /// may be down.
     async fn start(&self) {
         let host = {
             let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,7 +188,7 @@ impl World {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A random process.
+    /// Returns the host of a random process.
     pub(crate) fn somebody(&self) -> HostId {
         let hosts: Vec<HostId> = self.running().keys().copied().collect();
         if hosts.is_empty() {
@@ -203,7 +204,7 @@ impl World {
         self.network.crash(host);
         let killed = self.running().remove(&host);
         if let Some(killed) = killed {
-            // Its engine goes on, but nothing reaches it or leaves it.
+            // The engine of the killed process continues to run, but it can no longer send or receive messages.
             drop(killed.tasks);
             let mut dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
             dead.push((killed.client, killed.process));
@@ -211,7 +212,7 @@ impl World {
         self.start().await;
     }
 
-    /// Runs callers and faults.
+    /// Lets callers make calls and causes faults until the time of the plan is over or a promise is broken.
     async fn play(&self) {
         let watching = async {
             loop {
@@ -229,7 +230,7 @@ impl World {
         });
     }
 
-    /// Waits until all calls have ended, and checks what is left.
+    /// Waits until all calls have ended, and checks that nothing is left.
     async fn end(&self) {
         if self.ledger.is_violated() {
             return;
@@ -276,17 +277,18 @@ impl World {
         }
         drop(running);
         let beyond = plan.longest_lease().max(plan.longest_wait());
-        // On a clock that was set back, leases and places last longer.
+        // Leases and places in the queue last longer by the time by which the server's clock was set back.
         let back = self.ledger.was_set_back();
         sleep(beyond * 2 + back + Duration::from_secs(10)).await;
         self.look_at_the_rest(has_crashed || leaks);
     }
 
-    /// Checks that nothing is left on the servers and that nothing runs.
+    /// Checks that nothing is left on the servers. Unless `may_run_on` is set, also checks that no task of an engine
+    /// still runs.
     fn look_at_the_rest(&self, may_run_on: bool) {
         for server in 0..self.plan.store.servers() {
             let left = self.network.at_server(server, crate::redis::Redis::keys);
-            // Counters and the mark of a quorum's node may stay.
+            // The counters of tokens, and the mark of a quorum's node (`lock:fence:whole`), may stay.
             let counts = |key: &&String| !key.contains("fence") && !key.contains("lock_token");
             let left: Vec<String> = left.iter().filter(counts).cloned().collect();
             if !left.is_empty() {

@@ -1,12 +1,12 @@
 //! Compares the simulated server with a real one: the same random sequences of commands and of the project's scripts
 //! have the same replies, pushes and keys on both, byte for byte.
 //!
-//! `SIMULATION_SEQUENCES` sets the number of sequences of each test. The default, 10,000, takes about a minute in a
-//! debug build; a million take a night. From 10,000 on, every listed outcome has to occur.
+//! `SIMULATION_SEQUENCES` sets the number of sequences of each test. The default of 10,000 takes about a minute in a
+//! debug build, and a million takes a night. With 10,000 or more, every listed outcome has to occur.
 //!
-//! Time stands still on the simulated server and nearly so on the real one, because a sequence takes it a few
-//! milliseconds: the rest of a lease is rounded up to [`STEP`](pair::STEP). Scripts get the time as their last
-//! argument, and a step in time shortens all leases.
+//! Time stands still on the simulated server, and a sequence takes a few milliseconds on the real one. To hide this
+//! difference, the comparison rounds the rest of each lease up to a multiple of [`STEP`](pair::STEP). Scripts get the
+//! time as their last argument. A step that lets time pass shortens all leases instead.
 
 #[path = "redis/calls.rs"]
 mod calls;
@@ -35,7 +35,8 @@ use pair::{Pair, START, encode, words};
 
 /// How often a sequence is tried before a difference counts, because the real server may be slow.
 const TRIES: usize = 3;
-/// Answers of scripts in most of their states, tokens, and messages.
+/// The beginnings of replies that have to occur: answers of scripts in most of their states, messages, errors, and a
+/// token.
 const OUTCOMES: [&str; 18] = [
     "queued",
     "held",
@@ -56,7 +57,7 @@ const OUTCOMES: [&str; 18] = [
     "-ERR",
     ":1800",
 ];
-/// Texts that replace valid arguments.
+/// Texts that replace valid arguments of commands.
 const JUNK: &[&str] = &[
     "",
     "0",
@@ -94,7 +95,7 @@ enum Step {
     Pass(u64),
 }
 
-/// Compares random sequences. If there are enough of them, all of these outcomes have to occur.
+/// Compares random sequences. If there are enough sequences, all of these outcomes have to occur.
 fn run(steps: impl Strategy<Value = Vec<Step>>, outcomes: &[&'static str]) {
     let sequences = env::var("SIMULATION_SEQUENCES").ok();
     let cases = sequences.map_or(10_000, |cases| {

@@ -1,4 +1,5 @@
-//! The engine in a simulated world: random seeds, and the test that one seed has one history.
+//! Tests of the engine in a simulated world: random seeds, fixed scenarios, and a check that a seed always has the same
+//! history.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -15,7 +16,7 @@ use lock_simulation::{
     world::run,
 };
 
-/// The histories are equal byte for byte, with every message.
+/// The histories of two runs with the same seed are equal byte for byte, including every message.
 #[test]
 fn one_seed_has_one_history() {
     for seed in 0..20 {
@@ -36,8 +37,8 @@ fn one_seed_has_one_history() {
     }
 }
 
-/// A try of a notified call is given up because its caller does not poll for the answer. The clean-up does not release
-/// the next try.
+/// A try of a notified call is given up because its caller does not poll for the answer. The cleanup of that try must
+/// not release the grant of the next try.
 #[test]
 fn notified_calls_are_polled_late_at_a_server_that_stops() {
     for seed in 0..100 {
@@ -61,7 +62,8 @@ fn notified_calls_are_polled_late_at_a_server_that_stops() {
     }
 }
 
-/// A caller that comes while others of its process are queued waits up to 1 ms for more to share its request.
+/// A caller that arrives while others of its process are queued waits up to 1 ms, so that more callers can share its
+/// request.
 #[test]
 fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
     for seed in 0..20 {
@@ -84,7 +86,7 @@ fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
         let lines = run(&plan, true).lines;
         let asks = |line: &&Line| line.who.starts_with("server") && line.what.contains("EVALSHA");
         let asked: Vec<u64> = lines.iter().filter(asks).map(|line| line.at).collect();
-        // The client is connected by then.
+        // Calls that begin within the first 50 ms may still wait for the client's connection.
         let begins = |line: &&Line| line.what.contains(" begins: ") && line.at > 50;
         let begun: Vec<u64> = lines.iter().filter(begins).map(|line| line.at).collect();
         assert!(begun.len() > 50, "seed {seed}: {} calls", begun.len());
@@ -100,7 +102,7 @@ fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
     }
 }
 
-/// Runs for a minute, from a seed drawn from the time of day.
+/// Runs new seeds for a minute. The first seed is derived from the current time.
 #[test]
 fn new_seeds_hold() {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -25,14 +25,14 @@ async fn a_worker_that_ends_early_fails_the_test() {
     Worker::start(shell("echo hello")).until("done").await;
 }
 
-/// A worker writes numbers, and the test waits for them in real time whatever its clock.
+/// The worker writes numbers, and the test waits for them in real time although its clock is paused.
 #[tokio::test(start_paused = true)]
 async fn a_stopped_worker_writes_nothing_until_it_goes_on() {
     let script = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done";
     let mut worker = Worker::start(shell(script));
     worker.until("3").await;
     worker.signal("STOP");
-    // The lines that it had written before are read first.
+    // Read the lines that the worker wrote before it stopped.
     while backstage::within(Duration::from_millis(200), worker.lines.recv())
         .await
         .is_some()
@@ -67,7 +67,7 @@ fn the_executor_kills_and_removes_when_its_input_ends() {
         executor.order("kill", sleeper.id());
     }
     executor.order("spare", sleepers[2].id());
-    // The executor does nothing before it is dropped.
+    // The executor does not kill the processes or remove the folder before it is dropped.
     assert!(folder.exists());
     assert!(sleepers[0].try_wait().unwrap().is_none());
     drop(executor);
@@ -80,7 +80,7 @@ fn the_executor_kills_and_removes_when_its_input_ends() {
     sleepers[2].wait().unwrap();
 }
 
-/// The parent process of the test below.
+/// The process that the test below starts as the parent of a server.
 #[tokio::test]
 #[ignore = "a process of another test"]
 async fn parent_of_a_server() {

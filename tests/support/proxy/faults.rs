@@ -12,7 +12,7 @@ use std::{
 
 use tokio::sync::{Notify, oneshot};
 
-/// The budget that lets all bytes pass.
+/// The value of a budget that lets all bytes pass.
 const NO_BUDGET: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum Way {
     Reply,
 }
 
-/// Notifies tasks that a condition may hold now.
+/// Wakes the tasks that wait for a condition, so that they check it again.
 #[derive(Debug, Default)]
 pub(super) struct Event(Notify);
 
@@ -30,7 +30,7 @@ impl Event {
         self.0.notify_waiters();
     }
 
-    /// Waits until a question is answered. It is asked at once, and again after each event.
+    /// Calls `question` at once and after each event until it returns a value, and returns this value.
     pub(super) async fn wait<T>(&self, mut question: impl FnMut() -> Option<T>) -> T {
         loop {
             let mut happened = pin!(self.0.notified());
@@ -56,20 +56,21 @@ pub(super) struct Faults {
     pub(super) split: AtomicBool,
     pub(super) delay_micros: AtomicU64,
     pub(super) jitter_micros: AtomicU64,
-    /// The number of bytes that may pass before all connections are cut.
+    /// The number of bytes that may pass to the server before all connections are cut.
     request_budget: AtomicU64,
+    /// The number of bytes that may pass to the client before all connections are cut.
     reply_budget: AtomicU64,
     /// The number of times that the connections were cut.
     pub(super) cuts: AtomicU64,
-    /// The number of times that the servers' ends were closed.
+    /// The number of times that the servers' ends of all connections were closed.
     pub(super) half_opens: AtomicU64,
-    /// A control above has changed.
+    /// Wakes the waiting tasks when one of the controls above has changed.
     pub(super) change: Event,
     pub(super) connections: AtomicU64,
     request_bytes: AtomicU64,
     reply_bytes: AtomicU64,
     watchers: Mutex<Vec<Watcher>>,
-    /// A request was read.
+    /// Wakes the waiting tasks when bytes of a request were read.
     pub(super) seen: Event,
 }
 
@@ -100,17 +101,17 @@ impl Default for Faults {
     }
 }
 
-/// A watcher of bytes in requests.
+/// Watches the requests for a pattern.
 #[derive(Debug)]
 struct Watcher {
     pattern: Vec<u8>,
-    /// For each connection, its last bytes, with which the pattern may begin.
+    /// The last bytes of each connection, which may be the beginning of the pattern.
     tails: HashMap<u64, Vec<u8>>,
     found: Option<oneshot::Sender<()>>,
 }
 
 impl Watcher {
-    /// Returns true while the watcher has to go on waiting.
+    /// Searches further bytes of a connection. Returns whether the watcher has to continue waiting.
     fn waits_on(&mut self, connection: u64, bytes: &[u8]) -> bool {
         let tail = self.tails.entry(connection).or_default();
         tail.extend_from_slice(bytes);
@@ -137,7 +138,7 @@ impl Faults {
         self.changed();
     }
 
-    /// The delay of a chunk that has drawn this lot between 0 and 1.
+    /// Returns the delay of a chunk. `lot` is the chunk's share of the full jitter, from 0 to 1.
     pub(super) fn latency(&self, lot: f64) -> Duration {
         let delay = Duration::from_micros(self.delay_micros.load(Ordering::SeqCst));
         let jitter = Duration::from_micros(self.jitter_micros.load(Ordering::SeqCst));
@@ -190,7 +191,7 @@ impl Faults {
         (allowed, rest == 0)
     }
 
-    /// Cuts the connections once if the budget is spent.
+    /// If the budget is spent, removes it and cuts the connections, so that they are cut only once.
     pub(super) fn cut_spent(&self, way: Way) {
         let spent =
             self.budget(way)

@@ -1,4 +1,4 @@
-//! One connection through the proxy, with a reading and a delivering task for each direction.
+//! One connection through the proxy. Each direction has a task that reads and a task that delivers.
 
 use std::{
     sync::{
@@ -33,7 +33,7 @@ pub(super) async fn listen() -> (TcpListener, u16) {
 pub(super) async fn accept(listener: TcpListener, upstream: u16, faults: Arc<Faults>) {
     loop {
         let Ok((client, _)) = listener.accept().await else {
-            // Out of file descriptors, perhaps only for a short time.
+            // The process has run out of file descriptors, perhaps only for a short time.
             tokio::time::sleep(Duration::from_millis(1)).await;
             continue;
         };
@@ -52,19 +52,20 @@ pub(super) async fn accept(listener: TcpListener, upstream: u16, faults: Arc<Fau
 
 struct Link {
     number: u64,
-    /// The number of cuts and half-opens before this connection.
+    /// How often the proxy had cut the connections before this connection was made.
     cuts: u64,
+    /// How often the proxy had closed the servers' ends before this connection was made.
     half_opens: u64,
     client_gone: AtomicBool,
     faults: Arc<Faults>,
 }
 
-/// The bytes of one read.
+/// The bytes that one read has returned.
 struct Chunk {
-    /// Empty at the end of the stream.
+    /// The bytes that were read. There are none at the end of the stream.
     bytes: Vec<u8>,
     read: Instant,
-    /// Its share of the full jitter.
+    /// The chunk's share of the full jitter, from 0 to 1.
     lot: f64,
 }
 
@@ -106,18 +107,18 @@ impl Link {
         self.faults.half_opens.load(Ordering::SeqCst) != self.half_opens
     }
 
-    /// Whether nothing further is delivered in this direction.
+    /// Returns whether nothing further is delivered in this direction.
     fn is_closed(&self, way: Way) -> bool {
         let lives_on = way == Way::Request && self.faults.deliver_after_cut.load(Ordering::SeqCst);
         self.is_half_open() || self.is_cut() && !lives_on
     }
 
-    /// Waits until a condition holds that a control may change.
+    /// Waits for a condition that depends on the controls.
     async fn until(&self, condition: impl Fn() -> bool) {
         self.faults.change.wait(|| condition().then_some(())).await;
     }
 
-    /// Reads until this end is closed.
+    /// Reads from one end until this end is closed or the connection is cut.
     async fn read(
         self: Arc<Self>,
         way: Way,
@@ -147,13 +148,13 @@ impl Link {
                 return;
             }
         }
-        // Bytes that arrived before the cut may still be delivered.
+        // Requests that arrived before the cut may still be delivered.
         while let (Way::Request, Ok(read @ 1..)) = (way, from.try_read(&mut buffer)) {
             let _ = take(&buffer[..read]);
         }
     }
 
-    /// Delivers the chunks, then closes the other end.
+    /// Delivers the chunks of one direction, then closes the receiving end.
     async fn deliver(
         self: Arc<Self>,
         way: Way,
@@ -162,7 +163,7 @@ impl Link {
     ) {
         let to = self.deliver_open(way, &mut chunks, to).await;
         if way == Way::Reply {
-            // A client that has lost its server does not learn it from the proxy.
+            // A client that has lost its server must not learn it from the proxy, so its end stays open.
             self.until(|| self.is_cut() || to.is_none() || self.client_gone.load(Ordering::SeqCst))
                 .await;
         } else if self.is_half_open() {
@@ -171,7 +172,7 @@ impl Link {
         }
     }
 
-    /// Delivers until nothing further may be delivered. Returns the end that is left open then.
+    /// Delivers chunks until nothing further may be delivered. Returns the receiving end if it stays open.
     async fn deliver_open(
         &self,
         way: Way,
@@ -215,13 +216,13 @@ impl Link {
                 if rest.is_empty() {
                     break;
                 }
-                // Lets the other end read a single byte.
+                // This gives the receiving end a chance to read each byte on its own.
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    /// Waits while a chunk is held or on its way. Returns false if it is lost instead.
+    /// Waits while a chunk is held or delayed. Returns false if the chunk is lost.
     async fn passes(&self, way: Way, chunk: &Chunk) -> bool {
         let held = || self.faults.held(way, self.is_cut());
         loop {

@@ -10,7 +10,7 @@ use crate::{server::RedisServer, until};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A server, a proxy in front of it, and a client that sends bytes.
+/// A server, and a proxy in front of it.
 struct Fixture {
     server: RedisServer,
     proxy: FaultProxy,
@@ -23,7 +23,7 @@ impl Fixture {
         Self { server, proxy }
     }
 
-    /// A connection on which a first command has passed in both directions.
+    /// Returns a connection on which a first command and its reply have passed.
     async fn client(&self) -> Wire {
         let mut wire = Wire::to(&self.proxy).await;
         wire.ask("PING", "+PONG").await;
@@ -80,7 +80,7 @@ impl Wire {
         rest
     }
 
-    /// Whether neither a byte nor the end of the stream arrives.
+    /// Returns whether neither a byte nor the end of the stream arrives for a while.
     async fn is_silent(&mut self) -> bool {
         let mut byte = [0];
         let read = backstage::within(50 * MS, self.0.read(&mut byte)).await;
@@ -100,7 +100,7 @@ async fn without_a_fault_bytes_pass_and_are_counted() {
     assert_eq!(proxy.reply_bytes(), "+PONG\r\n+OK\r\n".len() as u64);
     fixture.client().await;
     assert_eq!(proxy.connections(), 2);
-    // Both ends learn that the other end has closed.
+    // Each end learns that the other end has been closed.
     fixture.until_clients(1).await;
     drop(fixture.server);
     assert_eq!(wire.rest().await, b"");
@@ -115,7 +115,7 @@ async fn each_direction_is_delayed() {
     wire.ask("PING", "+PONG").await;
     let took = started.elapsed();
     assert!(took >= 80 * MS, "{took:?}");
-    // Bytes on their way are delivered at once when the delay ends.
+    // Bytes that the proxy has delayed are delivered at once when the delay is set to zero.
     fixture.proxy.delay(Duration::from_secs(3600));
     let seen = fixture.proxy.wait_for_request(b"PING");
     wire.send(&["PING"]).await;
@@ -138,7 +138,7 @@ async fn jitter_adds_to_the_delay_and_keeps_the_order() {
         assert!(took >= 4 * MS, "{took:?}");
         sum += took;
     }
-    // 680 ms are expected, plus or minus 55; without jitter 80.
+    // The expected sum is 680 ms with a standard deviation of 55 ms. Without jitter it is 80 ms.
     assert!(sum > 280 * MS, "{sum:?}");
     for number in 0..20 {
         wire.send(&[&format!("ECHO {number:02}")]).await;
@@ -238,7 +238,7 @@ async fn bytes_are_passed_one_by_one() {
     fixture.proxy.split_bytes(true);
     wire.ask("SET k v", "+OK").await;
     wire.ask("GET k", "$1\r\nv").await;
-    // Split bytes can be stopped at any byte.
+    // A long reply arrives in many pieces.
     let text = "x".repeat(5000);
     wire.send(&[&format!("ECHO {text}")]).await;
     let mut read = [0; 4096];
@@ -287,7 +287,7 @@ async fn a_connection_is_cut_after_so_many_request_bytes() {
         assert_eq!(other.rest().await, b"");
         fixture.until_clients(0).await;
         assert_eq!(fixture.server.keys().await, ["a"]);
-        // The command was carried out only once.
+        // The connections are cut only once, so a new one works.
         fixture.client().await.ask("SET c 3", "+OK").await;
     }
 }
@@ -347,7 +347,7 @@ async fn half_open_connections_lose_their_server_and_do_not_know() {
     assert_eq!(new.rest().await, b"");
 }
 
-/// The bytes of a connection that was cut arrive after the bytes of its successor.
+/// The bytes of a connection that was cut arrive later than those of the connection that replaces it.
 #[tokio::test]
 async fn held_requests_outlive_their_connection() {
     let fixture = Fixture::new().await;
@@ -379,15 +379,15 @@ async fn requests_are_waited_for_from_the_call_on() {
     wire.ask("ECHO needle", "$6\r\nneedle").await;
     let mut seen = std::pin::pin!(fixture.proxy.wait_for_request(b"needle"));
     assert!(backstage::within(50 * MS, seen.as_mut()).await.is_none());
-    // Half of the pattern from each of two connections does not count.
+    // Two halves of the pattern do not count if they come from two connections.
     wire.0.write_all(b"ECHO need").await.unwrap();
     other.0.write_all(b"le").await.unwrap();
     until(async || fixture.proxy.request_bytes() == 2 * 6 + 13 + 9 + 2).await;
     assert!(backstage::within(50 * MS, seen.as_mut()).await.is_none());
-    // The pattern in pieces on one connection counts.
+    // Two halves count if both come from one connection.
     wire.0.write_all(b"le\r\n").await.unwrap();
     seen.await;
-    // The pattern was seen before the first poll.
+    // The pattern counts even if it is sent before the future is polled.
     let seen = fixture.proxy.wait_for_request(b"again");
     wire.expect("$6\r\nneedle").await;
     wire.ask("ECHO again", "$5\r\nagain").await;
@@ -405,7 +405,7 @@ async fn a_request_that_cannot_come_any_more_fails_the_test() {
     seen.await;
 }
 
-/// The test's clock stands still while the proxy's goes on.
+/// The proxy's clock advances while the test's clock stands still.
 #[tokio::test(start_paused = true)]
 async fn a_paused_clock_does_not_stop_the_proxy() {
     let fixture = Fixture::new().await;
@@ -417,7 +417,7 @@ async fn a_paused_clock_does_not_stop_the_proxy() {
     assert_eq!(paused.elapsed(), Duration::ZERO);
 }
 
-/// The only thread of the test's runtime is blocked while the proxy goes on.
+/// The proxy continues to work while the only thread of the test's runtime is blocked.
 #[tokio::test]
 async fn a_blocked_runtime_does_not_stop_the_proxy() {
     let fixture = Fixture::new().await;

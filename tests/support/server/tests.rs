@@ -73,7 +73,7 @@ async fn a_stopped_server_answers_after_it_went_on() {
     assert_eq!(answer.await.unwrap(), "PONG");
 }
 
-/// A stopped process is killed, too.
+/// Dropping the server also kills a process that is stopped.
 #[tokio::test]
 async fn a_dropped_server_leaves_neither_process_nor_folder() {
     let server = RedisServer::start().await;
@@ -131,7 +131,7 @@ async fn a_replica_follows() {
     until(async || replica.keys().await == ["k"]).await;
 }
 
-/// The test's clock stands still, and the server takes its time nevertheless.
+/// The server takes real time to start although the test's clock stands still.
 #[tokio::test(start_paused = true)]
 async fn a_paused_clock_changes_nothing() {
     let before = tokio::time::Instant::now();

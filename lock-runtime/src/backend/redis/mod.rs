@@ -1,8 +1,8 @@
 //! Locks on one Redis server, 6.2 or later, or on a server that speaks its protocol.
 //!
-//! All guarantees hold on a server that keeps its state. A server that loses its state (killed without persistence,
-//! evicting keys, a promoted replica that lacks the newest write) can admit a second holder until the first one finds
-//! out, at its next renewal or check. Fencing tokens still rise.
+//! All guarantees hold on a server that keeps its state. A server that loses its state (because it was killed without
+//! persistence, evicts keys, or is a promoted replica that lacks the newest writes) can admit a second holder until the
+//! first one finds out, at its next renewal or check. Fencing tokens still rise.
 
 pub(crate) mod protocol;
 pub(crate) mod queue;
@@ -35,7 +35,7 @@ use self::queue::{
 };
 use crate::{background::Context, connect_error::ConnectError, events::Counters};
 
-/// How to reach the server.
+/// The settings for the connection to the server.
 pub(crate) struct RedisConfig {
     pub(crate) info: redis::ConnectionInfo,
     pub(crate) layout: Layout,
@@ -50,7 +50,7 @@ pub(crate) struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// Connects once, to report problems with the server at the start.
+    /// Connects once, so that problems with the server are reported at the start.
     pub(crate) async fn connect(
         config: RedisConfig,
         context: &Arc<Context>,
@@ -159,7 +159,8 @@ impl Backend for RedisBackend {
 
 impl Drop for RedisBackend {
     fn drop(&mut self) {
-        // Background tasks keep the server, and with it the home session, until they are done.
+        // Background tasks still need the server and its home session, so the connections are closed after the tasks
+        // have ended.
         let server = self.server.clone();
         self.server
             .context

@@ -26,7 +26,7 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
         }
         _ => return Err(invalid("unknown scheme")),
     }
-    // The crate's message may quote the URL or the value of a parameter, and both may contain a password.
+    // The message of the `redis` crate may quote the URL or the value of a parameter, and both may contain a password.
     let values = || {
         url.split(['?', '&'])
             .skip(1)

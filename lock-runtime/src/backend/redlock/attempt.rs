@@ -1,4 +1,4 @@
-//! One acquisition from a quorum: rounds, each with its own owner, until one is granted.
+//! One acquisition from a quorum. It runs rounds, each with its own owner, until a round is granted the lock.
 
 use std::{
     sync::{Arc, Mutex},
@@ -16,19 +16,22 @@ use tokio::sync::{oneshot, watch};
 
 use crate::{
     backend::redlock::{
+        agreement::Agreement,
         node::{Node, NodeAttempt},
         quorum::{Quorum, less_node_drift},
     },
     background::{Context, sync::lock},
 };
 
-/// A node has to answer within this part of the lease, within these bounds.
+/// The part of the lease within which a node has to answer: the lease divided by this number.
 const NODE_SHARE: u32 = 10;
+/// The shortest and the longest time limit for the answer of a node, however short or long the lease is.
 const NODE_PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// A body starts only with at least this part of its lease left: the quorum may have answered too late.
+/// The part of the lease that has to be left when a body starts: the lease divided by this number. Less may be left if
+/// the quorum has answered late.
 const START_SHARE: u32 = 2;
 
-/// Returns how long a node may take to answer.
+/// Returns the time within which a node has to answer.
 fn node_patience(lease: Duration) -> Duration {
     (lease / NODE_SHARE).clamp(NODE_PATIENCE.0, NODE_PATIENCE.1)
 }
@@ -38,11 +41,11 @@ fn is_enough(left: Duration, lease: Duration) -> bool {
     !left.is_zero() && left >= lease / START_SHARE
 }
 
-/// The result of one step at one node in a round.
+/// The result of one request to one node in a round.
 enum Step {
-    /// The node was asked for the lock.
+    /// The result of a request for the lock: the node's offer, or `None` if the lock is not free on the node.
     Taken(NodeAttempt, Result<Option<FencingToken>, BackendError>),
-    /// The node was told the token.
+    /// The result of sending the node the agreed token: whether the node still had its grant, and stored the token.
     Raised(NodeAttempt, Result<bool, BackendError>),
 }
 
@@ -65,17 +68,18 @@ fn raise_token(mut attempt: NodeAttempt, token: FencingToken) -> BoxFuture<'stat
     .boxed()
 }
 
-/// How long a round that may be lost waits for nodes that were silent before.
+/// Whether a round waits for nodes that did not answer before, if it cannot get a majority without them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Haste {
-    /// As long as for the other nodes, so that its answer is right.
+    /// The round waits for these nodes as long as for the other nodes, so that its answer is certain.
     Patient,
-    /// Not at all: the round gives back its grants at once, for others to take. A patient round follows it.
+    /// The round does not wait for these nodes. It gives back its grants at once, so that other callers can take the
+    /// lock. A patient round follows later.
     Hasty,
 }
 
 impl Haste {
-    /// Returns the haste of the next round. One of four rounds is patient, including the very first.
+    /// Returns the haste of the next round. Every fourth round is patient, beginning with the first.
     fn of_round(before: u32) -> Self {
         if before.is_multiple_of(4) {
             Self::Patient
@@ -88,27 +92,29 @@ impl Haste {
 /// The outcome of a round.
 pub(crate) enum Round {
     Granted(Box<Taken>),
-    /// Others hold the lock, or some of its nodes.
+    /// Other callers hold the lock, or have grants on so many nodes that no majority is left.
     Busy,
     /// Too few nodes answered, or they answered too late.
     Unreachable(BackendError),
 }
 
-/// A lock that a majority has granted. If dropped before it becomes a hold, it is given back in the background.
+/// A lock that a majority has granted. If this value is dropped before it becomes a hold, the lock is given back in the
+/// background.
 pub(crate) struct Taken {
     quorum: Arc<Quorum>,
     request: Request,
     token: FencingToken,
     valid_until: Moment,
-    /// The nodes that know the token.
+    /// The nodes that have granted the lock and know the token.
     ready: Vec<NodeAttempt>,
-    /// The requests to the other nodes, which may join until `until`.
+    /// The requests to the other nodes, which may still join the hold.
     steps: Steps,
+    /// The moment until which nodes may join.
     until: Moment,
 }
 
 impl Taken {
-    /// Returns whether enough of the lease is left to start.
+    /// Returns whether enough of the lease is left for a body to start.
     pub(crate) fn is_young(&self) -> bool {
         is_enough(
             self.valid_until.since(self.quorum.context.now()),
@@ -129,7 +135,7 @@ impl Taken {
         }
     }
 
-    /// Turns the nodes' grants into a hold, all at once.
+    /// Turns the grants of all nodes into a hold, in one step without an await.
     pub(crate) fn become_hold(self) -> Grant {
         let name = &self.request.name;
         let is_over = self.quorum.begin_hold(name, self.token, self.request.owner);
@@ -152,8 +158,9 @@ impl Taken {
     }
 }
 
-/// Runs work for a caller on the engine, and offers the result until a claim has passed since the start. Returns `None`
-/// if the caller comes later. The engine drops a result that is not taken, and drops the work if the caller is dropped.
+/// Runs work for a caller in a task of the engine, and offers the result to the caller. The offer ends one claim after
+/// the work has started. Returns `None` if the caller is not polled before that. The engine drops a result that is not
+/// taken, and drops the work if the caller is dropped.
 pub(crate) async fn offered<T: Send + 'static>(
     context: &Arc<Context>,
     work: impl Future<Output = T> + Send + 'static,
@@ -184,7 +191,7 @@ pub(crate) async fn offered<T: Send + 'static>(
     value
 }
 
-/// A round that runs on the engine and offers its outcome.
+/// A round that runs in a task of the engine. The value is `None` if the caller was polled too late for the outcome.
 type Asking = BoxFuture<'static, Option<Round>>;
 
 /// An acquisition under way.
@@ -192,9 +199,9 @@ pub(crate) struct RedlockAttempt {
     quorum: Arc<Quorum>,
     request: Request,
     rounds: u32,
-    /// The round that has not ended.
+    /// The round under way, if there is one.
     asking: Option<(Haste, Asking)>,
-    /// The answer of the previous round.
+    /// `Ok` if a majority answered in the previous round, or the reason why not.
     newest: Result<(), BackendError>,
 }
 
@@ -210,7 +217,7 @@ impl RedlockAttempt {
         }
     }
 
-    /// Completes the round that is under way, or else a new one.
+    /// Completes the round that is under way. If there is none, starts one and completes it.
     async fn ask(&mut self, haste: Haste) -> Result<Answer, BackendError> {
         loop {
             if self.quorum.is_shutting_down() {
@@ -229,18 +236,18 @@ impl RedlockAttempt {
             });
             let round = asking.await;
             self.asking = None;
-            // The next round has its own owner, because nodes may still be giving back the grants of this one.
+            // The next round has its own owner, because the grants of this round may still be given back on some nodes.
             let owner = self.quorum.context.new_owner();
             let answer = match round {
                 Some(Round::Granted(taken)) if taken.is_young() => {
-                    // No await may follow.
+                    // No await may follow, or the caller could be dropped after its grants have become a hold.
                     let queued = self.rounds > 1;
                     return Ok(Answer::Granted(Grant {
                         queued,
                         ..taken.become_hold()
                     }));
                 }
-                // The caller came too late. Its grants have been given back, or are given back now.
+                // The caller was polled too late. The grants of the round have been given back, or are given back now.
                 None | Some(Round::Granted(_)) => {
                     self.request.owner = owner;
                     continue;
@@ -255,10 +262,10 @@ impl RedlockAttempt {
     }
 }
 
-/// The nodes that have not answered yet.
+/// The nodes that have not answered in the current round yet.
 struct Silence {
     nodes: Vec<Arc<Node>>,
-    /// Whether the round is hasty, and a majority answered recently.
+    /// Whether the round is hasty, and a majority of the nodes answered their newest requests.
     is_majority_heard: bool,
 }
 
@@ -277,7 +284,7 @@ impl Silence {
         }
     }
 
-    /// Returns how many nodes were silent before, and are not waited for.
+    /// Returns the number of silent nodes for which this round does not wait.
     fn lasting(&self) -> usize {
         let silent = self.nodes.iter().filter(|node| node.is_silent());
         if self.is_majority_heard {
@@ -293,7 +300,7 @@ impl Silence {
     }
 }
 
-/// Asks all nodes once. If dropped, or without a grant, it gives back the nodes' grants.
+/// Asks all nodes once for the lock. If the round is dropped, or gets no majority, the nodes' grants are given back.
 pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste) -> Round {
     let lease = request.lease.time;
     let majority = quorum.majority();
@@ -308,17 +315,14 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
     let nodes = quorum.nodes.iter();
     let mut steps: Steps = nodes.map(|node| take(node, request)).collect();
     let mut until = started + patience;
-    let mut token = None;
-    // The nodes that have granted: first those without a common token, then those that know it.
-    let mut taken: Vec<(NodeAttempt, FencingToken)> = Vec::new();
-    let mut ready: Vec<NodeAttempt> = Vec::new();
+    let mut agreement = Agreement::new(majority);
     let (mut failed, mut refused) = (0, None);
     let mut silence = Silence::before(quorum, haste);
-    while ready.len() < majority {
+    while !agreement.is_reached() {
         let unlikely = silence.lasting();
-        if taken.len() + ready.len() + steps.len() < majority + unlikely {
+        if agreement.counted() + steps.len() < majority + unlikely {
             failed += unlikely;
-            break; // the others cannot complete a majority
+            break; // the nodes that are likely to answer cannot complete a majority
         }
         let Some(Some(step)) = quorum.context.timeout_at(until, steps.next()).await else {
             failed += steps.len();
@@ -327,12 +331,21 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
         };
         silence.is_broken(&step);
         match step {
-            Step::Taken(attempt, Ok(Some(offered))) => match token {
-                None => taken.push((attempt, offered)),
-                Some(token) if token == offered => ready.push(attempt),
-                Some(token) => steps.push(raise_token(attempt, token)),
-            },
-            Step::Raised(attempt, Ok(true)) => ready.push(attempt),
+            Step::Taken(attempt, Ok(Some(offer))) => {
+                let was_open = agreement.token().is_none();
+                let behind = agreement.offered(attempt, offer);
+                if let Some(token) = agreement.token() {
+                    if was_open {
+                        until = quorum.context.now() + patience;
+                    }
+                    steps.extend(
+                        behind
+                            .into_iter()
+                            .map(|attempt| raise_token(attempt, token)),
+                    );
+                }
+            }
+            Step::Raised(attempt, Ok(true)) => agreement.raised(attempt),
             Step::Taken(_, Ok(None)) | Step::Raised(_, Ok(false)) => {}
             Step::Taken(_, Err(error)) | Step::Raised(_, Err(error)) => {
                 failed += 1;
@@ -341,29 +354,18 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
                 }
             }
         }
-        if token.is_none() && taken.len() >= majority {
-            // The greatest offer is greater than any token that a majority knew before, because each node offers a
-            // token above those it knows, and two majorities have a node in common.
-            let greatest = taken.iter().map(|(_, offered)| *offered).max();
-            token = greatest;
-            until = quorum.context.now() + patience;
-            for (attempt, offered) in taken.drain(..) {
-                match greatest {
-                    Some(token) if token != offered => steps.push(raise_token(attempt, token)),
-                    _ => ready.push(attempt),
-                }
-            }
-        }
     }
-    // Nodes that the round did not wait for count as answered.
+    // If the round is decided before all nodes have answered, the remaining nodes count as answered, except for those
+    // that were silent before.
     let answered = quorum.nodes.len() - failed;
-    let Some(token) = token.filter(|_| ready.len() >= majority) else {
+    let Some((token, ready, above)) = agreement.reached() else {
         return match refused {
             _ if answered >= majority => Round::Busy,
             Some(error) => Round::Unreachable(error),
             None => Round::Unreachable(quorum.unreachable(answered)),
         };
     };
+    steps.extend(above.into_iter().map(|attempt| raise_token(attempt, token)));
     let taken = Taken {
         quorum: quorum.clone(),
         request: request.clone(),
@@ -382,9 +384,9 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
     Round::Granted(Box::new(taken))
 }
 
-/// Lets the slower nodes join the hold in the background, so that it survives the loss of some of the quicker ones. If
-/// the hold is released meanwhile, they give back their grants, because the release names a token that they may not
-/// know yet.
+/// Lets the slower nodes join the hold in the background, so that the hold survives the loss of some of the quicker
+/// nodes. If the hold is released in the meantime, the grants of the slower nodes are given back separately, because
+/// the release names a token that these nodes might not know yet.
 async fn join(
     context: Arc<Context>,
     token: FencingToken,
@@ -430,8 +432,8 @@ impl Attempt for RedlockAttempt {
         })
     }
 
-    /// Completes the round that is under way, or starts another one, because a lease may have ended since the last
-    /// round. There is no queue to leave.
+    /// Completes the round that is under way. If there is none, starts one last round, because a lease may have ended
+    /// since the previous round. There is no queue to leave.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             let under_way = self.asking.as_ref().map(|(haste, _)| *haste);

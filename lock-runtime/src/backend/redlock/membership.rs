@@ -1,4 +1,4 @@
-//! Which nodes are counted, when a client connects and after a node has lost its state.
+//! Decides which nodes count toward a majority, when a client connects and after a node has lost its state.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -19,12 +19,13 @@ use crate::{
     events::TARGET,
 };
 
-/// How long connecting waits for the other nodes once a majority is connected.
+/// The time for which a client that connects waits for the other nodes after a majority is connected.
 const STRAGGLER_PATIENCE: Duration = Duration::from_secs(1);
-/// The pause between two probes while some nodes are new and some are in use, and the number of these probes.
+/// The pause between two probes while some nodes have no mark and the others have one.
 const MIXED_PAUSE: Duration = Duration::from_millis(50);
+/// The largest number of probes while some nodes have no mark and the others have one.
 const MIXED_PROBES: usize = 3;
-/// The pause between two probes of nodes that have lost their state: the shortest, and the longest.
+/// The shortest and the longest pause between two probes of nodes that have lost their state.
 const LOST_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 pub(crate) async fn connect(quorum: &Quorum, patience: Duration) -> Result<(), ConnectError> {
@@ -41,7 +42,7 @@ pub(crate) async fn connect(quorum: &Quorum, patience: Duration) -> Result<(), C
         match connected {
             Ok(()) => reached.push(node),
             Err(error) => {
-                // The session of an unreachable node reports it already.
+                // The session of an unreachable node logs this already.
                 if !matches!(error, ConnectError::Unreachable { .. }) {
                     tracing::warn!(target: TARGET, server = %node.server().address(), %error, "a server of the quorum cannot be used");
                 }
@@ -71,12 +72,12 @@ pub(crate) async fn connect(quorum: &Quorum, patience: Duration) -> Result<(), C
         });
     }
     begin(quorum).await;
-    // Callers that request locks are told what keeps a majority from being marked.
+    // The result is ignored here. Callers that request locks get the error if a majority cannot be marked.
     let _ = quorum.mark(quorum.longest_lease()).await;
     Ok(())
 }
 
-/// Reads the marks of all nodes; `None` for nodes that do not answer.
+/// Reads the marks of all nodes. `None` stands for a node that does not answer.
 async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
     let until = quorum.context.now() + PROBE_PATIENCE;
     let lease = quorum.longest_lease();
@@ -88,7 +89,7 @@ async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
     .await
 }
 
-/// Admits all nodes if every node answers and none has a mark: no state can have been lost then.
+/// Admits all nodes if every node answers and no node has a mark, because this is then a new installation.
 async fn begin(quorum: &Quorum) {
     for _ in 0..MIXED_PROBES {
         let seen = probe(quorum).await;
@@ -118,8 +119,8 @@ async fn begin(quorum: &Quorum) {
     }
 }
 
-/// Readmits nodes that have been without their state for longer than any lease in use. Returns how long the next node
-/// has to wait, or `None` if all nodes have their state.
+/// Readmits nodes whose loss of state was seen longer ago than any lease in use lasts. Returns the time until the next
+/// probe, or `None` if no node is known to have lost its state.
 async fn admit(quorum: &Quorum, told: &mut Told) -> Option<Duration> {
     let seen = probe(quorum).await;
     let mut next = None;
@@ -152,8 +153,8 @@ async fn admit(quorum: &Quorum, told: &mut Told) -> Option<Duration> {
     next
 }
 
-/// Returns the longest lease in use, and how long a node that lost its state is not counted. Returns `None` when the
-/// loss is seen for the first time.
+/// Returns the longest lease in use, and the time for which a node that lost its state does not count. Returns `None`
+/// when the loss is seen for the first time.
 fn quarantine(
     quorum: &Quorum,
     seen: &[(&Arc<Node>, Option<Standing>)],
@@ -167,7 +168,8 @@ fn quarantine(
             Some(Standing::Whole { longest, .. }) => Some((number, *longest)),
             _ => None,
         });
-    // Marks that were read together with the first sight of the loss may be older than the loss.
+    // When the loss is seen for the first time, the marks of the other nodes are not used, because they may have been
+    // read before the loss.
     match told.entry(lost) {
         Entry::Vacant(entry) => {
             entry.insert(HashMap::new());
@@ -180,17 +182,18 @@ fn quarantine(
         .values()
         .copied()
         .fold(quorum.longest_lease(), Duration::max);
-    // A lease is in the marks of a majority, so at least one of `enough` other nodes has it in its mark.
+    // Each lease in use is in the marks of a majority. So among any `enough` nodes, at least one has it in its mark.
     let enough = quorum.nodes.len() - quorum.majority() + 1;
     let all_answer = seen.iter().all(|(_, standing)| standing.is_some());
     let known = told.len() >= enough || all_answer;
     Some((longest, if known { longest } else { MAX_LEASE }))
 }
 
-/// The leases in the marks of whole nodes, read after another node had lost its state, by that node and its loss.
+/// The longest leases in use according to the marks of whole nodes, read after another node had lost its state. The
+/// outer key is that other node and the time of its loss, and the inner key is the whole node.
 type Told = HashMap<(usize, u64), HashMap<usize, Duration>>;
 
-/// Readmits nodes that have lost their state. Ends with the client.
+/// Readmits nodes that have lost their state. Ends when the client is dropped or shuts down.
 pub(crate) async fn admit_lost(quorum: Weak<Quorum>, lost: Arc<Notify>) {
     let mut told = Told::new();
     loop {

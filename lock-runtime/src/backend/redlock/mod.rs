@@ -32,9 +32,10 @@
 //!   does not notice this: use `always`, or no persistence at all.
 //!
 //! **Missed holds.** A minority may miss a hold because its nodes were down, silent or without their state when the
-//! lock was granted. Each of these nodes receives the hold at the next renewal or check if the lock is free there.
-//! After that another node may fail.
+//! lock was granted. Each of these nodes receives the hold at the next renewal or check, if the lock is free on the
+//! node. After that, the hold survives the failure of another node.
 
+mod agreement;
 mod attempt;
 mod membership;
 mod node;
@@ -64,7 +65,7 @@ use self::{
 };
 use crate::{background::Context, connect_error::ConnectError, events::Counters};
 
-/// How to reach the nodes.
+/// The settings for the connections to the nodes, and the lease that the nodes' marks have to cover.
 pub(crate) struct RedlockConfig {
     pub(crate) nodes: Vec<redis::ConnectionInfo>,
     pub(crate) allow_eviction: bool,
@@ -80,7 +81,7 @@ pub(crate) struct RedlockBackend {
 }
 
 impl RedlockBackend {
-    /// Connects to the nodes. A majority has to be reachable and fit for locks.
+    /// Connects to the nodes. A majority has to be reachable and usable for locks.
     pub(crate) async fn connect(
         config: RedlockConfig,
         context: &Arc<Context>,
@@ -104,8 +105,8 @@ impl RedlockBackend {
     }
 }
 
-/// Takes several locks, or none. Returns `Err` with the index of the first that is not free. If dropped, the locks are
-/// given back.
+/// Takes several locks, or none. If some locks are not free, the inner error is the index of the first such lock. If
+/// the future is dropped, the locks that were taken are given back.
 async fn take_together(
     quorum: Arc<Quorum>,
     requests: Vec<Request>,
@@ -126,7 +127,7 @@ async fn take_together(
     let Some(busy) = busy else {
         return Ok(Ok(taken));
     };
-    // Released before the caller is told, so that it finds none of them taken.
+    // The locks are released before the caller gets the answer, so that it finds none of them taken.
     join_all(taken.into_iter().map(Taken::release)).await;
     Ok(Err(busy))
 }
@@ -157,14 +158,14 @@ impl Backend for RedlockBackend {
             loop {
                 let taking = take_together(quorum.clone(), requests.clone());
                 let Some(taken) = offered(&quorum.context, taking).await else {
-                    continue; // the caller came too late, and asks again
+                    continue; // the caller was polled too late, so the locks were given back
                 };
                 let taken = match taken? {
                     Ok(taken) => taken,
                     Err(busy) => return Ok(MultiAnswer::Busy(busy)),
                 };
                 if taken.iter().all(Taken::is_young) {
-                    // No await may follow, so that all of them become holds at once.
+                    // No await may follow, so that either all locks become holds, or none.
                     let grants = taken.into_iter().map(Taken::become_hold);
                     return Ok(MultiAnswer::Granted(grants.collect()));
                 }
@@ -225,7 +226,7 @@ impl Backend for RedlockBackend {
 
     fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
         Box::pin(async move {
-            // A node that is not counted for locks does not count here either.
+            // A node that has lost its state does not count for locks, so it does not count here either.
             let counted = self.quorum.nodes.iter().filter(|node| !node.was_lost());
             let asked = counted.map(|node| node.server().is_answering(within));
             let answered = join_all(asked).await;
@@ -250,7 +251,8 @@ impl Backend for RedlockBackend {
 
 impl Drop for RedlockBackend {
     fn drop(&mut self) {
-        // Background tasks keep the nodes, and with them their home sessions, until they are done.
+        // Background tasks still need the nodes and their home sessions, so the connections are closed after the tasks
+        // have ended.
         let quorum = self.quorum.clone();
         self.quorum.context.spawn(async move {
             join_all(quorum.nodes.iter().map(|node| node.server().close_behind())).await;

@@ -1,4 +1,5 @@
-//! One server as a node of a quorum: tries that never queue, and the mark that shows whether the node has its state.
+//! One server as a node of a quorum. Sends requests that never queue, and reads the mark that shows whether the node
+//! has its state.
 
 use std::{
     collections::HashSet,
@@ -40,10 +41,11 @@ use crate::{
 const MARK: &str = "lock:fence:whole";
 /// The reason why a node without a mark is not counted.
 pub(crate) const LOST: &str = "it has started without its state, and is not counted yet";
-/// How long after its sending a request is valid. A node that reads it later changes nothing.
+/// The time for which a request is valid after it was sent. A node that reads the request later changes nothing.
 const REQUEST_LIFE: Duration = Duration::from_secs(1);
 
-/// Notes why a command was not answered, or not carried out. A quorum asks other nodes instead of trying again.
+/// Notes why a command was not answered, or not carried out, and returns the error. A quorum relies on its other nodes
+/// instead of trying again.
 fn failed(server: &Server, error: CallError) -> BackendError {
     let detail = error.to_string();
     match server.note_failure(error) {
@@ -52,8 +54,8 @@ fn failed(server: &Server, error: CallError) -> BackendError {
     }
 }
 
-/// Returns a connection that is up already, if there is one, because a quorum does not wait for a handshake. Otherwise
-/// waits for the next connection of the calling runtime.
+/// Returns a connection that is up already, because a quorum should not wait for a handshake. If there is none, waits
+/// for the next connection of the calling runtime's session.
 async fn ready(server: &Server) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
     let session = server.sessions.nearest();
     for session in [&session, server.sessions.home()] {
@@ -67,24 +69,24 @@ async fn ready(server: &Server) -> Result<(Arc<Session>, Arc<Connection>), Backe
 /// Whether a node still has its state, according to its mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The node has all state since its mark was written, after the loss at `since`. No lease in use is longer than
-    /// `longest`, as far as the node was told.
+    /// The node has kept all state since its last loss, which was seen at `since`. `longest` is the longest lease in
+    /// its mark.
     Whole { since: u64, longest: Duration },
-    /// The node was seen without a mark: it is new, or has lost its state.
+    /// The node is new, or has lost its state. It was seen without a mark at `since`, which is `age` ago.
     Lost { since: u64, age: Duration },
 }
 
-/// The known condition of a node's memory.
+/// The state of a node as far as this client knows it.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The connections over which the node was asked.
+    /// The connections over which the node has reported its run id and its eviction policy.
     asked: Vec<Weak<Connection>>,
     run_id: String,
-    /// The newest token that the node is known to have had.
+    /// The newest token that the node's fence is known to have had.
     newest: u64,
     /// Whether the node had lost its state according to its newest answer.
     is_lost: bool,
-    /// The eviction policy, if it drops keys of held locks.
+    /// The eviction policy, if it may drop keys of held locks and the client does not allow this.
     evicts: Option<String>,
 }
 
@@ -94,17 +96,17 @@ pub(crate) struct Node {
     allow_eviction: bool,
     memory: Mutex<Memory>,
     asking: tokio::sync::Mutex<()>,
-    /// The owners whose requests are being given back.
+    /// The owners whose grants on this node are being given back.
     leaving: Mutex<HashSet<OwnerId>>,
-    /// Notified when a node has lost its state.
+    /// Notified when the node is seen to have lost its state.
     lost: Arc<Notify>,
     warned: AtomicBool,
-    /// Whether the node did not answer the newest request for a lock, as far as is known.
+    /// Whether the newest request for a lock to this node failed, or was not answered in time.
     silent: AtomicBool,
 }
 
 impl Node {
-    /// Creates a node to which nothing has been sent.
+    /// Creates a node, without connecting to it.
     pub(crate) fn open(
         info: redis::ConnectionInfo,
         allow_eviction: bool,
@@ -161,13 +163,14 @@ impl Node {
         lock(&self.memory).asked.iter().any(is_this)
     }
 
-    /// Asks once per connection which server this is and what it evicts: it cannot restart while the connection lasts.
+    /// Reads the run id and the eviction policy of the server, once for each connection. Once is enough, because a
+    /// connection does not outlast a restart of the server.
     async fn ask(self: &Arc<Self>, connection: &Arc<Connection>) -> Result<(), BackendError> {
         if self.has_asked(connection) {
             return Ok(());
         }
-        // Runs to its end however long the caller waits. Otherwise a node slower than the caller would be asked
-        // forever.
+        // The task runs to its end even if the caller stops waiting. Otherwise a node that answers more slowly than its
+        // callers wait would never be known.
         let (node, connection) = (self.clone(), connection.clone());
         let asking = self.server.context.spawn(async move {
             let _asking = node.asking.lock().await;
@@ -179,7 +182,7 @@ impl Node {
                 let seen = seen.map_err(|error| failed(&node.server, error))?;
                 let evicts = node.evicting(seen.eviction);
                 if evicts.is_none() {
-                    // A node that has come back with an older state is detected here.
+                    // Reading the mark detects a node that has restarted with an older state.
                     node.read_mark(&connection, Duration::ZERO).await?;
                 }
                 let mut memory = lock(&node.memory);
@@ -205,18 +208,18 @@ impl Node {
         asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
     }
 
-    /// Returns the policy by which a server drops keys of held locks, if that is not allowed.
+    /// Returns the eviction policy if it may drop keys of held locks, and the client does not allow that.
     fn evicting(&self, policy: Option<String>) -> Option<String> {
         policy.filter(|policy| policy != "noeviction" && !self.allow_eviction)
     }
 
-    /// Reads the node's mark, and tells a whole node of a lease that is in use.
+    /// Reads the node's mark. A node that has its state records `lease` as a lease in use.
     pub(crate) async fn probe(self: &Arc<Self>, lease: Duration) -> Result<Standing, BackendError> {
         let (_, connection) = self.fit().await?;
         self.read_mark(&connection, lease).await
     }
 
-    /// Returns a connection to a node that does not evict keys.
+    /// Returns a connection to the node, or an error if the node evicts keys.
     async fn fit(self: &Arc<Self>) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
         let ready = ready(&self.server).await?;
         self.ask(&ready.1).await?;
@@ -250,7 +253,7 @@ impl Node {
         };
         {
             let mut memory = lock(&self.memory);
-            // A grant may have raised it meanwhile.
+            // A grant may have raised `newest` meanwhile.
             if memory.newest == newest {
                 memory.newest = fence;
             }
@@ -259,7 +262,8 @@ impl Node {
         Ok(standing)
     }
 
-    /// Lets a node that has been without its state for `age` grant again. Returns `false` if another client was faster.
+    /// Lets the node grant locks again, if its state was lost at least `age` ago. Returns `false` if another client has
+    /// admitted the node already, if its state was lost again, or if it is too early.
     pub(crate) async fn admit(
         &self,
         since: u64,
@@ -279,8 +283,8 @@ impl Node {
         Ok(answer == Value::Int(1))
     }
 
-    /// Gives the node a grant that a majority has, until the majority's lease ends. Returns `false` if the lock is not
-    /// free there.
+    /// Copies a grant of a majority to this node, with a lease that ends at `until`. Returns `false` if the node did
+    /// not get the grant, for example because the lock is not free on the node.
     pub(crate) async fn rejoin(
         &self,
         name: &LockName,
@@ -292,8 +296,8 @@ impl Node {
         if lease.is_zero() || self.evicts().is_some() {
             return Ok(false);
         }
-        // An earlier request of this owner is being given back by the owner's name, which would give back this grant as
-        // well.
+        // An earlier grant of this owner is being given back. The request for this names only the owner, so it would
+        // also remove the new grant.
         if lock(&self.leaving).contains(&owner) {
             return Ok(false);
         }
@@ -359,7 +363,7 @@ impl Node {
         BackendError::Unreachable(reason.to_owned())
     }
 
-    /// Asks for a lock, once. The attempt has to be settled or dropped, whatever the answer.
+    /// Requests a lock from this node once. Whatever the answer is, the attempt has to be settled or dropped.
     pub(crate) async fn take(
         self: &Arc<Self>,
         request: &Request,
@@ -383,18 +387,18 @@ impl Node {
     }
 }
 
-/// The request that a node was sent for one acquisition.
+/// The request that was sent to a node for one acquisition.
 struct Carried {
     sent: Sent,
     connection: Arc<Connection>,
     task: TrackedTask,
 }
 
-/// One acquisition on one node. If dropped before it is settled, it gives back in the background any lock that it may
-/// have got.
+/// One acquisition on one node. If the attempt is dropped before it is settled, any lock that it may have got is given
+/// back in the background.
 pub(crate) struct NodeAttempt {
     node: Arc<Node>,
-    /// `None` while there is nothing to give back.
+    /// The request. `None` while there is nothing to give back.
     sent: Option<Carried>,
 }
 
@@ -461,7 +465,7 @@ impl NodeAttempt {
             return Ok(Some(token));
         }
         if answer == -1 && server.now() < life_ends {
-            // The server's clock was set forward. A new connection learns its time.
+            // The server's clock was set forward. A new connection learns the server's time.
             connection.health.mark_demoted();
         }
         // The request was sent only once, so nothing was changed, and nothing is under way.
@@ -478,7 +482,7 @@ impl NodeAttempt {
         }
     }
 
-    /// Tells the node the token that the quorum agreed on. Returns false if the grant has ended there.
+    /// Sends the node the token that the quorum agreed on. Returns false if the node no longer has the grant.
     pub(crate) async fn raise_token(&mut self, token: FencingToken) -> Result<bool, BackendError> {
         let Some(Carried {
             sent, connection, ..
@@ -488,7 +492,8 @@ impl NodeAttempt {
         };
         let (owner, number) = (sent.request.owner.to_string(), token.to_string());
         let keys = [sent.request.names.grant(), FENCE];
-        // Sent over the connection of the request, so that giving the grant back comes after both.
+        // The token is sent over the connection that carried the request for the lock. A later command to give the
+        // grant back then arrives after both.
         let args = [owner.as_str(), &number];
         match connection
             .run(&scripts::QUORUM_RAISE_TOKEN, &keys, &args)
@@ -503,7 +508,7 @@ impl NodeAttempt {
         }
     }
 
-    /// Leaves the grant to a hold, which releases it by its token.
+    /// Hands the grant over to a hold, which releases it by its token.
     pub(crate) fn settle(mut self) {
         self.sent = None;
     }

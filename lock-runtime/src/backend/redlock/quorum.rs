@@ -1,4 +1,4 @@
-//! The nodes of a client, and the decisions of a majority of them.
+//! The nodes of a client, and the decisions that a majority of them makes.
 
 use std::{
     collections::HashMap,
@@ -31,11 +31,11 @@ use crate::{
     events::{Counters, TARGET, count},
 };
 
-/// How long a node may take to report its mark.
+/// The time limit for a node to report its mark.
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a node may take to report the status of a lock.
+/// The time limit for a node to report the status of a lock.
 const STATUS_PATIENCE: Duration = Duration::from_millis(500);
-/// How long shutdown waits for the nodes that have not confirmed a request that a majority has confirmed.
+/// The time for which the remaining nodes may still answer after a majority has decided. A shutdown waits no longer.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns milliseconds, rounded up.
@@ -43,7 +43,7 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Returns what is left of a lease if the clocks of node and client drift apart as far as is allowed.
+/// Returns the part of a lease that is certain even if the clocks of node and client drift apart as far as is allowed.
 pub(crate) fn less_node_drift(lease: Duration) -> Duration {
     lease.saturating_sub(lease / 100 + Duration::from_millis(2))
 }
@@ -51,7 +51,7 @@ pub(crate) fn less_node_drift(lease: Duration) -> Duration {
 /// The nodes' answers to a renewal.
 type Renewals = FuturesUnordered<BoxFuture<'static, Result<(Arc<Node>, Renewed), BackendError>>>;
 
-/// The nodes, shared by everything that runs for the client.
+/// The nodes of a client, and the state that its tasks share.
 pub(crate) struct Quorum {
     pub(crate) context: Arc<Context>,
     pub(crate) nodes: Vec<Arc<Node>>,
@@ -66,10 +66,10 @@ pub(crate) struct Quorum {
     pub(crate) lost: Arc<Notify>,
 }
 
-/// A hold of this client.
+/// A hold of this client that nodes may still join.
 struct Held {
     owner: OwnerId,
-    /// Tells nodes that are still joining that the hold is over.
+    /// Set to true when the hold is over, for the tasks through which nodes are still joining.
     over: watch::Sender<bool>,
 }
 
@@ -88,11 +88,11 @@ impl fmt::Debug for Quorum {
 
 /// The majority's decision about one request.
 enum Verdict<T> {
-    /// A majority gave these answers. The others are not needed.
+    /// A majority agreed and gave these answers. The answers of the other nodes are not needed.
     Yes(Vec<T>),
-    /// A majority answered in the negative.
+    /// A majority declined.
     No,
-    /// Neither. The error is what kept some nodes from answering.
+    /// No majority agreed and no majority declined. The error is the reason why some nodes did not answer.
     Open(BackendError),
 }
 
@@ -143,8 +143,8 @@ impl Quorum {
         if ms(lease) <= self.marked_lease.load(Ordering::Acquire) {
             return Ok(());
         }
-        // A mark that was written before the node lost its state does not count. If the marks of a majority are found
-        // twice, all of them exist at once between the two probes.
+        // A mark that was written before the node lost its state does not count. If two probes find the same marks on a
+        // majority, all of these marks existed at once between the two probes.
         let before = self.marks(lease, |_| true).await;
         let after = self.marks(lease, |mark| before.contains(mark)).await;
         if after.len() < self.majority() {
@@ -154,8 +154,8 @@ impl Quorum {
         Ok(())
     }
 
-    /// Writes a lease into the marks of whole nodes. Returns the marks that count, each as its node and the node's last
-    /// loss, up to a majority.
+    /// Writes a lease into the marks of the nodes that have their state. Returns the marks for which `counts` is true,
+    /// up to a majority. Each mark is the number of its node and the time of the node's last loss.
     pub(crate) async fn marks(
         &self,
         lease: Duration,
@@ -192,7 +192,7 @@ impl Quorum {
         lock(&self.holds).contains_key(&(name.clone(), token))
     }
 
-    /// Notes a hold. The receiver is told when the hold is over.
+    /// Notes a hold. The returned receiver becomes true when the hold is over.
     pub(crate) fn begin_hold(
         &self,
         name: &LockName,
@@ -211,7 +211,7 @@ impl Quorum {
         }
     }
 
-    /// Returns why some nodes do not answer.
+    /// Returns the reasons why some nodes do not answer.
     pub(crate) fn last_error(&self) -> Option<String> {
         let mut errors = self.nodes.iter().filter_map(|node| {
             let last_error = node.server().last_error()?;
@@ -230,7 +230,7 @@ impl Quorum {
         ))
     }
 
-    /// Collects answers until they decide.
+    /// Collects answers until a majority agrees or declines.
     async fn decide<A, T>(
         &self,
         answers: &mut FuturesUnordered<impl Future<Output = Result<A, BackendError>>>,
@@ -245,7 +245,7 @@ impl Quorum {
                 Err(error @ BackendError::Unreachable(_)) => {
                     failure.get_or_insert(error);
                 }
-                // More telling than that another node cannot be reached.
+                // A refusal is reported rather than an unreachable node, because it tells more about the cause.
                 Err(error) => failure = Some(error),
             }
             if agreed.len() >= self.majority() {
@@ -262,8 +262,8 @@ impl Quorum {
         })
     }
 
-    /// Asks all nodes to extend or restart a grant, or whether it stands. Nodes that lack the grant receive it in the
-    /// background.
+    /// Asks all nodes to extend or restart a grant, or only whether it stands. Nodes that lack the grant receive it in
+    /// the background.
     pub(crate) async fn renew(
         self: &Arc<Self>,
         name: &LockName,
@@ -273,7 +273,7 @@ impl Quorum {
         self.mark(extend.lease()).await?;
         let before = self.context.now();
         let asked = self.nodes.iter().cloned();
-        // Each node is asked at the first poll, so nodes that answer after the decision have extended the grant, too.
+        // All nodes are asked at the first poll, so nodes that answer after the decision extend the grant as well.
         let mut answers: FuturesUnordered<_> = asked
             .map(|node| {
                 let name = name.clone();
@@ -294,7 +294,7 @@ impl Quorum {
         };
         match self.decide(&mut answers, until).await {
             Verdict::Yes(untils) => {
-                // After the shortest lease fewer nodes than a majority hold the lock.
+                // Once the shortest of these leases has ended, the lock is held on fewer nodes than a majority.
                 let until = untils.into_iter().min().unwrap_or(before);
                 let until = before + less_node_drift(until.since(before));
                 let missing = missing.into_inner().unwrap_or_default();
@@ -311,7 +311,7 @@ impl Quorum {
         }
     }
 
-    /// Gives a hold that a majority has until `until` to nodes that lack it, if the lock is free there.
+    /// Copies a hold that a majority has until `until` to the nodes that lack it, if the lock is free on these nodes.
     pub(crate) async fn rejoin(
         self: Arc<Self>,
         name: LockName,
@@ -342,7 +342,7 @@ impl Quorum {
                 Some(_) => return,
                 None => {}
             }
-            // Given back if the hold was released meanwhile.
+            // If the hold was released meanwhile, the grant is given back.
             if !self.holds(&name, token) {
                 let releasing = grants::release(node.server(), &name, token, None);
                 let _ = self.context.timeout_at(until, releasing).await;
@@ -352,7 +352,8 @@ impl Quorum {
         join_all(rejoining).await;
     }
 
-    /// Releases on all nodes. Nodes that have not answered when a majority has are handled in the background.
+    /// Releases the lock on all nodes. Once a majority has answered, the answers of the other nodes are awaited in the
+    /// background.
     pub(crate) async fn release(
         self: &Arc<Self>,
         name: &LockName,
@@ -364,7 +365,8 @@ impl Quorum {
         let mut answers: FuturesUnordered<_> = asked
             .map(|node| {
                 let (server, name) = (node.server().clone(), name.clone());
-                // Runs on the engine like the rounds, so that the next round of this process comes after the release.
+                // The release runs in a task of the engine, as the rounds do. So the next round of this process reaches
+                // the node after the release.
                 self.context
                     .spawn(
                         async move { grants::release(&server, &name, token, retain_until).await },
@@ -374,8 +376,8 @@ impl Quorum {
             .collect();
         let released = |released| (released == Released::Released).then_some(());
         let verdict = self.decide(&mut answers, released).await;
-        // Needed even if a majority does not hold the lock any more: an earlier request may have been carried out only
-        // there.
+        // The other releases are needed even if a majority does not hold the lock, because an earlier release may have
+        // been carried out only on that majority.
         if !answers.is_empty() {
             let ends = self.context.now() + self.longest_lease();
             let unneeded = self.context.now() + REST_PATIENCE;
@@ -396,7 +398,7 @@ impl Quorum {
         }
     }
 
-    /// Tracks a release in the background, of a lease that ends by itself at `lease_ends`.
+    /// Tracks a background release on every node. At `lease_ends` the lease expires even if the release fails.
     pub(crate) fn track_releases(&self, lease_ends: Moment) -> Vec<TrackedTask> {
         let nodes = self.nodes.iter();
         nodes
@@ -404,7 +406,7 @@ impl Quorum {
             .collect()
     }
 
-    /// Releases in the background, and tries again until the lease has ended by itself.
+    /// Releases a lock in the background. Tries again until the lease has ended.
     pub(crate) async fn release_until(
         self: Arc<Self>,
         name: LockName,
@@ -419,7 +421,7 @@ impl Quorum {
             .timeout_at(until, self.release(&name, token, retain_until))
             .await;
         let Some(lease_ends) = lease_ends else {
-            return; // lost before, and counted then
+            return; // the loss of the hold was counted when it was noticed
         };
         match released {
             Some(Ok(Released::Released)) => {
@@ -466,7 +468,8 @@ impl Quorum {
                     };
                     let named = seen.entry(holder.owner).or_default();
                     named.push(holder);
-                    // A node that granted late names its own token until it knows the one that the quorum agreed on.
+                    // A node that granted the lock late reports the token that it offered, until it knows the token
+                    // that the quorum agreed on.
                     if named_most(named).1 >= self.majority() {
                         break;
                     }
@@ -478,7 +481,7 @@ impl Quorum {
             .into_values()
             .find(|named| named.len() >= self.majority());
         if let Some(named) = named {
-            // The majority is gone after the shortest lease.
+            // Once the shortest of these leases has ended, the lock is held on fewer nodes than a majority.
             let remaining = named.iter().map(|holder| holder.remaining).min().flatten();
             return Ok(Status {
                 holder: Some(Holder {
@@ -500,7 +503,8 @@ impl Quorum {
     }
 }
 
-/// Returns the token that most of these name, the newest one if several are named equally often, and how many name it.
+/// Returns the token that most of these holders have, and how many have it. If several tokens are equally frequent,
+/// returns the newest of them.
 fn named_most(holders: &[Holder]) -> (Option<FencingToken>, usize) {
     let count = |token| {
         holders

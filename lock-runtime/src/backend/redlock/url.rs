@@ -2,9 +2,9 @@
 
 use crate::{backend::redis::url::parse_url, connect_error::ConnectError};
 
-/// The number of servers from which on a quorum survives the loss of one.
+/// The smallest number of servers with which a quorum survives the loss of one.
 const FEWEST: usize = 3;
-/// The schemes, and the scheme of each server's own URL.
+/// The schemes of a quorum's URL, each with the scheme of the URLs of its servers.
 const SCHEMES: [(&str, &str); 2] = [("redlock://", "redis://"), ("redlocks://", "rediss://")];
 
 /// Returns whether a URL names a quorum.

@@ -1,4 +1,4 @@
-// Below `#[tokio::main]` the attribute sees the sync `main` that the other one left.
+// Below `#[tokio::main]` the attribute sees the `main` that `#[tokio::main]` generated, which is not async.
 use lock_runtime::distributed_lock;
 
 #[distributed_lock(key = "job")]

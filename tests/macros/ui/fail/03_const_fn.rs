@@ -1,4 +1,4 @@
-// A `const fn` cannot wait.
+// A `const fn` cannot wait for a lock.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>")]

@@ -1,4 +1,4 @@
-// An impl block has many bodies: each method says its own key.
+// The attribute applies to one function. In an impl block, each method needs its own attribute.
 use lock_runtime::{LockError, distributed_lock};
 
 struct S;

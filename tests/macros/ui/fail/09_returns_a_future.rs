@@ -1,4 +1,4 @@
-// Such a function runs before its future is polled, so outside the lock.
+// A function that returns a future runs before that future is polled, and thus outside the lock.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>")]

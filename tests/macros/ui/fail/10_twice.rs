@@ -1,4 +1,4 @@
-// Stacked locks are taken in the order of the attributes, and another function may have the other order.
+// Two attributes take their locks in the order in which they are written. With another order elsewhere, calls deadlock.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "a")]

@@ -1,4 +1,4 @@
-// Nobody can tell whether the hidden type carries an error.
+// For a return type `impl Trait`, the macro cannot know whether the hidden type can carry a lock error.
 use lock_runtime::distributed_lock;
 
 #[distributed_lock(key = "order:<id>")]

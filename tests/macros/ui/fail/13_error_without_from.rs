@@ -1,4 +1,4 @@
-// The error type must take in a `LockError`.
+// The error type has to implement `From<LockError>`.
 use lock_runtime::distributed_lock;
 
 struct PayError;

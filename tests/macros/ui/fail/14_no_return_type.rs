@@ -1,4 +1,4 @@
-// A lock that fails needs an error to return.
+// The function returns nothing, so the call could not report that it did not get its lock.
 use lock_runtime::distributed_lock;
 
 #[distributed_lock(key = "order:<id>")]

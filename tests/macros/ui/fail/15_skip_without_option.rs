@@ -1,4 +1,4 @@
-// A call that is skipped has no value: `Ok(None)` needs a place in the return type.
+// A skipped call returns `Ok(None)`, so the return type has to be a `Result` of an `Option`.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", on_busy = skip)]

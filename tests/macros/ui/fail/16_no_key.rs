@@ -1,4 +1,4 @@
-// A lock without a name would be one lock for all.
+// Without a key, all calls of all functions would share one lock.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock]

@@ -1,4 +1,4 @@
-// One lock or several, not both.
+// A function has either `key` or `keys`.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", keys = ["order:<id>"])]

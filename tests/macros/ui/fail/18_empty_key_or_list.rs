@@ -1,4 +1,4 @@
-// The empty key names nothing, and neither does a list without keys.
+// Neither an empty key nor a list without keys names a lock.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "")]

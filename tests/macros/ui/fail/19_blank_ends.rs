@@ -1,4 +1,4 @@
-// Invisible characters make keys that only look equal.
+// Blanks at the ends and control characters are refused, because keys that look equal would be different locks.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = " order:<id>")]

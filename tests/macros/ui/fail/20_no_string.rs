@@ -1,4 +1,4 @@
-// The key is read by the macro, which sees no values.
+// The macro parses the key at compile time, so the key has to be a string literal.
 use lock_runtime::{LockError, distributed_lock};
 
 const KEY: &str = "order";

@@ -1,4 +1,4 @@
-// A macro in the key would be expanded after this one.
+// A macro in the key is expanded only after the attribute, so it cannot build the key.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = format!("order:{id}"))]

@@ -1,4 +1,4 @@
-// The placeholder names no argument.
+// The name in the placeholder is not that of an argument.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<order_di>")]

@@ -1,4 +1,4 @@
-// Braces are a hash tag: all calls would share the lock `order:{id}`.
+// Braces are a Redis Cluster hash tag, not a placeholder, so all calls would share the lock `order:{id}`.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:{id}")]

@@ -1,4 +1,4 @@
-// There are no positional arguments.
+// A key has no positional arguments as in `format!`.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:{}")]

@@ -1,4 +1,4 @@
-// The placeholders of Spring's expression language would be literal text.
+// A placeholder in Spring's expression language would be taken as literal text.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:#id")]

@@ -1,4 +1,4 @@
-// The placeholder has no end.
+// The placeholder has no closing bracket.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id")]

@@ -1,4 +1,4 @@
-// The bracket closes nothing.
+// The closing bracket has no opening bracket.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:id>")]

@@ -1,4 +1,4 @@
-// The placeholder names nothing.
+// The placeholder `<>` names no argument.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<>")]

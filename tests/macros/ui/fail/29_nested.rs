@@ -1,4 +1,4 @@
-// A placeholder has no placeholders in it.
+// A placeholder cannot contain another placeholder.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<a<id>>")]

@@ -1,4 +1,4 @@
-// Values have one text, that of `Display`.
+// A value is always rendered by its `Display`, so a placeholder has no format.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id:?>")]

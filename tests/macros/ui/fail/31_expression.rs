@@ -1,4 +1,4 @@
-// A key is read, not computed.
+// A placeholder is an argument or a field of one, not an expression.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id.to_string()>")]

@@ -1,4 +1,4 @@
-// The whole receiver is no identity.
+// A placeholder has to name the field of `self` that identifies it, not all of `self`.
 use lock_runtime::{LockError, distributed_lock};
 
 struct Order {

@@ -1,4 +1,4 @@
-// Under `#[async_trait]` the names in a pattern are bound inside the body, after the key is made.
+// Under `#[async_trait]` the names in a pattern are bound inside the body, after the key is rendered.
 use async_trait::async_trait;
 use lock_runtime::{LockError, distributed_lock};
 

@@ -1,4 +1,4 @@
-// `_` is no name.
+// `_` does not name an argument.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<_>")]

@@ -1,4 +1,4 @@
-// The value has no text.
+// The type of a value in the key does not implement `Display`.
 use lock_runtime::{LockError, distributed_lock};
 
 struct Secret;

@@ -1,4 +1,4 @@
-// All absent values would share one lock.
+// An `Option` cannot be part of a key, because all calls with `None` would share one lock.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>")]

@@ -1,4 +1,4 @@
-// Nothing says that a `T` has a text.
+// A generic argument in the key has the type `T`, and no bound says that `T` implements `Display`.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>")]

@@ -1,4 +1,4 @@
-// Without a separator `1, 23` and `12, 3` would be one key.
+// Without a separator, the arguments `1, 23` and `12, 3` would give the same key.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "<a><b>")]

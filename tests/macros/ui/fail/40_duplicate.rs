@@ -1,4 +1,4 @@
-// Which of the two would hold?
+// An option is given twice, and it would be unclear which value counts.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", wait = "1s", wait = "2s")]

@@ -1,4 +1,4 @@
-// No such option, but a near or a known foreign name.
+// The name is not an option. It may resemble one, or be the name of an option in another library.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", laese = "5s")]

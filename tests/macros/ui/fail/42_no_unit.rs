@@ -1,4 +1,4 @@
-// 5 seconds or 5 milliseconds?
+// A duration without a unit is ambiguous: `5` could mean 5 seconds or 5 milliseconds.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", wait = "5")]

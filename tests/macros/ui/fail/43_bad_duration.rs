@@ -1,4 +1,4 @@
-// Not a whole number with a unit.
+// The value is not a valid duration, or it is out of range.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", wait = "soon")]

@@ -1,4 +1,4 @@
-// Such a lease ends before the body can begin.
+// A lease this short could end before the body begins.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", lease = "0s")]

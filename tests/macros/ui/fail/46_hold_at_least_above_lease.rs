@@ -1,4 +1,4 @@
-// What is kept is the rest of the lease, so it is no longer than the lease.
+// `hold_at_least` keeps the lock taken by its lease, so it cannot be longer than the lease.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "nightly", lease = "30s", hold_at_least = "1m")]

@@ -1,4 +1,4 @@
-// A path in quotes would be found by nobody: not by rustc, not by an editor.
+// Paths are not quoted, because neither rustc nor an editor would resolve a name inside a string.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", on_busy = fallback("later"))]

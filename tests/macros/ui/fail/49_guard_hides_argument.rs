@@ -1,4 +1,4 @@
-// The body could no longer name its argument.
+// A guard with the name of an argument would hide that argument from the body.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", guard = id)]

@@ -1,4 +1,4 @@
-// Options are separated.
+// Options are separated by commas.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>" wait = "5s")]

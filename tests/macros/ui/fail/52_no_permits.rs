@@ -1,4 +1,4 @@
-// With no permits nobody could ever enter.
+// With zero permits, no call could ever get the lock.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", mode = permits(0))]

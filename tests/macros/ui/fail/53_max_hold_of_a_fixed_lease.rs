@@ -1,4 +1,4 @@
-// A fixed lease is not renewed, so no renewal can be stopped.
+// `max_hold` limits the renewal, but a fixed lease is not renewed.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", lease = "30s", max_hold = "10m")]

@@ -1,4 +1,4 @@
-// Whatever the options make of a body, a wrong type in it is reported once, on its own line.
+// With any options, a wrong type in the body is reported once, on its own line.
 use lock_runtime::{LockError, distributed_lock};
 
 struct PayError;

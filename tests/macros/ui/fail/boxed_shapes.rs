@@ -1,4 +1,4 @@
-// A function that boxes its future is locked like those of `#[async_trait]`, by the block at its end.
+// A function that boxes its future can be locked only if it ends in `Box::pin(async move { … })`.
 use std::{future::Future, pin::Pin};
 
 use lock_runtime::{LockError, distributed_lock};

@@ -1,4 +1,4 @@
-// The client is an expression of the right type.
+// The expression for the client has the wrong type.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", client = 5)]

@@ -1,4 +1,4 @@
-// A constant of a type is checked where it is used.
+// An associated constant is checked only where the function is used.
 use std::time::Duration;
 
 use lock_runtime::{LockError, distributed_lock};

@@ -1,4 +1,4 @@
-// The value of a constant is checked when it is compiled, and the type of any value.
+// The value of a constant and the type of every value are checked at compile time.
 use std::time::Duration;
 
 use lock_runtime::{LockError, distributed_lock};

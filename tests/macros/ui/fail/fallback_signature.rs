@@ -1,4 +1,4 @@
-// The fallback takes the function's arguments by value, and the error: what does not fit is reported at its path.
+// A fallback takes the function's arguments by value, and the error. A wrong signature is reported at its path.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", on_busy = fallback(without_error))]

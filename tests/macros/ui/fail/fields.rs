@@ -1,4 +1,4 @@
-// The compiler suggests nothing that would turn a key into code.
+// rustc reports an unknown field, but does not suggest replacing the key with code.
 use lock_runtime::{LockError, distributed_lock};
 
 struct Request {

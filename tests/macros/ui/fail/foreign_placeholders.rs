@@ -1,4 +1,4 @@
-// The placeholders of shells, SQL, routers and others would be literal text.
+// A placeholder in the syntax of a shell, of SQL, of a router or the like would be taken as literal text.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "a:$id")]

@@ -1,4 +1,4 @@
-// A mistake elsewhere does not unbind the guard.
+// The guard is declared despite a mistake in the attribute, so the body that uses it causes no second error.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(kye = "order:<id>", guard = hold)]

@@ -1,4 +1,4 @@
-// A list is iterated by reference, and its items are key parts.
+// A list has to be iterable by reference, and its items have to implement `Display`.
 use lock_runtime::{LockError, distributed_lock};
 
 struct Secret;

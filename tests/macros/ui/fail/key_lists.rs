@@ -1,4 +1,4 @@
-// `..` stands for each item of one list, in `keys`.
+// `<ids..>` stands for each item of a list. It is allowed only in `keys`, once in each key.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "item:<ids..>")]

@@ -1,4 +1,4 @@
-// A list of keys is checked key by key.
+// `keys` has to be a list without duplicates, and each key in it is checked.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(keys = "account:<from>")]

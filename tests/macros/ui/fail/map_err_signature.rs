@@ -1,4 +1,4 @@
-// `map_err` makes the function's error of a `LockError`: what does not fit is reported at its path.
+// `map_err` converts a `LockError` into the function's error. A wrong type is reported at the value of `map_err`.
 use lock_runtime::{LockError, distributed_lock};
 
 enum PayError {

@@ -1,4 +1,4 @@
-// Known, and to come: the answer is no guess, and says what to write until then.
+// These modes are planned. The message says what to write until they are supported.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", mode = read)]

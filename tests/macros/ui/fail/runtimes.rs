@@ -1,4 +1,4 @@
-// An attribute above that starts a runtime leaves a function that is not async; below, it starts one for the lock.
+// `#[tokio::main]` and `#[tokio::test]` generate a function that is not async, so they belong below this attribute.
 use lock_runtime::{LockError, distributed_lock};
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-// All mistakes of one attribute are told at once.
+// All mistakes of one attribute are reported at once.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<di>", wait = "5", lease = "1ms", frobnicate)]

@@ -1,4 +1,4 @@
-// A brace outside one hash tag would be refused at every call.
+// A key with a brace outside its one hash tag would be refused at every call, so it is a compile error.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:{<id>")]

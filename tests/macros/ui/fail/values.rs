@@ -1,4 +1,4 @@
-// Each option says which values it takes.
+// For a wrong value, the message says which values the option takes.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", on_lost = "continue")]

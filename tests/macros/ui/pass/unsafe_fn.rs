@@ -1,11 +1,11 @@
-// Unsafe functions, which the workspace itself does not have.
+// Unsafe functions are tested here, because the workspace itself forbids them.
 #![deny(warnings)]
 
 use async_trait::async_trait;
 use lock_runtime::{LockClient, LockError, distributed_lock};
 
 /// # Safety
-/// `id` points to a number.
+/// `id` must point to a valid `u64`.
 #[distributed_lock(key = "order:<at.0>")]
 async unsafe fn read(at: (u64,), id: *const u64) -> Result<u64, LockError> {
     let held = LockClient::current()?.lock("order:7");

@@ -24,7 +24,7 @@ use crate::{
 
 pub mod stream;
 
-/// The servers' time at the beginning, in microseconds since the epoch.
+/// The time that the servers' clocks show at the beginning of a run, in microseconds since the Unix epoch.
 const EPOCH: u64 = 1_700_000_000_000_000;
 
 /// The number of a host with clients.
@@ -44,13 +44,14 @@ pub enum Way {
 /// How a connection breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Break {
-    /// Both sides see the end at once. Messages under way are lost.
+    /// Both sides notice the break at once. Messages under way are lost.
     Both,
-    /// The client sees the end at once, the server after this time. Messages that the client has sent still arrive.
+    /// The client notices the break at once, and the server notices it after this time. Messages that the client sent
+    /// before the break may still arrive.
     ClientSees(Duration),
 }
 
-/// An event on the network at its time.
+/// An event on the network, which happens at a scheduled time.
 #[derive(Debug)]
 enum Event {
     Up(u64, Vec<u8>),
@@ -75,16 +76,16 @@ struct Link {
 struct Connection {
     host: HostId,
     server: ServerId,
-    /// Its ID on the server; `None` once the server has closed it.
+    /// The connection's ID on the server; `None` once the server has closed it.
     id: Option<ConnectionId>,
-    /// When the last message arrives, in each direction: no message overtakes another.
+    /// The arrival time of the newest message in each direction. No later message arrives before this time.
     last: [u64; 2],
-    /// Messages that a held link keeps back, in each direction.
+    /// The messages that wait in each direction because the link is held.
     held: [VecDeque<Vec<u8>>; 2],
-    /// Bytes that the client can read.
+    /// The bytes that have arrived at the client and that the client has not read yet.
     inbox: VecDeque<u8>,
     reader: Option<Waker>,
-    /// Whether the client has seen the end.
+    /// Whether the client has noticed the end of the connection.
     ended: bool,
 }
 
@@ -93,9 +94,9 @@ struct Connection {
 struct Server {
     redis: Redis,
     connections: BTreeMap<ConnectionId, u64>,
-    /// How far its clock was set ahead or back, in microseconds.
+    /// How far the server's clock was set ahead or back, in microseconds.
     set: i64,
-    /// The newest time that the server has shown.
+    /// The latest time that the server has read from its clock.
     told: u64,
     is_down: bool,
     /// The events that have arrived while the server is stopped; `None` while it runs.
@@ -108,7 +109,7 @@ struct State {
     history: History,
     servers: Vec<Server>,
     links: Vec<Vec<Link>>,
-    /// Hosts that have crashed.
+    /// Whether each host, by its number, has crashed.
     dead: Vec<bool>,
     connections: BTreeMap<u64, Connection>,
     events: BinaryHeap<Reverse<(u64, u64)>>,
@@ -120,7 +121,7 @@ struct State {
 #[derive(Clone)]
 pub struct Network {
     state: Arc<Mutex<State>>,
-    /// Notified when an event is earlier than all others.
+    /// Notified when a new event may be due before all other events.
     earlier: Arc<Notify>,
     /// Notified when a link or a server has changed.
     changed: Arc<Notify>,
@@ -168,7 +169,7 @@ impl Network {
         }
     }
 
-    /// The instant at which the world began.
+    /// Returns the instant at which the world began.
     #[must_use]
     pub fn began(&self) -> Instant {
         self.began
@@ -182,7 +183,7 @@ impl Network {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Delivers messages at their times, for as long as it is polled.
+    /// Delivers each message when it is due, for as long as this future is polled.
     pub async fn run(self) {
         loop {
             let next = self.deliver();
@@ -198,7 +199,7 @@ impl Network {
         }
     }
 
-    /// Delivers due messages, and returns when the next one is due.
+    /// Carries out due events, and returns when the next event is due.
     fn deliver(&self) -> Option<u64> {
         loop {
             let now = self.now();
@@ -262,7 +263,7 @@ impl Network {
         self.earlier.notify_one();
     }
 
-    /// Holds back messages in this direction, or lets them go on.
+    /// Holds back messages in this direction, or lets them pass.
     pub fn hold(&self, host: HostId, server: ServerId, way: Way, held: bool) {
         let now = self.now();
         let mut state = self.state();
@@ -279,7 +280,7 @@ impl Network {
         self.changed.notify_waiters();
     }
 
-    /// Ends a host. Its earlier messages may still arrive, and the servers notice its end later.
+    /// Crashes a host. Messages that the host has sent may still arrive, and the servers notice the crash later.
     pub fn crash(&self, host: HostId) {
         let now = self.now();
         let mut state = self.state();
@@ -291,7 +292,7 @@ impl Network {
             .map(|(number, _)| *number)
             .collect();
         for number in numbers {
-            // No client notices the end, because none is left.
+            // Only the server has to notice the end, because the client has crashed with its host.
             let later = now + state.chance.among(0..2_000);
             state.at(later, Event::ServerSees(number));
             if let Some(connection) = state.connections.get_mut(&number) {
@@ -303,14 +304,14 @@ impl Network {
         self.earlier.notify_one();
     }
 
-    /// Stops a server. It reads messages that arrive meanwhile when it goes on.
+    /// Stops a server. Messages that arrive meanwhile are read when it continues.
     pub fn stop(&self, server: ServerId) {
         self.state().servers[server]
             .backlog
             .get_or_insert_with(VecDeque::new);
     }
 
-    /// Lets a stopped server go on.
+    /// Lets a stopped server continue.
     pub fn go_on(&self, server: ServerId) {
         let now = self.now();
         let mut state = self.state();
@@ -322,7 +323,7 @@ impl Network {
         self.earlier.notify_one();
     }
 
-    /// Ends a server.
+    /// Shuts a server down. `persistence` says which data the server has after its restart.
     pub fn end(&self, server: ServerId, persistence: Persistence) {
         let now = self.now();
         let mut state = self.state();
@@ -352,14 +353,14 @@ impl Network {
         this.told = 0;
     }
 
-    /// Runs `does` on a server, as a user with access to it.
+    /// Runs `does` on a server directly, without a message over the network.
     pub fn at_server<T>(&self, server: ServerId, does: impl FnOnce(&mut Redis, u64) -> T) -> T {
         let mut state = self.state();
         let time = state.time(server);
         does(&mut state.servers[server].redis, time)
     }
 
-    /// Sends bytes of a client.
+    /// Sends bytes from a client to its server.
     fn send(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
         let now = self.now();
         let mut state = self.state();
@@ -371,7 +372,7 @@ impl Network {
         Ok(())
     }
 
-    /// Closes a connection whose client is dropped.
+    /// Closes a connection whose client end was dropped.
     fn close(&self, number: u64) {
         let now = self.now();
         let mut state = self.state();
@@ -393,7 +394,7 @@ fn run_id(server: usize, restarts: u64) -> String {
 }
 
 impl State {
-    /// The time of a server in microseconds. It always advances, as on a real server.
+    /// Returns the time of a server in microseconds. It advances with each call, as the time of a real server does.
     fn time(&mut self, server: ServerId) -> u64 {
         let elapsed = self.history.now() * 1000;
         let this = &mut self.servers[server];
@@ -447,7 +448,7 @@ impl State {
         number
     }
 
-    /// Sends a message in this direction. Returns whether it is the next event.
+    /// Sends a message in this direction. Returns whether its arrival is the next event.
     fn send(&mut self, number: u64, way: Way, bytes: Vec<u8>, now: u64) -> io::Result<bool> {
         let Some(connection) = self.connections.get(&number) else {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -480,7 +481,7 @@ impl State {
         Ok(self.at(at, event))
     }
 
-    /// Delivers the messages that were held back.
+    /// Delivers the messages that were held back in this direction.
     fn let_go(&mut self, host: HostId, server: ServerId, way: Way, now: u64) {
         let side = way as usize;
         let of_link: Vec<u64> = self
@@ -623,7 +624,7 @@ impl State {
     }
 }
 
-/// The text of a message on one line.
+/// Returns the text of a message on one line, shortened to 400 characters.
 fn text(bytes: &[u8]) -> String {
     let words = bytes.split(|byte| *byte < b' ');
     let words = words.filter(|word| !word.is_empty());

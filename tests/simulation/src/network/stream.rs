@@ -36,7 +36,7 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         let mut state = self.network.state();
         let Some(connection) = state.connections.get_mut(&self.number) else {
-            return Poll::Ready(Ok(())); // the end
+            return Poll::Ready(Ok(())); // the connection has ended
         };
         if !connection.inbox.is_empty() {
             let (first, _) = connection.inbox.as_slices();

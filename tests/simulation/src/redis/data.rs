@@ -50,7 +50,8 @@ pub struct DataSet {
     entries: BTreeMap<Box<[u8]>, Entry>,
 }
 
-/// The value of one type at a key: `None` if there is no key, an error if it holds another type.
+/// Returns the value at a key, or `None` if there is no key. Returns an error if the value is not of the requested
+/// type.
 macro_rules! typed {
     ($($name:ident $(, $or_new:ident)?: $variant:ident($inner:ty);)*) => { $(
         pub(crate) fn $name(&mut self, key: &[u8], ms: i64) -> Result<Option<&mut $inner>, Fault> {
@@ -71,7 +72,7 @@ macro_rules! typed {
 }
 
 impl DataSet {
-    /// The entry of a key at this millisecond. Removes the key if it has expired.
+    /// Returns the entry of a key at this millisecond. Removes the key if it has expired.
     pub(crate) fn entry(&mut self, key: &[u8], ms: i64) -> Option<&mut Entry> {
         let expires = self.entries.get(key)?.expires;
         if expires.is_some_and(|expires| ms > expires) {
@@ -103,7 +104,7 @@ impl DataSet {
         self.entries.remove(key).is_some_and(|entry| lived(&entry))
     }
 
-    /// Removes a key whose last element was taken.
+    /// Removes a key whose value has no elements left.
     pub(crate) fn remove_empty(&mut self, key: &[u8]) {
         let is_empty = match self.entries.get(key).map(|entry| &entry.value) {
             Some(Value::Hash(hash)) => hash.is_empty(),
@@ -129,7 +130,7 @@ impl DataSet {
         self.entries.clear();
     }
 
-    /// The keys that exist at this millisecond, in order, with their entries.
+    /// Returns the keys that exist at this millisecond, in order, with their entries.
     pub(crate) fn living(&self, ms: i64) -> impl Iterator<Item = (&[u8], &Entry)> {
         self.entries
             .iter()
@@ -150,7 +151,7 @@ mod tests {
         assert!(data.entry(b"a", 10).is_some());
         assert_eq!(data.living(11).count(), 0);
         assert!(data.entry(b"a", 11).is_none());
-        // The key is removed for good, even if the clock steps back.
+        // The key stays removed even if the clock is set back.
         assert!(data.entry(b"a", 10).is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! One Redis server as a library: it takes bytes and the time, and returns bytes. It reads no clock, starts no thread,
 //! and draws no random numbers, so the same calls have the same results.
 //!
-//! `tests/redis.rs` compares its replies and its execution of scripts with a real server of version 7.0.
+//! `tests/redis.rs` compares its replies, and how it executes scripts, with a real server of version 7.0.
 
 mod commands;
 mod data;
@@ -27,10 +27,10 @@ pub struct Redis(State);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// An effect on a connection.
+/// An effect of a call on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Bytes to deliver to a connection.
+    /// The server sends bytes on a connection.
     Bytes(ConnectionId, Vec<u8>),
     /// The server has closed a connection.
     Closed(ConnectionId),
@@ -39,23 +39,23 @@ pub enum Output {
 /// The data that a server keeps when it restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Persistence {
-    /// No key.
+    /// The server keeps no keys.
     Nothing,
-    /// All keys.
+    /// The server keeps all keys.
     Everything,
 }
 
 /// The state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Does everything.
+    /// The server accepts all commands.
     #[default]
     Normal,
-    /// Its memory is full: it refuses commands that need more.
+    /// The memory is full: the server refuses commands that need more.
     OutOfMemory,
-    /// It is a replica: it refuses writes.
+    /// The server is a replica: it refuses writes.
     ReadOnly,
-    /// It loads its data after a restart: it refuses commands that need data.
+    /// The server loads its data after a restart: it refuses commands that need data.
     Loading,
 }
 
@@ -119,7 +119,7 @@ impl Redis {
         self.0.data.remove(key.as_bytes(), i64::MIN);
     }
 
-    /// Sets the state of the server.
+    /// Sets the state that decides which commands the server accepts.
     pub fn set_mode(&mut self, mode: Mode) {
         self.0.mode = mode;
     }
@@ -129,14 +129,14 @@ impl Redis {
         self.0.scripts.clear();
     }
 
-    /// The keys that exist at `now`, sorted.
+    /// Returns the keys that exist at `now`, sorted.
     pub fn keys(&mut self, now: u64) -> Vec<String> {
         let keys = self.0.data.living(millis(now));
         keys.map(|(key, _)| String::from_utf8_lossy(key).into_owned())
             .collect()
     }
 
-    /// The string at a key; `None` if there is no key or it holds another type.
+    /// Returns the string at a key, or `None` if the key does not exist or holds another type.
     pub fn get(&mut self, key: &str, now: u64) -> Option<String> {
         match &self.0.data.entry(key.as_bytes(), millis(now))?.value {
             Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
@@ -144,7 +144,7 @@ impl Redis {
         }
     }
 
-    /// A copy of all keys.
+    /// Returns a copy of all keys.
     pub fn snapshot(&mut self) -> DataSet {
         self.0.data.clone()
     }
@@ -154,7 +154,7 @@ impl Redis {
         self.0.data = data;
     }
 
-    /// The number of commands carried out for connections, not counting those inside scripts.
+    /// Returns the number of commands that connections have sent. Commands inside scripts do not count.
     #[must_use]
     pub fn commands(&self) -> u64 {
         self.0.commands

@@ -14,7 +14,7 @@ pub(crate) fn integer(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Reads a score as strtod does, where the whole text has to be a number.
+/// Reads a score, as `strtod` does. The whole text has to be a number.
 pub(crate) fn double(text: &[u8]) -> Option<f64> {
     if text.first().is_none_or(|first| is_space(*first)) {
         return None;
@@ -28,7 +28,7 @@ pub(crate) fn double(text: &[u8]) -> Option<f64> {
     (!value.is_nan() && !overflows && !vanishes).then_some(value)
 }
 
-/// Reads one end of a range of scores, and whether the end is exclusive. An empty text is zero.
+/// Reads one end of a range of scores, and whether this end is exclusive. An empty text is zero.
 pub(crate) fn range_end(text: &[u8]) -> Option<(f64, bool)> {
     let (text, exclusive) = match text.strip_prefix(b"(") {
         Some(rest) => (rest, true),
@@ -66,20 +66,20 @@ fn strtod(text: &[u8]) -> Option<f64> {
     text.parse().ok()
 }
 
-/// Whether a decimal number has a non-zero digit before its exponent.
+/// Returns whether a decimal number has a non-zero digit before its exponent.
 fn has_mantissa(text: &[u8]) -> bool {
     text.iter()
         .take_while(|byte| !byte.eq_ignore_ascii_case(&b'e'))
         .any(|byte| (b'1'..=b'9').contains(byte))
 }
 
-/// Writes a number as `%.17g` does, which is the format of scores and of numbers from scripts in Redis 7.0.
+/// Writes a number as `%.17g` does. Redis 7.0 uses this format for scores, and for numbers from scripts.
 pub(crate) fn write_double(out: &mut Vec<u8>, value: f64) {
     if value.fract() == 0.0 && value.abs() < 1e17 && !(value == 0.0 && value.is_sign_negative()) {
         return write_integer(out, value as i64);
     }
     if value.is_nan() {
-        // The sign that the processor gives to 0/0.
+        // The sign is the one that the processor gives to 0/0.
         out.extend_from_slice(if value.is_sign_negative() {
             b"-nan"
         } else {

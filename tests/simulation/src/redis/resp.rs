@@ -20,7 +20,7 @@ pub(crate) enum Reply {
     Map(Vec<(Reply, Reply)>),
     /// Members with their scores.
     Scored(Vec<(Arc<[u8]>, f64)>),
-    /// One member with its score, or none.
+    /// One member with its score, or an empty reply.
     Popped(Option<(Arc<[u8]>, f64)>),
     Push(Vec<Reply>),
     /// Several replies to one command.
@@ -132,10 +132,10 @@ fn write_array(out: &mut Vec<u8>, kind: u8, items: &[Reply], resp3: bool) {
 
 /// The result of parsing the received bytes.
 pub(crate) enum Parsed<'a> {
-    /// A complete command, possibly without a word, and its length in bytes.
+    /// A complete command, which may be empty, and its length in bytes.
     Command(Vec<&'a [u8]>, usize),
     Incomplete,
-    /// Not a command; the connection has to be closed.
+    /// The bytes are not a command, so the connection has to be closed.
     Broken(&'static str),
 }
 

@@ -1,4 +1,4 @@
-//! A sorted set: members by score, then by name.
+//! A sorted set: members in the order of their scores, and then of their names.
 
 use std::{
     cmp::Ordering,
@@ -11,7 +11,7 @@ use std::{
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SortedSet {
     scores: BTreeMap<Arc<[u8]>, f64>,
-    /// Members in order.
+    /// The members with their scores, in the order of the set.
     ranks: VecDeque<(f64, Arc<[u8]>)>,
 }
 
@@ -43,7 +43,7 @@ impl SortedSet {
             .binary_search_by(|entry| order(entry, score, member))
     }
 
-    /// Sets the score of a member. A negative zero becomes positive, as in the encoding of small sets.
+    /// Sets the score of a member. A negative zero becomes positive, as in Redis's encoding of small sets.
     pub(crate) fn insert(&mut self, member: &[u8], score: f64) {
         let score = score + 0.0;
         self.remove(member);
@@ -82,7 +82,7 @@ impl SortedSet {
         Some(last)
     }
 
-    /// The members at these ranks.
+    /// Returns the members at these ranks.
     pub(crate) fn range(
         &self,
         ranks: Range<usize>,
@@ -90,7 +90,8 @@ impl SortedSet {
         self.ranks.range(ranks)
     }
 
-    /// The ranks of the scores between two ends, each with whether it is exclusive.
+    /// Returns the ranks of the scores between two ends. Each end is a score, and whether the range excludes this
+    /// score.
     pub(crate) fn ranks_of(&self, min: (f64, bool), max: (f64, bool)) -> Range<usize> {
         let start = self.ranks.partition_point(|(score, _)| {
             if min.1 {

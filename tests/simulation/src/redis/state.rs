@@ -54,7 +54,7 @@ pub(crate) struct Client {
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
     pub(crate) queued: Vec<Vec<Vec<u8>>>,
-    /// Whether a command could not be queued.
+    /// Whether a command could not be queued, which makes `EXEC` fail.
     pub(crate) broken: bool,
     writes: bool,
     grows: bool,
@@ -71,7 +71,7 @@ impl Transaction {
     }
 }
 
-/// Output to deliver.
+/// The output that is not delivered yet.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox(Vec<Output>);
 
@@ -94,7 +94,7 @@ impl Outbox {
 }
 
 impl State {
-    /// Removes a connection whose peer has gone.
+    /// Removes a connection that has ended.
     pub(crate) fn forget(&mut self, id: ConnectionId) {
         commands::unsubscribe_all(self, id);
         self.clients.remove(&id);
@@ -110,12 +110,12 @@ impl State {
         self.clients.get(&id).is_some_and(|client| client.resp3)
     }
 
-    /// The transaction of a connection.
+    /// Returns the transaction of a connection, if it has begun one.
     pub(crate) fn transaction(&mut self, id: ConnectionId) -> &mut Option<Transaction> {
         &mut self.clients.entry(id).or_default().transaction
     }
 
-    /// Takes bytes of a connection, and carries out complete commands.
+    /// Takes bytes of a connection, and carries out each complete command.
     pub(crate) fn receive(&mut self, id: ConnectionId, bytes: &[u8], now: u64) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
@@ -155,7 +155,7 @@ impl State {
     fn carry_out(&mut self, caller: Caller, args: &[&[u8]]) {
         self.commands += 1;
         let reply = self.process(caller, args).unwrap_or_else(Reply::Error);
-        // The reply to HELLO uses the protocol that it asks for.
+        // The reply to `HELLO` already uses the protocol that `HELLO` asks for.
         let resp3 = self.speaks_resp3(caller.id);
         reply.write(self.outbox.buffer(caller.id), resp3);
     }
@@ -194,7 +194,7 @@ impl State {
         let client = self.clients.get(&caller.id);
         let transaction = client.and_then(|client| client.transaction.as_ref());
         let queues = transaction.is_some() && !matches!(command.name, "exec" | "discard");
-        // EXEC counts as all queued commands.
+        // `EXEC` is refused if the server would refuse one of the queued commands now.
         let queued = transaction.filter(|_| command.name == "exec");
         let grows = command.grows() || queued.is_some_and(|queued| queued.grows);
         let writes = command.writes() || queued.is_some_and(|queued| queued.writes);

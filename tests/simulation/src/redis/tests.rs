@@ -27,7 +27,7 @@ impl World {
         self.redis.receive(id, &encode(args), self.now)
     }
 
-    /// Returns the bytes that the first connection gets.
+    /// Sends a command on the first connection, and returns the bytes that this connection receives.
     fn ask(&mut self, args: &[&str]) -> String {
         let id = self.id;
         let outputs = self.outputs(id, args).into_iter();
@@ -187,7 +187,7 @@ fn errors_reach_the_client_with_their_own_code() {
         let reply = world.eval(script, &[]);
         assert!(reply.starts_with(start), "{script}: {reply}");
     }
-    // A failed script leaves the server as it was.
+    // The server still works after the failed scripts.
     assert_eq!(world.ask(&["HGET", "h", "f"]), "$1\r\nv\r\n");
 }
 

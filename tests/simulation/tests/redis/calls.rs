@@ -1,4 +1,4 @@
-//! Random calls of the project's scripts, and other clients' changes to the state of locks.
+//! Random calls of the project's scripts, and changes that other clients make to the state of locks.
 
 use std::sync::LazyLock;
 
@@ -107,7 +107,7 @@ const OWNERS: [&str; 3] = [
     "0c0000000000000000000000000000c3",
 ];
 const LOCKS: [&str; 3] = ["{lock:a}", "{lock:b}", "{lock:c}"];
-/// A script call that is made of random choices.
+/// A call of a script with random arguments.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     script: usize,
@@ -117,14 +117,14 @@ pub(crate) struct Call {
     lease: &'static str,
     wait: &'static str,
     claim: &'static str,
-    /// Selects the floor, the deadline of the request, the token, and the words of the script; each digit is one
-    /// choice.
+    /// Selects the remaining arguments, such as the floor of the token and the deadline of the request. Each decimal
+    /// digit makes one choice.
     choices: usize,
-    /// A text that replaces an argument, or `None` to remove it.
+    /// An argument, and a text that replaces it. Without a text, this argument and all arguments after it are removed.
     junk: Option<(Index, Option<&'static str>)>,
 }
 
-/// The channels of two of the three sessions, which may be subscribed to.
+/// Returns the channels of two of the three sessions. Only these two are ever subscribed to.
 pub(crate) fn channels() -> Vec<String> {
     let digest = |session: &str| sha1(session.as_bytes());
     let sessions = SESSIONS[..2].iter();
@@ -134,12 +134,12 @@ pub(crate) fn channels() -> Vec<String> {
 }
 
 fn sha1(bytes: &[u8]) -> String {
-    // Scripts are called by the server's own digest.
+    // The server identifies scripts by this digest.
     sha1_smol::Sha1::from(bytes).digest().to_string()
 }
 
 impl Call {
-    /// The choice at this digit.
+    /// Returns the element of `of` that the decimal digit at `place` selects.
     fn choice<T: Copy>(&self, place: u32, of: &[T]) -> T {
         of[self.choices / 10_usize.pow(place) % of.len()]
     }
@@ -179,7 +179,8 @@ impl Call {
             1 => (START * 2).to_string(),
             _ => String::new(),
         };
-        // A grant names its token first. A lock in Redisson's layout has the newest token, if it is free to have one.
+        // A grant begins with its token. In Redisson's layout a grant has no token, so the newest token of the counter
+        // is used.
         let held = pair
             .simulated
             .get(if is_redisson { &fence } else { &grant }, START);
@@ -297,7 +298,7 @@ pub(crate) fn call() -> impl Strategy<Value = Step> {
     let who = ((lock(), lock()), 0..3_usize, 0..15_usize);
     (script, who, times, 0..1000_usize, junk).prop_map(|(script, who, times, choices, junk)| {
         let ((locks, owner, session), (lease, wait, claim)) = (who, times);
-        // Most owners stay with one session.
+        // Most calls use the session that belongs to the owner.
         let session = if session < 3 { session } else { owner };
         Step::Script(Call {
             script,
@@ -313,7 +314,7 @@ pub(crate) fn call() -> impl Strategy<Value = Step> {
     })
 }
 
-/// Other clients' changes to the state of locks.
+/// Returns changes that other clients make to the state of locks.
 pub(crate) fn meddling() -> impl Strategy<Value = Step> {
     let commands = [
         "DEL {lock:a}",

@@ -7,8 +7,8 @@ use proptest::{
 
 use crate::{JUNK, Step, calls::channels, pair::words};
 
-/// The forms of commands: k is a key, m a member, v a value, i an integer, t a lease, T a point in time, s a score, r
-/// an end of a range, c a channel.
+/// The forms of commands: `k` is a key, `m` a member, `v` a value, `i` an integer, `t` a lease, `T` a point in time,
+/// `s` a score, `r` an end of a range, and `c` a channel.
 const FORMS: &[&str] = &[
     "GET k",
     "SET k v",
@@ -133,7 +133,7 @@ const RETURNS: &[&str] = &[
     "type(redis.log)",
 ];
 
-/// An argument of one of these commands.
+/// Returns an argument of this kind for a command.
 fn argument(command: &str, kind: &'static str) -> BoxedStrategy<String> {
     let of = |texts: &'static [&'static str]| select(texts).prop_map(str::to_owned).boxed();
     match kind {
@@ -185,7 +185,7 @@ fn command() -> impl Strategy<Value = Vec<String>> {
     );
     (form, proptest::option::weighted(0.15, junk)).prop_map(|(mut args, junk)| {
         match junk {
-            // The order of several channels that are unsubscribed at once is not defined.
+            // These commands get no other arguments: a server replies to several channels in an undefined order.
             _ if args[0].ends_with("SUBSCRIBE") => {}
             None => {}
             Some((_, None, _)) => args.truncate(1 + args.len() / 3),

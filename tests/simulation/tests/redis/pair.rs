@@ -1,4 +1,4 @@
-//! A real server and a simulated one that receive the same commands.
+//! A real server and a simulated server that receive the same commands.
 
 use std::{
     collections::BTreeMap,
@@ -11,20 +11,20 @@ use lock_simulation::redis::{ConnectionId, Mode, Output, Redis};
 
 use crate::{Step, calls::channels};
 
-/// The multiple to which leases are rounded up, in ms.
+/// Before leases are compared, the rest of each lease is rounded up to a multiple of this time, in ms.
 pub(crate) const STEP: u64 = 250;
 /// The time of scripts at the beginning of a sequence, in µs.
 pub(crate) const START: u64 = 1_800_000_000_000_000;
 const END: &str = "the end of the sequence";
 
-/// Shortens all leases by ARGV[1] ms.
+/// Shortens all leases by `ARGV[1]` ms.
 const PASS_TIME: &str = "for _, key in ipairs(redis.call('KEYS', '*')) do
   local left = redis.call('PTTL', key)
   if left > 0 and left < 1e8 then
     redis.call('PEXPIRE', key, math.ceil(left / 250) * 250 - ARGV[1])
   end
 end";
-/// All keys with their values and expiries.
+/// Returns all keys with their values and expiries.
 const DUMP: &str = "local found, keys = {}, redis.call('KEYS', '*')
 table.sort(keys)
 for i, key in ipairs(keys) do
@@ -45,7 +45,7 @@ pub(crate) struct Pair {
     sent: Vec<u8>,
     answered: Vec<u8>,
     log: String,
-    /// How many replies of the real server begin with each of these texts.
+    /// How many lines of the real server's replies begin with each of these texts.
     pub(crate) outcomes: BTreeMap<&'static str, usize>,
 }
 
@@ -77,7 +77,7 @@ impl Pair {
             log: String::new(),
             outcomes: BTreeMap::new(),
         };
-        // The reply contains the version and the connection's ID.
+        // The reply is not compared, because it contains the version and the connection's ID.
         pair.real
             .write_all(&encode(&words("HELLO 3")))
             .expect("the server reads");
@@ -113,7 +113,7 @@ impl Pair {
     }
 
     fn set_mode(&mut self, mode: Mode) {
-        // In a transaction, the command that sets the real server's mode would be queued.
+        // An open transaction would queue the command that sets the real server's mode, so it is discarded first.
         self.both(&words("DISCARD"));
         let _ = writeln!(self.log, "  {mode:?}");
         self.simulated.set_mode(mode);
@@ -143,7 +143,7 @@ impl Pair {
         }
     }
 
-    /// Carries out a sequence on both servers. Returns an error if they differ.
+    /// Carries out a sequence on both servers. Returns an error if their replies differ.
     pub(crate) fn compare(&mut self, steps: &[Step]) -> Result<(), String> {
         (self.time, self.log) = (START, String::new());
         self.sent.clear();
@@ -184,7 +184,7 @@ impl Pair {
             let text = String::from_utf8_lossy(bytes).into_owned();
             text.split("\r\n").map(str::to_owned).collect::<Vec<_>>()
         };
-        // The dump is the longest entry and always the same, so the log leaves it out.
+        // The dump is the longest command and always the same, so it is removed from the log.
         self.log
             .truncate(self.log.rfind("  [\"EVAL\"").unwrap_or_default());
         let (real, simulated) = (lines(&answered), lines(&self.answered));

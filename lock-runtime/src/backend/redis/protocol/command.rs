@@ -1,4 +1,4 @@
-//! The arguments and answers of scripts that any connection may carry.
+//! The arguments and answers of scripts. A request is built before it is known which connection will carry it.
 
 use std::borrow::Cow;
 
@@ -19,19 +19,21 @@ pub(crate) enum Arg<'a> {
     At(Moment),
     /// The time left until a local moment, in ms.
     Until(Moment),
-    /// Marks a command that restarts leases. If run late, it would shorten the leases of others.
+    /// Marks a command that restarts leases. If the command ran late, it would shorten leases that others have extended
+    /// in the meantime. So it has a time limit where one is needed.
     Restart,
 }
 
 impl Arg<'_> {
-    /// Returns the argument in the form that `connection` sends at `now`.
+    /// Returns the text of the argument for a command that is sent over `connection` at `now`.
     pub(crate) fn over(&self, connection: &Connection, now: Moment) -> Cow<'_, str> {
         match self {
             Self::Text(text) => (*text).into(),
             Self::Floor => connection.floor.clone().into(),
             Self::At(moment) => connection.server_micros(*moment).to_string().into(),
             Self::Until(moment) => millis(moment.since(now)).into(),
-            // A broken connection is closed on the server before its successor is used, where the server permits it.
+            // The server lets this client close its broken connection before it uses the next one. So no request
+            // arrives late, and no time limit is needed.
             Self::Restart if connection.may_kill => "restart|".into(),
             Self::Restart => {
                 let end = now + LATE_SLACK;
@@ -46,6 +48,6 @@ pub(crate) struct Answered {
     pub(crate) value: Value,
     /// The moment at which the answered request was sent.
     pub(crate) sent: Moment,
-    /// Whether an earlier request was not answered, and may have been carried out.
+    /// Whether the same request was sent before without an answer, so that it may have been carried out already.
     pub(crate) again: bool,
 }

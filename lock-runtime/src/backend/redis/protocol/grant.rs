@@ -3,7 +3,7 @@
 //! A session has an id, a random number. It is stored only in queue entries, grants and claims. Scripts send messages
 //! to the channel named by the SHA-1 of the id, and sign them with the id. A party that can list channels, listen and
 //! publish, but cannot read keys, can neither forge nor change a grant. A repeated message has no effect: each owner
-//! keeps the newest grant that it was told of.
+//! remembers the newest grant of which it was notified.
 
 use std::time::Duration;
 
@@ -13,26 +13,28 @@ use lock_core::{
     lease::{CLAIM, Grant, Moment, less_drift},
     owner::OwnerId,
 };
+use uuid::Uuid;
 
 /// A grant as the server describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct GrantSnapshot {
-    /// The grant's token, which is the first member's.
+    /// The token of the grant, which is also the token of its first member.
     pub(crate) first: u64,
     pub(crate) owners: Vec<OwnerId>,
     pub(crate) lease: Duration,
-    /// The session that the grant was sent to.
+    /// The id of the session to which the lock was granted.
     pub(crate) session_id: String,
-    /// Whether the grant was pushed, and is not the answer to a request.
+    /// Whether the server pushed the grant, instead of describing it in the answer to a request.
     pub(crate) is_pushed: bool,
-    /// How long the grant is valid, counted from `after`, a moment known to lie before the grant was made or read.
+    /// The time for which the grant is valid, counted from `after`.
     validity: Duration,
+    /// A moment that is certainly before the server made or read the grant.
     after: Moment,
 }
 
 impl GrantSnapshot {
-    /// Parses `token|lease|session_id|owner owner …`. `left` is the time left of the grant, in ms, when it was
-    /// requested.
+    /// Parses `token|lease|session_id|owner owner …`. `left` is the time left of the grant in ms, counted from `asked`,
+    /// the moment at which the request was sent.
     pub(crate) fn parse(grant: &str, left: u64, asked: Moment) -> Option<Self> {
         let mut fields = grant.split('|');
         let mut next = || fields.next();
@@ -44,7 +46,7 @@ impl GrantSnapshot {
         })
     }
 
-    /// Builds a snapshot of a pushed grant, which is valid for a claim.
+    /// Builds the snapshot of a pushed grant. Such a grant is valid for a claim.
     pub(crate) fn pushed(
         first: &str,
         lease: &str,
@@ -52,7 +54,7 @@ impl GrantSnapshot {
         session_id: &str,
         after: Moment,
     ) -> Option<Self> {
-        let owners = owners.split(' ').map(|owner| owner.parse().ok());
+        let owners = owners.split(' ').map(read_owner);
         let lease = Duration::from_millis(lease.parse().ok()?);
         Some(Self {
             first: first.parse().ok()?,
@@ -70,12 +72,13 @@ impl GrantSnapshot {
         self.after + less_drift(self.validity)
     }
 
-    /// Returns the validity of which a member needs two thirds to enter: at least that of a claim.
+    /// Returns the validity of the grant, but at least a claim, or the lease if the lease is shorter. A member enters
+    /// only while two thirds of this time are left.
     pub(crate) fn confirmed(&self) -> Duration {
         self.validity.max(self.lease.min(CLAIM))
     }
 
-    /// Returns the grant as its only owner receives it.
+    /// Returns the grant in the form that its only owner receives.
     pub(crate) fn sole(&self) -> Grant {
         Grant {
             token: FencingToken::new(self.first),
@@ -84,6 +87,12 @@ impl GrantSnapshot {
             queued: true,
         }
     }
+}
+
+/// Parses the text of an owner. Returns `None` if the text does not name an owner.
+pub(crate) fn read_owner(text: &str) -> Option<OwnerId> {
+    let bits = Uuid::try_parse(text).ok()?.as_u128();
+    Some(OwnerId::from_u128(bits))
 }
 
 /// Returns the notification channel of a session.
@@ -102,7 +111,7 @@ fn sha1(parts: &[&str]) -> String {
 pub(crate) enum Message<'a> {
     /// The lock of this name is free, and no owner is queued.
     Free(&'a str),
-    /// The owners hold the lock of this name now, each in its turn.
+    /// The lock of this name was granted to the owners in the snapshot, who hold it one after another.
     Granted(LockName, GrantSnapshot),
 }
 
@@ -130,6 +139,17 @@ mod tests {
     use super::*;
 
     const OWNER: &str = "0000000000000000000000000000000a";
+
+    #[test]
+    fn an_owner_reads_back_as_it_was_written() {
+        for bits in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef] {
+            let owner = OwnerId::from_u128(bits);
+            assert_eq!(read_owner(&owner.to_string()), Some(owner));
+        }
+        for text in ["", "a", "not hex", &"é".repeat(16), &"a".repeat(33)] {
+            assert_eq!(read_owner(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn a_grant_that_is_not_signed_with_the_session_id_is_not_read() {

@@ -12,7 +12,7 @@ use crate::backend::redis::{protocol::scripts, transport::script::Script};
 /// The prefix of the channel on which Redisson announces that a lock is free, with the message `0`.
 const REDISSON_CHANNEL: &str = "redisson_lock__channel";
 const REDISSON_TOKEN: &str = "redisson_lock_token";
-/// A channel that belongs to no lock.
+/// A channel that belongs to no lock. A client subscribes to it to check the user's permissions.
 pub(crate) const REDISSON_PROBE: &str = "redisson_lock__channel:{lock:check}";
 
 /// The names of one lock's keys on the server.
@@ -20,13 +20,14 @@ pub(crate) const REDISSON_PROBE: &str = "redisson_lock__channel:{lock:check}";
 pub(crate) struct Names {
     pub(crate) lock: LockName,
     companion: Box<str>,
-    /// Only in the native layout, which has a queue.
+    /// The key of the claim. Only the native layout has one, because only that layout has a queue.
     claim: Option<Box<str>>,
 }
 
 impl Names {
     pub(crate) fn new(layout: Layout, lock: LockName) -> Self {
-        // Joined in one allocation of the right size, because every acquisition and every release builds these names.
+        // Each name is built with one allocation of the right size, because every acquisition and every release builds
+        // these names.
         let beside = |what: &str| -> Box<str> { [lock.as_str(), what].concat().into() };
         let companion = match layout {
             Layout::Redisson => redisson_name(REDISSON_TOKEN, &lock).into(),
@@ -40,7 +41,7 @@ impl Names {
         }
     }
 
-    /// Returns the key that says who holds the lock.
+    /// Returns the key that stores the grant.
     pub(crate) fn grant(&self) -> &str {
         self.lock.as_str()
     }
@@ -53,12 +54,12 @@ impl Names {
         keys
     }
 
-    /// Returns the key that names the session to which the queue granted the lock last.
+    /// Returns the key that stores the session to which the queue granted the lock last.
     pub(crate) fn claim(&self) -> Option<&str> {
         self.claim.as_deref()
     }
 
-    /// Returns the key beside the lock: its queue, or the counter of Redisson's fenced lock of the same name.
+    /// Returns the second key of the lock: its queue, or the counter of Redisson's fenced lock of the same name.
     pub(crate) fn companion(&self) -> &str {
         &self.companion
     }
@@ -69,7 +70,7 @@ pub(crate) fn redisson_channel(lock: &LockName) -> String {
     redisson_name(REDISSON_CHANNEL, lock)
 }
 
-/// Builds a name in the slot of its lock, as Redisson does.
+/// Builds a name that hashes to the same slot as the name of its lock, in the way Redisson does.
 fn redisson_name(prefix: &str, lock: &LockName) -> String {
     if lock.as_str().contains('{') {
         format!("{prefix}:{lock}")
@@ -122,8 +123,8 @@ impl Scripts {
         }
     }
 
-    /// Returns a pipeline that loads all scripts in one round trip. A script that may not be loaded, or that the server
-    /// has forgotten, is sent as source when it runs.
+    /// Returns a pipeline that loads all scripts in one round trip. If the server could not load a script, or has
+    /// forgotten it, the script's source is sent when the script runs.
     pub(crate) fn load(&self) -> redis::Pipeline {
         let Self {
             acquire,

@@ -1,7 +1,6 @@
-//! The requests of one acquisition, the part of its grant after the token, and the server's answers.
+//! Builds the requests of one acquisition, and reads the server's answers.
 
 use std::{
-    fmt::Write,
     sync::{
         self, Arc,
         atomic::{AtomicU64, Ordering},
@@ -35,21 +34,20 @@ use crate::{
     },
 };
 
-/// The space for the parts of a request beside the session id: an owner of 32 digits, and two times.
-const ROOM: usize = 64;
-
-/// The state of a request that the caller itself sends, and whose answer may grant the lock.
+/// The state of a request that the caller itself sends, instead of the session. The answer may grant the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direct {
     /// No request is under way.
     Idle,
-    /// A request was sent at this moment, and the caller has not read the answer.
+    /// A request was sent at this moment, and the caller has not read the answer yet.
     Asked(Moment),
-    /// The caller did not read the answer within a claim. The engine gives back a lock that it may have granted.
+    /// The caller did not read the answer within a claim. If the request was granted the lock, the engine gives the
+    /// lock back.
     Revoked,
 }
 
-/// The content of every request of one acquisition. It never changes: a retry with other bytes would queue twice.
+/// The content of all requests of one owner. The queue entry in them never changes, because a retry with another entry
+/// would queue the owner twice.
 #[derive(Debug)]
 pub(crate) struct AcquireRequest {
     context: Arc<Context>,
@@ -58,17 +56,18 @@ pub(crate) struct AcquireRequest {
     pub(crate) owner: OwnerId,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
-    /// How many offers the caller has missed under earlier owners.
+    /// The number of offers, and of answers to its own requests, that the caller has missed with its earlier owners.
     pub(crate) missed: u32,
-    /// The token of the newest grant that the owner was told to be part of. Zero before the first.
+    /// The token of the newest grant of which the owner is known to be a member. Zero before the first grant.
     granted: AtomicU64,
     session_id: Arc<str>,
-    /// Its place in the queue, which a retry asks for again. Zero until the server has given one.
+    /// The owner's place in the queue, which a retry asks for again. Zero until the server has given one.
     place: AtomicU64,
-    /// Asks to be woken when a lock that is not free becomes free.
+    /// Whether a request that finds the lock taken asks the server to wake the session when the lock becomes free.
     pub(crate) notified: bool,
     direct: sync::Mutex<Direct>,
-    /// The requests that the session sends for this acquisition. None is under way once the acquisition is over.
+    /// The requests under way that the session sends for this acquisition. The acquisition is not settled before all
+    /// of them have ended.
     sending: TaskTracker,
     /// The connection that carried the newest request.
     carried: sync::Mutex<Option<Arc<Connection>>>,
@@ -78,25 +77,25 @@ pub(crate) struct AcquireRequest {
 #[derive(Debug)]
 pub(crate) enum Reply {
     Granted(Grant),
-    /// The owner was granted the lock already: an earlier request was carried out.
+    /// The owner was granted the lock already, because an earlier request was carried out.
     Held(GrantSnapshot),
     Busy,
-    /// The place in the queue, and when the holder's grant ends by itself.
+    /// The caller has this place in the queue. Unless it is renewed, the holder's grant ends at `holder_ends`.
     Queued {
         place: u64,
         holder_ends: Moment,
     },
-    /// The request arrived after its time limit: nothing was changed.
+    /// The request arrived after its time limit, so it changed nothing.
     Late,
 }
 
-/// The state that leaving found on the server.
+/// The server's answer to a request to leave.
 pub(crate) enum Left {
     /// The owner is neither queued nor inside.
     Out,
-    /// The lock was free, so the owner is inside.
+    /// The lock was free, and was granted to the owner.
     Granted(Grant),
-    /// The owner is part of this grant, which was left unchanged.
+    /// The owner is a member of this grant. The request to leave did not change the grant.
     Held(GrantSnapshot),
 }
 
@@ -137,7 +136,7 @@ impl AcquireRequest {
         Some(self.place.load(Ordering::Acquire)).filter(|place| *place > 0)
     }
 
-    /// Notes the connection that carries the newest request.
+    /// Notes that `connection` carries the newest request.
     pub(crate) fn carry(&self, connection: &Arc<Connection>) {
         *lock(&self.carried) = Some(connection.clone());
     }
@@ -146,7 +145,8 @@ impl AcquireRequest {
         lock(&self.carried).clone()
     }
 
-    /// Notes that the caller itself sends a request now. Returns false if the engine has given back an earlier grant.
+    /// Notes that the caller itself is about to send a request. Returns false if the engine has revoked an earlier
+    /// request, so that the caller must not send another one.
     pub(crate) fn ask(&self) -> bool {
         let mut direct = lock(&self.direct);
         let asks = *direct != Direct::Revoked;
@@ -156,7 +156,8 @@ impl AcquireRequest {
         asks
     }
 
-    /// Notes that the caller has read the answer, and may take its grant. Returns false if that was given back.
+    /// Notes that the caller has read the answer. Returns false if the caller must not take the grant in the answer,
+    /// because the engine has revoked the request and gives the grant back.
     pub(crate) fn answered(&self) -> bool {
         let mut direct = lock(&self.direct);
         let takes = *direct != Direct::Revoked;
@@ -166,7 +167,8 @@ impl AcquireRequest {
         takes
     }
 
-    /// Revokes a request whose answer the caller has not read within a claim. Returns whether it did.
+    /// Revokes the caller's request if the caller has not read the answer within a claim. Returns whether the request
+    /// was revoked.
     pub(crate) fn revoke(&self, now: Moment) -> bool {
         let mut direct = lock(&self.direct);
         let overdue = matches!(*direct, Direct::Asked(since) if since + CLAIM <= now);
@@ -191,19 +193,22 @@ impl AcquireRequest {
     }
 
     /// Begins a request that the session sends for this acquisition. The request lasts until the returned task is
-    /// dropped. Returns `None` if the acquisition is over: it is settled or leaves. The callers that wait for the end
-    /// of such requests own nothing, so a caller that is not polled delays no request of others.
+    /// dropped. Returns `None` after [`end`](Self::end): the acquisition takes its turn, is settled or leaves.
+    /// A caller that waits for the end of such requests keeps no mutex locked, so it does not delay the requests of
+    /// others while it is not polled.
     pub(crate) fn send(&self) -> Option<TrackedTask> {
         let sending = self.sending.token();
         (!self.sending.is_closed()).then_some(sending)
     }
 
-    /// Waits until no request is under way. None is sent afterwards.
+    /// Waits until no request that the session sends for this acquisition is under way. After this call the session
+    /// sends no further request for it.
     pub(crate) async fn end(&self) {
         drained(&self.sending).await;
     }
 
-    /// Notes a grant that the owner was told to be part of. Returns false if that one or a later one was known.
+    /// Notes the token of a grant of which the owner is a member. Returns false if this grant or a later one was noted
+    /// before.
     pub(crate) fn note_grant(&self, first: u64) -> bool {
         self.granted.fetch_max(first, Ordering::AcqRel) < first
     }
@@ -212,7 +217,7 @@ impl AcquireRequest {
         self.place.store(place, Ordering::Release);
     }
 
-    /// Stores the place, unless an earlier answer has named one.
+    /// Stores the place, unless an earlier answer has named a place.
     fn learn_place(&self, place: u64) {
         let learnt = Ordering::AcqRel;
         let _ = self
@@ -220,21 +225,16 @@ impl AcquireRequest {
             .compare_exchange(0, place, learnt, Ordering::Relaxed);
     }
 
-    /// Returns the owner's member of the queue.
+    /// Returns the owner's entry in the queue.
     pub(crate) fn member(&self) -> String {
-        let (lease, wait) = (whole_millis(self.lease), whole_millis(self.wait));
-        let mut member = String::with_capacity(self.session_id.len() + ROOM);
-        write!(member, "{}|{}|{lease}|{wait}", self.owner, self.session_id)
-            .expect("a string grows");
-        member
+        let [lease, wait] = [self.lease, self.wait].map(|time| whole_millis(time).to_string());
+        [&*self.owner.to_string(), &self.session_id, &lease, &wait].join("|")
     }
 
-    /// Returns the part of the grant after its token.
+    /// Returns the part of the stored grant that follows its token.
     pub(crate) fn tail(&self) -> String {
-        let lease = whole_millis(self.lease);
-        let mut tail = String::with_capacity(self.session_id.len() + ROOM);
-        write!(tail, "{lease}|{}|{}", self.session_id, self.owner).expect("a string grows");
-        tail
+        let lease = whole_millis(self.lease).to_string();
+        [&*lease, &self.session_id, &self.owner.to_string()].join("|")
     }
 
     /// Returns the latest moment at which the requests sent so far can still have an effect.
@@ -242,8 +242,9 @@ impl AcquireRequest {
         self.context.now() + self.wait + self.lease.max(CLAIM) + LATE_SLACK
     }
 
-    /// Returns the server time from which on a request does nothing, or an empty string without such a limit. Requests
-    /// need the limit if late ones cannot be stopped by closing the connection they were sent on.
+    /// Returns the server time after which a request does nothing, or an empty string if there is no such limit. A
+    /// limit is needed only if the server does not permit this client to close its connections. Otherwise the client
+    /// closes a connection before an old request on it can arrive late.
     pub(crate) fn not_after(&self, connection: &Connection) -> String {
         if connection.may_kill {
             String::new()
@@ -253,7 +254,7 @@ impl AcquireRequest {
         }
     }
 
-    /// Builds the grant in the reply to a request that was sent at `sent`.
+    /// Builds the grant from the token in the reply to a request that was sent at `sent`.
     fn taken(&self, token: i64, sent: Moment) -> Grant {
         Grant {
             token: FencingToken::new(u64::try_from(token).unwrap_or_default()),
@@ -306,7 +307,8 @@ impl AcquireRequest {
             }
             "queued" => {
                 let place = decode(next())?;
-                // Stored even if the caller reads this too late to keep the place, so that a retry asks for it again.
+                // The place is stored even if the caller reads this answer too late. A retry then asks for the same
+                // place again.
                 self.learn_place(place);
                 Reply::Queued {
                     place,
@@ -318,8 +320,8 @@ impl AcquireRequest {
         })
     }
 
-    /// Takes the owner out of the queue. With `give_up` also takes it out of the lock, unless other owners share the
-    /// grant.
+    /// Takes the owner out of the queue. With `give_up`, also releases the lock if the owner was granted it and no
+    /// other owner shares the grant.
     pub(crate) async fn leave(
         &self,
         connection: &Connection,
@@ -368,7 +370,7 @@ fn snapshot(grant: Value, left: Value, sent: Moment) -> Result<GrantSnapshot, Ca
         })
 }
 
-/// Returns the moment at which something ends of which `left` ms were left at `asked`.
+/// Returns the moment `left` ms after `asked`. A negative `left` counts as zero.
 pub(crate) fn ends(left: i64, asked: Moment) -> Moment {
     asked + Duration::from_millis(u64::try_from(left).unwrap_or_default())
 }

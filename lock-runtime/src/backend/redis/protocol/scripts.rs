@@ -1,17 +1,18 @@
-//! The scripts of all layouts. Some are put together from parts.
+//! The scripts of all layouts. Some scripts are put together from several files.
 
 use once_cell::sync::Lazy;
 
 use crate::backend::redis::transport::script::Script;
 
-/// How tokens rise.
+/// Takes the next fencing tokens.
 const NEXT_TOKEN: &str = include_str!("native/next_token.lua");
-/// The state of a lock, and how it is granted.
+/// Documents the stored state of a lock, and grants the lock to the next waiter.
 const GRANT_NEXT: &str = include_str!("native/grant_next.lua");
-/// Whether a node of a quorum has all of its state.
+/// Reads and writes the mark of a quorum's node, which shows whether the node has all of its state.
 const MARK: &str = include_str!("quorum/mark.lua");
-/// The state of a lock in Redisson's layout, and how it is taken.
+/// Documents the stored state of a lock in Redisson's layout, and finds its owner.
 const REDISSON_OWNER: &str = include_str!("redisson/owner.lua");
+/// Takes a free lock in Redisson's layout.
 const REDISSON_GRANT: &str = include_str!("redisson/grant.lua");
 
 macro_rules! scripts {

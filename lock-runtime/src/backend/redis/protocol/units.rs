@@ -5,21 +5,22 @@ use std::time::Duration;
 use lock_core::lease::CLAIM;
 use once_cell::sync::Lazy;
 
-/// The slack that is added to a request's own time limit. The server refuses a request that it reads later.
+/// The slack that is added to the time limit of a request. A request that the server reads after the extended limit
+/// changes nothing.
 pub(crate) const LATE_SLACK: Duration = Duration::from_secs(1);
 
-/// Returns the time for which a pushed grant stands unconfirmed, in the format of the scripts.
+/// Returns the time in ms for which a pushed grant lasts without a confirmation, in the format of the scripts.
 pub(crate) fn claim_ms() -> &'static str {
     static CLAIM_MS: Lazy<String> = Lazy::new(|| millis(CLAIM));
     &CLAIM_MS
 }
 
-/// Formats milliseconds, rounded up: no lease and no wait is shorter on the server than it is here.
+/// Formats a time in milliseconds. Rounds up, so that no lease or wait is shorter on the server than in this process.
 pub(crate) fn millis(time: Duration) -> String {
     whole_millis(time).to_string()
 }
 
-/// Returns milliseconds as a number, rounded up.
+/// Returns a time in milliseconds, rounded up.
 pub(crate) fn whole_millis(time: Duration) -> u64 {
     let rest = time.subsec_nanos().div_ceil(1_000_000);
     let millis = time.as_secs().saturating_mul(1_000);

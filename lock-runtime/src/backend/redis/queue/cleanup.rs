@@ -1,4 +1,4 @@
-//! Cleans up acquisitions that their callers have abandoned, so that nothing of them stays on the server.
+//! Cleans up acquisitions that their callers have abandoned, so that they leave nothing on the server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,20 +22,20 @@ pub(crate) struct Sent {
     pub(crate) request: Arc<AcquireRequest>,
 }
 
-/// How long a clean-up waits for the connection that carried the request.
+/// The time limit for each step of a clean-up that uses the connection that carried the request.
 const SAME_CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
-/// How long one try of a clean-up over the home session may take.
+/// The time limit for one try of a clean-up over the home session.
 const HOME_PATIENCE: Duration = Duration::from_secs(2);
-/// How long an abandoned acquisition waits for its own connection to leave, before the home session leaves as well: the
-/// runtime that drives its own connection may not be polled.
+/// The time after which a clean-up sends a second request to leave, over the home session. The first request is sent
+/// over the acquisition's own connection. The runtime that drives this connection might not run.
 const HEDGE: Duration = Duration::from_millis(20);
 
-/// Gives back the turn or the place of an acquisition. An unanswered request of the caller itself may be carried out
-/// after the turn was given back, and be granted the lock, so the owner leaves the queue as well.
+/// Gives back the turn or the place of an acquisition. If a request of the caller itself is unanswered, the server may
+/// still carry it out and grant it the lock. The owner is then removed from the server as well.
 pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>) {
     if let Some(token) = offer {
         sent.session.waiters.remove(&sent.request);
-        // No request may be sent again after the release.
+        // The request of this owner must not be sent again after the turn is released.
         end(&server, &sent).await;
         let name = sent.request.names.lock.clone();
         let ends = server.now() + sent.request.lease;
@@ -47,7 +47,8 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>)
     clean_up(server, sent).await;
 }
 
-/// Gives back locks that may have been granted by answers that their callers did not read in time.
+/// Revokes requests whose callers did not read the answers in time, and gives back the locks that these answers may
+/// have granted.
 pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
     for request in session.unanswered.overdue(now) {
         if request.revoke(now) {
@@ -65,7 +66,8 @@ pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) 
     }
 }
 
-/// Waits until no request is under way. Returns the connection that carried the newest one, if there was one.
+/// Waits until the session sends no request for this acquisition. Returns the connection that carried the newest
+/// request, or `None` if no request was sent.
 async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
     let Sent { session, request } = sent;
     let patience = server.now() + SAME_CONNECTION_PATIENCE;
@@ -74,15 +76,15 @@ async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
     if ended.is_none()
         && let Some(connection) = &carried
     {
-        // Nobody drives the runtime of that session, or the server is silent.
+        // The runtime of the session does not run, or the server does not answer.
         connection.health.mark_broken();
         until_closed(server, session, connection, request).await;
     }
     carried
 }
 
-/// Waits until nothing that was sent over a broken connection can still be carried out. The server may not have read
-/// all of it yet.
+/// Waits until the server can no longer carry out requests that were sent over a broken connection. When the connection
+/// breaks, the server might not have read all of these requests.
 pub(crate) async fn until_closed(
     server: &Arc<Server>,
     session: &Session,
@@ -102,7 +104,7 @@ pub(crate) async fn until_closed(
     let closed = async {
         tokio::select! {
             biased;
-            // A new connection of the session closes the previous one first.
+            // A new connection of the session closes the broken connection on the server before it is used.
             () = session.succeeds(&connection.identity) => {}
             () = closing => {}
         }
@@ -110,9 +112,11 @@ pub(crate) async fn until_closed(
     server.context.timeout_at(request.run_out(), closed).await;
 }
 
-/// Makes sure that nothing of an acquisition stays on the server. If all its requests are answered, the home session
-/// leaves on its behalf, because nobody may be driving its own session. Otherwise its own connection keeps the order of
-/// request and leaving. If that connection does not answer, it is closed on the server before the home session leaves.
+/// Makes sure that an acquisition leaves nothing on the server. If all requests of the acquisition are answered, the
+/// request to leave is sent over the home session, because the runtime of the acquisition's session might not run.
+/// Otherwise the request to leave is sent over the acquisition's own connection, so that it arrives after the
+/// unanswered request. If that connection does not answer, it is closed on the server, and the request to leave is sent
+/// over the home session.
 pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
     sent.session.waiters.remove(&sent.request);
     let Some(connection) = end(&server, &sent).await else {
@@ -159,7 +163,7 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
             }
             _ => {}
         }
-        // The loop below closes it on the server, so nobody else can use it either.
+        // The loop below closes this connection on the server, so no other task may use it from now on.
         connection.health.mark_broken();
     }
     let until = request.run_out();
@@ -171,7 +175,8 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
                 home.kill(&connection.identity).await.ok()?;
             }
             leave_by_home().await?;
-            // A late request that cannot be stopped may still arrive, until it is past its own time limit.
+            // If the connection cannot be closed, the unanswered request may be carried out until its time limit has
+            // passed. Until then the loop sends the request to leave again and again.
             (answered || home.may_kill).then_some(())
         };
         let patience = server.now() + HOME_PATIENCE;

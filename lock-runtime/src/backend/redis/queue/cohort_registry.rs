@@ -1,5 +1,6 @@
-//! All cohorts of a process, by lock. Passes turns to members that still wait, takes back offers that nobody takes up,
-//! and determines when a grant goes back to the server. It decides; [`grants`](super::grants) sends.
+//! All cohorts of a process, by lock. Passes turns to members that still wait, takes back offers that are not taken in
+//! time, and determines when a grant is given back to the server. This file decides, and [`grants`](super::grants)
+//! sends the commands.
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +30,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Offers the turn to the next member that still waits. Returns false if there is none, or no time is left.
+    /// Offers the turn to the next member that still waits. Returns false if there is no such member, or no time left.
     fn pass(&mut self, name: &LockName, now: Moment) -> bool {
         while let Some(turn) = self.cohort.next(now) {
             if let Some(missed) = self
@@ -44,7 +45,7 @@ impl Entry {
         false
     }
 
-    /// Returns how many of the remaining members still wait.
+    /// Returns the number of remaining members that still wait.
     fn waiting(&self, name: &LockName) -> usize {
         let waits = |owner: &&OwnerId| self.session.waiters.waits(name, **owner);
         self.cohort.to_come().iter().filter(waits).count()
@@ -59,55 +60,56 @@ impl Entry {
 /// The outcome of passing a turn on.
 #[derive(Debug)]
 pub(crate) enum Passed {
-    /// No cohort has this grant.
+    /// No cohort of this process contains the token.
     Unknown,
-    /// The turn is offered to the next member.
+    /// The turn was offered to the next member.
     On,
     /// The member had lost its turn.
     Stale,
-    /// No member is left: the grant with this token has to be released.
+    /// No member is left. The grant with this token has to be released.
     Ended(u64),
     /// The local deadline has passed, and members are still waiting.
     Late(Arc<Session>),
 }
 
-/// How the server knows the grant of a token.
+/// How a request to the server has to identify the grant of a holder.
 #[derive(Debug)]
 pub(crate) enum Known {
-    /// By this token, as far as this process knows.
+    /// The request names the holder's own token, because the holder belongs to no cohort of this process.
     Itself,
-    /// By this first token: the member that has the turn asks.
+    /// The request names this token, the first token of the holder's cohort. The holder has the turn.
     Turn(u64),
-    /// Not at all: the member has lost its turn.
+    /// No request is possible, because the holder has lost its turn.
     Over,
 }
 
-/// The tasks of a heartbeat for a session's cohorts.
+/// The tasks that a heartbeat has to carry out for the cohorts of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Chores {
-    /// These members did not take their turns.
+    /// The turns that were not taken in time, each as its lock and its token.
     pub(crate) missed: Vec<(LockName, u64)>,
-    /// Members of these locks queue again, because their local deadline has passed.
+    /// The locks whose waiting members queue again, because the local deadline has passed.
     pub(crate) requeue: Vec<LockName>,
-    /// Nobody takes these grants: their last members' tokens, and their local deadlines.
+    /// The grants that have to be released because no member takes a turn, each with the token of its last turn and its
+    /// local deadline.
     pub(crate) release: Vec<(LockName, FencingToken, Moment)>,
-    /// These offers have to be renewed to these leases.
+    /// The offers that have to be renewed, each with its token and the new lease.
     pub(crate) renew: Vec<(LockName, FencingToken, Duration)>,
 }
 
-/// The tasks that follow from a grant that the server described.
+/// The tasks that the engine has to carry out after it has taken up a grant.
 #[derive(Debug, Default)]
 pub(crate) struct TakenUp {
-    /// The sessions whose waiters for the lock queue again.
+    /// The sessions whose waiters for the lock have to queue again.
     pub(crate) requeue: Vec<Arc<Session>>,
-    /// The token and the local deadline of a turn that nobody takes.
+    /// The token of a turn that no member takes and that has to be given back, and the local deadline of its grant.
     pub(crate) give_back: Option<(FencingToken, Moment)>,
     /// Whether a waiter was offered the first turn of a grant that was not known before.
     pub(crate) begun: bool,
 }
 
-/// The cohorts of a process, by lock. Ordered, like all maps that are iterated here, so that every decision depends on
-/// past events alone.
+/// The cohorts of a process, by lock. The map is ordered, so that decisions do not depend on the order in which a hash
+/// map would iterate.
 #[derive(Debug, Default)]
 pub(crate) struct Cohorts(Mutex<BTreeMap<LockName, Entry>>);
 
@@ -132,11 +134,11 @@ impl Cohorts {
     ) -> TakenUp {
         let mut chores = TakenUp::default();
         if *grant.session_id != *session.session_id {
-            return chores; // of another session: its owners have left it, and have other names here
+            return chores; // the grant belongs to another session, and its callers have started over in this session
         }
         let is_new = session.waiters.note_grant(name, &grant.owners, grant.first);
         if grant.is_pushed && !is_new {
-            return chores; // each grant is pushed once: this is an old message that was repeated
+            return chores; // each grant is pushed once, so this is a repeated message
         }
         let Some(cohort) = Cohort::new(grant, now) else {
             return chores;
@@ -158,8 +160,9 @@ impl Cohorts {
         let passed = entry.pass(name, now);
         chores.begun = passed && !is_known;
         if let ([owner], false) = (&grant.owners[..], passed) {
-            // An owner that has left gives the grant back by itself, and an owner that was granted the lock in a reply
-            // is inside. An owner that is inside under an older token was granted the lock twice.
+            // The only owner could not be offered its turn. If it has left, its own clean-up gives the grant back. If
+            // it got this grant in a reply, it is inside. If it is inside with an older token, it was granted the lock
+            // twice, and this second grant is given back.
             let twice = |other: &Entry| {
                 other.cohort.is_inside(*owner) && other.cohort.first() < grant.first
             };
@@ -172,12 +175,12 @@ impl Cohorts {
             }
         }
         let replaced = if !passed && entry.has_waiting(name) {
-            // The local deadline of the grant has passed.
+            // The local deadline of the grant has passed, so the members queue again.
             chores.requeue.push(session.clone());
             cohorts.remove(name)
         } else {
             if !passed {
-                // All members have left, so the grant goes back.
+                // All members have left, so the grant is given back to the server.
                 let token = FencingToken::new(entry.cohort.turn().token);
                 chores.give_back = Some((token, entry.cohort.until()));
                 entry.cohort.end();
@@ -185,13 +188,13 @@ impl Cohorts {
             cohorts.insert(name.clone(), entry)
         };
         if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
-            // The server has lost the replaced grant.
+            // The server has lost the replaced grant, so its members queue again.
             chores.requeue.insert(0, replaced.session);
         }
         chores
     }
 
-    /// Passes the turn on when the member under this token leaves.
+    /// Passes the turn on when the member with this token leaves.
     pub(crate) fn pass(&self, name: &LockName, token: u64, now: Moment) -> Passed {
         let mut cohorts = lock(&self.0);
         let Some(entry) = cohorts.get_mut(name) else {
@@ -223,8 +226,8 @@ impl Cohorts {
         Passed::Ended(first)
     }
 
-    /// Returns the lease of a cohort whose grant stands for longer than its lease, if members wait after the one under
-    /// this token.
+    /// Returns the lease of a cohort whose grant stands for longer than its lease, if members are still waiting behind
+    /// the member with this token.
     pub(crate) fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {
         self.with(name, |entry| {
             let cohort = &entry.cohort;
@@ -233,8 +236,9 @@ impl Cohorts {
         })?
     }
 
-    /// Tends the cohorts of a session. Passes on offers that nobody takes, and requests their renewal until then.
-    /// Members of a grant whose local deadline has passed queue again. Forgets released cohorts that nobody waits for.
+    /// Determines the tasks of a heartbeat for the cohorts of a session. Passes on offers that are not taken in time,
+    /// and requests the renewal of offers that still stand. If the local deadline of a grant has passed, its waiting
+    /// members queue again. Forgets released cohorts if no caller waits for their locks.
     pub(crate) fn tend(&self, session: &Arc<Session>, now: Moment, next_beat: Moment) -> Chores {
         let mut chores = Chores::default();
         let mut cohorts = lock(&self.0);
@@ -270,7 +274,7 @@ impl Cohorts {
         chores
     }
 
-    /// Returns how the server knows the grant of this token.
+    /// Returns how a request has to identify the grant of the member with this token.
     pub(crate) fn known(&self, name: &LockName, token: FencingToken) -> Known {
         let token = token.get();
         match lock(&self.0).get(name) {
@@ -285,8 +289,8 @@ impl Cohorts {
         }
     }
 
-    /// Applies the server's answer to a request of the member under this token. Returns false if that member no longer
-    /// has the turn: the answer then permits it nothing.
+    /// Applies the server's answer to a request of the member with this token. Returns false if the answer does not
+    /// count, because that member no longer has the turn, or because its lease ended before the answer came.
     pub(crate) fn confirm(
         &self,
         name: &LockName,
@@ -303,9 +307,9 @@ impl Cohorts {
         self.forget_if(name, |cohort| cohort.first() == first.get());
     }
 
-    /// Notes that the release by the member under this token is confirmed, or that its lease has ended. If that member
-    /// had the last turn, it has released the grant, and the cohort is forgotten. Any other member has only passed its
-    /// turn on, including the first one, whose token is the grant's.
+    /// Notes that the release by the member with this token is confirmed, or that its lease has ended. If that member
+    /// had the last turn, it has released the grant, and the cohort is forgotten. Any other member has only passed on
+    /// its turn. This is also true for the first member, although its token is also the grant's token.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
         self.forget_if(name, |cohort| cohort.turn().token == token.get());
     }
@@ -325,7 +329,8 @@ impl Cohorts {
         }
     }
 
-    /// Ends a cohort whose grant the server no longer has. Returns the session of its remaining members.
+    /// Ends the cohort of the grant with this first token, because the server no longer has the grant. Returns the
+    /// session in which its members wait.
     pub(crate) fn lose(&self, name: &LockName, first: u64) -> Option<Arc<Session>> {
         self.with(name, |entry| {
             if entry.cohort.first() != first {
@@ -336,8 +341,9 @@ impl Cohorts {
         })?
     }
 
-    /// Returns the token of a lost grant. A server that was asked at `asked` knows this waiting owner neither as queued
-    /// nor as a member of a grant, so the grant in which it was to have its turn is lost.
+    /// Returns the first token of a grant that the server has lost. Called when the answer to a request that was sent
+    /// at `asked` shows that this waiting owner has neither a place nor a grant on the server. If the owner's turn in a
+    /// grant was still to come, the server has lost that grant.
     pub(crate) fn lost_member(
         &self,
         name: &LockName,
@@ -351,7 +357,7 @@ impl Cohorts {
         })?
     }
 
-    /// Returns the lease of a cohort whose member under this token leaves, if other members are still waiting.
+    /// Returns the lease of the cohort in which the member with this token has the turn, if other members still wait.
     pub(crate) fn lease_of_others(&self, name: &LockName, token: FencingToken) -> Option<Duration> {
         self.with(name, |entry| {
             let others = entry.cohort.has_turn(token.get()) && entry.has_waiting(name);
@@ -359,13 +365,14 @@ impl Cohorts {
         })?
     }
 
-    /// Keeps everybody out of the lock. Returns false if the member has no turn, or the lock is retained already.
+    /// Keeps the lock taken after the member with this token has left. Returns false if that member does not have the
+    /// turn, or the lock is retained already.
     pub(crate) fn retain(&self, name: &LockName, token: FencingToken) -> bool {
         self.with(name, |entry| entry.cohort.retain(token.get()))
             .unwrap_or(false)
     }
 
-    /// Ends a retained cohort. Returns the token of its grant.
+    /// Ends the cohort in which the member with this token has the turn. Returns the first token of its grant.
     pub(crate) fn end(&self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
         self.with(name, |entry| {
             if !entry.cohort.has_turn(token.get()) {
@@ -376,14 +383,14 @@ impl Cohorts {
         })?
     }
 
-    /// Returns how many members have their turn still to come, while one has the turn.
+    /// Returns the number of members whose turn is still to come, or `None` if no member has the turn.
     pub(crate) fn to_come(&self, name: &LockName) -> Option<usize> {
         self.with(name, |entry| {
             (!entry.cohort.is_over()).then(|| entry.cohort.to_come().len())
         })?
     }
 
-    /// Returns the newest turn of this token's grant, and how many members still wait.
+    /// Returns the newest turn of the grant with this first token, and the number of members that still wait.
     pub(crate) fn seen(&self, name: &LockName, first: u64) -> Option<(Turn, usize)> {
         self.with(name, |entry| {
             (entry.cohort.first() == first).then(|| (entry.cohort.turn(), entry.waiting(name)))

@@ -1,4 +1,4 @@
-//! The requests that a session sends for its waiters: one request queues many callers of one lock.
+//! The requests that a session sends for its waiters. One request queues many callers of one lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,10 +21,11 @@ use crate::backend::redis::{
     transport::connection::{CallError, Connection},
 };
 
-/// The number of remaining members up to which a cohort may end before an answer comes, if their bodies are short.
+/// The largest number of remaining members with which a cohort is expected to end before the answer to a request comes,
+/// if the members hold the lock only briefly.
 const ENDING_COHORT: usize = 16;
 
-/// How long a request waits for more callers, while others of its process are queued before it.
+/// The time for which a request waits for more callers to join it, while earlier callers of its session are queued.
 const BATCH_WINDOW: Duration = Duration::from_millis(1);
 
 /// Sends the requests of all waiters for this lock that are not sent yet, unless a task is sending them already.
@@ -43,7 +44,7 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
             return;
         }
         let Some(connection) = session.connected() else {
-            // The next connection sends for them, unless it is there already.
+            // The next connection sends these requests. If it is up already, this task continues.
             waiters.put_back(&name, &batch);
             waiters.end_sending(&name);
             if session.connected().is_some() && waiters.begin_sending(&name) {
@@ -70,18 +71,19 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
     }
 }
 
-/// Waits up to [`BATCH_WINDOW`] for more callers to share the request, if that costs its callers nothing but their
-/// place before a caller of another process that arrives within this time.
+/// Waits up to [`BATCH_WINDOW`] for more callers to share the request, if this does not delay the turns of its callers.
+/// The only cost is that a caller of another process that arrives within this time may get a place before them.
 async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) {
     let mut before = None;
     loop {
-        // Lets callers that are about to ask run first.
+        // Yields, so that callers that are about to join can run first.
         tokio::task::yield_now().await;
         let to_come = server.cohorts.to_come(name);
         match to_come {
-            // Queued callers of this process come first anyway.
+            // No member of a cohort has the turn. Queued callers of this session come before the new callers anyway.
             None => break,
-            // A cohort that is visibly about to end has ended before an answer comes.
+            // A short cohort that has shrunk since the last check may end before the answer to a request comes, so it
+            // is checked again.
             Some(few) if few <= ENDING_COHORT && to_come != before => before = to_come,
             Some(_) => return,
         }
@@ -103,7 +105,7 @@ async fn send_batch(
     let mut sending = Vec::with_capacity(batch.len());
     let mut asked = Vec::with_capacity(batch.len());
     for request in batch {
-        // The caller neither settles nor leaves until the answer has been applied.
+        // While `under_way` exists, the acquisition neither settles nor leaves. It exists until the answer is applied.
         if let Some(under_way) = request.send()
             && session.waiters.waits(name, request.owner)
         {
@@ -141,7 +143,7 @@ async fn send_batch(
         Ok(answer) => answer,
         Err(error) => {
             if let CallError::Broken(_) = error {
-                // The callers may leave over another connection, but not before this request can have no effect.
+                // The callers may leave over another connection, but only once this request can no longer take effect.
                 until_closed(server, session, connection, first).await;
             }
             return Err(error);
@@ -151,7 +153,7 @@ async fn send_batch(
     let mut next = || fields.next().unwrap_or(Value::Nil);
     let (held, left): (Option<String>, Option<i64>) = (decode(next())?, decode(next())?);
     if held.as_deref() == Some("late") {
-        // The server's clock was set forward, or the request was delayed. A new connection learns the time.
+        // The server's clock was set forward, or the request was delayed. A new connection learns the server's time.
         connection.health.mark_demoted();
         return Err(CallError::Demoted("the request came too late".into()));
     }

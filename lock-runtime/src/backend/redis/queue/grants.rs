@@ -1,5 +1,5 @@
-//! The life of a grant: taken up, renewed, passed on, retained, released. The [cohorts](super::cohort_registry) decide;
-//! this file sends.
+//! Takes up, renews, passes on, retains and releases grants. The [cohorts](super::cohort_registry) decide, and this
+//! file sends the commands.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,12 @@ use redis::Value;
 
 use crate::{
     backend::redis::{
-        protocol::{command::Arg, grant::GrantSnapshot, request::not_understood, units::claim_ms},
+        protocol::{
+            command::Arg,
+            grant::{GrantSnapshot, read_owner},
+            request::not_understood,
+            units::claim_ms,
+        },
         queue::{
             cohort_registry::{Known, Passed, TakenUp},
             renew_commands::renew,
@@ -24,8 +29,8 @@ use crate::{
     events::{TARGET, count},
 };
 
-/// Begins the cohort of a grant that the server described, unless the cohort is known already. Returns whether this
-/// is how a waiter learnt of the grant.
+/// Begins the cohort of a grant that the server described, unless the cohort is known already. Returns whether a waiter
+/// was offered the first turn of a grant that was not known before.
 pub(crate) fn take_up(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -48,8 +53,8 @@ pub(crate) fn take_up(
     begun
 }
 
-/// Takes up a grant of this session that a reply to another caller's request describes. If the grant's only owner has
-/// not read the answer to its own request, that answer may be the grant itself, so it is not offered a second time.
+/// Takes up a grant of this session that is described in a reply to another request. If the only owner of the grant has
+/// not read the answer to its own request, that answer may already be the grant. The grant is then not offered.
 pub(crate) fn take_up_described(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -59,7 +64,7 @@ pub(crate) fn take_up_described(
     !session.unanswered.has(&grant.owners) && take_up(server, session, name, grant)
 }
 
-/// Renews the grant of an offer on the engine, because too little of it was left for the member to enter.
+/// Renews the grant of an offer in a task of the engine, because too little time was left for the member to enter.
 pub(crate) fn confirm_offer(
     server: &Arc<Server>,
     name: LockName,
@@ -81,7 +86,7 @@ pub(crate) fn confirm_offer(
     })
 }
 
-/// Carries out the heartbeat's tasks for the cohorts of a session.
+/// Determines and carries out the heartbeat's tasks for the cohorts of a session.
 pub(crate) fn tend_cohorts(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -112,9 +117,10 @@ pub(crate) fn tend_cohorts(
     }
 }
 
-/// Releases the turn of the holder under this token: in memory, if another member of its cohort is waiting. A release
-/// in several steps runs on the engine, however the caller is polled, and uses the connection of all renewals, so that
-/// a command that shortens a lease cannot arrive after the next member has extended it.
+/// Releases the turn of the holder with this token. If another member of its cohort is waiting, the turn passes to that
+/// member in memory. A release in several steps runs in a task of the engine, so that it does not depend on when the
+/// caller is polled. Such a task uses the connection that carries all renewals, so that a command that shortens a lease
+/// cannot arrive after the next member has extended the lease.
 pub(crate) async fn release(
     server: &Arc<Server>,
     name: &LockName,
@@ -148,7 +154,8 @@ async fn release_in_steps(
         return retain(server, name, token, until, lease).await;
     }
     while let Some(lease) = server.cohorts.stretched(name, token.get(), server.now()) {
-        // The next member has asked for a shorter lease, which restarts before it enters. It may extend it again.
+        // The grant lasts longer than the lease that the next member asked for. The lease restarts before that member
+        // enters, because the member may extend it again.
         if renew(server, name, token, Extend::Restart(lease)).await? == Renewed::NotHeld {
             break;
         }
@@ -169,7 +176,8 @@ async fn release_turn(
         Passed::On => return Ok(Released::Released),
         Passed::Ended(first) => first,
         Passed::Late(session) => {
-            // The members queue again, in this grant if the server still has it. A release would give it to others.
+            // The members queue again, and share this grant if the server still has it. The grant is not released,
+            // because a release would hand the lock to other callers.
             session.requeue(Some(name));
             return Ok(Released::NotHeld);
         }
@@ -182,7 +190,8 @@ async fn release_turn(
     released
 }
 
-/// Hands the grant of this token on to the next in the queue, or frees the lock.
+/// Releases the grant with this token. The server hands the lock on to the next waiter, or frees the lock if there is
+/// none. With `retain_until` the server keeps the lock taken until then.
 async fn release_grant(
     server: &Arc<Server>,
     name: &LockName,
@@ -210,7 +219,7 @@ async fn release_grant(
         }
     };
     let answered = match released {
-        // The key has other data now.
+        // The key no longer stores a grant of this layout.
         Err(BackendError::WrongLayout) => return Ok(Released::NotHeld),
         released => released?,
     };
@@ -222,7 +231,7 @@ async fn release_grant(
     })
 }
 
-/// Drops the cohort of the member under this token, because the server no longer has its grant.
+/// Ends and forgets the cohort of the member with this token, because the server no longer has the cohort's grant.
 pub(crate) fn lose(server: &Arc<Server>, name: &LockName, token: FencingToken) {
     if let Known::Turn(first) = server.cohorts.known(name, token) {
         server.lose_cohort(name, first);
@@ -230,7 +239,7 @@ pub(crate) fn lose(server: &Arc<Server>, name: &LockName, token: FencingToken) {
     }
 }
 
-/// Gives back a turn that nobody takes.
+/// Gives back the turn with this token, because no caller takes it.
 pub(crate) fn give_back(
     server: Arc<Server>,
     name: LockName,
@@ -247,8 +256,8 @@ pub(crate) fn give_back(
     })
 }
 
-/// Keeps everybody out until `until`, and then lets the next member in. The server retains the lock for that time even
-/// if this process ends.
+/// Keeps the lock taken until `until`, and then offers the turn to the next member. The server keeps the lock taken for
+/// this time even if this process ends.
 async fn retain(
     server: &Arc<Server>,
     name: &LockName,
@@ -282,7 +291,7 @@ fn release_at(
         tokio::select! {
             biased;
             () = server.context.sleep_until(moment) => give_back(server.clone(), name, token, ends).await,
-            // The client shuts down and no member gets a turn, so the server alone retains the lock.
+            // The client shuts down, and no member gets a turn any longer. The server alone retains the lock.
             () = server.shutdown.cancelled() => {
                 if let Some(first) = server.cohorts.end(&name, token) {
                     let retaining = release_grant(&server, &name, first, Some(moment));
@@ -295,7 +304,7 @@ fn release_at(
     })
 }
 
-/// Releases in the background, and tries again until the lease has ended by itself.
+/// Releases a lock in the background. Tries again until the lease has ended.
 pub(crate) fn release_in_background(
     server: &Arc<Server>,
     name: &LockName,
@@ -330,7 +339,7 @@ async fn release_until(
     let released = server.context.timeout_at(until, releasing).await;
     server.cohorts.forget_turn(&name, token);
     let Some(lease_ends) = lease_ends else {
-        return; // lost before, and counted then
+        return; // the loss of the hold was counted when it was noticed
     };
     let (address, key) = (server.address(), server.key(&name));
     match released {
@@ -362,7 +371,7 @@ pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Stat
     type Seen = (usize, Option<u64>, Option<String>, i64, usize);
     let (queued, token, owner, left, others): Seen =
         redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
-    let owner = owner.and_then(|owner| owner.parse().ok());
+    let owner = owner.as_deref().and_then(read_owner);
     // Only the process of a cohort knows whose turn it is.
     let inside = token.and_then(|token| server.cohorts.seen(name, token));
     let (token, owner, others) = match inside {

@@ -1,6 +1,6 @@
-//! The heartbeat of a session, on the engine's thread. It probes the locks that callers wait for, passes on turns that
-//! nobody takes, and gives up a connection that is silent for 2 s. `session/mod.rs` determines when each lock is probed
-//! (`HEARTBEAT`, `probe_after`).
+//! The heartbeat of a session, which runs on the engine's thread. It probes the locks that callers wait for, passes on
+//! turns that are not taken in time, and gives up a connection that has not answered for 2 s. `session/mod.rs` (with
+//! `HEARTBEAT` and `probe_after`) determines when each lock is probed.
 
 use std::{
     sync::{Arc, Weak},
@@ -27,15 +27,15 @@ use crate::backend::redis::{
 };
 use crate::events::{TARGET, count};
 
-/// How long a connection may leave commands unanswered before it is given up.
+/// The time after which a connection that leaves commands unanswered is given up.
 const SILENCE: Duration = Duration::from_secs(2);
-/// How many locks one probe covers.
+/// The largest number of locks that one probe covers.
 const PROBE_BATCH: usize = 100;
-/// The time between two probes of a process, for each lock that it waits for. A probe of one lock costs a server up to
-/// 7 µs, a twentieth of this.
+/// The minimum average time between the probes of two locks. If a session awaits very many locks, it probes each of
+/// them less often than at every heartbeat. A probe of one lock takes a server up to 7 µs, a twentieth of this time.
 const PROBE_SHARE: Duration = Duration::from_micros(150);
 
-/// Beats until the session or the server has ended. Sleeps while there is nothing to watch.
+/// Runs the heartbeat until the session or the server has ended. Sleeps while there is nothing to watch.
 pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
     let mut next_beat = Moment::new(Duration::ZERO);
     loop {
@@ -75,14 +75,14 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
     }
 }
 
-/// Probes the locks that are due, and returns when the next ones are due.
+/// Probes the locks whose probe is due. Returns the moment of the next probe.
 fn probe_due(
     server: &Arc<Server>,
     session: &Arc<Session>,
     connection: Arc<Connection>,
     now: Moment,
 ) -> Option<Moment> {
-    // Probes of many locks are spread over a longer period.
+    // With many locks the period is longer than a heartbeat, to limit the load on the server.
     let locks = u32::try_from(session.waiters.locks()).unwrap_or(u32::MAX);
     let period = HEARTBEAT.max(PROBE_SHARE.saturating_mul(locks));
     let due = session.waiters.due(now, now + period, PROBE_BATCH);
@@ -99,8 +99,8 @@ fn probe_due(
     }
 }
 
-/// Gives up a connection that does not answer. A caller that is not polled reads no answers, so the engine sends a
-/// request of its own before the silence counts against the server.
+/// Gives up a connection that does not answer. The answer to a caller that is not polled is not noted. So the engine
+/// first sends a command of its own, whose answer shows that the connection works.
 fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
     let silence = connection.health.silent_for(now);
     if silence > SILENCE {
@@ -113,7 +113,8 @@ fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
     }
 }
 
-/// Frees expired locks, finds grants whose push was lost, and queues callers again if the server has lost a queue.
+/// Sends a probe of these locks: it frees expired locks, and finds grants whose push was lost. If the server has lost a
+/// queue, its callers queue again.
 async fn probe(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -150,7 +151,7 @@ async fn probe(
     }
 }
 
-/// Applies the result of a probe for one lock. The probe was sent at `asked`.
+/// Applies one finding of a probe that was sent at `asked`. A finding concerns one lock.
 fn take_in(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -170,7 +171,7 @@ fn take_in(
     };
     let name = &request.names.lock;
     match what.as_str() {
-        // A grant of this session: its push is late, or was lost.
+        // The probe found a grant of this session, whose push is late or was lost.
         "held" => {
             let (grant, left): (String, u64) = (
                 redis::from_redis_value(next())?,
@@ -184,7 +185,7 @@ fn take_in(
             }
         }
         "ends" => session.probe_after(name, ends(redis::from_redis_value(next())?, asked)),
-        // The server no longer knows this caller.
+        // The caller has neither a place nor a grant on the server.
         _ => match server.cohorts.lost_member(name, request.owner, asked) {
             Some(first) => {
                 tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost a grant");

@@ -1,4 +1,4 @@
-//! Waiting for a lock on one server, and handing it on: attempts, cohorts, and the driver of sessions.
+//! Waits for a lock on one server, and hands it on: attempts, cohorts, and the driver of sessions.
 
 pub(crate) mod attempt;
 pub(crate) mod cleanup;

@@ -29,7 +29,7 @@ pub(crate) async fn acquire_multi(
     server: Arc<Server>,
     mut requests: Vec<Request>,
 ) -> Result<MultiAnswer, BackendError> {
-    // One attempt per lock: each cleans up if it is dropped without an answer.
+    // There is one attempt for each lock. An attempt that is dropped without an answer cleans up.
     let mut attempts: Vec<RedisAttempt> = Vec::new();
     let mut unsure = false;
     loop {
@@ -43,7 +43,7 @@ pub(crate) async fn acquire_multi(
                 Ok(connection) => (session, connection),
                 Err(error) if server.is_shutting_down() => return Err(error),
                 Err(_) => {
-                    // The runtime of the session has ended. The next try uses another session, and new attempts.
+                    // The runtime of the session has ended. The next try uses another session, and thus new attempts.
                     attempts.clear();
                     continue;
                 }
@@ -85,8 +85,8 @@ pub(crate) async fn acquire_multi(
             }
         }
         if !lasting {
-            // The engine has given back what some of them were granted, because the caller did not read the answer in
-            // time. Dropping the other attempts gives back theirs.
+            // The caller read the answer too late, and the engine has already given back some of the grants. Dropping
+            // the attempts gives back the rest.
             attempts.clear();
             unsure = false;
             for request in &mut requests {
@@ -139,7 +139,8 @@ async fn ask(
         .await?;
     match reply {
         Value::Int(0) => {
-            // A new connection learns the server's clock.
+            // The server's clock was set forward, or the request was delayed. A new connection learns the server's
+            // time.
             connection.health.mark_demoted();
             Err(CallError::NotReady("the request came too late".into()))
         }

@@ -1,5 +1,5 @@
-//! Waiting without a place in the queue: a release wakes the processes that wait this way, and they try again. In the
-//! native layout only a release with an empty queue does so.
+//! Waiting without a place in the queue. A release wakes the processes that wait in this way, and their callers try
+//! again. In the native layout, a release wakes them only if no owner is queued.
 
 use std::{
     sync::{Arc, Weak},
@@ -23,10 +23,10 @@ use crate::{
     background::{shutdown::TrackedTask, sync::lock},
 };
 
-/// How long it may take to tell the server that nobody waits here any longer.
+/// The time limit for the removal of a marker or of a subscription from the server.
 const FORGET_PATIENCE: Duration = Duration::from_secs(2);
 
-/// One of a session's callers that wait without a place in the queue.
+/// A caller that waits without a place in the queue.
 struct Caller {
     server: Arc<Server>,
     session: Arc<Session>,
@@ -52,8 +52,8 @@ impl Caller {
         }
     }
 
-    /// Waits until no task changes what the server knows of these callers: the last one of the previous callers may
-    /// still be removing the marker that this one is about to leave.
+    /// Waits until no task changes the session's marker or subscription on the server. If all previous callers have
+    /// left, a task may still be removing the marker that this caller is about to leave.
     async fn settled(&self) {
         let listening = &self.joined.listening;
         if listening.try_lock().is_err() {
@@ -86,7 +86,7 @@ impl Caller {
         }
     }
 
-    /// Ends a try that found the lock busy.
+    /// Ends this caller's try, which found the lock busy.
     fn end_try(&self) {
         let Joined {
             callers, number, ..
@@ -94,13 +94,14 @@ impl Caller {
         lock(&callers.queue).end_try(*number, self.server.context.now());
     }
 
-    /// Subscribes to releases. Returns true if the session did not listen before, so that it may have missed a release.
+    /// Subscribes to the messages of releases. Returns true if the session was not subscribed before, and so may have
+    /// missed a release.
     async fn listen(&self) -> Result<bool, BackendError> {
         if self.server.layout() == Layout::Native {
             return Ok(false); // the failed try has left a marker
         }
         let Ok(connection) = self.session.connection().await else {
-            return Ok(false); // it tries now and then, over another session
+            return Ok(false); // the caller tries again from time to time, over another session
         };
         let (listening, topic) = (self.joined.listening.clone(), self.topic.clone());
         let listens = self.server.context.spawn(async move {
@@ -114,24 +115,24 @@ impl Caller {
                     Ok(true)
                 }
                 Err(CallError::Refused(error)) => Err(error),
-                Err(_) => Ok(false), // listens again after the next try
+                Err(_) => Ok(false), // the caller subscribes again after its next try
             }
         });
         listens.await.unwrap_or(Ok(false))
     }
 
-    /// Removes the traces of the callers on the server, after the last of them has left.
+    /// Removes the session's marker or subscription from the server, after the last caller has left.
     async fn fall_silent(self) {
         let until = self.server.context.now() + FORGET_PATIENCE;
         let silent = async {
-            // A caller that joins meanwhile waits until this is done.
+            // A caller that joins in the meantime waits until this mutex is unlocked.
             let mut listening = self.joined.listening.lock().await;
             if !self.session.subscribers.is_deserted(&self.topic) {
                 return;
             }
             if self.server.layout() == Layout::Redisson {
                 *listening = Weak::new();
-                // Unsubscribes even if a caller was dropped before it knew that it listens.
+                // Unsubscribes even if a caller was dropped before it knew that it had subscribed.
                 if let Some(Ok(connection)) = self.session.connection().now_or_never() {
                     let _ = connection.listen(&self.topic, false).await;
                 }
@@ -151,7 +152,8 @@ impl Caller {
             }
             self.session.subscribers.forget(&self.topic);
         };
-        // Without an answer, the marker expires with the queue in two seconds, and an unneeded message does no harm.
+        // If the server does not answer, the marker expires with the queue within two seconds, unless owners are
+        // queued. A message that nobody needs does no harm.
         if self
             .server
             .context
@@ -170,7 +172,7 @@ pub(crate) struct NotifiedAttempt {
     server: Arc<Server>,
     request: Request,
     caller: Option<Caller>,
-    /// The newest try, until it is answered.
+    /// The newest try. `None` once it is answered.
     trying: Option<RedisAttempt>,
 }
 
@@ -184,7 +186,7 @@ impl NotifiedAttempt {
         }
     }
 
-    /// Ends the waiting.
+    /// Removes the caller from those that wait. If it was the last, removes the marker or the subscription.
     fn end_waiting(&mut self) {
         if let Some(caller) = self.caller.take() {
             let Joined {
@@ -237,7 +239,7 @@ impl Attempt for NotifiedAttempt {
                 return Ok(Leaving::Granted(grant));
             }
             let last = Request {
-                // A new owner, so that nothing left behind by an earlier try counts for this one.
+                // The last try has a new owner, so that a late answer to an earlier try does not count for it.
                 owner: self.server.context.new_owner(),
                 wait: Duration::ZERO,
                 ..self.request.clone()

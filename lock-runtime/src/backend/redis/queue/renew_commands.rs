@@ -1,4 +1,4 @@
-//! Renewals and checks of one grant, or of many by one command.
+//! Renews and checks grants. One command renews one grant or many.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,10 +15,11 @@ use crate::backend::redis::{
     queue::{cohort::Confirmation, cohort_registry::Known, server::Server},
 };
 
-/// How many grants one command renews. A loaded server needs less than a millisecond for this many.
+/// The largest number of grants that one command renews. Even under load, a server renews this many grants in less than
+/// a millisecond.
 pub(crate) const BATCH_LIMIT: usize = 100;
 
-/// Extends the lease of the holder under this token.
+/// Extends the lease of the holder with this token.
 pub(crate) async fn renew(
     server: &Arc<Server>,
     name: &LockName,
@@ -34,8 +35,8 @@ pub(crate) async fn renew(
     Ok(answers.pop().unwrap_or(Renewed::NotHeld))
 }
 
-/// Extends the leases of the holders by one command. If the server refuses the command because of one of the grants,
-/// extends each lease by a command of its own.
+/// Extends the leases of the holders with one command. If the server refuses the command because of one of the grants,
+/// extends each lease with a command of its own.
 pub(crate) async fn renew_all(
     server: &Arc<Server>,
     holders: &[ToRenew<'_>],
@@ -61,7 +62,7 @@ async fn renew_batch(
         .iter()
         .map(|one| server.cohorts.known(one.name, one.token))
         .collect();
-    // The server knows a grant by its first token.
+    // The server knows the grant of a cohort only by its first token.
     let grants = holders.iter().zip(&known).filter_map(|(one, known)| {
         let token = match known {
             Known::Itself => one.token,
@@ -81,7 +82,7 @@ async fn renew_batch(
         let until = confirmed.next().flatten();
         match (first, until) {
             (None, Some(until)) => Renewed::Until(until),
-            // An answer that arrives after the turn was passed on counts for nobody.
+            // If the turn was passed on before the answer arrived, the answer counts for no member.
             (Some(_), Some(until)) => {
                 let answer = Confirmation {
                     asked,
@@ -107,8 +108,9 @@ async fn renew_batch(
     Ok(answers.collect())
 }
 
-/// Extends grants, each named by its own token, by one command. Returns the local deadline of each grant that stands,
-/// and the moment at which the command was sent.
+/// Extends grants with a single command. Each entry of `grants` has the token by which the server knows the grant.
+/// Returns the local deadline of each grant, or `None` if the server no longer has the grant, and the moment at which
+/// the command was sent.
 async fn renew_grants(
     server: &Arc<Server>,
     grants: &[ToRenew<'_>],

@@ -1,4 +1,4 @@
-//! One Redis server, as the engine sees it: its sessions, its cohorts, and the background tasks.
+//! The engine's state for one Redis server: its sessions, its cohorts, and the background tasks.
 
 use std::{
     fmt,
@@ -40,19 +40,19 @@ use crate::{
     events::Counters,
 };
 
-/// The pause before a command is sent again that the server cannot carry out for the moment.
+/// The pause before a command that the server cannot carry out for the moment is sent again.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// When to send a command again that was not carried out, or may not have been.
+/// When to repeat a command that was not carried out, or whose answer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// At once, over another connection: it may have been carried out.
+    /// At once, over another connection. The command may have been carried out.
     Now,
-    /// After [`RETRY_PAUSE`]: it was not carried out.
+    /// After [`RETRY_PAUSE`]. The command was not carried out.
     Later,
 }
 
-/// One server, as all sessions see it.
+/// The state for one server that all its sessions share.
 pub(crate) struct Server {
     pub(crate) context: Arc<Context>,
     layout: Layout,
@@ -63,13 +63,13 @@ pub(crate) struct Server {
     outages: Arc<Outages>,
     liveness: Liveness,
     readiness: Arc<Readiness>,
-    /// Cancelled when the shutdown begins: nobody waits here after that, and nobody starts to wait.
+    /// Cancelled when the shutdown begins. From then on, no caller waits or starts to wait.
     pub(crate) shutdown: CancellationToken,
-    /// The acquisitions that are not settled, and the clean-ups of those that were given up.
+    /// The acquisitions that are not settled, and the clean-ups of abandoned acquisitions.
     unsettled: TaskTracker,
     /// The releases in the background.
     releases: TaskTracker,
-    /// The latest end of a lease that is released in the background.
+    /// The latest end of all leases that were released in the background.
     released_by: Mutex<Option<Moment>>,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Creates a server to which nothing has been sent.
+    /// Creates the state for a server, without connecting to it.
     pub(crate) fn open(
         info: redis::ConnectionInfo,
         layout: Layout,
@@ -109,7 +109,7 @@ impl Server {
         }))
     }
 
-    /// Connects once, to report problems with the server.
+    /// Connects once, and reports problems with the server.
     pub(crate) async fn check(
         self: &Arc<Self>,
         allow_eviction: bool,
@@ -152,13 +152,13 @@ impl Server {
         self.outages.address()
     }
 
-    /// Builds the request of an acquisition, as its session sends it.
+    /// Builds the request for an acquisition in this session.
     pub(crate) fn acquire_request(&self, request: &Request, session: &Session) -> AcquireRequest {
         let session_id = session.session_id.clone();
         AcquireRequest::new(self.context.clone(), self.layout, request, session_id)
     }
 
-    /// Notes an error, as the explanation of later failures.
+    /// Notes an error, which later failures report as their reason.
     pub(crate) fn note(&self, error: String) {
         self.outages.note(error);
     }
@@ -179,14 +179,16 @@ impl Server {
         Ok(retry)
     }
 
-    /// Ends a cohort whose grant is gone from the server, and queues its waiting members again.
+    /// Ends the cohort of the grant with this first token, because the server no longer has the grant. Queues the
+    /// waiting members again.
     pub(crate) fn lose_cohort(&self, name: &LockName, first: u64) {
         if let Some(session) = self.cohorts.lose(name, first) {
             session.requeue(Some(name));
         }
     }
 
-    /// Runs a script in the session of a lock, over as many connections as it takes. The caller limits the time.
+    /// Runs a script in the session of a lock. Sends it again, over new connections if necessary, until it is answered.
+    /// The calling code limits the time.
     pub(crate) async fn run(
         &self,
         name: &LockName,
@@ -226,7 +228,7 @@ impl Server {
         liveness.await && self.readiness.is_ready(self.now())
     }
 
-    /// Begins the shutdown: nobody waits here after this, and nobody starts to wait.
+    /// Begins the shutdown. From now on, no caller waits or starts to wait.
     pub(crate) fn begin_shutdown(&self) {
         self.shutdown.cancel();
         self.sessions.dismiss_waiters();
@@ -236,7 +238,7 @@ impl Server {
         self.shutdown.is_cancelled()
     }
 
-    /// Tracks an acquisition, or its clean-up. If it begins during the shutdown, it belongs to a lock that was held,
+    /// Tracks an acquisition, or its clean-up. A task that begins during the shutdown belongs to a lock that was held,
     /// and counts as a release.
     pub(crate) fn track_acquisition(&self) -> TrackedTask {
         if self.is_shutting_down() {
@@ -246,19 +248,19 @@ impl Server {
         }
     }
 
-    /// Tracks the clean-up after a caller that does not come back. The shutdown waits for it as for an acquisition.
+    /// Tracks the clean-up of an abandoned acquisition. The shutdown waits for it as for an acquisition.
     pub(crate) fn track_cleanup(&self) -> TrackedTask {
         self.unsettled.token()
     }
 
-    /// Tracks a release in the background, of a lease that ends by itself at `lease_ends`.
+    /// Tracks a background release. At `lease_ends` the lease expires even if the release fails.
     pub(crate) fn track_release(&self, lease_ends: Moment) -> TrackedTask {
         let mut released_by = lock(&self.released_by);
         *released_by = (*released_by).max(Some(lease_ends));
         self.releases.token()
     }
 
-    /// Waits until nothing is left of the acquisitions that were given up.
+    /// Waits until all acquisitions are settled or cleaned up.
     pub(crate) async fn cleaned_up(&self) {
         drained(&self.unsettled).await;
     }

@@ -1,9 +1,9 @@
 //! A session: one notification channel, its connection, and the callers that wait on it. The connection is replaced
-//! whenever it breaks. The session also decides when each of the callers' locks is probed: when the holder's lease
-//! ends, and after 200 ms at most.
+//! whenever it breaks. The session also determines when each lock that its callers wait for is probed: when the
+//! holder's lease ends, and at the latest after 200 ms.
 //!
-//! A session lives on the runtime of its callers, so that a command costs no hop between threads. The engine has a
-//! session of its own, the home session, for everything that has to outlive a runtime.
+//! A session runs on the runtime of its callers, so that a command needs no switch to another thread. The engine has a
+//! session of its own, the home session, for everything that has to outlive a caller's runtime.
 
 use std::{
     fmt,
@@ -36,27 +36,30 @@ pub(crate) mod subscribers;
 pub(crate) mod unanswered;
 pub(crate) mod waiters;
 
-/// The period of the heartbeat: the locks that callers wait for are probed this often.
+/// The period of the heartbeat, and the longest time between two probes of a lock that callers wait for. A session with
+/// very many such locks probes each of them less often.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
-/// The pause between two tries to connect: the first one, and the longest.
+/// The pauses between two tries to connect. The first value is the first pause, and the second is the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
-/// How long a connection has to last before it counts, if the server before it was no longer a master.
+/// The time for which a connection has to last before it ends an outage, if the server of the previous connection was
+/// no longer a master.
 const TRIAL: Duration = Duration::from_secs(1);
-/// How long after the end of a lease its lock is probed, so that the lease has ended on the server, too.
+/// The time between the local end of a lease and the probe of its lock. When it is over, the lease has ended on the
+/// server, too.
 const LEASE_ENDED: Duration = Duration::from_millis(1);
 
 /// Drives a session: receives its events, and decides what is sent.
 pub(crate) trait Driver: Send + Sync {
-    /// A session has started to run.
+    /// Called when a session has started to run.
     fn started(self: Arc<Self>, session: &Arc<Session>);
 
-    /// The server has pushed a message.
+    /// Called when the server has pushed a message.
     fn pushed(self: Arc<Self>, session: &Arc<Session>, push: &Pushed);
 
-    /// Requests have to be sent for waiters of this lock.
+    /// Called when the session has to send requests for waiters of this lock.
     fn enqueue(self: Arc<Self>, session: &Arc<Session>, name: &LockName);
 
-    /// A session has ended.
+    /// Called when a session has ended.
     fn ended(&self, session: &Arc<Session>);
 }
 
@@ -64,27 +67,28 @@ pub(crate) trait Driver: Send + Sync {
 enum State {
     Connecting,
     Up(Arc<Connection>),
-    /// Its runtime has ended, or the client was shut down.
+    /// The session's runtime has ended, or the client was shut down.
     Ended,
 }
 
 pub(crate) struct Session {
-    /// Names the notification channel. A secret of this process and of the scripts.
+    /// The secret from which the name of the notification channel is derived. Known only to this process and to the
+    /// scripts.
     pub(crate) session_id: Arc<str>,
     channel: String,
     context: Arc<Context>,
     driver: OnceLock<Weak<dyn Driver>>,
-    /// Whether a message without a valid signature has arrived, which is logged as a warning once.
+    /// Whether a message without a valid signature has arrived. Only the first such message is logged as a warning.
     forged: AtomicBool,
     state: Watched<State>,
     runtime: OnceLock<Handle>,
     /// The callers with a place in the queue.
     pub(crate) waiters: Waiters,
-    /// The requests that callers have sent themselves.
+    /// The requests that callers have sent themselves, and whose answers they have not read.
     pub(crate) unanswered: Unanswered,
     /// The callers that wait without a place in the queue.
     pub(crate) subscribers: Subscribers,
-    /// Where the heartbeat sleeps.
+    /// The place where the heartbeat sleeps while there is nothing to watch.
     parking: Arc<Parking>,
     /// Notified when a lock has to be probed before the next heartbeat.
     earlier: Notify,
@@ -100,7 +104,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Creates a session that does not run yet.
+    /// Creates a session. It does not connect before [`run`](Self::run).
     pub(crate) fn new(context: &Arc<Context>) -> Arc<Self> {
         let session_id = format!("{:032x}", context.unique());
         Arc::new(Self {
@@ -119,7 +123,7 @@ impl Session {
         })
     }
 
-    /// Starts the session on `runtime`. On a runtime that has ended it ends at once.
+    /// Starts the session on `runtime`. On a runtime that has ended, the session ends at once.
     pub(crate) fn run(
         self: &Arc<Self>,
         driver: &Weak<dyn Driver>,
@@ -156,7 +160,7 @@ impl Session {
         &self.parking
     }
 
-    /// Returns whether this is the first message without a valid signature.
+    /// Notes a message without a valid signature. Returns whether it is the first one.
     pub(crate) fn is_first_forgery(&self) -> bool {
         !self.forged.swap(true, Ordering::AcqRel)
     }
@@ -166,7 +170,7 @@ impl Session {
         self.earlier.notified().await;
     }
 
-    /// Returns the connection, if there is one right now.
+    /// Returns the connection, or `None` while there is no working connection.
     pub(crate) fn connected(&self) -> Option<Arc<Connection>> {
         match &*self.state.get() {
             State::Up(connection) if !connection.health.is_broken() => Some(connection.clone()),
@@ -174,7 +178,7 @@ impl Session {
         }
     }
 
-    /// Returns the newest connection even if it is broken, unless it was given up.
+    /// Returns the newest connection, even if it is broken, until the session begins to replace it.
     pub(crate) fn latest(&self) -> Option<Arc<Connection>> {
         match &*self.state.get() {
             State::Up(connection) => Some(connection.clone()),
@@ -195,7 +199,7 @@ impl Session {
         self.state.until(settled).await
     }
 
-    /// Waits until another connection has followed `previous`; forever, if none does.
+    /// Waits until a connection other than `previous` is up. Never returns if there is no further connection.
     pub(crate) async fn succeeds(&self, previous: &Identity) {
         let is_new = |state: &State| match state {
             State::Up(connection) if connection.identity != *previous => Some(()),
@@ -208,7 +212,7 @@ impl Session {
         matches!(&*self.state.get(), State::Ended)
     }
 
-    /// Ends the session: nobody can connect or wait here after this.
+    /// Ends the session. After this call nobody can connect or wait in it.
     pub(crate) fn end(&self) {
         let last = self.state.replace(State::Ended);
         if let State::Up(connection) = last {
@@ -218,7 +222,7 @@ impl Session {
         self.parking.leave();
     }
 
-    /// Stops all callers that wait here from waiting.
+    /// Ends the wait of all callers of this session.
     pub(crate) fn dismiss_waiters(&self) {
         self.subscribers.wake_all();
         self.waiters.clear();
@@ -229,7 +233,7 @@ impl Session {
         self.parking.watch();
     }
 
-    /// Notes the places of callers, and when to probe their lock: at the end of the holder's lease, if that is near.
+    /// Notes the places of callers, and schedules the probe of their lock (see [`probe_after`](Self::probe_after)).
     pub(crate) fn queued(
         &self,
         name: &LockName,
@@ -240,7 +244,8 @@ impl Session {
         self.probe_after(name, holder_ends);
     }
 
-    /// Schedules a probe of the lock when the lease of its holder has ended, or earlier.
+    /// Schedules a probe of the lock right after the end of its holder's lease, but at the latest one heartbeat from
+    /// now.
     pub(crate) fn probe_after(&self, name: &LockName, holder_ends: Moment) {
         let at = (holder_ends + LEASE_ENDED).min(self.context.now() + HEARTBEAT);
         if self.waiters.probe_at(name, at) {
@@ -248,7 +253,7 @@ impl Session {
         }
     }
 
-    /// Returns whether nobody waits here, and no command is under way.
+    /// Returns whether no caller waits in this session, and no command is under way.
     pub(crate) fn is_idle(&self) -> bool {
         let quiet = match &*self.state.get() {
             State::Up(connection) => connection.health.is_idle(),
@@ -257,15 +262,15 @@ impl Session {
         quiet && self.waiters.is_empty() && self.unanswered.is_empty()
     }
 
-    /// Sends the requests of all queued callers again, with their old places, after a reconnect or because the server
-    /// has lost the queue of this lock.
+    /// Sends the requests of all queued callers of the lock `only`, or of all locks, again with their old places. This
+    /// is needed after a reconnect, and when the server has lost a queue.
     pub(crate) fn requeue(self: &Arc<Self>, only: Option<&LockName>) {
         for name in self.waiters.requeue(only) {
             self.enqueue(&name);
         }
     }
 
-    /// Sends the requests of all waiters for this lock that are not sent yet.
+    /// Sends the requests of this lock's waiters that have not been sent yet.
     pub(crate) fn enqueue(self: &Arc<Self>, name: &LockName) {
         if let Some(driver) = self.driver.get().and_then(Weak::upgrade) {
             driver.enqueue(self, name);
@@ -273,7 +278,7 @@ impl Session {
     }
 }
 
-/// Ends a session when its supervisor ends, even if that happens because its runtime ends.
+/// Ends a session when the task that supervises it ends, even if the task ends with its runtime.
 struct Ending {
     session: Arc<Session>,
     driver: Weak<dyn Driver>,
@@ -318,7 +323,8 @@ impl Ending {
                         return;
                     }
                     self.session.requeue(None);
-                    // A replica accepts connections too, so connecting to one must not end an outage that it caused.
+                    // A replica accepts connections too. If the previous server was no longer a master, the new
+                    // connection may lead to it again, so it ends the outage only if it lasts.
                     let trial = if demoted { TRIAL } else { Duration::ZERO };
                     let is_trial_over = self.connector.context.sleep(trial);
                     tokio::select! {

@@ -1,8 +1,8 @@
-//! The callers that wait without a place in the queue, and whose turn it is to try.
+//! The callers that wait without a place in the queue, and the turns in which they try to get the lock.
 //!
 //! The callers of one process that wait for one lock take turns at trying, so that a release costs a process one try,
-//! however many callers wait in it. A turn that its caller does not take is open to all: a caller that is not polled
-//! keeps nobody out.
+//! however many callers wait in it. If a caller does not take its turn in time, the turn is open to all callers, so a
+//! caller that is not polled keeps nobody out.
 
 use std::{
     collections::BTreeMap,
@@ -21,32 +21,33 @@ use crate::{
     background::{Context, sync::lock},
 };
 
-/// The time between two tries without a release: the holder may be gone, or the message of its release lost.
+/// The time between two tries that no release has prompted. Such tries are needed because a holder may disappear
+/// without a release, and the message of a release may be lost.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
-/// How long a caller may take to begin a try that was offered to it.
+/// The time within which a caller has to begin a try that was offered to it.
 const OFFER_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A caller's number among those that wait for one lock on one session, in the order in which they came.
 pub(crate) type Number = u64;
 
-/// One of these callers.
+/// The state of one caller that waits for a lock.
 #[derive(Debug)]
 pub(crate) struct Seat {
     woken: Arc<Notify>,
-    /// Whether it was offered a turn, and has not been polled since.
+    /// Whether the caller was offered a turn, and has not been polled since.
     is_late: bool,
 }
 
-/// The caller that may try.
+/// The state of the turn: which caller may try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Nobody, until a release or the next periodic try.
+    /// No caller may try until a release, or until the next periodic try.
     Resting,
-    /// This caller, which was offered the turn at this moment.
+    /// The caller with this number was offered the turn at this moment.
     Offered(Number, Moment),
-    /// The caller that is polled first.
+    /// The caller that is polled first may try.
     Open,
-    /// This caller, which began its try at this moment.
+    /// The caller with this number began its try at this moment.
     Trying(Number, Moment),
 }
 
@@ -62,9 +63,10 @@ pub(crate) struct TryQueue {
     seats: BTreeMap<Number, Seat>,
     newest: Number,
     turn: Turn,
-    /// Whether a release came during a try, whose answer may be older than the release.
+    /// Whether a release was announced during the current try. The answer to the try may then be older than the
+    /// release.
     is_stale: bool,
-    /// Whether the engine watches the turn.
+    /// Whether a task of the engine watches for turns that are not taken.
     is_watched: bool,
 }
 
@@ -79,7 +81,7 @@ impl TryQueue {
         }
     }
 
-    /// Adds a caller. The first one may try at once, the others when it is their turn.
+    /// Adds a caller. A caller that is alone is offered the turn at once.
     pub(crate) fn join(&mut self, now: Moment) -> (Number, Arc<Notify>) {
         self.newest += 1;
         let woken = Arc::new(Notify::new());
@@ -94,7 +96,7 @@ impl TryQueue {
         (self.newest, woken)
     }
 
-    /// Offers the turn to the first caller that is not late, or opens it to all if there is none.
+    /// Offers the turn to the first caller that is not late. If all callers are late, opens the turn to all of them.
     pub(crate) fn offer(&mut self, now: Moment) {
         match self.seats.iter().find(|(_, seat)| !seat.is_late) {
             Some((caller, seat)) => {
@@ -123,7 +125,7 @@ impl TryQueue {
         }
     }
 
-    /// Passes on a turn that is not taken, and offers one if nobody tries.
+    /// Opens a turn that is not taken in time to all callers. If no caller has the turn, offers it.
     pub(crate) fn tend(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),
@@ -133,7 +135,7 @@ impl TryQueue {
         }
     }
 
-    /// Begins a try of this caller, which is being polled, if it is its turn.
+    /// Begins a try of this caller if it has the turn. Called while the caller is polled.
     pub(crate) fn take(&mut self, caller: Number, now: Moment) -> bool {
         if let Some(seat) = self.seats.get_mut(&caller) {
             seat.is_late = false;
@@ -150,7 +152,7 @@ impl TryQueue {
         takes
     }
 
-    /// Ends a try that found the lock busy.
+    /// Ends this caller's try, which found the lock busy.
     pub(crate) fn end_try(&mut self, caller: Number, now: Moment) {
         if self.turn.is_of(caller) {
             self.turn = Turn::Resting;
@@ -160,7 +162,7 @@ impl TryQueue {
         }
     }
 
-    /// Removes a caller. If it had the turn, the next one gets it.
+    /// Removes a caller. If it had the turn, the turn is offered to another caller.
     pub(crate) fn leave(&mut self, caller: Number, now: Moment) {
         self.seats.remove(&caller);
         if self.turn.is_of(caller) {
@@ -168,7 +170,7 @@ impl TryQueue {
         }
     }
 
-    /// Returns whether the engine has to start watching the turn.
+    /// Notes that the engine watches the turn. Returns whether it did not do so before.
     pub(crate) fn begin_watch(&mut self) -> bool {
         !std::mem::replace(&mut self.is_watched, true)
     }
@@ -198,7 +200,7 @@ impl Callers {
         lock(&self.queue).seats.is_empty()
     }
 
-    /// Makes the engine pass on turns that are not taken, as long as anybody waits.
+    /// Makes the engine pass on turns that are not taken, as long as callers wait.
     pub(crate) fn watch(self: &Arc<Self>) {
         if !lock(&self.queue).begin_watch() {
             return;
@@ -217,27 +219,29 @@ impl Callers {
     }
 }
 
-/// All callers that wait for messages under one name: the lock's own, or its channel.
+/// All callers that wait for messages under one name. The name is either the name of their lock, or the name of their
+/// lock's channel.
 #[derive(Debug, Default)]
 pub(crate) struct Topic {
-    /// By lock. Two locks may share a channel.
+    /// The callers of each lock. Two locks may share a channel.
     callers: Vec<Arc<Callers>>,
-    /// The connection that listens to the channel, if there is one.
+    /// The connection that is subscribed to the channel, if there is one.
     listening: Listening,
 }
 
-/// The callers on one session that wait without a place in the queue, by the name that a release announces.
+/// The callers of one session that wait without a place in the queue. The key of the map is the name that the message
+/// of a release contains.
 #[derive(Debug)]
 pub(crate) struct Subscribers {
     context: Arc<Context>,
     topics: Mutex<BTreeMap<String, Topic>>,
 }
 
-/// The listening connection. The mutex is held while it changes, and only by tasks of the engine: a caller that is not
-/// polled would keep it locked.
+/// The connection that is subscribed to a channel. The mutex is locked while the subscription changes. Only tasks of
+/// the engine lock it, because a caller that is not polled would keep it locked.
 pub(crate) type Listening = Arc<tokio::sync::Mutex<Weak<Connection>>>;
 
-/// A caller's place among the callers of its session.
+/// The registration of one caller that waits without a place in the queue.
 pub(crate) struct Joined {
     pub(crate) callers: Arc<Callers>,
     pub(crate) number: Number,
@@ -293,7 +297,7 @@ impl Subscribers {
             .is_some_and(|topic| topic.callers.is_empty())
     }
 
-    /// Removes a topic, unless somebody has joined.
+    /// Removes a topic, unless a caller has joined it.
     pub(crate) fn forget(&self, topic: &str) {
         let mut topics = lock(&self.topics);
         if topics
@@ -304,7 +308,7 @@ impl Subscribers {
         }
     }
 
-    /// Lets one caller of each lock try, because the lock is free.
+    /// Lets one caller of each lock of the topic try, because the lock may be free.
     pub(crate) fn wake(&self, topic: &str) {
         if let Some(topic) = lock(&self.topics).get(topic) {
             topic.callers.iter().for_each(|callers| callers.wake());
@@ -339,7 +343,7 @@ mod tests {
         queue
     }
 
-    /// Returns which of these callers would begin to try if they were polled in this order.
+    /// Polls these callers in this order, and returns the callers that begin a try.
     fn takers(queue: &mut TryQueue, polled: impl IntoIterator<Item = Number>) -> Vec<Number> {
         let polled = polled.into_iter();
         polled.filter(|caller| queue.take(*caller, at(0))).collect()
@@ -381,7 +385,7 @@ mod tests {
         assert_eq!(takers(&mut queue, [2, 3]), []);
         queue.tend(at(100));
         assert_eq!(takers(&mut queue, [3, 2]), [3]);
-        // Callers that take their turns now come first.
+        // Caller 1 has not been polled since it missed its offer, so the other callers come before it.
         queue.end_try(3, at(100));
         queue.wake(at(100));
         assert_eq!(takers(&mut queue, [2]), [2]);

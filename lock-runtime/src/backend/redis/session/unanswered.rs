@@ -1,10 +1,8 @@
 //! Requests that callers have sent themselves, and whose answers they have not read.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
+use foldhash::HashMap;
 use lock_core::{lease::Moment, owner::OwnerId};
 
 use crate::{backend::redis::protocol::request::AcquireRequest, background::sync::lock};
@@ -31,8 +29,8 @@ impl Unanswered {
         overdue
     }
 
-    /// Returns whether a grant has a single owner that has not read the answer to its own request, which describes the
-    /// grant.
+    /// Returns whether a grant has a single owner, and the owner's caller has not yet read the answer to its own
+    /// request. That answer may describe the grant.
     pub(crate) fn has(&self, owners: &[OwnerId]) -> bool {
         matches!(owners, [owner] if lock(&self.0).contains_key(owner))
     }

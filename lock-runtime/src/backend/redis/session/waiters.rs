@@ -1,31 +1,32 @@
-//! The callers that wait on one session, by lock, and how they queue. A caller that is alone sends its own request.
-//! Callers that arrive while others of their session wait for the same lock share requests, sent one at a time: many
-//! places cost one command.
+//! The callers that wait in one session, by lock, and the requests that queue them. The first caller at a lock sends
+//! its own request. Callers that arrive while others of their session wait for the same lock share requests, so that
+//! one command queues many callers. The shared requests for a lock are sent one at a time.
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
+    collections::{BTreeMap, BinaryHeap, VecDeque},
     sync::{Arc, Mutex},
 };
 
+use foldhash::HashMap;
 use lock_core::{backend::BackendError, key::LockName, lease::Moment, owner::OwnerId};
 use tokio::sync::oneshot;
 
 use crate::{backend::redis::protocol::request::AcquireRequest, background::sync::lock};
 
-/// How many callers one request queues at most.
+/// The largest number of callers that one request queues.
 const BATCH_LIMIT: usize = 64;
 
-/// The message to a waiting caller: the token of the turn that it is offered. The caller enters with the token at its
-/// next poll, if the offer still stands then.
+/// The message to a waiting caller: the token of the turn that the caller is offered, or an error. The caller enters at
+/// its next poll, if the offer still stands then.
 pub(crate) type OfferResult = Result<u64, BackendError>;
 
 /// A caller that has a place in the queue, or whose request is being sent.
 struct Waiting {
     request: Arc<AcquireRequest>,
-    /// Whether it counts as one of the callers with a place.
+    /// Whether this caller is counted in [`WaitList::queued`].
     queued: bool,
-    /// `None` once the caller was told.
+    /// Sends the caller its offer or an error. `None` after that.
     sender: Option<oneshot::Sender<OfferResult>>,
 }
 
@@ -40,15 +41,15 @@ impl Waiting {
 #[derive(Default)]
 struct WaitList {
     waiting: HashMap<OwnerId, Waiting>,
-    /// How many of them have a place.
+    /// The number of these callers that have a place, and have not been sent an offer.
     queued: usize,
-    /// Dropped to signal that a request does not have to wait for more callers.
+    /// Dropped to signal that the next request does not have to wait for more callers to join it.
     batch_ready: Option<oneshot::Sender<()>>,
-    /// The owners whose requests are to be sent in batches, in this order.
+    /// The owners whose requests have not been sent, in the order in which batches send them.
     unsent: VecDeque<OwnerId>,
-    /// Whether a task is sending these requests.
+    /// Whether a task is sending the requests in `unsent`.
     sending: bool,
-    /// When the lock is probed next, once somebody is queued.
+    /// The moment of the next probe of the lock. `None` before a caller is queued.
     probe: Option<Moment>,
 }
 
@@ -69,7 +70,8 @@ impl WaitList {
 #[derive(Default)]
 pub(crate) struct Waiters(Mutex<BTreeMap<LockName, WaitList>>, Probes);
 
-/// When each lock is probed. An entry counts only if the lock's list has the same moment.
+/// The scheduled probes, the earliest on top. An entry counts only if its moment is also `probe` in the lock's
+/// [`WaitList`].
 #[derive(Default)]
 struct Probes(Mutex<BinaryHeap<Reverse<(Moment, LockName)>>>);
 
@@ -90,18 +92,18 @@ impl Waiters {
         probes.peek().is_some_and(|Reverse((next, _))| *next == at)
     }
 
-    /// Returns when the next lock has to be probed.
+    /// Returns the moment of the next scheduled probe.
     pub(crate) fn next_probe(&self) -> Option<Moment> {
         lock(&self.1.0).peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Returns how many locks callers wait for.
+    /// Returns the number of locks for which callers wait.
     pub(crate) fn locks(&self) -> usize {
         lock(&self.0).len()
     }
 
-    /// Returns the locks that are due to be probed, `at_most` of them, each as the request of its first queued caller.
-    /// Each lock is probed again at `next`.
+    /// Returns up to `at_most` locks whose probe is due, and schedules their next probe at `next`. Each lock is
+    /// represented by the request of its first queued caller.
     pub(crate) fn due(
         &self,
         now: Moment,
@@ -125,7 +127,8 @@ impl Waiters {
             let Some((_, first)) = queued.min_by_key(|(place, _)| *place) else {
                 continue;
             };
-            // Requests that are being sent come first.
+            // While requests for this lock are being sent, a probe could report callers as missing although they are
+            // about to queue again.
             if !list.sending {
                 due.push(first.clone());
             }
@@ -135,8 +138,9 @@ impl Waiters {
         due
     }
 
-    /// Adds a caller and expects its turn, which may arrive as early as the reply to its request. Returns true if the
-    /// caller is alone at its lock and has no place yet, so that it sends its own request.
+    /// Adds a caller. It is added before its request is sent, because the offer of a turn may arrive as early as the
+    /// reply. The result is true if no other caller of the session waits for the lock and the caller has no place yet.
+    /// The caller then sends its own request.
     pub(crate) fn join(
         &self,
         request: &Arc<AcquireRequest>,
@@ -161,7 +165,7 @@ impl Waiters {
         (receiver, alone)
     }
 
-    /// Notes the places of callers of one lock, which are sent again after a reconnect.
+    /// Notes the places of callers of one lock. After a reconnect, the callers ask for the same places again.
     pub(crate) fn queued(&self, name: &LockName, places: &[(&AcquireRequest, u64)]) {
         let mut waiters = lock(&self.0);
         let mut list = waiters.get_mut(name);
@@ -177,7 +181,7 @@ impl Waiters {
         }
     }
 
-    /// Stops waiting for this caller's turn.
+    /// Removes the caller with this owner, because it no longer waits for its turn.
     pub(crate) fn withdraw(&self, name: &LockName, owner: OwnerId) {
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
@@ -191,24 +195,25 @@ impl Waiters {
         }
     }
 
-    /// Stops waiting for the turn of this request's caller.
+    /// Removes the caller of this request, because it no longer waits for its turn.
     pub(crate) fn remove(&self, request: &AcquireRequest) {
         self.withdraw(&request.names.lock, request.owner);
     }
 
-    /// Returns whether anybody waits for this lock, or has been offered it.
+    /// Returns whether any caller waits for this lock, or has been offered a turn.
     pub(crate) fn are_at(&self, name: &LockName) -> bool {
         lock(&self.0).contains_key(name)
     }
 
-    /// Returns whether this caller still waits, and has not been told.
+    /// Returns whether this caller still waits, and has not been sent an offer or an error.
     pub(crate) fn waits(&self, name: &LockName, owner: OwnerId) -> bool {
         let waiters = lock(&self.0);
         let waiting = waiters.get(name).and_then(|list| list.waiting.get(&owner));
         waiting.is_some_and(|waiting| waiting.sender.is_some())
     }
 
-    /// Notes a grant of waiting owners. Returns false if one of them was told of it before, or of a later one.
+    /// Notes the token of a grant for its waiting owners. Returns false if this grant or a later one was noted for one
+    /// of them before.
     pub(crate) fn note_grant(&self, name: &LockName, owners: &[OwnerId], first: u64) -> bool {
         let waiters = lock(&self.0);
         let Some(list) = waiters.get(name) else {
@@ -221,8 +226,9 @@ impl Waiters {
         is_new
     }
 
-    /// Tells a caller, if it still waits, and returns how many offers it has missed before. The caller stays in the
-    /// list until it has entered, or missed its turn.
+    /// Sends a caller its offer or an error, if the caller still waits. Returns the number of offers that the caller
+    /// has missed before, or `None` if it no longer waits. The caller stays in the list until it has entered or missed
+    /// its turn.
     pub(crate) fn resolve(
         &self,
         name: &LockName,
@@ -250,14 +256,14 @@ impl Waiters {
         lock(&self.0).is_empty()
     }
 
-    /// Removes all waiters without telling them anything.
+    /// Removes all waiters without a message. Each waiter's receiver reports that its sender was dropped.
     pub(crate) fn clear(&self) {
         let waiters = std::mem::take(&mut *lock(&self.0));
         drop(waiters);
     }
 
-    /// Schedules the requests of all queued callers to be sent again, with their old places: those of one lock, or of
-    /// all. Returns the locks with requests to send.
+    /// Schedules the requests of all queued callers of one lock, or of all locks, to be sent again with their old
+    /// places. Returns the locks with requests to send.
     pub(crate) fn requeue(&self, only: Option<&LockName>) -> Vec<LockName> {
         let mut waiters = lock(&self.0);
         let waiters = waiters
@@ -281,8 +287,8 @@ impl Waiters {
         with_some.collect()
     }
 
-    /// Returns a receiver that ends when nobody has a place in the queue of this lock, or enough callers for one
-    /// request have joined. Returns `None` if that is so already.
+    /// Returns a receiver that ends when no caller of this session has a place in the queue of the lock any longer, or
+    /// when enough callers for one request have joined. Returns `None` if either is the case already.
     pub(crate) fn batch_ready(&self, name: &LockName) -> Option<oneshot::Receiver<()>> {
         let mut waiters = lock(&self.0);
         let list = waiters.get_mut(name)?;
@@ -294,7 +300,8 @@ impl Waiters {
         Some(receiver)
     }
 
-    /// Returns whether a task has to start sending for this lock, and notes that it does.
+    /// Returns whether the calling code has to start a task that sends the requests for this lock. If so, notes that
+    /// the task runs.
     pub(crate) fn begin_sending(&self, name: &LockName) -> bool {
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
@@ -305,7 +312,7 @@ impl Waiters {
         begins
     }
 
-    /// Notes that nobody sends for this lock now.
+    /// Notes that the task that sends requests for this lock has ended.
     pub(crate) fn end_sending(&self, name: &LockName) {
         let mut waiters = lock(&self.0);
         if let Some(list) = waiters.get_mut(name) {
@@ -316,7 +323,7 @@ impl Waiters {
         }
     }
 
-    /// Takes the next requests to send. If there are none, the sending has ended.
+    /// Takes the next requests to send. If there are none, notes that the sending task ends.
     pub(crate) fn next_batch(&self, name: &LockName) -> Vec<Arc<AcquireRequest>> {
         let mut batch = Vec::new();
         let mut waiters = lock(&self.0);
@@ -333,7 +340,7 @@ impl Waiters {
             }
         }
         if batch.is_empty() {
-            // Under the same mutex, so that a caller that joins later starts a new sending task.
+            // The mutex is still locked, so a caller that joins later finds this note and starts a new sending task.
             list.sending = false;
             if list.is_deserted() {
                 waiters.remove(name);

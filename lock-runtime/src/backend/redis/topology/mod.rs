@@ -1,3 +1,3 @@
-//! Which session serves a lock.
+//! Finds the session that serves a lock.
 
 pub(crate) mod single;

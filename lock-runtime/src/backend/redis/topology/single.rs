@@ -1,10 +1,10 @@
-//! One server: every lock is served by the session of the calling runtime, or by the engine's own.
+//! The topology of a single server. Every lock is served by the session of the calling runtime, or by the home session.
 //!
 //! When the session in which a caller waits has ended, the caller asks for the session of its lock again, and keeps its
-//! place. In this way callers would also learn that locks have moved: the sessions that served them end.
+//! place. A topology of several servers could move locks in the same way: it would end the session that served a lock.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::hash_map::Entry,
     fmt,
     sync::{
         Arc, Mutex, Weak,
@@ -12,6 +12,7 @@ use std::{
     },
 };
 
+use foldhash::HashMap;
 use lock_core::{backend::BackendError, key::LockName, lease::Moment};
 use once_cell::sync::OnceCell;
 use tokio::runtime::{self, Handle};
@@ -29,7 +30,7 @@ pub(crate) struct Sessions {
     connector: Arc<Connector>,
     driver: Weak<dyn Driver>,
     home: OnceCell<Arc<Session>>,
-    /// By runtime. `None` if the session has ended, because its runtime is ending or cannot carry one.
+    /// The session of each runtime. `None` if the session has ended, because its runtime is ending or cannot run it.
     by_runtime: Mutex<HashMap<runtime::Id, Option<Arc<Session>>>>,
     closed: AtomicBool,
 }
@@ -62,13 +63,13 @@ impl Sessions {
         self.nearest()
     }
 
-    /// Returns the session of the calling runtime, for commands that concern no particular lock. Returns the home
-    /// session outside of a runtime, and if the runtime could not carry a session because it has ended, or drives no
-    /// sockets.
+    /// Returns the session of the calling runtime. Returns the home session outside of a runtime, and on a runtime that
+    /// cannot run a session because it has ended or drives no sockets.
     pub(crate) fn nearest(&self) -> Arc<Session> {
         let engine = self.connector.context.handle();
         let runtime = Handle::try_current().ok().filter(|runtime| {
-            // The home session lives on the engine's own runtime. No session is created after the end.
+            // The engine's own runtime uses the home session. No session is created after the connections were given
+            // up.
             runtime.id() != engine.id() && !self.is_closed()
         });
         let session = runtime.and_then(|runtime| {
@@ -80,7 +81,8 @@ impl Sessions {
                     (session, true)
                 }
             };
-            // Outside the mutex, because on a runtime that has ended the session ends immediately, and retires.
+            // The session is started while the mutex is not locked. On a runtime that has ended, the session ends
+            // immediately, and `retire` locks the mutex.
             if new {
                 session.run(&self.driver, &self.connector, &runtime);
             }
@@ -97,7 +99,7 @@ impl Sessions {
         self.connection_of(self.session(name)).await
     }
 
-    /// Waits for a connection of this session, or of the home session if this one has ended.
+    /// Waits for a connection of `session`, or of the home session if `session` has ended.
     pub(crate) async fn connection_of(
         &self,
         session: Arc<Session>,
@@ -120,7 +122,7 @@ impl Sessions {
         })
     }
 
-    /// Removes a session that has ended.
+    /// Forgets a session that has ended.
     pub(crate) fn retire(&self, session: &Arc<Session>) {
         for other in lock(&self.by_runtime).values_mut() {
             if other
@@ -142,7 +144,7 @@ impl Sessions {
         })
     }
 
-    /// Stops all callers from waiting.
+    /// Ends the wait of all callers in all sessions.
     pub(crate) fn dismiss_waiters(&self) {
         let sessions = lock(&self.by_runtime);
         for session in sessions.values().flatten().chain(self.home.get()) {

@@ -1,6 +1,6 @@
-//! Sends commands to the server. While few commands are under way, each is sent at once. While many are, new commands
-//! are sent together, with one write for all commands of one turn of their runtime: if many tasks share a connection,
-//! writing costs more than everything else.
+//! Sends commands to the server. While few commands are under way, each new command is sent at once. While many are
+//! under way, one write carries all commands that tasks issue during one pass of the runtime over its tasks. Without
+//! this, writing would cost more than everything else when many tasks share a connection.
 
 use std::{
     pin::pin,
@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::background::sync::lock;
 
-/// How many commands have to be under way before new ones are batched.
+/// The number of commands under way from which on new commands are batched.
 const BATCH_THRESHOLD: usize = 8;
 
 type Answer = oneshot::Sender<RedisResult<Value>>;
@@ -23,7 +23,7 @@ type Answer = oneshot::Sender<RedisResult<Value>>;
 #[derive(Default)]
 struct Pending {
     commands: Vec<(Cmd, Answer)>,
-    /// Whether a task is about to send these.
+    /// Whether a task is about to send these commands.
     leaving: bool,
 }
 
@@ -32,12 +32,12 @@ struct Pending {
 pub(crate) struct Batcher {
     redis: MultiplexedConnection,
     pending: Arc<Mutex<Pending>>,
-    /// The runtime on which the connection lives.
+    /// The runtime on which the connection runs.
     runtime: Handle,
 }
 
 impl Batcher {
-    /// Creates the batcher of a connection that lives on the calling runtime.
+    /// Creates the batcher of a connection that runs on the calling runtime.
     pub(crate) fn new(redis: MultiplexedConnection) -> Self {
         Self {
             redis,
@@ -46,8 +46,9 @@ impl Batcher {
         }
     }
 
-    /// Sends a command, after all that were sent before, while `others` are under way. If dropped before its answer,
-    /// the command may or may not be sent: the connection skips a command whose caller has gone.
+    /// Sends a command after all earlier commands. `others` is the number of other commands under way. If the future is
+    /// dropped before the answer comes, the command may or may not be sent, because the connection skips a command
+    /// whose future was dropped.
     pub(crate) async fn send(&self, command: &Cmd, others: usize) -> RedisResult<Value> {
         let answer = {
             let mut pending = lock(&self.pending);
@@ -74,7 +75,7 @@ impl Batcher {
     }
 
     async fn leave(self) {
-        // Lets callers that are about to send join.
+        // Yields, so that tasks that are about to send a command can add it to this write.
         tokio::task::yield_now().await;
         let commands = std::mem::take(&mut lock(&self.pending).commands);
         let mut pipeline = Pipeline::with_capacity(commands.len());
@@ -87,7 +88,7 @@ impl Batcher {
             .collect();
         let mut redis = self.redis.clone();
         let mut sending = pin!(redis.send_packed_commands(&pipeline, 0, answers.len()));
-        // After the first poll, these commands are ahead of all that are sent later.
+        // The first poll puts these commands into the connection's queue, ahead of all commands that are sent later.
         let first = std::future::poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
         {
             let mut pending = lock(&self.pending);

@@ -1,4 +1,4 @@
-//! One connection to the server: its identity there, its floor for tokens, and its health.
+//! One connection to the server: its identity on the server, its floor for tokens, and its health.
 
 use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
@@ -25,20 +25,21 @@ use crate::{
     events::{Counters, TARGET, count},
 };
 
-/// The time limit for making a connection, before the next try.
+/// The time limit for one try to connect.
 pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Identifies one connection. A server never reuses an ID, but counts from one again after a restart.
+/// Identifies one connection. A server does not reuse the ID of a connection, but starts again from one after a
+/// restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// The server's run id; `None` if the server does not reveal it.
+    /// The server's run id. `None` if the server does not reveal it.
     run: Option<String>,
     id: i64,
 }
 
 impl Identity {
-    /// Returns whether both connections were made to the same server, and it has not restarted in between. Another run
-    /// carries out nothing of what was sent to this one.
+    /// Returns whether both connections were made to the same server, and the server has not restarted in between. A
+    /// restarted server carries out nothing that was sent before the restart.
     fn is_of_the_run_of(&self, other: &Self) -> bool {
         self.run.is_some() && self.run == other.run
     }
@@ -51,7 +52,7 @@ pub(crate) enum CallError {
     Broken(String),
     /// The server cannot carry out the command for the moment.
     NotReady(String),
-    /// The server is no longer a master. A new connection, and with it a new floor, is made after a pause.
+    /// The server is no longer a master. A new connection with a new floor is made after a pause.
     Demoted(String),
     /// The server refuses the command.
     Refused(BackendError),
@@ -60,7 +61,7 @@ pub(crate) enum CallError {
 impl CallError {
     fn of(error: &RedisError) -> Self {
         let text = error.to_string();
-        // Redis 6.2 wraps an error inside a script into an error of the script.
+        // Redis 6.2 wraps the error of a command inside a script in an error of the script, so only the text shows it.
         if text.contains("WRONGTYPE") {
             return Self::Refused(BackendError::WrongLayout);
         }
@@ -102,7 +103,7 @@ impl fmt::Display for CallError {
     }
 }
 
-/// How to connect to one server, and the state that all connections to it share.
+/// The settings for connections to one server, and the state that all these connections share.
 pub(crate) struct Connector {
     pub(crate) context: Arc<Context>,
     pub(crate) client: redis::Client,
@@ -122,7 +123,7 @@ impl Connector {
     ) -> Result<Self, ConnectError> {
         #[cfg(feature = "tls")]
         install_tls();
-        // Grants are pushed on the connection that carries the commands.
+        // With RESP3, grants are pushed on the connection that carries the commands.
         let settings = info
             .redis_settings()
             .clone()
@@ -154,7 +155,7 @@ impl Connector {
     }
 }
 
-/// One connection, ready for use: it is subscribed to its channel, and its floor was read.
+/// A connection that is ready for use: it is subscribed to its notification channel, and its floor was read.
 pub(crate) struct Connection {
     pub(crate) identity: Identity,
     /// The server's time when the connection was made, in µs.
@@ -162,7 +163,7 @@ pub(crate) struct Connection {
     /// Whether the server lets this client close its earlier connections.
     pub(crate) may_kill: bool,
     pub(crate) health: Arc<Health>,
-    /// Server time minus local time, in µs, accurate to a round trip.
+    /// Server time minus local time, in µs. The error is at most one round trip.
     clock_offset: i128,
     batcher: Batcher,
     context: Arc<Context>,
@@ -183,12 +184,13 @@ impl fmt::Debug for Connection {
 pub(crate) struct Pushed {
     pub(crate) channel: String,
     pub(crate) payload: String,
-    /// A moment known to lie before the push.
+    /// A moment that is certainly before the push.
     pub(crate) after: Moment,
 }
 
 impl Connection {
-    /// Connects, closes the rest of `previous` on the server, and only then subscribes and reads the floor.
+    /// Connects, closes the connection `previous` on the server, and only then subscribes to `channel` and reads the
+    /// floor.
     pub(crate) async fn open(
         connector: &Connector,
         channel: &str,
@@ -234,8 +236,8 @@ impl Connection {
             }
             Ok::<(), ()>(())
         };
-        // The engine applies its own timeouts: those of the crate run on the caller's clock, which may be paused or
-        // blocked.
+        // The engine applies its own timeouts, because those of the `redis` crate run on the clock of the caller's
+        // runtime, which may be paused or blocked.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -255,8 +257,8 @@ impl Connection {
             let mut id = redis::cmd("CLIENT");
             id.arg("ID").query_async(&mut redis.clone()).await
         };
-        // The previous connection can be closed only after the server has named its run. This takes one more round
-        // trip, but only for a connection that replaces another one.
+        // The ID of the previous connection is valid only in the run of the server in which it was made, so the run is
+        // read first. This takes one more round trip, but only for a connection that replaces another one.
         let previous = match &previous {
             Some(previous) if previous.run.is_some() => {
                 let run = asking_run().await?;
@@ -268,7 +270,7 @@ impl Connection {
             Some(id) => kill_command(id).exec_async(&mut redis.clone()).await,
             None => Ok(()),
         };
-        // Everything else takes one round trip, and is carried out in this order.
+        // The remaining commands share one round trip, and the server carries them out in this order.
         let sent = connector.context.now();
         let (closed, probed, run, id, subscribed, loaded, time) = tokio::join!(
             biased;
@@ -318,12 +320,12 @@ impl Connection {
         })
     }
 
-    /// Returns the server's time at a local moment, in µs, accurate to a round trip.
+    /// Returns the server's time at a local moment, in µs. The error is at most one round trip.
     pub(crate) fn server_micros(&self, at: Moment) -> i128 {
         i128::try_from(at.since_origin().as_micros()).unwrap_or(i128::MAX) + self.clock_offset
     }
 
-    /// Runs a script. Returns its answer and the moment at which it was sent.
+    /// Runs a script. Returns its answer, and the moment at which the command was sent.
     pub(crate) fn run<'a>(
         &'a self,
         script: &'a Script,
@@ -331,7 +333,7 @@ impl Connection {
         args: &[&str],
     ) -> BoxFuture<'a, Result<(Value, Moment), CallError>> {
         let by_hash = script.by_hash(keys, args);
-        // Boxed, because a caller that waits for its turn does not need the state of a command under way.
+        // Boxed, so that the future of a caller stays small while the caller waits for its turn.
         Box::pin(async move {
             let answer = self.send(&by_hash).await;
             let answer = match answer {
@@ -366,7 +368,7 @@ impl Connection {
         said.map(drop).map_err(|error| self.failed(&error))
     }
 
-    /// Asks whether the server answers, by a command that every user may send.
+    /// Checks whether the server answers. Sends `TIME`, which every user that can connect may send.
     pub(crate) async fn ask_time(&self) -> Result<(), CallError> {
         let time = self.send(&redis::cmd("TIME")).await;
         time.map(drop).map_err(|error| self.failed(&error))
@@ -414,8 +416,9 @@ impl Connection {
         reply.map(|reply| (reply, sent))
     }
 
-    /// Closes another connection of this client on the server, so that nothing sent on it is carried out any more. Does
-    /// nothing for a connection to an earlier run: it is closed already, and its ID may belong to a stranger.
+    /// Closes another connection of this client on the server, so that no command sent over it is carried out
+    /// afterwards. Does nothing if the server has restarted since that connection was made. The connection is then
+    /// closed already, and its ID may now belong to another client.
     pub(crate) async fn kill(&self, other: &Identity) -> Result<(), CallError> {
         if !self.identity.is_of_the_run_of(other) {
             return Ok(());
@@ -424,7 +427,7 @@ impl Connection {
         killed.map(drop).map_err(|error| CallError::of(&error))
     }
 
-    /// Returns which run of which server answers, and its eviction policy.
+    /// Returns the run id and the eviction policy of the server that answers.
     pub(crate) async fn incarnation(&self) -> Result<Incarnation, CallError> {
         let (server, memory) = future::try_join(self.info("server"), self.info("memory"))
             .await
@@ -435,7 +438,8 @@ impl Connection {
         })
     }
 
-    /// Returns the server's description of itself. It is empty if the user may not read it and `may_be_silent` is set.
+    /// Returns the server's description of itself. The description is empty if the user is not permitted to read it and
+    /// `may_be_silent` is set.
     pub(crate) async fn server_info(&self, may_be_silent: bool) -> Result<ServerInfo, CallError> {
         match future::try_join(self.info("server"), self.info("memory")).await {
             Ok((server, memory)) => Ok(ServerInfo {
@@ -453,20 +457,20 @@ impl Connection {
     }
 }
 
-/// A server's description of itself at the first connection, as far as it is known.
+/// A server's description of itself at the first connection. A field is `None` if the server does not reveal it.
 #[derive(Debug, Default)]
 pub(crate) struct ServerInfo {
     /// `standalone`, `cluster` or `sentinel`.
     pub(crate) mode: Option<String>,
-    /// The eviction policy for a full memory.
+    /// The eviction policy that the server applies when its memory is full.
     pub(crate) eviction: Option<String>,
 }
 
 /// A quorum node's description of itself.
 pub(crate) struct Incarnation {
-    /// Differs from the run id of every other server, and from its own before a restart.
+    /// The server's run id. It differs from the run ids of all other servers, and changes with each restart.
     pub(crate) run_id: String,
-    /// The eviction policy for a full memory, if the node reveals it.
+    /// The eviction policy that the node applies when its memory is full, if the node reveals it.
     pub(crate) eviction: Option<String>,
 }
 
@@ -476,7 +480,7 @@ pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(value).map(str::trim)
 }
 
-/// An ID that no connection has. Closing it shows whether closing is permitted.
+/// An ID that no connection has. The answer to a command that closes this ID shows whether closing is permitted.
 const NOBODY: i64 = i64::MAX;
 
 /// Returns the command that closes the connection with this ID, if there is one.

@@ -1,5 +1,6 @@
-//! The health of one connection: when it was last heard, what is unanswered, whether it was given up. This file only
-//! records; `queue/heartbeat.rs` decides after how much silence a connection is given up.
+//! The health of one connection: when the server last answered, how many commands are unanswered, and whether the
+//! connection was given up. This file only records. `queue/heartbeat.rs` decides after how much silence a connection is
+//! given up.
 
 use std::{
     pin::pin,
@@ -21,20 +22,20 @@ pub(crate) struct Parking {
 }
 
 impl Parking {
-    /// Wakes the heartbeat. The work to watch has to be visible before this call.
+    /// Wakes the heartbeat. The new work has to be visible to `is_idle` of [`park`](Self::park) before this call.
     pub(crate) fn watch(&self) {
         if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
             self.active.notify_one();
         }
     }
 
-    /// Sleeps while there is nothing to watch.
+    /// Sleeps until [`watch`](Self::watch) or [`leave`](Self::leave) is called, if `is_idle` returns true.
     pub(crate) async fn park(&self, is_idle: impl Fn() -> bool) {
         if !is_idle() {
             return;
         }
         self.parked.store(true, Ordering::SeqCst);
-        // Checked again, because work that began in between has not seen anybody parked.
+        // Checked again, because work that began in the meantime has not seen that the heartbeat is parked.
         if is_idle() {
             self.active.notified().await;
         }
@@ -47,22 +48,23 @@ impl Parking {
     }
 }
 
-/// The recorded state of a connection: what it has heard, and whether it has ended.
+/// The recorded state of a connection: when it received replies, and whether it was lost or given up.
 #[derive(Debug)]
 pub(crate) struct Health {
     parking: Arc<Parking>,
-    /// When the newest answered command was sent, in ns of the local clock.
+    /// The moment at which the newest answered command was sent, in ns of the local clock.
     answered: AtomicU64,
-    /// When the newest reply came.
+    /// The moment of the newest reply.
     heard: AtomicU64,
-    /// When something was last heard, or the first unanswered command was sent.
+    /// The moment of the newest reply, or of the first command that was sent after all earlier ones had ended.
     progress: AtomicU64,
     in_flight: AtomicUsize,
     broken: AtomicBool,
-    /// Why the connection was lost; empty while it works, and if this process gave it up.
+    /// The reason why the connection was lost. Empty while the connection works, and if it was ended by
+    /// [`mark_broken`](Self::mark_broken) alone.
     lost: OnceLock<String>,
-    /// Whether the server is no longer a master, or its clock has changed. Reconnecting at once would find the same
-    /// state.
+    /// Whether the next connection is made only after a pause, because the server is no longer a master, or a request
+    /// came too late.
     demoted: AtomicBool,
     broke: Notify,
 }
@@ -86,12 +88,12 @@ impl Health {
         }
     }
 
-    /// Returns a moment known to lie before everything that the server sends from now on.
+    /// Returns a moment that is certainly before the server sends the next push.
     pub(crate) fn stamp(&self) -> Moment {
         Moment::new(Duration::from_nanos(self.answered.load(Ordering::Acquire)))
     }
 
-    /// Notes that a command is sent. Returns how many others are under way.
+    /// Notes that a command is sent. Returns the number of other commands under way.
     pub(crate) fn sent(&self, at: Moment) -> usize {
         let others = self.in_flight.fetch_add(1, Ordering::SeqCst);
         if others == 0 {
@@ -114,7 +116,7 @@ impl Health {
         self.heard.load(Ordering::Acquire) >= nanos(moment)
     }
 
-    /// Returns for how long commands have been unanswered.
+    /// Returns the time without any reply while commands are unanswered. Zero if no command is unanswered.
     pub(crate) fn silent_for(&self, now: Moment) -> Duration {
         if self.in_flight.load(Ordering::Acquire) == 0 {
             return Duration::ZERO;
@@ -127,9 +129,9 @@ impl Health {
         self.in_flight.load(Ordering::SeqCst) == 0
     }
 
-    /// Marks the connection as lost: the server is gone, silent, or no longer a master.
+    /// Marks the connection as lost, because the server is gone, silent, or no longer a master.
     pub(crate) fn mark_lost(&self, reason: &str) {
-        // A failure after this process has given up the connection says nothing about the server.
+        // After this process has given up the connection, a failure gives no information about the server.
         if !self.is_broken() {
             self.lost.get_or_init(|| reason.to_owned());
             self.mark_broken();
@@ -176,7 +178,7 @@ impl Health {
     }
 }
 
-/// Counts a command as in flight while somebody waits for it.
+/// A command that [`Health::sent`] has counted as in flight. Dropping it ends the count.
 pub(crate) struct InFlight<'a>(&'a Health);
 
 impl<'a> InFlight<'a> {

@@ -1,5 +1,5 @@
-//! Checks whether the server answers and can carry out commands. The check uses the engine's own connection, which many
-//! callers on other runtimes do not delay.
+//! Checks whether the server answers and can carry out commands. The check uses the engine's own connection, so callers
+//! on other runtimes do not delay it, however many they are.
 
 use std::{
     future::Future,
@@ -11,11 +11,11 @@ use lock_core::lease::Moment;
 
 use crate::background::{Context, sync::lock, watched::Watched};
 
-/// How long a server counts as not ready after it could not carry out a command. Waiting callers ask it again much
-/// sooner.
+/// The time for which a server counts as not ready after it could not carry out a command. Callers send a command again
+/// much sooner, so the time starts again as long as the server is not ready.
 const NOT_READY_AGE: Duration = Duration::from_secs(1);
 
-/// When the server last reported that it cannot carry out commands for the moment.
+/// The moment at which the server last reported that it cannot carry out commands. `None` if it has never done so.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness(Mutex<Option<Moment>>);
 
@@ -29,15 +29,15 @@ impl Readiness {
     }
 }
 
-/// The answer to a check; `None` while the check is under way.
+/// The answer to a check. `None` while the check is under way.
 type Answer = Arc<Watched<Option<bool>>>;
 
-/// The newest check and its time limit. Callers that ask meanwhile share it.
+/// The newest check and its time limit. Callers that ask with the same limit during the check share its answer.
 #[derive(Debug, Default)]
 pub(crate) struct Liveness(Mutex<Option<(Duration, Answer)>>);
 
 impl Liveness {
-    /// Returns whether the server answers `asking` within this time, or has been heard by others since the check began.
+    /// Returns whether `asking` succeeds within this time, or any session has received a reply since the check began.
     pub(crate) async fn ask(
         &self,
         context: &Arc<Context>,
@@ -71,7 +71,7 @@ impl Liveness {
         context.spawn(async move {
             let began = engine.now();
             let answered = engine.timeout_at(began + within, asking).await;
-            // On a busy machine the answer may come late, while others hear theirs.
+            // On a busy machine the answer to this check may come late although other sessions receive replies.
             answers.replace(Some(answered == Some(true) || has_heard_since(began)));
         });
         answer

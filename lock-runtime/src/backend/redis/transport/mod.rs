@@ -1,4 +1,4 @@
-//! Connections: how they are made, what is sent over them, and what is known about the server at the other end.
+//! Connections: how they are made, how commands are sent over them, and what is known about the server.
 
 pub(crate) mod batcher;
 pub(crate) mod connection;

@@ -1,5 +1,5 @@
-//! The errors of one server: its newest error, and its outages. An outage is logged once when it begins and once when
-//! it is over, however many sessions lose their connections and however often they try.
+//! The newest error and the outages of one server. An outage is logged once when it begins and once when it is over,
+//! however many sessions lose their connections, and however often they try to reconnect.
 
 use std::{
     mem,
@@ -12,7 +12,7 @@ use lock_core::lease::Moment;
 use crate::background::{Context, sync::lock};
 use crate::events::TARGET;
 
-/// The age up to which an error explains why a command is not answered.
+/// The maximum age of an error that is reported as the reason for an unanswered command.
 const ERROR_AGE: Duration = Duration::from_secs(5);
 
 /// The outages of one server.
@@ -25,12 +25,13 @@ pub(crate) struct Outages {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The newest error, and when it was seen.
+    /// The newest error, and the moment at which it was seen.
     last_error: Option<(Moment, String)>,
-    /// The sessions that have a connection, and those that have lost theirs.
+    /// The number of sessions that have a connection.
     connected: usize,
+    /// The number of sessions that have lost their connection, or could not make one.
     disconnected: usize,
-    /// When the first of these lost its connection.
+    /// The moment at which the outage began. `None` if there is no outage.
     since: Option<Moment>,
 }
 
@@ -43,7 +44,8 @@ impl State {
         }
     }
 
-    /// Applies the change of a session. Returns the duration of an outage that ends with it.
+    /// Counts a session under its new presence instead of its old one. If this ends an outage, returns the outage's
+    /// duration.
     fn change(&mut self, from: Presence, to: Presence, now: Moment) -> Option<Duration> {
         if let Some(count) = self.count(from) {
             *count -= 1;
@@ -80,7 +82,7 @@ impl Outages {
         &self.address
     }
 
-    /// Notes an error, as the explanation of later failures.
+    /// Notes an error, which later failures report as their reason.
     pub(crate) fn note(&self, error: String) {
         lock(&self.state).last_error = Some((self.context.now(), error));
     }
@@ -91,7 +93,7 @@ impl Outages {
         (self.context.now().since(seen) < ERROR_AGE).then_some(error)
     }
 
-    /// Creates the presence of a session that has not connected yet.
+    /// Creates the [`SessionPresence`] of a session that has not connected yet.
     pub(crate) fn session(self: &Arc<Self>) -> SessionPresence {
         SessionPresence {
             outages: self.clone(),
@@ -100,7 +102,7 @@ impl Outages {
     }
 }
 
-/// Whether one session has a connection. Dropped with the session.
+/// The presence of one session among the sessions of its server. It is dropped when the session ends.
 #[derive(Debug)]
 pub(crate) struct SessionPresence {
     outages: Arc<Outages>,
@@ -114,7 +116,7 @@ impl SessionPresence {
         self.change(Presence::Connected);
     }
 
-    /// Notes that the session has lost its connection, or has none yet.
+    /// Notes that the session has lost its connection, or could not make one.
     pub(crate) fn disconnected(&mut self, error: &str) {
         self.change(Presence::Disconnected);
         let begins = {

@@ -1,4 +1,4 @@
-//! Checks of a server by a first connection.
+//! Checks a server over a first connection.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     connect_error::ConnectError,
 };
 
-/// A problem found by a first connection.
+/// A problem found over a first connection.
 pub(crate) enum Failure {
     Unreachable(String),
     Authentication(String),
@@ -32,7 +32,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     fn of(error: &RedisError) -> Self {
-        // Anything may answer at this address, so its text is kept on one line.
+        // Any program may answer at this address, so control characters in the text are replaced.
         let text = error.to_string().replace(char::is_control, " ");
         match error.kind() {
             ErrorKind::AuthenticationFailed => Self::Authentication(text),
@@ -86,18 +86,18 @@ impl Failure {
     }
 }
 
-/// How long a server may take to show whether it expects TLS at all.
+/// The time for the check whether the server answers without TLS.
 const TLS_PATIENCE: Duration = Duration::from_millis(250);
 
-/// Makes a first connection, and checks whether the server can be used.
+/// Makes a first connection, and checks whether the server can be used for locks.
 pub(crate) async fn check(
     connector: &Connector,
     probe_channel: Option<&str>,
     allow_eviction: bool,
     patience: Duration,
 ) -> Result<(), Failure> {
-    // To a server without TLS, a handshake is a line that does not end. Some time is reserved to ask the server without
-    // TLS.
+    // A server without TLS does not answer a TLS handshake, because it reads the handshake as an unfinished line. So
+    // some of the time is reserved for a second check without TLS.
     let asks = asks_for_tls(connector);
     let patience = if asks {
         patience.saturating_sub(TLS_PATIENCE)
@@ -129,7 +129,7 @@ async fn check_server(
         Ok(connection) => connection,
         Err(error) => {
             let failure = Failure::of(&error);
-            // A Sentinel lacks commands that every server has.
+            // A Sentinel does not know some of the commands, so it looks like a server that is not Redis.
             let is_other = matches!(failure, Failure::NotRedis(_));
             return Err(if is_other && is_sentinel(connector).await {
                 Failure::Sentinel
@@ -146,7 +146,7 @@ async fn check_server(
         return Err(Failure::Cluster);
     }
     if let Some(channel) = probe_channel {
-        // Without this check, a missing permission would show only when somebody waits.
+        // Without this check, a missing permission would be noticed only when a caller has to wait.
         for listening in [true, false] {
             let listened = connection.listen(channel, listening).await;
             listened.map_err(Failure::of_call)?;
@@ -205,7 +205,7 @@ async fn speaks_plainly(connector: &Connector) -> bool {
         .context
         .timeout_at(connector.context.now() + TLS_PATIENCE, asking)
         .await;
-    // Ports for TLS send other errors, too.
+    // A server with TLS may answer with an error in plain text, so only the replies that Redis gives to PING count.
     let answer = answer.flatten();
     answer.is_some_and(|answer| [b"+PONG", b"-NOAU", b"-DENI"].contains(&&answer))
 }

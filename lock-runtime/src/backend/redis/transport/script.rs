@@ -27,7 +27,7 @@ impl Script {
 
     /// Returns the command that runs the script by its hash, which the server may not know yet.
     pub(crate) fn by_hash(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        // One allocation for everything after the verb.
+        // Reserves the whole size, so that adding the arguments does not allocate again.
         let parts = keys.iter().chain(args).map(|part| part.len());
         let bytes = self.hash.len() + 8 + parts.sum::<usize>();
         let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), "EVALSHA".len() + bytes);
@@ -36,7 +36,7 @@ impl Script {
         command
     }
 
-    /// Returns the same command with the script's source, which the server then caches.
+    /// Returns the same command with the script's source instead of its hash. The server then caches the script.
     pub(crate) fn by_source(&self, by_hash: &Cmd) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(&self.source);

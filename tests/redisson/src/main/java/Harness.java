@@ -16,19 +16,20 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * Redisson's part of the benchmark: reads one order a line, and answers each with one line of JSON.
+ * Redisson's part of the benchmark. Reads one order per line, and answers each with one line of JSON.
  *
  * <pre>
  * loop plain|fair BEGIN END KEY...          a thread for each key locks and unlocks from BEGIN to END
  * call plain|fair BEGIN BODY_MS KEY...      a thread for each key locks once, at BEGIN, and is inside for BODY_MS
- * cancel once|timed PAUSE_NS KEY...         asks for each key in turn, and cancels PAUSE_NS later for each key before it
+ * cancel once|timed PAUSE_NS KEY...         requests each lock; cancels request number N (from 0) after N x PAUSE_NS
  * </pre>
  *
- * Times are ns since 1970. The answer to the first two is when all had ended, and for each thread its visits: when it
- * asked, entered and left. The answer to the third is how many had not been answered when they were cancelled.
+ * Times are ns since 1970. The answer to `loop` and `call` has the time at which all threads had ended, and the visits
+ * of each thread: the times at which it asked, entered and left. The answer to `cancel` is the number of requests that
+ * were cancelled before they were answered.
  */
 public final class Harness {
-    /** That of every lock of the benchmark. */
+    /** The lease of every lock of the benchmark. */
     private static final long LEASE_MS = 30_000;
 
     private final RedissonClient client;
@@ -84,7 +85,7 @@ public final class Harness {
         List<Long> of(RLock lock) throws Exception;
     }
 
-    /** Runs a task on a thread of its own for each key, all from BEGIN. */
+    /** Runs a task for each key on a thread of its own. All threads begin at BEGIN. */
     private String seat(String[] order, int firstKey, boolean fair, Task task) throws Exception {
         long begin = Long.parseLong(order[2]);
         List<Future<List<Long>>> running = new ArrayList<>();

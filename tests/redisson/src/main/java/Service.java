@@ -11,20 +11,20 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * A service that locks with Redisson: reads one order a line, and answers it with a line when it is done. Each thread of
- * its own obeys its orders one after the other.
+ * A service that locks with Redisson. Reads one order per line, and answers each with a line when the order is done.
+ * Each named thread carries out its orders one after another.
  *
  * <pre>
- * THREAD lock NAME [LEASE_MS]         waits for the lock; renewed by the watchdog without a lease
- * THREAD try NAME WAIT_MS LEASE_MS    whether it came in
- * THREAD spin NAME LEASE_MS           the same lock, waited for by a spin lock
- * THREAD fenced NAME LEASE_MS         its fencing token
- * THREAD unlock NAME
- * THREAD unspin NAME                  the spin lock
- * THREAD unfence NAME                 the fenced lock
- * THREAD count NAME                   how often the thread has entered
- * THREAD force NAME                   whether there was something to unlock
- * THREAD visit NAME COUNTER TIMES MS  enters so often, for so long; how often it was not alone, by a counter on the server
+ * THREAD lock NAME [LEASE_MS]         waits for the lock, which the watchdog renews if LEASE_MS is missing
+ * THREAD try NAME WAIT_MS LEASE_MS    waits for WAIT_MS at most; answers whether it got the lock
+ * THREAD spin NAME LEASE_MS           waits for the lock as a spin lock
+ * THREAD fenced NAME LEASE_MS         waits for the lock as a fenced lock; answers its fencing token
+ * THREAD unlock NAME                  unlocks the lock
+ * THREAD unspin NAME                  unlocks the spin lock
+ * THREAD unfence NAME                 unlocks the fenced lock
+ * THREAD count NAME                   answers how many times the thread holds the lock
+ * THREAD force NAME                   unlocks the lock for any holder; answers whether it was held
+ * THREAD visit NAME COUNTER TIMES MS  locks TIMES times for MS each; answers how often COUNTER showed another holder
  * </pre>
  */
 public final class Service {

@@ -6,7 +6,7 @@ use super::{
     keys::matches,
 };
 
-/// Whether a connection that speaks RESP2 may use a command while it is subscribed.
+/// Returns whether a connection that speaks RESP2 may use a command while it is subscribed.
 pub(crate) fn is_allowed_to_subscribers(command: &Command) -> bool {
     matches!(command.name, "subscribe" | "unsubscribe" | "ping" | "quit")
 }
@@ -67,7 +67,7 @@ fn leave(state: &mut State, id: ConnectionId, channel: &[u8]) -> usize {
     client.channels.len()
 }
 
-/// Removes a connection that ends from all channels.
+/// Removes a connection from all channels.
 pub(crate) fn unsubscribe_all(state: &mut State, id: ConnectionId) {
     let Some(client) = state.clients.get_mut(&id) else {
         return;
@@ -101,7 +101,7 @@ pub(crate) fn numsub(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(counts.collect()))
 }
 
-/// The channels with subscribers.
+/// Returns the channels that have subscribers.
 pub(crate) fn active(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     let pattern = args.get(2).copied().unwrap_or(b"*");
     let channels = state.channels.keys();

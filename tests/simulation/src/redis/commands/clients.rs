@@ -71,7 +71,7 @@ pub(crate) fn setname(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answ
     Ok(Reply::OK)
 }
 
-/// Newer than `VERSION`. Clients send the command and ignore its reply.
+/// Accepts `CLIENT SETINFO`, which is newer than `VERSION`. Clients send it anyway and ignore its reply.
 pub(crate) fn setinfo(_: &mut State, _: Caller, _: &[&[u8]]) -> Answer {
     Ok(Reply::OK)
 }

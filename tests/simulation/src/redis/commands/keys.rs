@@ -36,7 +36,7 @@ pub(crate) fn flushall(data: &mut DataSet, _: i64, args: &[&[u8]]) -> Answer {
     Ok(Reply::OK)
 }
 
-/// Also counts expired keys that have not been accessed since.
+/// Counts the keys, including expired keys that have not been accessed since.
 pub(crate) fn dbsize(data: &mut DataSet, _: i64, _: &[&[u8]]) -> Answer {
     Ok(Reply::count(data.len()))
 }
@@ -57,7 +57,7 @@ pub(crate) fn pexpireat(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     set_expiry(data, ms, args, "pexpireat", 1, 0)
 }
 
-/// The conditions of an expiry.
+/// The conditions under which a command such as `EXPIRE` sets the expiry.
 #[derive(Default)]
 struct Conditions {
     if_none: bool,
@@ -96,7 +96,7 @@ impl Conditions {
     }
 
     fn allow(&self, old: Option<i64>, new: i64) -> bool {
-        // A key that never expires does so later than any other.
+        // A key without an expiry counts as expiring later than any other key.
         let later = old.is_some_and(|old| new > old);
         let earlier = old.is_none_or(|old| new < old);
         !(self.if_none && old.is_some()
@@ -167,7 +167,7 @@ pub(crate) fn keys(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(matching.map(Reply::bulk).collect()))
 }
 
-/// Returns all keys at once, whatever COUNT says.
+/// Returns all keys at once, regardless of `COUNT`.
 pub(crate) fn scan(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     let invalid = || Fault::Borrowed("ERR invalid cursor");
     let cursor = std::str::from_utf8(args[1]).map_err(|_| invalid())?;
@@ -198,7 +198,7 @@ pub(crate) fn scan(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(vec![Reply::bulk(b"0"), Reply::Array(found)]))
 }
 
-/// Whether a text matches a pattern with `*`, `?`, `[a-c]`, `[^a]` and `\`.
+/// Returns whether a text matches a pattern with `*`, `?`, `[a-c]`, `[^a]` and `\`.
 pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     match pattern {
         [] => text.is_empty(),
@@ -217,7 +217,7 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Returns whether a byte is in the class that begins there, and the text after the class.
+/// Returns whether a byte is in the class at the beginning of `class`, and the text after the class.
 fn in_class(class: &[u8], byte: u8) -> (bool, &[u8]) {
     let (negated, mut class) = match class {
         [b'^', rest @ ..] => (true, rest),

@@ -1,4 +1,5 @@
-//! The commands that the server knows, each with its properties in Redis: its arity, and where it may be used.
+//! The commands that the server knows. Each has the properties that it has in Redis: its arity, and where it may be
+//! used.
 
 mod channels;
 mod clients;
@@ -49,7 +50,7 @@ pub(crate) fn millis(micros: u64) -> i64 {
 /// How a command is carried out. The first argument is its name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Run {
-    /// Uses only the data, at this millisecond.
+    /// A function that needs only the data, the time in ms, and the arguments.
     Data(fn(&mut DataSet, i64, &[&[u8]]) -> Answer),
     Server(fn(&mut State, Caller, &[&[u8]]) -> Answer),
 }
@@ -71,12 +72,12 @@ const LOADING: u8 = 8;
 const CONTAINER: u8 = 16;
 
 impl Command {
-    /// Whether the command may change data.
+    /// Returns whether the command may change data.
     pub(crate) fn writes(&self) -> bool {
         self.flags & WRITES != 0
     }
 
-    /// Whether the command may need more memory.
+    /// Returns whether the command may need more memory.
     pub(crate) fn grows(&self) -> bool {
         self.flags & GROWS != 0
     }
@@ -136,14 +137,14 @@ const fn server(
     }
 }
 
-/// A command with subcommands, which are commands of their own.
+/// Returns a command with subcommands, which are separate commands in the table.
 const fn container(name: &'static str) -> Command {
     server(name, -2, CONTAINER, |_, _, args| {
         Err(unknown_subcommand(args))
     })
 }
 
-/// The commands by name.
+/// All commands that the server knows.
 static COMMANDS: &[Command] = &[
     server("auth", -2, NO_SCRIPT | LOADING, server::auth),
     container("client"),
@@ -244,7 +245,7 @@ static COMMANDS: &[Command] = &[
     data("zscore", 3, 0, sorted_sets::zscore),
 ];
 
-/// The command that these arguments call, in any case.
+/// Returns the command that these arguments call. The case of letters in the name does not matter.
 pub(crate) fn find(args: &[&[u8]]) -> Result<&'static Command, Fault> {
     let command = named(&[args[0]]).ok_or_else(|| unknown_command(args))?;
     if command.flags & CONTAINER == 0 || args.len() == 1 {
@@ -253,7 +254,7 @@ pub(crate) fn find(args: &[&[u8]]) -> Result<&'static Command, Fault> {
     named(&[args[0], b"|", args[1]]).ok_or_else(|| unknown_subcommand(args))
 }
 
-/// The command whose name has these parts.
+/// Returns the command whose name consists of these parts.
 fn named(parts: &[&[u8]]) -> Option<&'static Command> {
     let mut lower = [0; 20];
     let mut length = 0;
@@ -300,12 +301,12 @@ pub(crate) fn integer_arg(text: &[u8]) -> Result<i64, Fault> {
     integer(text).ok_or(NOT_AN_INTEGER)
 }
 
-/// Whether an argument is this word, ignoring case.
+/// Returns whether an argument is this word, ignoring case.
 pub(crate) fn is_word(text: &[u8], word: &str) -> bool {
     text.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// The elements from `start` to `end`. Negative numbers count from the end.
+/// Returns the indices of the elements from `start` to `end`. Negative numbers count from the end.
 pub(crate) fn index_range(start: i64, end: i64, count: usize) -> std::ops::Range<usize> {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     let absolute = |index: i64| {

@@ -11,7 +11,7 @@ use super::{
     Answer, Caller, find, integer_arg, is_word, wrong_number,
 };
 
-/// The version of Redis whose behaviour and messages this server has.
+/// The version of Redis whose behaviour and messages this server imitates.
 pub(crate) const VERSION: &str = "7.0.15";
 
 pub(crate) fn auth(_: &mut State, _: Caller, _: &[&[u8]]) -> Answer {
@@ -27,7 +27,7 @@ pub(crate) fn ping(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer 
         return Err(wrong_number("ping"));
     }
     let text = args.get(1).copied();
-    // In RESP2 a subscriber reads only arrays.
+    // In RESP2, subscribers receive only arrays, so the reply to `PING` is an array.
     let client = state.clients.get(&caller.id);
     if client.is_some_and(|client| !client.resp3 && !client.channels.is_empty()) {
         let text = Reply::bulk(text.unwrap_or_default());
@@ -100,7 +100,7 @@ pub(crate) fn info(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     Ok(Reply::Bulk(texts.join("\r\n").into_bytes()))
 }
 
-/// Knows only the eviction policy.
+/// Returns settings. Only the eviction policy is known.
 pub(crate) fn config_get(_: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     let policy = args[2..]
         .iter()
@@ -140,8 +140,8 @@ pub(crate) fn exec(state: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {
             "EXECABORT Transaction discarded because of previous errors.",
         ));
     }
-    // Each reply is written at once, so that messages which its command publishes to this connection precede it
-    // directly.
+    // Each reply is written right after its command has run, so that messages which the command publishes to this
+    // connection directly precede the reply.
     write_length(
         state.outbox.buffer(caller.id),
         b'*',

@@ -53,7 +53,7 @@ struct SetOptions<'a> {
     if_present: bool,
     keeps_expiry: bool,
     gets: bool,
-    /// The number, whether it is in seconds, and whether it is a point in time.
+    /// The number of the expiry, whether it is in seconds, and whether it is a point in time.
     expiry: Option<(&'a [u8], bool, bool)>,
 }
 

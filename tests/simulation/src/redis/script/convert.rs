@@ -10,7 +10,7 @@ use super::super::{
     resp::Reply,
 };
 
-/// How deeply a table may be nested.
+/// The largest depth of nested tables in the result of a script.
 const DEEPEST: usize = 1000;
 
 /// Writes an argument of `redis.call`. Returns false if it is neither a string nor a number.
@@ -27,7 +27,7 @@ pub(super) fn write_argument(out: &mut Vec<u8>, value: &Value) -> bool {
     true
 }
 
-/// Converts a reply for a script.
+/// Converts the reply to a command into the Lua value that a script gets.
 pub(super) fn to_lua(lua: &Lua, reply: &Reply) -> mlua::Result<Value> {
     Ok(match reply {
         Reply::Int(number) => Value::Integer(*number),
@@ -75,7 +75,7 @@ fn scored_to_lua(lua: &Lua, pairs: &[(Arc<[u8]>, f64)]) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// Converts an error for a script.
+/// Converts an error into the Lua table that a script gets.
 pub(super) fn error_to_lua(lua: &Lua, text: &str) -> mlua::Result<Table> {
     let table = lua.create_table_with_capacity(0, 3)?;
     table.raw_set("err", text)?;

@@ -1,5 +1,5 @@
-//! The Lua interpreter of a thread, which the servers of that thread share. The server whose script runs is stored
-//! beside it meanwhile.
+//! The Lua interpreter of a thread, which the servers of that thread share. While a script runs, the state of its
+//! server is stored in a thread-local variable.
 
 use std::{
     cell::{Cell, RefCell},
@@ -26,7 +26,7 @@ struct Engine {
     environment: Table,
     globals: Table,
     run: Function,
-    /// Only used for look-ups, so its order has no effect.
+    /// Used only for look-ups, so its order has no effect.
     compiled: RefCell<HashMap<Hash, Function>>,
 }
 
@@ -44,20 +44,20 @@ thread_local! {
     static ARGUMENTS: Cell<Arguments> = const { Cell::new(Arguments { bytes: Vec::new(), ends: Vec::new() }) };
 }
 
-/// The arguments of a command, one after the other. Reused for the next command to save allocations.
+/// The arguments of a command, one after another. The buffers are reused for the next command to save allocations.
 #[derive(Default)]
 struct Arguments {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-/// The name that errors give to every script.
+/// The name of every script in error messages.
 const CHUNK: &str = "@user_script";
 
 impl Engine {
     fn new() -> mlua::Result<Self> {
         let libraries = StdLib::STRING | StdLib::TABLE | StdLib::MATH;
-        // Errors stay the values that the script raised.
+        // With this option, an error remains the value that the script raised.
         let options = LuaOptions::new().catch_rust_panics(false);
         let lua = Lua::new_with(libraries, options)?;
         let send = lua.create_function(send)?;
@@ -82,7 +82,7 @@ impl Engine {
     }
 
     fn compile(&self, source: &[u8]) -> mlua::Result<Function> {
-        // Redis wraps the script in a function, too, so code after a `return` is an error.
+        // Redis also wraps the script in a function, so code after a `return` is an error.
         let source = [b"return function() ", source, b"\nend"].concat();
         let chunk = self.lua.load(source).set_name(CHUNK);
         chunk.set_environment(self.environment.clone()).call(())
@@ -108,14 +108,14 @@ impl Engine {
     }
 }
 
-/// The line of the script that raises an error, if a script is on the stack.
+/// Returns the line that the script has reached, if a script is on the stack.
 fn current_line(lua: &Lua) -> Option<usize> {
     (1..).find_map(|level| {
         let line = lua.inspect_stack(level, |frame| {
             let is_script = frame.source().source.as_deref() == Some(CHUNK);
             frame.current_line().filter(|_| is_script)
         });
-        // The search ends when there is no frame.
+        // The search ends at the first level without a frame.
         line.map_or(Some(None), |line| line.map(Some))
     })?
 }
@@ -169,7 +169,7 @@ pub(super) fn run(
     })
 }
 
-/// The reply to a script that raised an error.
+/// Returns the reply to a script that raised an error.
 fn failed(hash: &Hash, error: &Value) -> Fault {
     let Value::Table(error) = error else {
         return "ERR execution failure".into();
@@ -185,7 +185,7 @@ fn failed(hash: &Hash, error: &Value) -> Fault {
     }
 }
 
-/// Carries out a command of a script. Returns its reply, or nothing and an error.
+/// Carries out a command of a script. Returns its reply, or nil and an error.
 fn send(lua: &Lua, values: Variadic<Value>) -> mlua::Result<(Value, Option<Table>)> {
     let mut arguments = ARGUMENTS.take();
     let answer = if read(&mut arguments, &values) {
@@ -237,7 +237,7 @@ impl Running {
         if command.writes() && self.state.mode == Mode::ReadOnly {
             return Err(READ_ONLY);
         }
-        // A script that has written runs to its end.
+        // Even if the memory is full, a script that has already written may write more, so that it can finish its work.
         if command.grows() && self.state.mode == Mode::OutOfMemory && !self.wrote {
             return Err(OUT_OF_MEMORY);
         }

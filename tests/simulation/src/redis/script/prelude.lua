@@ -1,8 +1,8 @@
--- What scripts see. Receives the functions of the server, and returns the environment of scripts, the table of their
--- globals, and how one is run.
+-- Prepares what scripts see. Receives the functions of the server, and returns the environment of scripts, the table of
+-- their globals, and the function that runs a script.
 local send, sha1hex, located, log_levels = ...
 
--- A library that cannot be written to.
+-- Returns a library that cannot be written to.
 local function read_only(library)
   return setmetatable({}, {
     __index = library,
@@ -54,7 +54,7 @@ function redis.error_reply(...)
   end
   text = string.gsub(text, '^%-', '')
   text = string.gsub(string.gsub(text, '^[\r\n]+', ''), '[\r\n]+$', '')
-  -- A code is a word before others.
+  -- A text of a single word has no error code, because a code is the first of several words.
   if not string.find(text, ' ', 1, true) then
     text = 'ERR ' .. text
   end
@@ -98,7 +98,7 @@ setmetatable(globals, {
 local environment = read_only(globals)
 globals._G = environment
 
--- Any error becomes a table, with where it arose.
+-- Turns any error into a table, and adds the line at which it arose.
 local function on_error(failure)
   if type(failure) ~= 'table' then
     failure = { err = 'ERR ' .. tostring(failure) }

@@ -1,4 +1,4 @@
--- Continues acquire_free.lua: the lock is held or waited for, or the server has lost its counter.
+-- Continues acquire_free.lua if the lock is held or waited for, or if the server has lost its token counter.
 
 local lease, session_id, owner = string.match(ARGV[1], '^(%d+)|([^|]+)|(%x+)$')
 if not lease or lease ~= ARGV[2] or tonumber(lease) < 1 then
@@ -11,22 +11,23 @@ local function take()
   end
   local token = next_token(KEYS[3], ARGV[3], 1)
   redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', lease)
-  return token -- inside, for the whole lease
+  return token -- the caller has the lock for the whole lease
 end
 
 local member = owner .. '|' .. session_id .. '|' .. lease .. '|' .. ARGV[4]
 local held = redis.call('GET', KEYS[1])
 if not held then
-  -- Free. If somebody queues, the head of the queue gets the lock, not the caller.
+  -- The lock is free. If somebody queues, the head of the queue gets the lock, not the caller.
   local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
   if head == member then
     redis.call('ZREM', KEYS[2], member)
     return take()
   end
   if not head or string.sub(head, 1, 7) == 'notify|' then
-    return take() -- the queue has no owners
+    return take() -- no owner is queued
   end
-  -- A waiting caller's next probe hands the lock on. For a caller that does not wait, it is handed on here.
+  -- A caller that waits sends a probe soon, and the probe grants the lock to the head of the queue. A caller that does
+  -- not wait sends no probe, so this script grants the lock to the head.
   if ARGV[4] == '0' then
     local given, more = grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], nil, KEYS[3], ARGV[3], ARGV[5])
     if not given and not more then
@@ -36,8 +37,8 @@ if not held then
   end
 end
 if held and string.find(held, owner, 1, true) then
-  -- The caller holds the lock already: an earlier request was carried out. Returns the grant, the time left and a
-  -- place.
+  -- The caller holds the lock already, because an earlier request was carried out. Returns the grant, the time left of
+  -- the grant in ms, and a place in the queue.
   local time = redis.call('TIME')
   local place = before_all(KEYS[2], time[1] * 1000000 + time[2])
   return { 'held', held, left_of(KEYS[1], held), string.format('%.0f', place) }
@@ -49,7 +50,7 @@ if ARGV[4] == '0' then
   if ARGV[7] then
     redis.call('ZADD', KEYS[2], '+inf', ARGV[7])
     if redis.call('PTTL', KEYS[2]) < 1000 then
-      redis.call('PEXPIRE', KEYS[2], 2000) -- it tries again long before that
+      redis.call('PEXPIRE', KEYS[2], 2000) -- the session tries again long before the 2 s are over
     end
   end
   return { 'busy' }
@@ -58,8 +59,9 @@ end
 local time = redis.call('TIME')
 local score = time[1] * 1000000 + time[2]
 local wait = tonumber(ARGV[4])
--- The queue has to outlive its last living member. Its expiry is extended in large steps: a caller that queues behind a
--- member with the same wait, within the same stretch of that length, finds it extended already.
+-- The queue must not expire before its last waiter gives up. To save commands, its expiry is set to more than twice the
+-- wait, and time is divided into stretches that are as long as the wait. If the last member of the queue has the same
+-- wait and joined in the same stretch, that member has already set an expiry that is late enough.
 local extended = false
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
 if last[2] == 'inf' then
@@ -80,5 +82,6 @@ end
 if not extended and redis.call('PTTL', KEYS[2]) < 2 * wait + 1000 then
   redis.call('PEXPIRE', KEYS[2], 2 * wait + 1000)
 end
--- The place, which a retry uses again, and the time left of the grant, to tell when to probe.
+-- Returns the place, which a retry asks for again, and the time left of the holder's grant in ms. The caller sends a
+-- probe when that time is over.
 return { 'queued', place, held and redis.call('PTTL', KEYS[1]) or 0 }

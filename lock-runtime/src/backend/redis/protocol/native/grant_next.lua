@@ -1,31 +1,35 @@
--- The stored state of a lock (grant, queue, claim, fence), and how a script grants the lock to the next waiter that is
--- alive and reachable. Shared by the scripts that grant locks.
+-- Defines the stored state of a lock (grant, queue, claim, fence), and grants the lock to the next waiter that is alive
+-- and reachable. Shared by the scripts that grant locks.
 --
 -- State of a lock, all in one slot:
 --   grant  string  token|lease|session_id|owner owner …   expires with the lease. Several owners are a cohort:
---                 neighbours in the queue, of one session and one lease, that have their turns one after the other. The
---                 token is the first owner's; the others have the tokens that follow.
---   queue  zset    owner|session_id|lease|wait            score: microseconds at which it was queued, never repeated
+--                 neighbours in the queue with the same session and the same lease. They have their turns one after
+--                 another. The first owner has this token, and the others have the tokens that follow.
+--   queue  zset    owner|session_id|lease|wait            score: server time in µs at which it was queued, unique
 --                 notify|session_id                      score: infinite, behind all owners. The session is woken when
 --                 the lock is free and no owner is queued
---   claim  string  session_id                             the session granted the lock last; outlives the claim itself
+--   claim  string  session_id                             the session that the queue granted the lock last. The key
+--                 expires 500 ms after the claim
 --   fence  string  the newest token of the slot
 
 local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)$'
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
--- A listening process may let a lease shorter than this expire, because it renews offers only at its heartbeat.
+-- The shortest lease, in ms, whose expiry shows that a process does not listen. A process that listens renews offers
+-- only at its heartbeat, so it may let a shorter lease expire.
 local TELLING_LEASE = 500
--- The number of queue entries that one script looks at, at most: the server answers nobody else meanwhile.
+-- The largest number of queue entries that one script examines. The server runs no other command while a script runs.
 local ENTRIES_AT_MOST = 2000
 
--- Returns the channel of a session. The name does not reveal the id, which signs the messages there.
+-- Returns the notification channel of a session. The channel's name does not reveal the session id, which signs the
+-- messages on the channel.
 local function channel_of(session_id)
   return 'lock:session:' .. redis.sha1hex(session_id)
 end
 
--- Caps what is left of a grant at its lease: the server's clock may have been set back, or the expiry removed. Callers
--- that wait or try do so, because the holder may be gone. Returns the time left of the grant, in ms.
+-- Caps the time left of a grant at its lease, because the server's clock may have been set back, or the expiry removed.
+-- The scripts of waiting callers do this, because the holder may no longer exist. Returns the time left of the grant,
+-- in ms.
 local function clamp(grant, lease)
   local left = redis.call('PTTL', grant)
   lease = tonumber(lease)
@@ -41,18 +45,20 @@ local function left_of(grant, held)
   return math.max(math.min(redis.call('PTTL', grant), tonumber(string.match(held, '^%d+|(%d+)'))), 0)
 end
 
--- Returns a place before all waiters, for owners that were granted the lock before them and do not know their place.
+-- Returns a place before all waiters. Owners that have already been granted the lock, but do not know their place, get
+-- this place.
 local function before_all(queue, now)
   local head = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2]
   return math.min(tonumber(head or now), now) - 1
 end
 
--- Removes from the queue the neighbours of a head that has been removed already, as far as they have its session and
--- its lease. Returns the owners that are still alive, the head's first, and their number.
+-- Forms a cohort. `owner`, `session_id` and `lease` are those of the head, which is no longer in the queue. Removes the
+-- members at the front of the queue up to the first with another session or another lease. Returns the owners whose
+-- wait is not over, the head's first, and the number of these owners.
 local function cohort(queue, owner, session_id, lease, now)
   local tail = '|' .. session_id .. '|' .. lease .. '|'
   local first, last = #owner + 1, #owner + #tail
-  local neighbours = redis.call('ZRANGE', queue, 0, 0) -- most often the next one is of another process
+  local neighbours = redis.call('ZRANGE', queue, 0, 0) -- most often the next waiter belongs to another process
   if not neighbours[1] or string.sub(neighbours[1], first, last) ~= tail then
     return owner, 1
   end
@@ -72,8 +78,8 @@ local function cohort(queue, owner, session_id, lease, now)
   return table.concat(owners, ' '), #owners
 end
 
--- Removes the places of a session whose process does not listen. Once it listens again, it finds that they are gone,
--- and queues again.
+-- Removes the places of a session whose process does not listen. Once the process listens again, it finds that its
+-- places are gone, and queues again.
 local function set_aside(queue, session_id)
   local first, last = OWNER_DIGITS + 2, OWNER_DIGITS + 1 + #session_id
   local places = {}
@@ -89,9 +95,10 @@ local function set_aside(queue, session_id)
 end
 
 -- Grants the lock to the first waiter that is alive and reachable, with its neighbours, and returns the new owners. If
--- there is none, deletes the grant, and returns nil and whether it stopped at the limit of entries with others left.
--- `head` is the result of the caller's ZPOPMIN. The first write is thus ZPOPMIN or DEL. Redis allows both when it is
--- out of memory, and then lets the script go on writing. `claimed` is nil if the caller does not know that key.
+-- there is no such waiter, deletes the grant, and returns nil and whether the queue still has entries because
+-- ENTRIES_AT_MOST was reached. `head` is the result of the calling script's ZPOPMIN, so the first write is ZPOPMIN or
+-- DEL. Redis allows both when it is out of memory, and then allows all further writes of the script. `claimed` is the
+-- key of the claim, or nil if the calling script does not know it.
 local function grant_next(head, grant, queue, claimed, fence, floor, claim)
   local now
   local entries = 0
@@ -103,14 +110,15 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim)
     entries = entries + 1
     local owner, session_id, lease, wait = string.match(head[1], MEMBER)
     if not owner then
-      -- Free, unless another caller comes first. A missed message does no harm: the callers try now and then.
+      -- The entry names a session to wake. Another caller may take the lock before that session does. A lost message
+      -- does no harm, because the session's callers also try without a message from time to time.
       redis.pcall('PUBLISH', channel_of(string.sub(head[1], 8)), 'free|' .. grant)
     elseif head[2] + wait * 1000 > now then
       local owners, count = cohort(queue, owner, session_id, lease, now)
       local token = next_token(fence, floor, count)
       local given = string.format('%.0f|', token) .. lease .. '|'
       redis.call('SET', grant, given .. session_id .. '|' .. owners, 'PX', math.min(tonumber(lease), tonumber(claim)))
-      -- No owner may hold a lock without being told: a grant that nobody hears is not given.
+      -- An owner must be notified of its grant. If nobody receives the message, the next waiter gets the lock.
       local told = given .. owners .. '|' .. grant
       local signature = redis.sha1hex(session_id .. told .. session_id)
       local heard = redis.pcall('PUBLISH', channel_of(session_id), signature .. '|' .. told)
@@ -134,9 +142,9 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim)
   return nil, false
 end
 
--- Removes the places of a session that was granted the lock and has let the claim expire, because it does not listen.
--- It delays the others by one claim, however many callers wait there. `speaks` is the calling session, which does
--- listen.
+-- Removes the places of a session that was granted the lock and let the claim expire. Such a session does not listen.
+-- It delays the other sessions by only one claim, however many of its callers wait. `speaks` is the session that runs
+-- this script. That session listens, so it keeps its places.
 local function set_claimant_aside(queue, claimed, speaks)
   local session_id = redis.call('GET', claimed)
   if session_id then
@@ -147,8 +155,8 @@ local function set_claimant_aside(queue, claimed, speaks)
   end
 end
 
--- Grants a lock whose grant has expired or was deleted without a release to the next waiter. Sets a claimant that let
--- its claim expire aside first.
+-- Hands the lock on to the next waiter after its grant has expired, or was deleted without a release. First removes the
+-- places of a session that let its claim expire.
 local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   set_claimant_aside(queue, claimed, speaks)
   return grant_next(redis.call('ZPOPMIN', queue), grant, queue, claimed, fence, floor, claim)

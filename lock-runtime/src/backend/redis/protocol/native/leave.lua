@@ -1,11 +1,11 @@
--- Takes the caller out of the queue, and out of the lock if it was granted the lock and nobody shares the grant. A
--- caller that may still enter is granted a free lock if nobody alive waits before it.
+-- Takes the caller out of the queue. With 'abandon', also releases a grant that belongs to the caller alone. With
+-- 'enter', grants the caller the lock if the caller was queued, the lock is free, and no earlier waiter is alive.
 --
 -- KEYS: grant, queue, fence, claim
--- ARGV: 1 owner, 2 its member of the queue, 3 floor, 4 claim in ms, 5 'enter' or 'abandon', 6 `lease|session_id|owner`,
---       7 session_id
+-- ARGV: 1 owner, 2 the owner's entry in the queue, 3 floor, 4 claim in ms, 5 'enter' or 'abandon',
+--       6 `lease|session_id|owner`, 7 session_id
 local score = redis.call('ZSCORE', KEYS[2], ARGV[2])
-redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that may not write reports its error here
+redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that cannot write reports an error at this command
 local held = redis.call('GET', KEYS[1])
 if score and not held and ARGV[5] == 'enter' then
   -- The holder's lease has ended, and no script has noticed yet.
@@ -21,7 +21,7 @@ if score and not held and ARGV[5] == 'enter' then
       return { 'granted', token }
     end
     if head[2] + string.match(head[1], '%d+$') * 1000 > now then
-      break -- it is alive, and was first
+      break -- this waiter is alive, and comes before the caller
     end
     redis.call('ZREM', KEYS[2], head[1])
   end
@@ -29,11 +29,12 @@ if score and not held and ARGV[5] == 'enter' then
   return { 'left' }
 end
 if score or not held or not string.find(held, ARGV[1], 1, true) then
-  return { 'left' } -- the caller was queued, or neither queued nor inside
+  return { 'left' } -- the caller does not hold the lock
 end
 if ARGV[5] == 'abandon' and not string.find(held, ' ', 1, true) then
   grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
   return { 'left' }
 end
--- The lock was granted meanwhile. The process decides about a cohort, because another member may be inside.
+-- The caller was granted the lock in the meantime. The caller's process decides what to do with the grant, because
+-- another member of the cohort may be inside.
 return { 'held', held, left_of(KEYS[1], held) }

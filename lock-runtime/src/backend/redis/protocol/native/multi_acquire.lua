@@ -1,13 +1,14 @@
--- Takes several locks if each of them is free with no waiters, or held by the caller already; otherwise takes none.
+-- Takes several locks if each of them is either held by the caller already, or free and without waiters. Otherwise
+-- takes none.
 --
 -- KEYS: fence, then grant and queue of each lock
--- ARGV: 1 lease in ms, 2 floor, 3 claim in ms, 4 not after (server time in µs, '' without limit), then for each lock
---       `lease|session_id|owner`, the part of its grant after the token
+-- ARGV: 1 lease in ms, 2 floor, 3 claim in ms, 4 time limit (server time in µs, '' if there is none), then for each
+--       lock `lease|session_id|owner`, the part of its grant after the token
 
 if ARGV[4] ~= '' then
   local time = redis.call('TIME')
   if time[1] * 1000000 + time[2] > tonumber(ARGV[4]) then
-    return 0 -- late, and nothing was changed: the caller has given this request up
+    return 0 -- late: nothing was changed, because the caller no longer waits for this request
   end
 end
 local granted = {}
@@ -24,7 +25,7 @@ for i = 2, #KEYS, 2 do
     if rest ~= tail then
       return i / 2 -- the number of the first lock that is not free
     end
-    -- The caller holds it already: an earlier request was carried out.
+    -- The caller holds this lock already, because an earlier request was carried out.
     granted[i / 2] = { token, math.min(redis.call('PTTL', KEYS[i]), tonumber(ARGV[1])) }
   end
 end
@@ -35,4 +36,4 @@ for i = 2, #KEYS, 2 do
     granted[i / 2] = { token, tonumber(ARGV[1]) }
   end
 end
-return granted -- inside all of them: the token of each, and what is left of its lease in ms
+return granted -- the caller holds all locks. Each entry is a token, and the time left of the grant in ms

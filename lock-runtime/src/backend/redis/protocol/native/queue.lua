@@ -1,15 +1,16 @@
--- Queues several callers of one process, in this order. A free lock is granted at once, to the head of the queue.
+-- Queues several callers of one session, in the order of the arguments. If the lock is free, grants it at once to the
+-- head of the queue.
 --
 -- KEYS: grant, queue, fence, claim
--- ARGV: 1 session_id, 2 floor, 3 claim in ms, 4 not after (server time in µs, '' without limit), then for each caller
---       `owner|session_id|lease|wait`, and its place ('' at first, then the score that an earlier reply gave)
+-- ARGV: 1 session_id, 2 floor, 3 claim in ms, 4 time limit (server time in µs, '' if there is none), then for each
+--       caller `owner|session_id|lease|wait`, and its place ('' at first, then the score that an earlier reply gave)
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if ARGV[4] ~= '' and now > tonumber(ARGV[4]) then
-  return { 'late' } -- nothing was changed: the callers have given this request up
+  return { 'late' } -- nothing was changed, because the callers no longer wait for this request
 end
 local held = redis.call('GET', KEYS[1])
--- Places rise even if the clock stepped back.
+-- A new place is behind all others, even if the clock was set back.
 local place = now
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
 if last == 'inf' then
@@ -25,12 +26,13 @@ for i = 5, #ARGV, 2 do
     return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- 0 would delete the key later on
   end
   if held and string.find(held, owner, 1, true) then
-    -- Inside, or about to be: an earlier request was carried out.
+    -- This owner was granted the lock already, because an earlier request was carried out.
     places[#places + 1] = ARGV[i + 1] ~= '' and ARGV[i + 1]
       or string.format('%.0f', before_all(KEYS[2], now) - (#ARGV - i))
   else
     local score = ARGV[i + 1]
-    -- If the clock has been set forward, an old place may count as expired although its caller is alive.
+    -- If the clock has been set forward, an old place may count as expired although its caller still waits. Such a
+    -- caller gets a new place.
     if score == '' or score + wait * 1000 <= now then
       score = string.format('%.0f', place)
       place = place + 1
@@ -43,12 +45,12 @@ for i = 5, #ARGV, 2 do
 end
 if added[1] then
   if redis.call('ZADD', KEYS[2], 'NX', unpack(added)) < #added / 2 then
-    -- An earlier request was carried out for some callers: they keep the places that it gave them.
+    -- An earlier request has queued some of the callers. They keep the places that they have.
     for i = 1, #places do
       places[i] = redis.call('ZSCORE', KEYS[2], ARGV[3 + 2 * i]) or places[i]
     end
   end
-  -- The queue has to outlive its last living member.
+  -- The queue must not expire before its last waiter gives up.
   if redis.call('PTTL', KEYS[2]) < 2 * longest + 1000 then
     redis.call('PEXPIRE', KEYS[2], 2 * longest + 1000)
   end
@@ -56,8 +58,8 @@ end
 if not held then
   grant_expired(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
 end
--- Returns a grant of this session, the time left of any grant in ms, including one that this request made, and the
--- places.
+-- Returns the grant that the script found if it belongs to this session, or false; the time left in ms of the grant
+-- that stands now; and the places.
 local mine = held and string.match(held, '^%d+|%d+|([^|]+)|') == ARGV[1]
 local left = held and left_of(KEYS[1], held) or math.max(redis.call('PTTL', KEYS[1]), 0)
 return { mine and held or false, left, unpack(places) }

@@ -1,29 +1,29 @@
--- Extends the lease of each grant independently. Shortens a lease only if it restarts.
+-- Extends the leases of several grants, each independently of the others. A lease becomes shorter only if it restarts.
 --
 -- KEYS: grants
--- ARGV: 1 `restart|` if the leases restart now, followed by a limit (server time in µs) if there is one,
---       then for each grant its token, and its lease in ms (0: only read)
+-- ARGV: 1 `restart|` if the leases restart now, followed by a time limit (server time in µs) if there is one,
+--       then for each grant its token, and its lease in ms (0: only read the time left)
 local function renew(grant, asked, wanted, restart)
   local fine, held = pcall(redis.call, 'GET', grant)
   if not fine then
     if string.find(type(held) == 'table' and held.err or held, 'WRONGTYPE', 1, true) then
-      return -1 -- the key has other data now, which does not concern the other grants
+      return -1 -- the key now stores something else than a grant; the other grants are still renewed
     end
     error(held, 0)
   end
   local token, stored, rest = string.match(held or '', '^(%d+)|(%d+)(|[^|]+|.*)$')
   if token ~= asked then
-    return -1 -- not held under this token, or only retained
+    return -1 -- the lock is not held with this token, or is only retained
   end
   if restart then
-    redis.call('PEXPIRE', grant, wanted) -- first, because it is allowed when the server is out of memory
+    redis.call('PEXPIRE', grant, wanted) -- without free memory, a server allows SET only after such a command
     redis.call('SET', grant, token .. '|' .. wanted .. rest, 'PX', wanted)
     return tonumber(wanted)
   end
   local lease, left = tonumber(wanted), redis.call('PTTL', grant)
   local longest = tonumber(stored)
   if left > longest or left < 0 then
-    left = longest -- the server's clock was set back, or the expiry removed: no grant lasts longer than its lease
+    left = longest -- the server's clock was set back, or the expiry removed; no grant lasts longer than its lease
     if lease > 0 then
       redis.call('PEXPIRE', grant, left)
     end
@@ -31,7 +31,7 @@ local function renew(grant, asked, wanted, restart)
   if lease <= left then
     return left
   end
-  redis.call('PEXPIRE', grant, lease) -- first, because it is allowed when the server is out of memory
+  redis.call('PEXPIRE', grant, lease) -- without free memory, a server allows SET only after such a command
   if lease > longest then
     redis.call('SET', grant, token .. '|' .. wanted .. rest, 'PX', lease)
   end
@@ -42,11 +42,11 @@ local restart, not_after = string.match(ARGV[1], '^(restart)|(%d*)$')
 if restart and not_after ~= '' then
   local time = redis.call('TIME')
   if time[1] * 1000000 + time[2] > tonumber(not_after) then
-    restart = nil -- late: the leases stay as they are
+    restart = nil -- late: no lease is shortened
   end
 end
 local left = {}
 for i = 1, #KEYS do
   left[i] = renew(KEYS[i], ARGV[2 * i], ARGV[2 * i + 1], restart)
 end
-return left -- the time left of each, in ms
+return left -- the time left of each grant, in ms; -1 if the lock is not held with the token

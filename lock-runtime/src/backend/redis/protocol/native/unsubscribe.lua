@@ -1,4 +1,4 @@
--- Removes a session's marker: nobody in its process waits without a place in the queue.
+-- Removes the entry by which a session asked to be woken, because none of its callers waits without a place any longer.
 --
 -- KEYS: queue
 -- ARGV: 1 `notify|session_id`

@@ -2,10 +2,11 @@
 --
 -- Mark of a node, a string that never expires and is lost together with the rest of the state:
 --   lost|<since>           the node was seen without a mark at this server time, in µs; it grants nothing
---   whole|<since>|<lease>  the node was readmitted after a loss that was seen at this time, and has all state
---                          since then. <lease> is the longest lease in use that the node was told of, in ms
+--   whole|<since>|<lease>  the node was readmitted after a loss that was seen at this server time, and has kept all
+--                          state since then. <lease> is the longest lease in use that a client has reported, in ms
 
--- Returns the longest lease in use, raised to `lease`, and since when the node is whole; nil if the node is not whole.
+-- Raises the longest lease in use to `lease`, if that is longer. Returns the longest lease, and the time since which
+-- the node has kept all of its state. Returns nil if the node is not marked as whole.
 local function whole(mark, lease)
   local since, longest = string.match(redis.call('GET', mark) or '', '^whole|(%d+)|(%d+)$')
   if longest and tonumber(longest) < tonumber(lease) then
@@ -15,7 +16,8 @@ local function whole(mark, lease)
   return longest, since
 end
 
--- Returns since when a node that is not whole is known to have lost its state.
+-- Marks a node that is not whole as lost, unless it is marked as lost already. Returns the time at which the loss of
+-- the node's state was first seen.
 local function lost(mark, now)
   local since = string.match(redis.call('GET', mark) or '', '^lost|(%d+)$')
   if not since then

@@ -1,10 +1,10 @@
--- Reads whether the node has all of its state.
+-- Returns whether the node has all of its state. Marks the node as lost if it has not.
 --
 -- KEYS: mark, fence
 -- ARGV: 1 a lease in use, in ms, 2 a token that this node has given
 local fence = redis.call('GET', KEYS[2]) or '0'
 if tonumber(fence) < tonumber(ARGV[2]) then
-  redis.call('DEL', KEYS[1]) -- the node has come back with an older state
+  redis.call('DEL', KEYS[1]) -- the node has restarted with an older state
 end
 local longest, since = whole(KEYS[1], ARGV[1])
 if longest then

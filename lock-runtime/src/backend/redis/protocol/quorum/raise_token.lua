@@ -1,12 +1,12 @@
--- Writes the token that a quorum agreed on into a grant of this node, and into its fence, so that the node's next grant
--- has a higher one. The lease stays as it is.
+-- Writes the token that a quorum agreed on into the grant on this node. Also raises the node's fence to that token, so
+-- that the node's next grant has a higher token. Does not change the lease.
 --
 -- KEYS: grant, fence
 -- ARGV: 1 owner, 2 token
 local held = redis.call('GET', KEYS[1])
 local rest, owner = string.match(held or '', '^%d+(|%d+|[^|]*|(%x+))$')
 if owner ~= ARGV[1] then
-  return 0 -- not held by this owner, or no longer: nothing was touched
+  return 0 -- this owner does not hold the lock on this node: nothing was changed
 end
 if tonumber(redis.call('GET', KEYS[2]) or 0) < tonumber(ARGV[2]) then
   redis.call('SET', KEYS[2], ARGV[2])

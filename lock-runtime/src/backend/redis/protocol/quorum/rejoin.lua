@@ -1,19 +1,19 @@
--- Gives this node the grant that a majority has, if the lock is free here, and the node has all of its state.
+-- Copies the grant of a majority to this node, if the lock is free on this node and the node has all of its state.
 --
 -- KEYS: grant, fence, mark
--- ARGV: 1 token, 2 `lease|session_id|owner`, 3 lease in ms, 4 not after (server time in µs)
+-- ARGV: 1 token, 2 `lease|session_id|owner`, 3 lease in ms, 4 time limit (server time in µs)
 local now = server_micros()
 if now > tonumber(ARGV[4]) then
-  return -1 -- late, and nothing was changed
+  return -1 -- late: nothing was changed
 end
 if not whole(KEYS[3], ARGV[3]) then
   lost(KEYS[3], now)
   return -2 -- the node has lost its state
 end
 if redis.call('EXISTS', KEYS[1]) == 1 then
-  return 0 -- the grant is here already, or the lock is another owner's
+  return 0 -- the node has this grant already, or another owner holds the lock on it
 end
--- The node's next grant has a higher token.
+-- Raises the fence, so that the node's next grant has a higher token.
 if tonumber(redis.call('GET', KEYS[2]) or 0) < tonumber(ARGV[1]) then
   redis.call('SET', KEYS[2], ARGV[1])
 end

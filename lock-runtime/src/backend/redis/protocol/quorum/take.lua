@@ -1,13 +1,13 @@
--- Takes the lock on this node if it is free here, and the node has all of its state.
+-- Takes the lock on this node if the lock is free on this node and the node has all of its state.
 --
 -- KEYS: grant, fence, mark
 -- ARGV: 1 `lease|session_id|owner`, the part of the grant after its token
 --       2 lease in ms
 --       3 floor
---       4 not after (server time in µs)
+--       4 time limit (server time in µs); after it, the script does nothing
 local now = server_micros()
 if now > tonumber(ARGV[4]) then
-  return -1 -- late, and nothing was changed: the caller has given this request up
+  return -1 -- late: nothing was changed, because the caller no longer waits for this request
 end
 if not whole(KEYS[3], ARGV[2]) then
   lost(KEYS[3], now)
@@ -21,11 +21,11 @@ if not held then
 end
 local token, lease, owner = string.match(held, '^(%d+)|(%d+)|[^|]*|(%x+)$')
 if owner == string.match(ARGV[1], '(%x+)$') then
-  return tonumber(token) -- the caller holds it already: an earlier request was carried out
+  return tonumber(token) -- the caller holds the lock already, because an earlier request was carried out
 end
--- No grant lasts longer than its lease: the server's clock may have been set back, or the expiry removed.
+-- Caps the time left at the lease, because the server's clock may have been set back, or the expiry removed.
 local left = redis.call('PTTL', KEYS[1])
 if lease and (left > tonumber(lease) or left < 0) then
   redis.call('PEXPIRE', KEYS[1], lease)
 end
-return 0 -- held by another owner
+return 0 -- another owner holds the lock on this node

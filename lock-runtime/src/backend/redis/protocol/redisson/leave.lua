@@ -1,16 +1,16 @@
--- Gives up the acquisition: gives back a lock that was granted meanwhile, unless the caller enters.
+-- Ends an acquisition. If the lock was granted in the meantime, 'abandon' releases it, and 'enter' returns its grant.
 --
 -- KEYS: lock, counter
--- ARGV: 1 owner, 2 `owner|session_id|lease|wait`, 5 'enter' or 'abandon'
+-- ARGV: 1 owner, 2 `owner|session_id|lease|wait`, 3 and 4 unused, 5 'enter' or 'abandon'
 local field, holder, token = ours(KEYS[1])
 if holder ~= uuid(ARGV[1]) then
-  return { 'left' } -- the caller was not inside
+  return { 'left' } -- the caller does not hold the lock
 end
 if ARGV[5] == 'abandon' then
   redis.call('DEL', KEYS[1])
   tell(KEYS[2])
   return { 'left' }
 end
--- Granted meanwhile: the caller enters.
+-- The lock was granted in the meantime, so the caller enters.
 local session_id, lease = string.match(ARGV[2], '^%x+|([^|]+)|(%d+)|')
 return { 'held', token .. '|' .. lease .. '|' .. session_id .. '|' .. ARGV[1], clamp(KEYS[1], field) }

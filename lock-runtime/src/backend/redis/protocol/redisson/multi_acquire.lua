@@ -1,17 +1,17 @@
--- Takes several locks if each of them is free, or held by the caller already; otherwise takes none.
+-- Takes several locks if each of them is free, or held by the caller already. Otherwise takes none.
 --
 -- KEYS: fence, then lock and counter of each lock
--- ARGV: 1 lease in ms, 2 floor, 3 claim in ms, 4 not after (server time in µs, '' without limit), then for each lock
---       `lease|session_id|owner`
+-- ARGV: 1 lease in ms, 2 floor, 3 claim in ms, 4 time limit (server time in µs, '' if there is none), then for each
+--       lock `lease|session_id|owner`
 if ARGV[4] ~= '' then
   local time = redis.call('TIME')
   if time[1] * 1000000 + time[2] > tonumber(ARGV[4]) then
-    return 0 -- late, and nothing was changed: the caller has given this request up
+    return 0 -- late: nothing was changed, because the caller no longer waits for this request
   end
 end
 local owners, granted = {}, {}
 for i = 2, #KEYS, 2 do
-  redis.call('GET', KEYS[i + 1]) -- a wrong type is reported before anything is written
+  redis.call('GET', KEYS[i + 1]) -- reports a key of the wrong type before anything is written
   owners[i] = string.match(ARGV[4 + i / 2], '(%x+)$')
   if redis.call('EXISTS', KEYS[i]) == 1 then
     local field, holder, token = ours(KEYS[i])
@@ -19,7 +19,7 @@ for i = 2, #KEYS, 2 do
     if holder ~= uuid(owners[i]) then
       return i / 2 -- the number of the first lock that is not free
     end
-    granted[i / 2] = { token, left } -- held already: an earlier request was carried out
+    granted[i / 2] = { token, left } -- the caller holds this lock already, because an earlier request was carried out
   end
 end
 for i = 2, #KEYS, 2 do
@@ -28,4 +28,4 @@ for i = 2, #KEYS, 2 do
     granted[i / 2] = { string.format('%.0f', token), tonumber(ARGV[1]) }
   end
 end
-return granted -- inside all of them: the token of each, and what is left of its lease in ms
+return granted -- the caller holds all locks. Each entry is a token, and the time left of the grant in ms

@@ -4,7 +4,7 @@
 -- ARGV: 1 `token|`
 local field, _, token = ours(KEYS[1])
 if not field or token .. '|' ~= ARGV[1] then
-  return 0 -- not held under this token: nothing was touched
+  return 0 -- the lock is not held with this token: nothing was changed
 end
 redis.call('DEL', KEYS[1])
 tell(KEYS[2])

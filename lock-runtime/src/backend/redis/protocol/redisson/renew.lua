@@ -1,21 +1,21 @@
--- Extends the lease of each grant independently. Shortens a lease only if it restarts.
+-- Extends the leases of several locks, each independently of the others. A lease becomes shorter only if it restarts.
 --
 -- KEYS: locks
--- ARGV: 1 `restart|` if the leases restart now, followed by a limit (server time in µs) if there is one,
---       then for each lock its token, and its lease in ms (0: only read)
+-- ARGV: 1 `restart|` if the leases restart now, followed by a time limit (server time in µs) if there is one,
+--       then for each lock its token, and its lease in ms (0: only read the time left)
 local function renew(lock, asked, lease, restart)
   local fine, field, _, token = pcall(ours, lock)
   if not fine then
     if string.find(type(field) == 'table' and field.err or field, 'WRONGTYPE', 1, true) then
-      return -1 -- the key has other data now, which does not concern the other locks
+      return -1 -- the key now stores something else than a lock; the other locks are still renewed
     end
     error(field, 0)
   end
   if token ~= asked then
-    return -1 -- not held under this token, or only retained
+    return -1 -- the lock is not held with this token, or is only retained
   end
   if restart then
-    redis.call('PEXPIRE', lock, lease) -- first, because it is allowed when the server is out of memory
+    redis.call('PEXPIRE', lock, lease) -- without free memory, a server allows HSET only after such a command
     redis.call('HSET', lock, field, lease)
     return lease
   end
@@ -34,11 +34,11 @@ local restart, not_after = string.match(ARGV[1], '^(restart)|(%d*)$')
 if restart and not_after ~= '' then
   local time = redis.call('TIME')
   if time[1] * 1000000 + time[2] > tonumber(not_after) then
-    restart = nil -- late: the leases stay as they are
+    restart = nil -- late: no lease is shortened
   end
 end
 local left = {}
 for i = 1, #KEYS do
   left[i] = renew(KEYS[i], ARGV[2 * i], tonumber(ARGV[2 * i + 1]), restart)
 end
-return left -- the time left of each, in ms
+return left -- the time left of each lock's lease, in ms; -1 if the lock is not held with the token

@@ -1,3 +1,5 @@
+-- Reads the holder of a lock. Returns the same fields as native/status.lua.
+--
 -- KEYS: lock, counter
 local _, owner, token = ours(KEYS[1])
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do

@@ -1,5 +1,5 @@
-//! One acquisition on a Redis server, from its first request to its grant. [`state`] decides; this file sends and
-//! waits.
+//! One acquisition on a Redis server, from its first request to its grant. [`state`] decides on the next step, and this
+//! file carries it out.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,14 +33,14 @@ pub(crate) mod state;
 pub(crate) struct RedisAttempt {
     server: Arc<Server>,
     request: Request,
-    /// Whether the caller waits without a place in the queue, and its session is to be woken.
+    /// Whether the caller waits without a place in the queue. Its session is then woken when the lock is free.
     notified: bool,
     state: AttemptState,
-    /// `None` until the first request of the current owner.
+    /// The newest request of the current owner, and its session. `None` before the first request.
     pub(crate) sent: Option<Sent>,
     /// Receives the offer of a turn. Set before the owner is queued.
     offers: Option<oneshot::Receiver<OfferResult>>,
-    /// Makes shutdown wait, from the first request on, until this attempt is settled or cleaned up.
+    /// Makes a shutdown wait until this attempt is settled or cleaned up. `None` before the first request.
     pub(crate) task: Option<TrackedTask>,
 }
 
@@ -58,10 +58,10 @@ impl RedisAttempt {
     }
 
     /// Creates an attempt that tries once. If the lock is busy, a try in the native layout leaves a marker in the
-    /// queue: the session gets a message when the lock is free and no owner is queued.
+    /// queue. With the marker, the session gets a message when the lock is free and no owner is queued.
     pub(crate) fn notified(server: Arc<Server>, request: Request) -> Self {
         let once = Request {
-            // A new owner, because an earlier try may have been given up, and its clean-up must not affect this one.
+            // Each try has a new owner, so that the clean-up of an earlier try does not affect this try.
             owner: server.context.new_owner(),
             wait: Duration::ZERO,
             ..request
@@ -74,7 +74,7 @@ impl RedisAttempt {
     /// Applies an answer that settles the attempt. The caller must not await between reading the answer and this call.
     pub(crate) fn settle(&mut self, event: Event) -> Step {
         if let Some(sent) = &self.sent {
-            // An answered request has been removed already, before its answer was read.
+            // If the request is answered, it has been removed from `unanswered` already.
             if !sent.request.is_answered() {
                 sent.session.unanswered.remove(sent.request.owner);
             }
@@ -83,8 +83,8 @@ impl RedisAttempt {
         self.state.on(event)
     }
 
-    /// Continues as another owner, who takes over the place of the old one. Nothing that is under way for the old owner
-    /// lets this one in. A turn or place that the old owner still has is given back in the background.
+    /// Continues with a new owner, which takes over the place of the old owner. A late answer to the old owner does not
+    /// let the new owner in. A turn or a place that the old owner still has is given back in the background.
     fn start_over(&mut self) {
         let offer = self.take_offer();
         let mut place = None;
@@ -104,8 +104,8 @@ impl RedisAttempt {
         self.request.owner = self.server.context.new_owner();
     }
 
-    /// Returns the session and the connection of the next request: those of the previous one, unless the session has
-    /// ended. Returns `None` if the session ended while it connected.
+    /// Returns the session, the request and the connection for the next try. Uses the session of the previous try,
+    /// unless that session has ended. Returns `None` if the session ended while it connected.
     async fn route(&mut self) -> Result<Option<(Sent, Arc<Connection>)>, BackendError> {
         let has_ended = |sent: &Sent| sent.session.has_ended();
         if self.sent.as_ref().is_some_and(has_ended)
@@ -129,9 +129,9 @@ impl RedisAttempt {
         Ok(Some((Sent { session, request }, connection)))
     }
 
-    /// Sends one request, alone or in a batch with those of others, and returns the next step.
+    /// Sends one request, alone or in a batch with the requests of other callers, and returns the next step.
     async fn ask(&mut self) -> Result<Step, BackendError> {
-        // Boxed, to keep the future small while the caller waits for its turn.
+        // Boxed, so that the future stays small while the caller waits for its turn.
         let Some((sent, connection)) = Box::pin(self.route()).await? else {
             return Ok(Step::Ask);
         };
@@ -157,10 +157,10 @@ impl RedisAttempt {
         request.carry(&connection);
         let reply = request.acquire(&connection).await;
         if let Ok(Reply::Granted(_) | Reply::Busy) = reply {
-            // No request of this owner is under way after this.
+            // After this line no request of this owner is under way.
             request.end().await;
-            // Removed while the request still counts as unanswered, so that another reply that describes the grant
-            // cannot offer it.
+            // Another reply may describe the same grant. The waiter is removed while the request still counts as
+            // unanswered, so that such a reply does not offer the grant a second time.
             session.waiters.remove(request);
         }
         if reply.is_ok() {
@@ -185,7 +185,8 @@ impl RedisAttempt {
                 self.state.on(Event::Queued)
             }
             Ok(Reply::Late) => {
-                // The server's clock was set forward, or the request was delayed. A new connection learns the time.
+                // The server's clock was set forward, or the request was delayed. A new connection learns the server's
+                // time.
                 connection.health.mark_demoted();
                 self.state.on(Event::NotReady)
             }
@@ -193,7 +194,8 @@ impl RedisAttempt {
                 Ok(Retry::Later) => self.state.on(Event::NotReady),
                 Ok(Retry::Now) => self.state.on(Event::Broken),
                 Err(error) => {
-                    // If nothing was carried out, nothing has to be given back once no request is under way.
+                    // A final refusal proves that no request was carried out. Once no request is under way, nothing has
+                    // to be given back.
                     if self.state.is_refusal_final() {
                         request.end().await;
                         self.settle(Event::Refused(error))
@@ -218,12 +220,12 @@ impl RedisAttempt {
         }))
     }
 
-    /// Asks the cohort to let the caller in. The decision is made at this poll, with nothing between it and the answer.
-    /// The engine renews an offer with too little time left, so that the answer does not depend on when this future is
-    /// polled.
+    /// Asks the cohort to let the caller in. The cohort decides in the poll in which the caller gets the answer, so
+    /// nothing can change in between. If the offer has too little time left, a task of the engine renews it first, so
+    /// that the renewal does not depend on when this future is polled.
     async fn take_turn(&mut self, token: u64) -> Result<Step, BackendError> {
         let sent = self.sent.as_ref().expect("what is offered was asked for");
-        // No request of this owner is under way after this.
+        // After this line no request of this owner is under way.
         sent.request.end().await;
         loop {
             let name = &self.request.name;
@@ -242,7 +244,7 @@ impl RedisAttempt {
         }
     }
 
-    /// Takes out the offer received so far, if there is one.
+    /// Returns the token of an offer that was received and not used, if there is one, and receives no further offers.
     fn take_offer(&mut self) -> Option<u64> {
         let offers = self.offers.take();
         self.state.offer().or_else(|| {
@@ -252,7 +254,7 @@ impl RedisAttempt {
         })
     }
 
-    /// Takes the turn offered so far, if any, because the caller leaves.
+    /// Takes the turn that has been offered, if there is one. Called when the caller's wait is over.
     async fn take_last_turn(&mut self) -> Result<Option<Grant>, BackendError> {
         let Some(token) = self.take_offer() else {
             return Ok(None);
@@ -277,7 +279,7 @@ impl Attempt for RedisAttempt {
                     Step::Return(answer) => return Ok(answer),
                     Step::Fail(error) => return Err(error),
                     Step::AwaitTurn => self.turn().await?,
-                    // Boxed, because a waiting caller does not need this future.
+                    // Boxed, so that the future stays small while the caller waits for its turn.
                     Step::TakeTurn(token) | Step::Confirm(token) => {
                         Box::pin(self.take_turn(token)).await?
                     }
@@ -304,13 +306,14 @@ impl Attempt for RedisAttempt {
                     return Ok(Leaving::Granted(grant));
                 }
                 let Some(Sent { session, request }) = self.sent.clone() else {
-                    // Nothing was sent. If the server can be reached, the caller ran out of time.
+                    // Nothing was sent. If the server can be reached, the wait was only too short, which is no error.
                     self.server.sessions.connected(&self.request.name).await?;
                     return Ok(Leaving::Left);
                 };
                 let connection = session.connection().await?;
                 request.end().await;
-                // A lock granted to an earlier request or to this one is the caller's, if it reads the answer in time.
+                // If an earlier request or this request was granted the lock, the caller gets the lock, provided that
+                // it reads the answer in time.
                 if !request.ask() {
                     return Ok(Leaving::Left);
                 }
@@ -332,7 +335,7 @@ impl Attempt for RedisAttempt {
                         return Ok(Leaving::Granted(grant));
                     }
                     Ok(Left::Out) => {
-                        // The server no longer has a grant that was offered.
+                        // If a turn was offered, the server no longer has the grant of that turn.
                         if let Some(token) = self.take_offer() {
                             let token = FencingToken::new(token);
                             grants::lose(&self.server, &request.names.lock, token);
@@ -344,7 +347,8 @@ impl Attempt for RedisAttempt {
                         grants::take_up(&self.server, &session, &request.names.lock, &grant);
                         return Ok(match self.take_last_turn().await? {
                             Some(grant) => Leaving::Granted(grant),
-                            // Its turn is still to come, or has passed. Dropping the attempt gives back the rest.
+                            // The caller's turn is still to come, or has passed. When the attempt is dropped, it gives
+                            // back the caller's place.
                             None => Leaving::Left,
                         });
                     }

@@ -1,31 +1,31 @@
-//! The state of an acquisition, and its next step. Only decides: no I/O, no clock, no tokio.
+//! The state of an acquisition, and its next step. This file only decides: it uses no I/O, no clock and no tokio.
 //!
 //! # Rules
-//! 1. Only an answer to the caller's own request, or an offer that the cohort confirms at the instant of the poll, lets the
-//!    caller in.
-//! 2. A settled acquisition has nothing to give back. Later events change nothing.
+//! 1. Only two events let the caller in: an answer to the caller's own request, and an offer that the cohort confirms
+//!    at the instant at which the caller is polled.
+//! 2. A settled acquisition has nothing to give back. Later events do not change it.
 //! 3. If a request is not answered, the server may have granted the lock. The lock is then given back, even if a later
 //!    request is refused.
-//! 4. An acquisition that has missed its turn, or was revoked, starts over under a new owner id, at the same place in
-//!    the queue. Answers to the previous owner do not count for the new one.
+//! 4. An acquisition that has missed its turn, or was revoked, starts over with a new owner, at the same place in the
+//!    queue. Answers to the previous owner do not count for the new owner.
 
 use lock_core::{
     backend::{Answer, BackendError},
     lease::Grant,
 };
 
-/// The phase of the current owner.
+/// The phase of the acquisition with its current owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Nothing was sent.
+    /// No request was sent for this owner.
     Unsent,
     /// The caller itself has sent a request, and has not read the answer.
     Asked,
-    /// Waits for its turn.
+    /// The caller waits for its turn.
     Waiting,
-    /// Was offered the turn with this token, and has neither taken nor missed it.
+    /// The caller was offered the turn with this token, and has neither taken nor missed it.
     Offered(u64),
-    /// Has its answer, or has nothing to give back.
+    /// The acquisition has its answer, and has nothing to give back.
     Settled,
 }
 
@@ -34,35 +34,35 @@ enum Phase {
 pub(crate) enum Event {
     /// The caller itself sends a request.
     Asks,
-    /// The session sends the request, in a batch with others.
+    /// The session sends the request, in a batch with the requests of other callers.
     Joins,
-    /// The caller's own request was answered: it is inside.
+    /// The answer to the caller's own request is the grant.
     Granted(Grant),
-    /// The caller's own request was answered: the lock is not free, and the caller may not wait.
+    /// The answer to the caller's own request says that the lock is not free. The caller does not wait.
     Busy,
-    /// The caller's own request was answered: it is queued, or its grant is on the way.
+    /// The answer to the caller's own request says that the caller is queued, or was granted the lock from the queue.
     Queued,
     /// The server cannot carry out the request now, or the request came too late.
     NotReady,
-    /// The connection broke: the request may have been carried out.
+    /// The connection broke. The request may have been carried out.
     Broken,
     /// The server refuses the request.
     Refused(BackendError),
-    /// The engine has given back the lock that the answer may have granted, because the caller did not read it in time.
+    /// The caller did not read the answer in time. If the answer granted the lock, the engine gives the lock back.
     Revoked,
-    /// The session was told that the caller has the turn with this token.
+    /// The caller was offered the turn with this token.
     Offered(u64),
-    /// The session no longer waits for the caller's turn.
+    /// The session has removed the caller from its waiters without an offer.
     Dismissed,
     /// The cohort let the caller in.
     Inside(Grant),
-    /// The offer stands, but the grant has to be renewed first.
+    /// The offer still stands, but the grant has to be renewed before the caller can enter.
     Unconfirmed,
-    /// The offer has been passed on, or its grant is lost.
+    /// The offer has been passed on to another member, or the server has lost its grant.
     Missed,
-    /// The session has ended: its runtime is gone.
+    /// The session has ended, because its runtime has ended.
     SessionEnded,
-    /// The request to leave was answered: the caller is neither queued nor inside.
+    /// The answer to the request to leave says that the caller has neither a place nor the lock.
     Left,
 }
 
@@ -75,30 +75,29 @@ pub(crate) enum Step {
     AskLater,
     /// Awaits the offer of a turn.
     AwaitTurn,
-    /// Asks the cohort to let the caller in.
+    /// Asks the cohort to let the caller in with this token.
     TakeTurn(u64),
-    /// Lets the engine renew the grant of the offer, and asks the cohort again.
+    /// Lets the engine renew the grant of the offer with this token, and asks the cohort again.
     Confirm(u64),
-    /// Gives up the current owner in the background, with its offer, and asks as another owner.
+    /// Gives back the current owner's turn or place in the background, and sends a request with a new owner.
     StartOver,
     /// Returns this answer.
     Return(Answer),
     /// Fails with this error.
     Fail(BackendError),
-    /// Continues with the current action.
+    /// The driver continues with its current action.
     Nothing,
 }
 
-/// The state of one acquisition. It outlives its owner ids: an acquisition that misses its turn asks again under a new
-/// one.
+/// The state of one acquisition. An acquisition that misses its turn continues with a new owner and the same state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AttemptState {
     phase: Phase,
-    /// The place in the queue that an owner of this acquisition had, and that the next owner takes over.
+    /// The place in the queue that the newest queued owner of this acquisition had. The next owner takes it over.
     place: Option<u64>,
-    /// How many offers it has missed.
+    /// The number of offers, and of answers to its own requests, that the acquisition has missed.
     missed: u32,
-    /// Whether a request was not answered, and may have been carried out.
+    /// Whether a request of the current owner was not answered, and may have been carried out.
     unsure: bool,
 }
 
@@ -201,7 +200,7 @@ impl AttemptState {
         }
     }
 
-    /// Switches to another owner, at the place of the previous one if it had any.
+    /// Switches to a new owner. If the previous owner had a place, the new owner takes it over.
     pub(crate) fn start_over(&mut self, place: Option<u64>) {
         if self.phase != Phase::Settled {
             self.phase = Phase::Unsent;
@@ -258,7 +257,7 @@ mod tests {
         ]
     }
 
-    /// Returns an acquisition after these events.
+    /// Returns the state of a new acquisition after these events.
     fn after(events: &[Event]) -> AttemptState {
         let mut state = AttemptState::new();
         for event in events {
@@ -388,7 +387,7 @@ mod tests {
         let mut state = waiting();
         state.start_over(Some(5));
         assert_eq!(state.place(), Some(5));
-        // An owner that was never queued keeps the place for the next one.
+        // The second owner was never queued. The third owner still gets the place.
         state.start_over(None);
         assert_eq!(state.place(), Some(5));
     }
@@ -414,7 +413,7 @@ mod tests {
         let mut state = after(&[Event::Asks, Event::Broken, Event::Asks]);
         assert_eq!(state.on(Event::Refused(refused())), Step::Fail(refused()));
         assert!(!state.is_settled());
-        // Another owner has nothing to give back for the previous one.
+        // A new owner has nothing to give back for the unanswered request of the previous owner.
         state.start_over(None);
         state.on(Event::Asks);
         state.on(Event::Refused(refused()));

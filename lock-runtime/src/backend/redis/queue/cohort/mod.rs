@@ -1,16 +1,17 @@
-//! A cohort: neighbours in the queue, all of one process, that share one grant. The process passes the turn from one to
-//! the next in memory, in the order of the queue, and releases the grant once, at the end. A waiter that is granted a
-//! lock alone is a cohort of one.
+//! A cohort: neighbours in the queue, all of one session, that share one grant. The process passes the turn from one
+//! member to the next in memory, in the order of the queue, and releases the grant once, at the end. A waiter that is
+//! granted a lock alone is a cohort of one.
 //!
-//! This file only decides: no I/O, no clock, no tokio. [`cohort_registry`](super::cohort_registry) drives it.
+//! This file only decides: it uses no I/O, no clock and no tokio. [`cohort_registry`](super::cohort_registry) calls it.
 //!
 //! # Rules
-//! 1. A turn is `Offered` to one member, or that member is `Inside`. Nobody else has it.
-//! 2. A member enters by one local transition, at the instant of its poll. Its offer still has to stand, and enough of
-//!    the confirmed time has to be left. Nothing else lets a member in, not even an answer of the server.
+//! 1. At most one member has the turn. The turn is `Offered` to this member, or the member is `Inside`.
+//! 2. A member enters by one transition in memory, at the instant at which it is polled. Its offer still has to stand,
+//!    and enough of the confirmed time has to be left. Nothing else lets a member in, not even an answer of the server.
 //! 3. An answer of the server counts for the member that had the turn when the request was sent. It updates the grant
-//!    only if that member still has the turn; otherwise it is dropped.
-//! 4. The engine passes on an offer that is not taken within a claim; sooner if the member has missed offers before.
+//!    only if that member still has the turn. Otherwise it is dropped.
+//! 4. The engine passes on an offer that is not taken within a claim. If the member has missed offers before, the
+//!    engine passes on the offer sooner.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -25,7 +26,7 @@ use crate::backend::redis::protocol::grant::GrantSnapshot;
 #[cfg(test)]
 mod tests;
 
-/// One member's turn. Its token is its generation, too: no two turns of a lock have the same token.
+/// The turn of one member. No two turns of a lock have the same token, so the token identifies the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Turn {
     pub(crate) token: u64,
@@ -35,19 +36,20 @@ pub(crate) struct Turn {
 /// The state of the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
-    /// The member may enter, and has not entered yet.
+    /// The member may enter before `until`, and has not entered yet.
     Offered { until: Moment },
     /// The member is inside.
     Inside,
-    /// The member has left, and the lock stays taken for a while.
+    /// The member has left, and the lock stays taken until the minimum hold time is over.
     Retained,
-    /// All members have had their turns, or the server has lost the grant. Kept until the release is confirmed, because
-    /// the release names the grant by its first token.
+    /// All members have had their turns, or the server has lost the grant. The cohort is kept until the release is
+    /// confirmed, because it stores the grant's first token, by which the release names the grant.
     Ended,
-    /// The release is confirmed. Kept while callers wait for the lock: messages about this grant may still arrive.
+    /// The release is confirmed. The cohort is kept while callers wait for the lock, because messages about this grant
+    /// may still arrive.
     Released,
     /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, they
-    /// share it again. Kept for the member that was inside.
+    /// share it again. The cohort is kept until the member that was inside leaves.
     Suspended,
 }
 
@@ -56,16 +58,16 @@ enum State {
 pub(crate) enum Seat {
     /// The member is inside.
     Inside(Grant),
-    /// The offer stands, but too little is left of the confirmed time: the engine has to renew the grant first.
+    /// The offer still stands, but too little of the confirmed time is left. The engine has to renew the grant first.
     Unconfirmed,
-    /// The offer has been passed on, or the grant is lost.
+    /// The offer has been passed on to another member, or the grant is lost.
     Missed,
 }
 
 /// The answer to a member that leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Departure {
-    /// The turn is free: offer it to the next member.
+    /// The turn is free, and has to be offered to the next member.
     Free,
     /// The cohort has ended, and its release is not confirmed.
     Ended,
@@ -78,37 +80,37 @@ pub(crate) enum Departure {
 /// The server's answer to a renewal or a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Confirmation {
-    /// When the request was sent.
+    /// The moment at which the request was sent.
     pub(crate) asked: Moment,
-    /// The local deadline.
+    /// The local deadline of the grant according to the answer.
     pub(crate) until: Moment,
-    /// Whether the lease restarted with the request. Otherwise no lease is ever shortened.
+    /// Whether the request restarted the lease. Only a restart can shorten a lease.
     pub(crate) restarted: bool,
 }
 
-/// A grant that members of one process share, and the state of its turns.
+/// A grant that the members of a cohort share, and the state of their turns.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Cohort {
     tokens: Range<u64>,
     lease: Duration,
-    /// Since when this process knows of the grant.
+    /// The moment at which this process learnt of the grant.
     known_since: Moment,
     turn: Turn,
     state: State,
     /// The members whose turn is still to come.
     to_come: VecDeque<OwnerId>,
-    /// The local deadline: the server lets nobody else in before it.
+    /// The local deadline. Before it, the server grants the lock to nobody else.
     until: Moment,
-    /// The time that counts as a full lease since the newest confirmation: a member enters only with two thirds of it
-    /// left.
+    /// The time that was left when the newest confirmation was read. Before the first confirmation, it is
+    /// [`GrantSnapshot::confirmed`]. A member enters only while at least two thirds of this time are left.
     confirmed: Duration,
-    /// When the newest request that restarted the lease was sent. Answers to earlier requests no longer change the
-    /// deadline.
+    /// The moment at which the newest request that restarted the lease was sent. Answers to earlier requests no longer
+    /// change the deadline.
     restarted: Option<Moment>,
 }
 
 impl Cohort {
-    /// Creates the cohort of a grant whose turns are all still to come. Returns `None` without an owner.
+    /// Creates the cohort of a grant. No member has had its turn yet. Returns `None` if the grant has no owner.
     pub(crate) fn new(grant: &GrantSnapshot, now: Moment) -> Option<Self> {
         let turn = Turn {
             token: grant.first,
@@ -119,7 +121,7 @@ impl Cohort {
             lease: grant.lease,
             known_since: now,
             turn,
-            state: State::Retained, // taken, and nobody has a turn yet
+            state: State::Retained, // the lock is taken, and no member has been offered a turn
             to_come: grant.owners.iter().copied().collect(),
             until: grant.until(),
             confirmed: grant.confirmed(),
@@ -127,7 +129,7 @@ impl Cohort {
         })
     }
 
-    /// Returns the token that names the grant on the server.
+    /// Returns the first token, by which the server knows the grant.
     pub(crate) fn first(&self) -> u64 {
         self.tokens.start
     }
@@ -153,12 +155,12 @@ impl Cohort {
         self.tokens.contains(&token)
     }
 
-    /// Returns whether the member under this token has the turn: offered, inside, or retained.
+    /// Returns whether the member with this token has the turn. This includes a member for which the lock is retained.
     pub(crate) fn has_turn(&self, token: u64) -> bool {
         self.turn.token == token && !self.is_over()
     }
 
-    /// Returns whether no member of the cohort has a turn.
+    /// Returns whether no member of the cohort has the turn any longer.
     pub(crate) fn is_over(&self) -> bool {
         !matches!(
             self.state,
@@ -187,8 +189,8 @@ impl Cohort {
         self.known_since < moment
     }
 
-    /// Takes the next member and its token. Returns `None` if no member is left, or no time. The caller offers the
-    /// member its turn, unless the member has left.
+    /// Removes the next member from the members to come, and returns it with its token. Returns `None` if no member or
+    /// no time is left. The calling code offers the member its turn, unless the member has left.
     pub(crate) fn next(&mut self, now: Moment) -> Option<Turn> {
         if self.is_over() || self.until <= now {
             return None;
@@ -198,14 +200,14 @@ impl Cohort {
         Some(Turn { token, owner })
     }
 
-    /// Gives the turn to a member that has missed `missed` offers before. The previous member no longer has it.
+    /// Offers the turn to a member that has missed `missed` offers before. The previous member no longer has the turn.
     pub(crate) fn offer(&mut self, turn: Turn, missed: u32, now: Moment) {
         self.turn = turn;
         let until = now + self.lease.min(claim_after(missed));
         self.state = State::Offered { until };
     }
 
-    /// Lets the member under this token in, if it may enter. Called while the member is polled.
+    /// Lets the member with this token in, if it may enter. Called while the member is polled.
     pub(crate) fn enter(&mut self, token: u64, now: Moment) -> Seat {
         if self.turn.token != token || !self.is_offered() {
             return Seat::Missed;
@@ -224,7 +226,7 @@ impl Cohort {
         })
     }
 
-    /// Returns whether an offer has stood for its full time.
+    /// Returns whether there is an offer, and its time is over.
     pub(crate) fn is_overdue(&self, now: Moment) -> bool {
         match self.state {
             State::Offered { until } => until <= now,
@@ -232,7 +234,8 @@ impl Cohort {
         }
     }
 
-    /// Returns the lease to renew to, if a member that enters at `soon` would find too little time left of its offer.
+    /// Returns the lease to which the grant of an offer has to be renewed. Returns `None` if a member that enters at
+    /// `soon` still has enough time left.
     pub(crate) fn renewal_of_offer(&self, soon: Moment) -> Option<Duration> {
         let short = self.until.since(soon) < self.confirmed * 2 / 3;
         (self.is_offered() && short).then_some(self.confirmed.min(self.lease))
@@ -243,8 +246,8 @@ impl Cohort {
         !self.is_over() && self.until <= now
     }
 
-    /// Applies the server's answer to a request of the member under this token. Returns false if the answer does not
-    /// count for that member: it no longer has the turn, or its lease had ended before the answer came.
+    /// Applies the server's answer to a request of the member with this token. Returns false if the answer does not
+    /// count, because that member no longer has the turn, or because its lease ended before the answer came.
     pub(crate) fn confirm(&mut self, token: u64, answer: Confirmation, now: Moment) -> bool {
         if !self.has_turn(token) || (self.state == State::Inside && self.until <= now) {
             return false;
@@ -257,13 +260,13 @@ impl Cohort {
         }
         if newest && (answer.restarted || answer.until > self.until) {
             self.until = answer.until;
-            // Counted from the answer, so that a member that is polled at once has all of it.
+            // The time counts from the answer, so that a member that is polled at once has all of it.
             self.confirmed = answer.until.since(now);
         }
         true
     }
 
-    /// Determines what follows when the member under this token leaves, or declines its offer.
+    /// Returns what the engine has to do when the member with this token leaves, or declines its offer.
     pub(crate) fn leave(&mut self, token: u64) -> Departure {
         if self.turn.token != token {
             return Departure::Stale;
@@ -282,8 +285,8 @@ impl Cohort {
         self.until > now + self.lease
     }
 
-    /// Keeps the lock taken after the member under this token has left. Returns false if the member has no turn or the
-    /// lock is retained already.
+    /// Keeps the lock taken after the member with this token has left. Returns false if that member does not have the
+    /// turn, or the lock is retained already.
     pub(crate) fn retain(&mut self, token: u64) -> bool {
         let retains = self.has_turn(token) && self.state != State::Retained;
         if retains {
@@ -292,7 +295,7 @@ impl Cohort {
         retains
     }
 
-    /// Ends the cohort: no member has a turn after this.
+    /// Ends the cohort. After this call no member has the turn.
     pub(crate) fn end(&mut self) {
         self.state = State::Ended;
         self.to_come.clear();
@@ -304,7 +307,7 @@ impl Cohort {
         self.to_come.clear();
     }
 
-    /// Suspends the cohort after its local deadline: the remaining members queue again.
+    /// Suspends the cohort after its local deadline. The remaining members have to queue again.
     pub(crate) fn suspend(&mut self) {
         self.state = State::Suspended;
         self.to_come.clear();

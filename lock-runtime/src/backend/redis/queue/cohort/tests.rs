@@ -1,4 +1,4 @@
-//! Tests of each transition, and of late and doubled events.
+//! Tests of each transition of a cohort, and of late and repeated events.
 
 use lock_core::lease::CLAIM;
 
@@ -16,14 +16,15 @@ fn owner(number: u128) -> OwnerId {
     OwnerId::from_u128(number)
 }
 
-/// Offers the turn to the next member.
+/// Offers the turn to the next member, and returns that turn.
 fn offer_next(cohort: &mut Cohort, now: Moment) -> Option<Turn> {
     let turn = cohort.next(now)?;
     cohort.offer(turn, 0, now);
     Some(turn)
 }
 
-/// Returns a grant with this lease that was pushed at 0 to owners 1, 2, …, under tokens 10, 11, ….
+/// Returns the cohort of a grant with this lease. At 0, the server granted the lock to owners 1, 2, …, with tokens 10,
+/// 11, …. The grant is valid for a claim.
 fn pushed(owners: u128, lease: Duration) -> Cohort {
     let owners: Vec<_> = (1..=owners).map(|one| owner(one).to_string()).collect();
     let grant = format!("10|{}|session_id|{}", lease.as_millis(), owners.join(" "));
@@ -77,7 +78,7 @@ fn a_member_enters_on_its_offer_once() {
     };
     assert_eq!(grant.token, FencingToken::new(10));
     assert!(grant.queued);
-    // A claim, less drift, counted from before the push.
+    // The grant is valid for a claim less the drift.
     assert_eq!(grant.valid_until, Some(at(0) + less_drift(CLAIM)));
     assert_eq!(cohort.enter(10, at(2)), Seat::Missed);
     assert!(cohort.is_inside(owner(1)) && !cohort.is_inside(owner(2)));
@@ -103,7 +104,8 @@ fn with_less_than_two_thirds_of_the_claim_the_grant_is_confirmed_first() {
         "not even an end lets it in"
     );
     assert!(cohort.confirm(10, extended(31_000), at(1000)));
-    // Counted from the answer, so that a member that is polled at once enters however long the round trip took.
+    // The confirmed time is counted from the answer. So a member that is polled at once enters, however long the round
+    // trip took.
     assert!(matches!(
         cohort.clone().enter(10, at(1001)),
         Seat::Inside(_)
@@ -145,7 +147,8 @@ fn a_member_that_has_left_does_not_end_the_turn_before() {
     let mut cohort = inside(2);
     assert_eq!(cohort.leave(10), Departure::Free);
     assert_eq!(cohort.next(at(1)), Some(turn_of(11, 2)));
-    // The next member could not be told, and no other is left. Leaving twice still names the member that was inside.
+    // The next member could not be notified, and no other member is left. The turn still belongs to the member that was
+    // inside. Each time this member leaves, it finds that the cohort has ended.
     cohort.end();
     assert_eq!(cohort.leave(10), Departure::Ended);
     assert_eq!(cohort.leave(10), Departure::Ended);

@@ -19,7 +19,7 @@ fn at(millis: u32) -> Moment {
     Moment::new(10_000 * MS + millis * MS)
 }
 
-/// One session whose callers wait for one lock.
+/// One session, and the lock for which all its callers wait.
 struct Fixture {
     session: Arc<Session>,
     cohorts: Cohorts,
@@ -55,7 +55,7 @@ impl Fixture {
         }
     }
 
-    /// Adds a caller that begins to wait.
+    /// Adds a waiting caller with this owner.
     fn member(&self, owner: u128) -> Member {
         let request = Request {
             name: self.name.clone(),
@@ -85,13 +85,13 @@ impl Fixture {
         GrantSnapshot::pushed(&first, &lease, &owners, &self.session.session_id, now).unwrap()
     }
 
-    /// Takes up a grant that the server has pushed.
+    /// Takes up a grant to these members that the server has pushed.
     fn push(&self, first: u64, members: &[&Member], now: Moment) -> TakenUp {
         let grant = self.grant(first, members, now);
         self.cohorts.take_up(&self.session, &self.name, &grant, now)
     }
 
-    /// Takes up a grant that the answer to a request describes.
+    /// Takes up a grant to these members that the answer to a request describes.
     fn describe(&self, first: u64, members: &[&Member], now: Moment) -> TakenUp {
         let mut grant = self.grant(first, members, now);
         grant.is_pushed = false;
@@ -102,7 +102,7 @@ impl Fixture {
         matches!(self.cohorts.enter(&self.name, token, now), Seat::Inside(_))
     }
 
-    /// Applies a renewal of the grant up to `until`, requested and answered at `now`.
+    /// Applies the answer to a renewal that was requested and answered at `now`. The new deadline is `until`.
     fn confirm(&self, token: u64, until: Moment, now: Moment) -> bool {
         let answer = Confirmation {
             asked: now,
@@ -113,7 +113,7 @@ impl Fixture {
         self.cohorts.confirm(&self.name, token, answer, now)
     }
 
-    /// Settles the member that is inside under this token: its session no longer waits for it.
+    /// Removes this member from the waiters of the session, as the member's acquisition does when it is settled.
     fn settle(&self, member: &Member) {
         self.session.waiters.remove(&member.request);
     }
@@ -205,7 +205,7 @@ fn a_repeated_push_changes_nothing() {
     assert_eq!(b.offered(), None, "another member is inside");
 }
 
-/// An attacker who hears all pushes repeats them while another process is inside.
+/// Simulates an attacker that receives all pushes, and repeats them while another process holds the lock.
 #[test]
 fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
     let fixture = Fixture::new();
@@ -214,7 +214,7 @@ fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
     assert_eq!(a.offered(), Some(7));
     assert!(fixture.enter(7, at(1)));
     fixture.settle(&a);
-    // The first member outstays the lease: the second one queues again, and waits for another process.
+    // The first member is still inside after the end of the lease, so the second member queues again.
     let chores = fixture.tend(at(1100));
     assert_eq!(chores.requeue.len(), 1);
     // The first member leaves, and the grant is forgotten.
@@ -225,7 +225,7 @@ fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
         assert!(is_nothing(&fixture.push(7, &[&a, &b], at(now))));
         assert_eq!(b.offered(), None, "the grant is over");
     }
-    // A newer grant does seat a member.
+    // A newer grant is still accepted.
     fixture.push(9, &[&b], at(4000));
     assert_eq!(b.offered(), Some(9));
 }
@@ -250,7 +250,7 @@ fn a_newer_grant_replaces_one_that_the_server_has_lost() {
     let taken_up = fixture.push(20, &[&c], at(10));
     assert_eq!(taken_up.requeue.len(), 1, "its members queue again");
     assert_eq!(c.offered(), Some(20));
-    // A late description of the older grant does not count.
+    // A late answer that describes the older grant does not count.
     assert!(is_nothing(&fixture.describe(7, &[&b], at(20))));
 }
 
@@ -264,7 +264,7 @@ fn an_owner_that_is_inside_gives_a_second_grant_back() {
     let taken_up = fixture.push(9, &[&a], at(2));
     let (token, _) = taken_up.give_back.expect("it goes back");
     assert_eq!(token.get(), 9);
-    // It is still inside under the first one.
+    // The owner is still inside with the token of its first grant.
     assert!(matches!(
         fixture.cohorts.known(&fixture.name, FencingToken::new(7)),
         Known::Turn(7)
@@ -286,7 +286,7 @@ fn an_offer_that_nobody_takes_is_passed_on_and_the_last_one_released() {
     let (mut a, mut b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a, &b], at(0));
     assert_eq!(a.offered(), Some(7));
-    // An offer stands for the lease if that is shorter than a claim. The answer to its renewal comes in time.
+    // The lease is shorter than a claim, so each offer stands for one lease. The grant is renewed in time.
     assert!(fixture.confirm(7, at(1500), at(500)));
     let chores = fixture.tend(at(1000));
     assert_eq!(chores.missed, [(fixture.name.clone(), 7)]);
@@ -328,8 +328,8 @@ fn a_waiting_member_of_which_the_server_knows_nothing_has_lost_its_grant() {
     assert!(fixture.cohorts.to_come(&fixture.name).is_none());
 }
 
-/// The first member's token is the grant's. Its departure does not confirm the release of the grant, which the last
-/// member sends.
+/// The first member's token is also the grant's token. When the first member leaves, this must not count as the release
+/// of the grant, because only the last member releases the grant.
 #[test]
 fn the_first_member_that_has_left_does_not_confirm_the_release() {
     let fixture = Fixture::new();
@@ -342,10 +342,10 @@ fn the_first_member_that_has_left_does_not_confirm_the_release() {
     assert!(fixture.enter(8, at(2)));
     fixture.settle(&b);
     assert!(matches!(pass(8), Passed::Ended(7)));
-    // The first member's release in the background ends only now.
+    // The background release of the first member ends only now.
     let token = FencingToken::new(7);
     fixture.cohorts.forget_turn(&fixture.name, token);
-    // The second member's release was dropped, and continues in the background.
+    // The future of the second member's release was dropped, so the release continues in the background.
     assert!(matches!(pass(8), Passed::Ended(7)));
     fixture.cohorts.forget(&fixture.name, token);
     assert!(matches!(pass(8), Passed::Unknown | Passed::Stale));

@@ -1,70 +1,73 @@
-//! A model of the marks by which a Redlock recognizes nodes that have lost their state, checked in every reachable
-//! state: `cargo test --test redlock_model`.
+//! The marks by which a Redlock recognizes nodes that have lost their state.
 //!
-//! Three nodes, two clients with different leases, one lock. A step is one request that one node carries out, so that
-//! the requests of a round, of a marking and of a check come in every order. Between them nodes lose their state,
-//! leases end and time passes. Time is counted in ticks. A round has no time limit, which allows more than the runtime
+//! The model has three nodes, one lock, and two clients with different leases. In each step, one node carries out one
+//! request, so all requests of a round, of a marking and of a check come in every order. Between the steps, nodes lose
+//! their state, leases end, and time passes in ticks. A round has no time limit, which allows more than the runtime
 //! does. As the promise requires, a majority of the nodes never lacks its state at the same time.
 //!
-//! Not modelled: tokens, renewals (a longer one is marked and counted like a new lease), clocks that drift, a client
-//! that asks before it has marked its lease.
+//! The model leaves out tokens, renewals (a longer lease is marked and counted like a new one), clocks that drift, and
+//! clients that ask before they have marked their lease.
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 const NODES: usize = 3;
 const MAJORITY: usize = NODES / 2 + 1;
-/// The number of other nodes that have to tell their marks.
+/// The number of other nodes whose marks a client has to read before it counts a node that has lost its state again.
 const ENOUGH: usize = NODES - MAJORITY + 1;
-/// The leases of the clients, in ticks. All marks contain the shorter one from the beginning, and its client checks the
-/// nodes that lost their state.
+/// The leases of the clients, in ticks. At the beginning, every mark already contains the shorter lease. The client
+/// with the shorter lease checks the nodes that lost their state.
 const LEASES: [u8; 2] = [3, 1];
 const CLIENTS: usize = LEASES.len();
 const HORIZON: u8 = 3;
-/// The number of times that nodes lose their state.
+/// The maximum number of losses of state across all nodes.
 const LOSSES: u8 = 2;
 
-/// A rule that is removed.
+/// The rule that is removed in a run of the checker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// Any mark or token of another client ends the quarantine. This was the former rule.
+    /// Any mark or token from another client ends the quarantine, as in an earlier version.
     AnyoneAdmits,
-    /// The lease is marked together with the request for the lock, without a majority of the marks having it before.
+    /// A client writes its lease into the marks only with its request for the lock, not into a majority of the marks
+    /// before the request.
     MarkedOnTheWay,
-    /// A mark counts even if it was written before its node lost its state.
+    /// A lease that a client has written into a mark counts even if the node has lost its state since.
     MarkedOnce,
-    /// The mark of a single other node is enough.
+    /// A client counts a node again after it has read the mark of a single other node.
     OneTells,
 }
 
 /// The state of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Node {
-    /// The longest lease in its mark; `None` while it has lost its state.
+    /// The longest lease in the node's mark, or `None` while the node has lost its state.
     whole: Option<u8>,
-    /// How long it has been without a mark, and the number of its loss.
+    /// How long the node has been without a mark, in ticks.
     age: u8,
+    /// The number of the node's newest loss of state, counted across all nodes, or 0 if it has lost none.
     loss: u8,
-    /// The client that holds the lock here, and the remaining ticks.
+    /// The client that holds the lock on this node, and the ticks that are left of its lease.
     grant: Option<(usize, u8)>,
 }
 
 /// The progress of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Client {
-    /// Writes its lease into the marks: the nodes on which it did so, with their last loss, and the nodes on which it
-    /// has found it again after a majority had it.
+    /// The client writes its lease into the marks. For each node on which the client has done so, `marked` contains the
+    /// number of the node's newest loss at that time. `found` says on which nodes the client has found its lease again
+    /// after it had written it to a majority.
     Marks {
         marked: [Option<u8>; NODES],
         found: [bool; NODES],
     },
-    /// Asks for the lock: the nodes that were asked, the nodes that have granted, and the rest of the lease.
+    /// The client asks for the lock. `asked` names the nodes that were asked, `granted` the nodes that have granted the
+    /// lock, and `left` is the number of ticks that are left of the lease.
     Asks {
         asked: [bool; NODES],
         granted: [bool; NODES],
         left: u8,
     },
-    /// Is inside for this many ticks.
+    /// The client is inside, and its lease lasts for this many more ticks.
     Holds(u8),
     Done,
 }
@@ -74,10 +77,11 @@ struct State {
     now: u8,
     nodes: [Node; NODES],
     clients: [Client; CLIENTS],
-    /// What the client with the short lease was told of the other nodes' marks since a node lost its state.
+    /// For each node that has lost its state, the marks of the other nodes that the client with the shorter lease has
+    /// read since the loss.
     told: [[Option<u8>; NODES]; NODES],
     losses: u8,
-    /// Two clients were inside at the same time.
+    /// Whether two clients were inside at the same time.
     overlap: bool,
 }
 
@@ -90,7 +94,7 @@ enum Action {
     Enter(usize),
     GiveUp(usize),
     Lose(usize),
-    /// The last client reads the mark of another node.
+    /// The client with the shorter lease reads the mark of `from` because `lost` has lost its state.
     Read {
         lost: usize,
         from: usize,
@@ -103,7 +107,8 @@ enum Action {
 struct Marks(Broken);
 
 impl Marks {
-    /// How long a node is without its state before the last client counts it again.
+    /// Returns how long the client with the shorter lease does not count a node that lost its state, or `None` while it
+    /// knows too few marks of other nodes.
     fn quarantine(&self, state: &State, lost: usize) -> Option<u8> {
         let own = LEASES[CLIENTS - 1];
         if self.0 == Broken::AnyoneAdmits {
@@ -267,7 +272,7 @@ impl Model for Marks {
                         node.grant = None;
                     }
                 }
-                // The client asks again and knows that its lease is marked.
+                // The client may ask for the lock again at once, because its lease is already in the marks.
                 state.clients[number] = MARKED;
             }
             Action::Lose(node) => {
@@ -302,7 +307,7 @@ impl Model for Marks {
                 }
                 for client in &mut state.clients {
                     match client {
-                        // A majority that grants after the lease has ended is no grant.
+                        // The lease ends in this tick, so a majority that is reached later does not count as a grant.
                         Client::Asks { left, .. } if *left <= 1 => {
                             *client = Client::Done;
                         }

@@ -1,0 +1,130 @@
+//! The token of a hold on a quorum. The type has no I/O, so unit tests and the model checker can run it.
+
+use std::cmp::Ordering;
+
+use lock_core::fencing::FencingToken;
+
+/// The token on which the nodes of a round agree: the greatest offer of the first majority.
+///
+/// Each node offers a token that is greater than the tokens of all holders that it knows. A node counts only if its
+/// offer is not greater than the agreed token, so the nodes that count know no holder with this token or a greater one.
+/// Two majorities have a node in common, so no earlier holder has such a token. By the time the token is sent to a node
+/// of the first majority, the node may have lost its grant, and another holder may have come and gone. A node with a
+/// greater offer must not replace such a node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Agreement<A> {
+    majority: usize,
+    token: Option<FencingToken>,
+    /// The nodes that have granted the lock before the token is known, each with its offer.
+    offers: Vec<(A, FencingToken)>,
+    /// The nodes that have granted the lock, and know the token.
+    ready: Vec<A>,
+    /// The nodes whose offer is greater than the token. They do not count, but may join a hold that has a majority
+    /// without them.
+    above: Vec<A>,
+}
+
+impl<A> Agreement<A> {
+    pub(crate) fn new(majority: usize) -> Self {
+        Self {
+            majority,
+            token: None,
+            offers: Vec::new(),
+            ready: Vec::new(),
+            above: Vec::new(),
+        }
+    }
+
+    /// Returns the token, or `None` before it is known.
+    pub(crate) fn token(&self) -> Option<FencingToken> {
+        self.token
+    }
+
+    /// Counts the grant of a node. Returns the nodes to which the token has to be sent now.
+    pub(crate) fn offered(&mut self, node: A, offer: FencingToken) -> Vec<A> {
+        if self.token.is_none() {
+            self.offers.push((node, offer));
+            if self.offers.len() < self.majority {
+                return Vec::new();
+            }
+            self.token = self.offers.iter().map(|(_, offer)| *offer).max();
+            let offers = std::mem::take(&mut self.offers).into_iter();
+            return offers
+                .flat_map(|(node, offer)| self.offered(node, offer))
+                .collect();
+        }
+        match Some(offer).cmp(&self.token) {
+            Ordering::Less => return vec![node],
+            Ordering::Equal => self.ready.push(node),
+            Ordering::Greater => self.above.push(node),
+        }
+        Vec::new()
+    }
+
+    /// Notes that a node has stored the token.
+    pub(crate) fn raised(&mut self, node: A) {
+        self.ready.push(node);
+    }
+
+    /// Returns the number of nodes that have granted the lock and may be part of the majority.
+    pub(crate) fn counted(&self) -> usize {
+        self.offers.len() + self.ready.len()
+    }
+
+    pub(crate) fn is_reached(&self) -> bool {
+        self.ready.len() >= self.majority
+    }
+
+    /// Returns the token, the nodes that know it, and the nodes with a greater offer. Returns `None` if no majority
+    /// knows the token.
+    pub(crate) fn reached(self) -> Option<(FencingToken, Vec<A>, Vec<A>)> {
+        let token = self.token.filter(|_| self.is_reached())?;
+        Some((token, self.ready, self.above))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts these offers of nodes, and returns the nodes to which the token has to be sent.
+    fn offered(agreement: &mut Agreement<u8>, offers: &[(u8, u64)]) -> Vec<u8> {
+        let offers = offers.iter();
+        let offers = offers.map(|(node, offer)| (*node, FencingToken::new(*offer)));
+        offers
+            .flat_map(|(node, offer)| agreement.offered(node, offer))
+            .collect()
+    }
+
+    #[test]
+    fn the_token_is_the_greatest_offer_of_the_first_majority() {
+        let mut agreement = Agreement::new(2);
+        assert!(offered(&mut agreement, &[(0, 7)]).is_empty());
+        assert!(!agreement.is_reached());
+        assert_eq!(offered(&mut agreement, &[(1, 9), (2, 8)]), [0, 2]);
+        assert!(
+            !agreement.is_reached(),
+            "node 0 does not know the token yet"
+        );
+        agreement.raised(0);
+        let reached = agreement.reached();
+        assert_eq!(reached, Some((FencingToken::new(9), vec![1, 0], vec![])));
+    }
+
+    #[test]
+    fn a_node_that_offers_more_than_the_token_makes_no_majority() {
+        // Node 1 loses its grant before the token is sent to it. Node 2 may have had a holder with token 9 before.
+        let mut agreement = Agreement::new(2);
+        assert_eq!(offered(&mut agreement, &[(0, 9), (1, 7), (2, 10)]), [1]);
+        assert_eq!(agreement.counted(), 1);
+        assert_eq!(agreement.reached(), None);
+    }
+
+    #[test]
+    fn a_node_that_offers_more_than_the_token_joins_a_majority() {
+        let mut agreement = Agreement::new(2);
+        assert!(offered(&mut agreement, &[(0, 9), (1, 9), (2, 10)]).is_empty());
+        let reached = agreement.reached();
+        assert_eq!(reached, Some((FencingToken::new(9), vec![0, 1], vec![2])));
+    }
+}

@@ -1,0 +1,292 @@
+//! The tokens on which the nodes of a Redlock agree.
+//!
+//! The model has three nodes, one lock, and clients that each run one round by the engine's own [`Agreement`]. In each
+//! step, one node carries out one request, or one client reads one reply, so requests and replies come in every order.
+//! Clients give up and leave at any time. A lease may end at any time after its client is gone. States that differ only
+//! in the numbers of the clients count as one.
+//!
+//! The model leaves out time: a lease does not end on a node while its client asks or is inside, because leases promise
+//! exactly that. It also leaves out renewals, and nodes that lose their state, which `marks.rs` models.
+
+use lock_core::fencing::FencingToken;
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use crate::agreement::Agreement;
+
+const NODES: usize = 3;
+const MAJORITY: usize = NODES / 2 + 1;
+const CLIENTS: usize = 3;
+
+/// The rule that is removed in a run of the checker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    Nothing,
+    /// A node that has offered a greater token is still sent the agreed token and counts toward the majority, as it did
+    /// in an earlier version.
+    MoreCounts,
+    /// A node that is sent the agreed token does not raise its fence to that token.
+    FenceStays,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Node {
+    fence: u8,
+    /// The client that holds the lock on this node, and the token of the grant.
+    grant: Option<(usize, u8)>,
+}
+
+/// The message that is under way between one client and one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Wire {
+    /// A request for the lock.
+    Take,
+    /// The reply to a request for the lock, with the token that the node offers.
+    Offer(u8),
+    /// A request to store the token on which the round has agreed.
+    Raise(u8),
+    /// The reply that the node has stored the token.
+    Raised,
+    /// A request to remove the client's own grant, and any other grant with this token.
+    Release(u8),
+    Nothing,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Client {
+    Asks(Agreement<usize>),
+    Inside(u8),
+    Gone,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct State {
+    nodes: [Node; NODES],
+    clients: [Client; CLIENTS],
+    wires: [[Wire; NODES]; CLIENTS],
+    /// The token of the newest hold.
+    newest: u8,
+    fell: bool,
+    overlap: bool,
+    entered: u8,
+}
+
+impl State {
+    /// Returns the state with its clients sorted, which is the same for all states that differ only in the numbers of
+    /// the clients.
+    fn representative(&self) -> Self {
+        let mut order: [usize; CLIENTS] = std::array::from_fn(|client| client);
+        order.sort_by_key(|client| {
+            let held = self.nodes.iter().map(|node| node.grant);
+            let held = held.map(|grant| grant.filter(|(owner, _)| owner == client));
+            let held: Vec<_> = held.map(|grant| grant.map(|(_, token)| token)).collect();
+            (self.wires[*client], self.clients[*client].clone(), held)
+        });
+        let renamed = |(owner, token)| {
+            let place = order.iter().position(|client| *client == owner);
+            (place.expect("all clients are ordered"), token)
+        };
+        Self {
+            nodes: self.nodes.clone().map(|node| Node {
+                grant: node.grant.map(renamed),
+                ..node
+            }),
+            clients: order.map(|client| self.clients[client].clone()),
+            wires: order.map(|client| self.wires[client]),
+            ..self.clone()
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Action {
+    /// The client's request is carried out by the node. The fields are the client and the node.
+    Carry(usize, usize),
+    /// The client reads the node's reply. The fields are the client and the node.
+    Read(usize, usize),
+    /// The client gives its grants back: the round failed, the call was dropped, or the body has ended. A client whose
+    /// later requests no node carries out represents a client that has crashed.
+    Leave(usize),
+    /// The lease of a client that is gone ends on a node.
+    Expire(usize),
+}
+
+struct Tokens(Broken);
+
+impl Tokens {
+    /// Applies an offer, or the confirmation of a token if `offer` is `None`, and lets the client in when a majority
+    /// knows the token.
+    fn read(&self, state: &mut State, client: usize, node: usize, offer: Option<u8>) {
+        let Client::Asks(agreement) = &mut state.clients[client] else {
+            // This node's offer arrives after the client has entered. The node still joins the hold.
+            if let (Client::Inside(token), Some(offer)) = (&state.clients[client], offer)
+                && offer != *token
+            {
+                state.wires[client][node] = Wire::Raise(*token);
+            }
+            return;
+        };
+        match offer {
+            None => agreement.raised(node),
+            Some(offer) => {
+                let known = agreement.token();
+                let offer = FencingToken::new(offer.into());
+                let behind =
+                    if self.0 == Broken::MoreCounts && known.is_some_and(|known| offer > known) {
+                        vec![node]
+                    } else {
+                        agreement.offered(node, offer)
+                    };
+                if let Some(token) = agreement.token() {
+                    for behind in behind {
+                        state.wires[client][behind] = Wire::Raise(small(token));
+                    }
+                }
+            }
+        }
+        let Some((token, _, above)) = agreement.clone().reached() else {
+            return;
+        };
+        let token = small(token);
+        for node in above {
+            state.wires[client][node] = Wire::Raise(token);
+        }
+        let inside = |client: &Client| matches!(client, Client::Inside(_));
+        state.overlap |= state.clients.iter().any(inside);
+        state.fell |= token <= state.newest;
+        state.newest = state.newest.max(token);
+        state.entered += 1;
+        state.clients[client] = Client::Inside(token);
+    }
+}
+
+fn small(token: FencingToken) -> u8 {
+    token.get().try_into().expect("the model gives few tokens")
+}
+
+impl Model for Tokens {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            nodes: Default::default(),
+            clients: std::array::from_fn(|_| Client::Asks(Agreement::new(MAJORITY))),
+            wires: [[Wire::Take; NODES]; CLIENTS],
+            newest: 0,
+            fell: false,
+            overlap: false,
+            entered: 0,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        for client in 0..CLIENTS {
+            for node in 0..NODES {
+                match state.wires[client][node] {
+                    Wire::Take | Wire::Raise(_) | Wire::Release(_) => {
+                        actions.push(Action::Carry(client, node));
+                    }
+                    Wire::Offer(_) | Wire::Raised => actions.push(Action::Read(client, node)),
+                    Wire::Nothing => {}
+                }
+            }
+            if !matches!(state.clients[client], Client::Gone) {
+                actions.push(Action::Leave(client));
+            }
+        }
+        for (number, node) in state.nodes.iter().enumerate() {
+            if let Some((client, _)) = node.grant
+                && matches!(state.clients[client], Client::Gone)
+            {
+                actions.push(Action::Expire(number));
+            }
+        }
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        let mut state = state.clone();
+        match action {
+            Action::Carry(client, number) => {
+                let node = &mut state.nodes[number];
+                let mine = node.grant.filter(|(owner, _)| *owner == client);
+                state.wires[client][number] = match state.wires[client][number] {
+                    Wire::Take if node.grant.is_none() => {
+                        node.fence += 1;
+                        node.grant = Some((client, node.fence));
+                        Wire::Offer(node.fence)
+                    }
+                    Wire::Raise(token) if mine.is_some() => {
+                        if self.0 != Broken::FenceStays {
+                            node.fence = node.fence.max(token);
+                        }
+                        node.grant = Some((client, token));
+                        Wire::Raised
+                    }
+                    Wire::Release(token) => {
+                        let named =
+                            |(owner, held): &(usize, u8)| *owner == client || *held == token;
+                        node.grant = node.grant.filter(|grant| !named(grant));
+                        Wire::Nothing
+                    }
+                    _ => Wire::Nothing,
+                };
+            }
+            Action::Read(client, node) => {
+                let reply = std::mem::replace(&mut state.wires[client][node], Wire::Nothing);
+                let offer = match reply {
+                    Wire::Offer(offer) => Some(offer),
+                    _ => None,
+                };
+                self.read(&mut state, client, node, offer);
+            }
+            Action::Leave(client) => {
+                let token = match &state.clients[client] {
+                    Client::Inside(token) => *token,
+                    _ => 0,
+                };
+                state.clients[client] = Client::Gone;
+                state.wires[client] = [Wire::Release(token); NODES];
+            }
+            Action::Expire(node) => state.nodes[node].grant = None,
+        }
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("nobody enters beside another", |_, state: &State| {
+                !state.overlap
+            }),
+            Property::always("tokens rise", |_, state: &State| !state.fell),
+            Property::sometimes("all have been inside", |_, state: &State| {
+                usize::from(state.entered) == CLIENTS
+            }),
+        ]
+    }
+}
+
+fn check(broken: Broken) -> impl Checker<Tokens> {
+    let mut checker = Tokens(broken).checker().threads(2);
+    checker = checker.symmetry_fn(State::representative);
+    if broken != Broken::Nothing {
+        checker = checker.finish_when(HasDiscoveries::AnyFailures);
+    }
+    let checked = checker.spawn_dfs().join();
+    println!("{broken:?}: {} states", checked.unique_state_count());
+    checked
+}
+
+#[test]
+fn tokens_rise_in_the_order_of_the_holds() {
+    check(Broken::Nothing).assert_properties();
+}
+
+#[test]
+fn each_rule_of_the_tokens_is_needed() {
+    for broken in [Broken::MoreCounts, Broken::FenceStays] {
+        let checked = check(broken);
+        let found = ["nobody enters beside another", "tokens rise"]
+            .map(|property| checked.discovery(property).is_some());
+        assert!(found.contains(&true), "{broken:?} breaks nothing");
+    }
+}
