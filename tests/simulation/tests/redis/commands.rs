@@ -32,7 +32,6 @@ const FORMS: &[&str] = &[
     "PERSIST k",
     "EXPIRE k 100",
     "PEXPIRE k t",
-    "PEXPIRE k i",
     "PEXPIREAT k T",
     "PEXPIREAT k T GT",
     "PEXPIREAT k T LT",
@@ -190,6 +189,8 @@ fn command() -> impl Strategy<Value = Vec<String>> {
             None => {}
             Some((_, None, _)) => args.truncate(1 + args.len() / 3),
             Some((_, Some(junk), true)) => args.push(junk.to_owned()),
+            // A lease of 1 ms may end on the real server before the next command.
+            Some((_, Some("1"), _)) if args.iter().any(|arg| arg == "PEXPIRE" || arg == "PX") => {}
             Some((place, Some(junk), false)) => {
                 let place = place.index(args.len());
                 args[place] = junk.to_owned();
