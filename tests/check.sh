@@ -2,9 +2,10 @@
 # The project's one test command: sh tests/check.sh
 #
 # Installs what is missing: redis-server, and the components rustfmt and clippy. Then checks format and lints, runs the
-# unit, documentation, compile-fail and integration tests on real Redis processes, a short soak with faults, and the
-# tests against the real Redisson, builds the documentation, and runs two examples. The example `inventory` asserts how
-# a sale ends under each kind of guard. Without a JDK and Maven, the tests against Redisson are left out with a message.
+# unit, documentation, compile-fail and integration tests on real Redis processes, ten mutants, a short soak with
+# faults, and the tests against the real Redisson, builds the documentation, and runs two examples. The example
+# `inventory` asserts how a sale ends under each kind of guard. Without a JDK and Maven, the tests against Redisson are
+# left out with a message.
 # Stops at the first failure. The long soak and the benchmark have commands of their own; see CONTRIBUTING.md.
 set -eu
 cd "$(dirname "$0")/.."
@@ -65,6 +66,9 @@ step 'tests'
 # Most tests wait for a lease or a timer, so at least four of them run at a time, even on a machine with fewer cores.
 cores=$(getconf _NPROCESSORS_ONLN)
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((cores < 4 ? 4 : cores))} cargo test --workspace --all-features
+step 'ten mutants'
+# The mutants' copy of the sources shares this target directory, so only the project's own crates are compiled again.
+CARGO_TARGET_DIR=$PWD/target cargo run --bin mutants -- --draw 10
 step 'soak'
 cargo run --bin soak -- --seconds 40 --faults
 step 'Redisson'

@@ -145,7 +145,7 @@ impl fmt::Display for LockError {
             ),
             Self::InvalidKey(error) => write!(f, "invalid lock key: {error}"),
             Self::InvalidOptions(error) => write!(f, "invalid lock options: {error}"),
-            Self::NoClient => f.write_str("no lock client"),
+            Self::NoClient => f.write_str("no lock client is scoped or installed"),
             Self::ShutDown => f.write_str("the lock client was shut down: no lock can be acquired"),
         }
     }

@@ -87,3 +87,10 @@ pub(crate) async fn left(server: &RedisServer) -> Vec<String> {
     let keys = server.keys().await.into_iter();
     keys.filter(|key| !key.contains("fence")).collect()
 }
+
+/// Takes the right to `CLIENT KILL` from all users of a server, so a client cannot close its old connections.
+pub(crate) async fn refuse_client_kill(server: &RedisServer) {
+    let mut rules = redis::cmd("ACL");
+    rules.arg(&["SETUSER", "default", "-client|kill"]);
+    ask::<()>(&mut server.connection().await, &rules).await;
+}

@@ -2,11 +2,14 @@
 //! names the tests that must fail. If it breaks a promise, no test of another promise may fail.
 //!
 //! `cargo run --bin mutants` tries all mutants. With `-- row_2` it tries those that name a test beginning with `row_2`.
+//! With `-- --draw 10 SEED` it tries ten mutants that the seed selects among those whose tests take seconds. Without a
+//! seed, the newest commit selects them.
 //! With `-- --simulate` or `-- --simulate row_2`, the simulation looks for the mutants that it can run, for up to two
 //! minutes each.
 
 use std::{
     collections::BTreeSet,
+    hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
     process::{Command, ExitCode},
 };
@@ -16,13 +19,16 @@ use patches::{Patch, Suite};
 mod simulated;
 
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1).peekable();
-    let simulates = args.next_if(|arg| arg == "--simulate").is_some();
-    let only = args.next().unwrap_or_default();
-    let done = if simulates {
-        simulated::run(&only)
-    } else {
-        run(&only)
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args[..] {
+        ["--simulate"] => simulated::run(""),
+        ["--simulate", only] => simulated::run(only),
+        ["--draw", count] => draw(count, &newest_commit()),
+        ["--draw", count, seed] => draw(count, seed),
+        [] => try_all(""),
+        [only] => try_all(only),
+        _ => Err("this combination of arguments is not known".to_owned()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -33,11 +39,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tries the mutants that name a test beginning with `only`.
-fn run(only: &str) -> Result<(), String> {
-    let source = support::root();
-    let copy = source.join("target/mutants/tree");
-    copy_sources(source, &copy);
+/// Tries the mutants that name a test beginning with `only`. First shows that their tests are green without a mutant.
+fn try_all(only: &str) -> Result<(), String> {
+    let copy = fresh_copy();
     let mut chosen = patches::all()?;
     chosen.retain(|patch| patch.is_for(only));
     for patch in &chosen {
@@ -56,10 +60,59 @@ fn run(only: &str) -> Result<(), String> {
             );
         }
     }
+    try_each(&copy, &chosen, 1)
+}
+
+/// Tries `count` mutants that the seed selects among those whose tests take seconds. Their tests have to be green
+/// without a mutant. A mutant that only some runs can notice is tried twice.
+fn draw(count: &str, seed: &str) -> Result<(), String> {
+    let count = count
+        .parse()
+        .map_err(|_| "`--draw` needs a number of mutants")?;
+    let copy = fresh_copy();
+    let mut chosen = patches::all()?;
+    let is_quick = |suite| matches!(suite, Suite::Unit | Suite::Options | Suite::Faults);
+    chosen.retain(|patch| is_quick(patch.suite));
+    chosen.sort_by_cached_key(|patch| {
+        let mut hasher = DefaultHasher::new();
+        (seed, &patch.what).hash(&mut hasher);
+        hasher.finish()
+    });
+    chosen.truncate(count);
+    println!("{count} mutants of the seed {seed}");
+    try_each(&copy, &chosen, 2)
+}
+
+fn newest_commit() -> String {
+    let mut git = Command::new("git");
+    let newest = git
+        .args(["rev-parse", "--short=12", "HEAD"])
+        .current_dir(support::root());
+    let output = newest.output().expect("git names the newest commit");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Brings the copy of the sources up to date, and returns its folder.
+fn fresh_copy() -> PathBuf {
+    let source = support::root();
+    let copy = source.join("target/mutants/tree");
+    copy_sources(source, &copy);
+    copy
+}
+
+/// Tries each mutant until it is caught, at most `tries` times, and prints a table.
+fn try_each(copy: &Path, chosen: &[Patch], tries: usize) -> Result<(), String> {
     println!("| tests | mutant | red tests | verdict |\n|---|---|---|---|");
     let mut missed = 0;
-    for patch in &chosen {
-        missed += usize::from(!try_mutant(&copy, patch)?);
+    for patch in chosen {
+        let mut caught = false;
+        for _ in 0..tries {
+            caught = try_mutant(copy, patch)?;
+            if caught {
+                break;
+            }
+        }
+        missed += usize::from(!caught);
     }
     match missed {
         0 => Ok(()),
@@ -142,8 +195,8 @@ fn run_tests(tree: &Path, suite: Suite, tests: &[&str]) -> Outcome {
         Suite::Faults | Suite::Options | Suite::Unit | Suite::Simulation => tests,
     };
     let target: &[&str] = match suite {
-        Suite::Unit => &["-p", "lock-runtime", "--lib"],
-        _ => &["--test", suite.name()],
+        Suite::Unit => &["-p", "lock-runtime", "--all-features", "--lib"],
+        _ => &["--workspace", "--all-features", "--test", suite.name()],
     };
     let run = [&["test"], target, &["--", "--test-threads=2"], tests].concat();
     let output = cargo(tree, &run);
@@ -184,12 +237,17 @@ fn soak(tree: &Path, tests: &[&str]) -> Outcome {
     outcome
 }
 
-/// Runs cargo in a tree, and returns its standard output.
+/// Runs cargo in a tree, and returns its standard output. The target directory is `CARGO_TARGET_DIR`, or one of the
+/// tree's own.
 pub(crate) fn cargo(tree: &Path, args: &[&str]) -> String {
+    let target = std::env::var_os("CARGO_TARGET_DIR");
     let output = Command::new(env!("CARGO"))
         .args(args)
         .current_dir(tree)
-        .env("CARGO_TARGET_DIR", tree.with_file_name("target"))
+        .env(
+            "CARGO_TARGET_DIR",
+            target.unwrap_or_else(|| tree.with_file_name("target").into()),
+        )
         .env("RUST_BACKTRACE", "0")
         .output()
         .expect("cargo can be started");

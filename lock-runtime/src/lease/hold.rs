@@ -16,7 +16,7 @@ use lock_core::{
     error::{LockError, LossReason},
     fencing::FencingToken,
     key::{LockKey, LockName},
-    lease::{Grant, LeaseTerms, Moment, Renewal},
+    lease::{CLAIM, Grant, LeaseTerms, Moment, Renewal},
 };
 use tokio::sync::Notify;
 
@@ -136,6 +136,11 @@ impl HoldState {
             entries: AtomicUsize::new(1),
             turns: Turns::default(),
         });
+        if !hold.is_fresh() {
+            // The caller confirms the lease before its body begins. Once the host knows the hold, another thread may
+            // notice that the lease has ended, which is no loss yet.
+            hold.unused_until.set(Some(entered + CLAIM));
+        }
         hold.host.begun(&hold);
         hold
     }

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::try_join_all;
 use lock_runtime::{Hold, Holds, LockClient, LockError, Strategy, distributed_lock};
 use support::stores::{Store, hold};
 use tokio::time::sleep;
@@ -82,6 +83,19 @@ async fn a_grant_that_is_read_after_its_end_is_acquired_again() {
         // No body ran during the lease that ended.
         assert_eq!(client.stats().lost, 0, "{store:?}");
     }
+}
+
+/// Many calls read their grants only after the leases have ended, while another thread looks for leases that have
+/// ended. None of these grants counts as a loss.
+#[tokio::test]
+async fn many_grants_that_are_read_after_their_end_are_no_losses() {
+    let client = connected(&Store::redis().await).await;
+    let calls = (0..500).map(|key| {
+        let lock = client.lock(format!("k{key}")).lease(SECOND);
+        polled_after(1200 * MS, lock.wait(20 * SECOND).run(async {}))
+    });
+    try_join_all(calls).await.unwrap();
+    assert_eq!(client.stats().lost, 0);
 }
 
 /// A waiter that is polled only after the lease of its grant has ended acquires again, too.

@@ -7,15 +7,12 @@ use std::{
 };
 
 use lock_runtime::LockError;
-use support::{
-    assert_lost,
-    proxy::FaultProxy,
-    server::{RedisServer, ask},
-};
+use support::{assert_lost, proxy::FaultProxy, server::RedisServer};
 use tokio::runtime::Builder;
 
 use crate::fixture::{
-    MS, SECOND, client, epsilon, grant, left, row, token_of, until, until_waiting,
+    MS, SECOND, client, epsilon, grant, left, refuse_client_kill, row, token_of, until,
+    until_waiting,
 };
 
 /// Row 9: the reply of a grant is lost with its connection. The retry gets the same grant.
@@ -43,17 +40,9 @@ async fn row_09_reply_of_the_grant_lost() {
 /// its old connections. If it may not, each request carries a deadline, after which its script does nothing.
 async fn late_request(kill: bool) {
     let server = RedisServer::start().await;
-    let mut admin = server.connection().await;
-    let rules = if kill { "+@all" } else { "+@all -client|kill" };
-    ask::<()>(
-        &mut admin,
-        redis::cmd("ACL")
-            .arg("SETUSER")
-            .arg("default")
-            .arg("-@all")
-            .arg(rules.split(' ').collect::<Vec<_>>()),
-    )
-    .await;
+    if !kill {
+        refuse_client_kill(&server).await;
+    }
     let proxy = FaultProxy::start(server.port()).await;
     let behind = client(&proxy.url()).await;
     proxy.deliver_after_cut(true);

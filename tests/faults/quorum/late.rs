@@ -11,7 +11,10 @@ use support::{
 use tokio::time::sleep;
 
 use super::{BACKOFF, client, contend, is_held_on, until_empty, warm};
-use crate::fixture::{MS, NAME, SECOND, epsilon, left, until};
+use crate::fixture::{MS, NAME, SECOND, epsilon, left, refuse_client_kill, until};
+
+/// The time for which a node carries out a request after it was sent.
+const REQUEST_LIFE: Duration = SECOND;
 
 /// A node receives requests and does not answer until the leases of all requests have ended. Nothing is left on the
 /// node afterwards.
@@ -188,4 +191,40 @@ async fn answers_after_the_nodes_patience_are_given_back() {
         }
     }
     client.lock("k").wait(SECOND).run(async {}).await.unwrap();
+}
+
+/// A node's connection breaks while a request for the lock is on its way. The caller enters with the other nodes and
+/// releases the lock over a new connection. Then the node reads the request, which has become too old, and does nothing.
+#[tokio::test]
+async fn a_node_refuses_a_request_that_arrives_after_the_release() {
+    let quorum = Quorum::start(3).await;
+    for server in &quorum.servers {
+        refuse_client_kill(server).await;
+    }
+    let proxies = quorum.proxies().await;
+    let client = warm(&url_through(&proxies)).await;
+    let (node, server) = (&proxies[2], &quorum.servers[2]);
+    node.deliver_after_cut(true);
+    node.hold_requests(true);
+    node.hold_old_requests(true);
+    let before = node.request_bytes();
+    let lock = client.lock("k").wait(SECOND);
+    let (guard, ()) = tokio::join!(lock.acquire(), node.until_requested(before));
+    node.cut();
+    node.hold_requests(false);
+    // A second call shows that the node is reached again.
+    let other = client.lock("other").wait(SECOND);
+    until(async || {
+        let _entered = other.acquire().await.unwrap();
+        !left(server).await.is_empty()
+    })
+    .await;
+    guard.unwrap().release().await;
+    until_empty(server).await;
+    // By now the node may no longer carry out the request.
+    sleep(REQUEST_LIFE + 500 * MS).await;
+    let scripts = server.scripts().await;
+    node.hold_old_requests(false);
+    until(async || server.scripts().await > scripts).await;
+    assert_eq!(left(server).await, [] as [String; 0]);
 }
