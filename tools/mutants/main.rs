@@ -251,11 +251,12 @@ pub(crate) fn cargo(tree: &Path, args: &[&str]) -> String {
         .env("RUST_BACKTRACE", "0")
         .output()
         .expect("cargo can be started");
-    if !output.status.success() {
-        // Failed tests are reported on the standard output. Other errors appear only on the standard error.
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    // Failed tests are reported on the standard output. Other errors appear only on the standard error.
+    if !output.status.success() && !printed.contains("test result:") {
         let errors = String::from_utf8_lossy(&output.stderr);
         let last = errors.lines().rev().take(ERRORS_SHOWN).collect::<Vec<_>>();
         last.iter().rev().for_each(|line| eprintln!("{line}"));
     }
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    printed
 }
