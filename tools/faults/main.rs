@@ -1,6 +1,7 @@
 //! Runs the fault matrix many times, and writes the results into `docs/faults.md`: `cargo run --release --bin faults --
 //! --write`. Without `--write` it prints the table. `--runs N` runs each scenario N times instead of 20 times. `--again
-//! row_36` repeats that row, and keeps the results of the other rows.
+//! row_36` repeats that row, and keeps the results of the other rows. Run `cargo run --bin mutants -- row_` before: the
+//! table lists the mutants that this run has seen to be caught.
 
 use std::{
     collections::BTreeMap,
@@ -96,9 +97,10 @@ fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool
 fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (String, bool) {
     let mut text = format!(
         "{runs} runs of each scenario; ε = 250 ms.\n\n\
-         | # | fault | promise | times | changes to the engine that the tests detect | state |\n|---|---|---|---|---|---|\n"
+         | # | fault | promise | times | changes to the engine that the tests were seen to detect | state |\n|---|---|---|---|---|---|\n"
     );
     let patches = patches::all().expect("the mutants are in the checkout");
+    let seen_caught = patches::caught().ok();
     let mut all_green = true;
     for Row {
         number,
@@ -120,8 +122,13 @@ fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (Strin
         all_green &= !state.starts_with('*');
         let times = fs::read_to_string(seen.join(&name)).unwrap_or_default();
         let times: Vec<&str> = times.lines().collect();
-        let caught = patches.iter().filter(|patch| patch.is_for(&name));
-        let caught: Vec<&str> = caught.map(|patch| patch.what.as_str()).collect();
+        let own = patches.iter().filter(|patch| patch.is_for(&name));
+        let caught = own.map(|patch| match &seen_caught {
+            Some(seen) if seen.contains(&patch.what) => patch.what.clone(),
+            Some(_) => format!("**not seen:** {}", patch.what),
+            None => format!("not run: {}", patch.what),
+        });
+        let caught: Vec<String> = caught.collect();
         let _ = writeln!(
             text,
             "| {number} | {fault} | {expected} | {} | {} | {state} |",

@@ -112,6 +112,7 @@ fn try_each(copy: &Path, chosen: &[Patch], tries: usize) -> Result<(), String> {
                 break;
             }
         }
+        patches::record(patch, caught).map_err(|error| error.to_string())?;
         missed += usize::from(!caught);
     }
     match missed {

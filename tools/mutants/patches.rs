@@ -12,7 +12,8 @@
 //! An empty line and a diff in the format of `git diff` follow.
 
 use std::{
-    fs,
+    collections::BTreeSet,
+    fs, io,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -172,6 +173,38 @@ pub fn all() -> Result<Vec<Patch>, String> {
         .collect();
     files.sort();
     files.into_iter().map(Patch::read).collect()
+}
+
+/// The file with the descriptions of the mutants that were caught when they were last tried, one in each line.
+fn caught_file() -> PathBuf {
+    support::root().join("target/mutants/caught")
+}
+
+/// Returns the descriptions of the mutants that were caught when they were last tried on this machine.
+///
+/// # Errors
+/// If no mutant was tried yet, or the file cannot be read.
+pub fn caught() -> io::Result<BTreeSet<String>> {
+    let lines = fs::read_to_string(caught_file())?;
+    Ok(lines.lines().map(str::to_owned).collect())
+}
+
+/// Records whether a mutant was caught.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn record(patch: &Patch, is_caught: bool) -> io::Result<()> {
+    let mut mutants = match caught() {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        found => found.unwrap_or_default(),
+    };
+    if is_caught {
+        mutants.insert(patch.what.clone());
+    } else {
+        mutants.remove(&patch.what);
+    }
+    let lines = mutants.into_iter().map(|mutant| mutant + "\n");
+    fs::write(caught_file(), lines.collect::<String>())
 }
 
 #[cfg(test)]
