@@ -1,14 +1,16 @@
 //! Measures what many holds and many waiting calls cost their process: how punctually 100,000 leases are renewed, how
-//! much time the engine's thread needs for renewals, and how much memory a held lock and a waiting call need.
+//! much processor time the engine's thread needs for the renewals, and how much memory a held lock and a waiting call
+//! need.
 //!
 //! `cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]`
 //!
-//! Runs on its own Redis server and on the in-process backend. Memory is what the process has requested from its
-//! allocator. `--quick` takes fewer locks for a shorter time. A run without `--bench` does the same, because `cargo
-//! test --all-targets` starts the benchmark in this way.
+//! Measures the memory on a Redis server of its own and on the in-process backend, and the renewals only on the Redis
+//! server. The memory is the number of bytes that the process has requested from its allocator and has not freed.
+//! `--quick` takes fewer locks for a shorter time. A run without the argument `--bench` is quick too: `cargo test
+//! --all-targets` starts the benchmark without that argument.
 //!
-//! A missed target is printed, but it is no failure, because machines differ. If a lease is lost, the benchmark ends
-//! with status 1.
+//! The benchmark prints whether each target was reached. A missed target does not fail the run, because machines
+//! differ. A lost lease ends the run with status 1.
 
 use std::{alloc::System, process::ExitCode, time::Duration};
 
@@ -33,13 +35,13 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const WORKLOADS: [&str; 3] = ["renewals", "held", "waiting"];
 const USAGE: &str = "cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]";
 
-/// The number of locks that are taken, and how long they are held.
+/// The size of a run: the numbers of locks and of waiting calls, and the times.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
     pub(crate) holds: usize,
     pub(crate) waiting: usize,
     pub(crate) lease: Duration,
-    /// The time during which renewals are observed.
+    /// The time for which the benchmark observes the renewals.
     pub(crate) span: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Measures the memory of a held lock and of a waiting call, in bytes that were requested from the allocator and not
-//! freed.
+//! Measures the memory of a held lock and of a waiting call: the bytes that the process has requested from its
+//! allocator and has not freed.
 
 use std::{future::Future, pin::Pin, task::Poll, time::Duration};
 
@@ -7,7 +7,7 @@ use lock_runtime::LockClient;
 
 use crate::{ALLOCATOR, Scale, renewals::take, targets::Targets};
 
-/// The `wait` of the waiting calls. It is far longer than the benchmark.
+/// The `wait` of the waiting calls. It is far longer than a run of the benchmark.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn live() -> f64 {
@@ -15,7 +15,8 @@ fn live() -> f64 {
     stats.bytes_allocated as f64 - stats.bytes_deallocated as f64
 }
 
-/// Waits until the memory no longer changes, because the memory of commands that are under way would count as well.
+/// Waits until the process's memory hardly changes any more. Before that, the memory of commands that are under way
+/// would be measured too.
 async fn quiet() {
     let mut before = live();
     loop {
@@ -35,7 +36,7 @@ pub(crate) async fn held(place: &str, url: &str, scale: Scale, targets: &mut Tar
     quiet().await;
     let before = live();
     let guards = take(&client, scale.holds, scale.lease).await;
-    // Wait until the acquisitions have freed their memory, but not until the first renewal.
+    // Give the acquisitions time to free their memory. The pause ends before the first renewal.
     tokio::time::sleep(scale.lease / 100).await;
     let each = (live() - before) / scale.holds as f64;
     println!(
@@ -89,7 +90,8 @@ pub(crate) async fn waiting(place: &str, url: &str, scale: Scale, targets: &mut 
             let unpolled = live() - before;
             until_all_wait(&mut calls, &client, &keys).await;
             quiet().await;
-            // By now the last calls have their answers. This poll frees the memory of their requests.
+            // By now, the requests of the last calls are answered. When such a call is polled, it frees the memory of
+            // its request.
             poll_all(&mut calls).await;
             quiet().await;
             let each = |bytes: f64| bytes / keys.len() as f64;
@@ -119,8 +121,8 @@ async fn until_all_wait(calls: &mut [Call<'_>], client: &LockClient, keys: &[Str
     next.dedup();
     let each = keys.len() / next.len();
     for part in calls.chunks_mut(64) {
-        // Only a few calls at a time have a request under way, because many requests at once would enlarge buffers that
-        // never shrink.
+        // Only one part of the calls at a time sends its requests. If all calls sent them at once, the requests would
+        // enlarge buffers that never shrink.
         for _ in 0..3 {
             poll_all(part).await;
             tokio::time::sleep(Duration::from_millis(2)).await;

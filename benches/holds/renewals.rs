@@ -8,14 +8,14 @@ use tokio::task::JoinSet;
 
 use crate::{Scale, targets::Targets, threads};
 
-/// The number of acquisitions that are under way at a time.
+/// The largest number of concurrent acquisitions.
 const AT_ONCE: usize = 64;
 /// The time between two checks of all holds.
 const LOOK: Duration = Duration::from_millis(500);
 /// The name of the engine's thread.
 const ENGINE: &str = "lock-runtime";
 
-/// Takes `count` locks, each in a separate acquisition.
+/// Acquires `count` locks with separate keys, and returns their guards.
 pub(crate) async fn take(client: &LockClient, count: usize, lease: Duration) -> Vec<LockGuard> {
     let mut taking = JoinSet::new();
     let mut guards = Vec::with_capacity(count);
@@ -38,8 +38,9 @@ pub(crate) async fn take(client: &LockClient, count: usize, lease: Duration) -> 
     guards
 }
 
-/// A hold, and the longest time between two of its renewals. A renewal moves the local deadline to a whole lease after
-/// the moment at which the renewal was sent, so each move shows the time since the previous renewal.
+/// A hold, and the longest time between two of its renewals so far. A renewal sets the local deadline to a whole lease
+/// after the moment at which the renewal was sent. The distance by which the deadline moves is therefore the time since
+/// the previous renewal.
 struct Watched {
     guard: LockGuard,
     deadline: Instant,
@@ -65,7 +66,7 @@ impl Watched {
         }
     }
 
-    /// Ends the observation. The time since the hold's newest renewal counts as well.
+    /// Ends the observation. The time since the newest renewal counts like a time between two renewals.
     fn end(&mut self, lease: Duration) {
         self.look();
         let since = lease.saturating_sub(self.guard.remaining());
@@ -83,7 +84,7 @@ pub(crate) async fn measure(server: &RedisServer, scale: Scale, targets: &mut Ta
     let guards = take(&client, holds, lease).await;
     println!("{holds} locks taken in {:.1?}", began.elapsed());
     let mut watched: Vec<_> = guards.into_iter().map(Watched::of).collect();
-    // The measurement starts with the first renewals, a third of the lease after the grants.
+    // The measurement starts when the first renewals are due, a third of the lease after the grants.
     look_for(&mut watched, lease / 3).await;
     let (stats, sent) = (client.stats(), Sent::so_far(server, &[]).await);
     let (began, engine, process) = (
@@ -132,7 +133,8 @@ pub(crate) async fn measure(server: &RedisServer, scale: Scale, targets: &mut Ta
             LOOK,
             process * 100.0
         );
-        // If 100,000 holds are each renewed every 10 s, 5 µs for each renewal are 5 % of a core.
+        // The second limit follows from the first: 100,000 holds that are renewed every 10 s need 10,000 renewals a
+        // second, and 5 µs for each of them are 5 % of a core.
         targets.at_most(5.0, "engine's thread per renewal, µs", each(engine));
         if scale.holds == Scale::WHOLE.holds {
             targets.at_most(5.0, "engine's thread, % of a core", engine * 100.0);

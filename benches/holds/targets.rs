@@ -1,6 +1,6 @@
-//! The targets, and whether the measured values reach them.
+//! The targets of the benchmark, and whether the measured values reach them.
 
-/// A measured value and its limit. `what` names the unit of both.
+/// A measured value and its upper limit. `what` describes the value, and names the unit of value and limit.
 #[derive(Debug)]
 struct Target {
     what: String,
@@ -11,7 +11,7 @@ struct Target {
 #[derive(Debug, Default)]
 pub(crate) struct Targets {
     targets: Vec<Target>,
-    /// The number of lost leases.
+    /// The number of leases that were lost during the benchmark.
     pub(crate) lost: u64,
 }
 

@@ -2,11 +2,12 @@
 
 use std::{fs, path::Path, time::Duration};
 
-/// The unit of the times in `stat`. All current Linux systems count 100 ticks a second.
+/// The unit of the times in the file `stat`. Linux reports these times in ticks, and counts 100 ticks a second on all
+/// common platforms.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Returns the processor time that the threads with this name have used so far, or `None` if the system does not report
-/// it.
+/// Returns the processor time that the threads with this name have used so far, or `None` if there is no such thread or
+/// the system does not report the time.
 pub(crate) fn of_thread(name: &str) -> Option<Duration> {
     let mut used = None;
     for task in fs::read_dir("/proc/self/task").ok()?.flatten() {
@@ -19,14 +20,15 @@ pub(crate) fn of_thread(name: &str) -> Option<Duration> {
     used
 }
 
-/// Returns the processor time that the whole process has used so far, or `None` if the system does not report it.
+/// Returns the processor time that the whole process has used so far, or `None` if the system does not report the time.
 pub(crate) fn of_process() -> Option<Duration> {
     of(Path::new("/proc/self"))
 }
 
 fn of(folder: &Path) -> Option<Duration> {
     let stat = fs::read_to_string(folder.join("stat")).ok()?;
-    // The second field is the name, which may contain spaces. The third field follows its closing parenthesis.
+    // The second field is the name in parentheses, which may itself contain spaces. The third field follows the last
+    // closing parenthesis.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ').skip(11);
     let mut ticks = || fields.next()?.parse::<u32>().ok();

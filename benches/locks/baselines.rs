@@ -1,8 +1,9 @@
-//! The baselines: minimal hand-written locks, each on one multiplexed connection, with which this project's locks are
-//! compared.
+//! The baselines: minimal hand-written locks, with which this project's locks are compared. Each baseline uses one
+//! multiplexed connection.
 //!
-//! Their connections have the same settings as this project's: `TCP_NODELAY`, and no time-outs of the client library.
-//! One baseline also runs with the library's defaults, to show the difference.
+//! The connections of the baselines have the same settings as this project's connections: `TCP_NODELAY`, and no
+//! time-outs of the client library. `baseline-sha` also runs with the library's default settings, to show how much
+//! these settings matter.
 
 use std::{
     collections::HashMap,
@@ -20,7 +21,7 @@ use crate::{
 /// How long a baseline sleeps between two tries.
 const POLL: Duration = Duration::from_millis(5);
 
-/// The script with which Redisson acquires a lock.
+/// A script like the one with which Redisson acquires a lock.
 pub(crate) const SHA_ACQUIRE: &str = "\
 if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
   redis.call('HINCRBY', KEYS[1], ARGV[2], 1)
@@ -29,7 +30,7 @@ if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2])
 end
 return redis.call('PTTL', KEYS[1])";
 
-/// The script with which Redisson releases a lock.
+/// A script like the one with which Redisson releases a lock, and wakes its waiters.
 pub(crate) const SHA_RELEASE: &str = "\
 if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then
   return nil
@@ -90,7 +91,7 @@ pub(crate) async fn load(connection: &mut MultiplexedConnection, script: &str) -
     hash.into()
 }
 
-/// The baseline `baseline-sha`. It uses Redisson's two scripts, and tries every 5 ms.
+/// The baseline `baseline-sha`. It uses a pair of scripts like Redisson's, and tries every 5 ms until it gets the lock.
 #[derive(Debug, Clone)]
 pub(crate) struct ShaBaseline {
     connection: MultiplexedConnection,
@@ -108,7 +109,8 @@ impl ShaBaseline {
         }
     }
 
-    /// Tries at least once, and again until the time `until`. Returns whether the task is inside.
+    /// Tries at least once, and repeats the try until the lock is acquired or the time `until` has passed. Returns
+    /// whether the lock was acquired.
     pub(crate) async fn enter(&mut self, seat: &Seat, until: u64) -> bool {
         loop {
             let others: Option<i64> = redis::cmd("EVALSHA")
@@ -145,8 +147,8 @@ impl ShaBaseline {
     }
 }
 
-/// The baseline `baseline-set`. It acquires with `SET NX PX`, releases with a script that compares and deletes, and
-/// tries every 5 ms.
+/// The baseline `baseline-set`. It acquires with `SET NX PX`, tries every 5 ms until it gets the lock, and releases
+/// with a script that compares the owner and deletes the key.
 #[derive(Debug, Clone)]
 pub(crate) struct SetBaseline {
     connection: MultiplexedConnection,
@@ -162,7 +164,8 @@ impl SetBaseline {
         }
     }
 
-    /// Tries at least once, and again until the time `until`. Returns whether the task is inside.
+    /// Tries at least once, and repeats the try until the lock is acquired or the time `until` has passed. Returns
+    /// whether the lock was acquired.
     pub(crate) async fn enter(&mut self, seat: &Seat, until: u64) -> bool {
         loop {
             let done: Option<String> = redis::cmd("SET")
@@ -199,8 +202,8 @@ impl SetBaseline {
 
 type Gate = Arc<tokio::sync::Mutex<()>>;
 
-/// The baseline `baseline-gate`. It is `baseline-sha` behind a local FIFO mutex for each key. Only the task that holds
-/// the mutex tries to acquire the lock.
+/// The baseline `baseline-gate`. It is `baseline-sha` behind a local FIFO mutex for each key. Of the tasks in one
+/// process, only the task that holds the mutex tries to acquire the lock.
 #[derive(Debug, Clone)]
 pub(crate) struct GateBaseline {
     pub(crate) inner: ShaBaseline,

@@ -18,11 +18,11 @@ pub(crate) const WAIT: Duration = Duration::from_secs(60);
 
 const NAMESPACE: &str = "bench";
 
-/// The kind of lock that is measured.
+/// A kind of lock that the benchmark measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Ours,
-    /// This project's lock with releases in the background: calls return before the release is confirmed.
+    /// This project's lock with releases in the background: a call returns before its release is confirmed.
     OursBackground,
     BaselineSha,
     BaselineShaDefaults,
@@ -69,7 +69,7 @@ impl FromStr for Who {
     }
 }
 
-/// One task at a lock: the lock's key and channel, and the name of the task as an owner.
+/// The place of one task at a lock: the lock's key and channel, and the owner name of the task.
 #[derive(Debug, Clone)]
 pub(crate) struct Seat {
     pub(crate) key: String,
@@ -87,10 +87,10 @@ impl Seat {
     }
 }
 
-/// A lock that is measured. Each task has its own clone, and the clones share a connection.
+/// A lock that the benchmark measures. Each task has its own clone, and all clones share a connection.
 pub(crate) trait Cycle: Clone + Send + Sync + 'static {
-    /// Acquires the lock, runs a body, and releases the lock. Returns false if the task gave up. A task at a lock that
-    /// polls gives up at the time `until`.
+    /// Acquires the lock, runs a body, and releases the lock. Returns `false` if the lock was not acquired, so that the
+    /// body did not run. A lock that polls gives up at the time `until`.
     fn cycle<F: Future<Output = ()> + Send>(
         &mut self,
         seat: &Seat,
@@ -98,13 +98,13 @@ pub(crate) trait Cycle: Clone + Send + Sync + 'static {
         body: F,
     ) -> impl Future<Output = bool> + Send;
 
-    /// Returns the commands that this lock sends directly, although other locks send them only within scripts.
+    /// Returns the commands that this lock sends directly and that other locks run only within scripts.
     fn plain(&self) -> &'static [&'static str] {
         &[]
     }
 }
 
-/// Takes a lock once, so that the additional work of a first call is not measured.
+/// Takes and releases a lock once, so that the additional work of a first call is not measured.
 pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
     let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
     // This call runs on a worker thread, like the measured calls.
@@ -115,7 +115,7 @@ pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
     first.await.expect("a first lock is taken")
 }
 
-/// Connects a client of this project. Its calls use this strategy and this kind of release.
+/// Connects a client of this project whose calls use this strategy and this kind of release.
 pub(crate) async fn ours(url: &str, strategy: Strategy, release: Release) -> LockClient {
     let client = LockClient::builder()
         .url(url)
@@ -136,7 +136,7 @@ pub(crate) enum Candidate {
 }
 
 impl Candidate {
-    /// Connects, and takes a lock once, so that the additional work of a first call is not measured.
+    /// Connects, and takes and releases a lock once, so that the additional work of a first call is not measured.
     pub(crate) async fn connect(who: Who, url: &str) -> Self {
         let ours = async |release| Self::Ours(ours(url, Strategy::Handoff, release).await);
         warm(match who {

@@ -4,13 +4,13 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use support::server::is_installed;
 
-/// The number of rounds, and the size of each round.
+/// The number of rounds, and the size of the runs in each round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) rounds: usize,
-    /// The measured time of a run. Before it begins, the run warms up for a tenth of this time.
+    /// The measured time of a run. Before the measured time begins, the run warms up for at least a tenth of this span.
     pub(crate) span: Duration,
-    /// The numbers of tasks at one key. Each number has its own run.
+    /// The numbers of tasks that want one key. A round has a run for each number.
     pub(crate) sizes: &'static [usize],
 }
 

@@ -1,7 +1,8 @@
-//! The workload with several processes. This executable starts itself as its workers.
+//! The workload with several processes. This executable starts itself again, once for each worker.
 //!
-//! A worker connects, writes `ready`, reads when to begin and when to end, runs its tasks, and writes a line for each
-//! task with the times of its visits. Only the time in which all workers were served counts.
+//! A worker connects, writes `ready`, and reads when to begin and when to end. Then it runs its tasks, and writes a
+//! line for each task with the times of the task's visits. The results count only the time in which every worker was
+//! served.
 
 use std::{
     io::{self, BufRead, BufReader, Lines, Write},
@@ -30,7 +31,7 @@ const READY: &str = "ready";
 pub(crate) const PROCESSES: usize = 4;
 pub(crate) const TASKS: usize = 16;
 
-/// How long before the beginning the workers learn when to begin.
+/// The time between the message that gives the workers the window and the beginning of that window.
 pub(crate) const LEAD: Duration = Duration::from_millis(200);
 
 /// The handle of a worker in the process that has started it.
@@ -66,7 +67,7 @@ impl Worker {
         writeln!(input, "{begin} {from} {end}").expect("a worker listens");
     }
 
-    /// Returns the visits of the worker's tasks, after the worker has ended.
+    /// Waits until the worker has ended, and returns the visits of its tasks.
     fn visits(mut self) -> Vec<Vec<Visit>> {
         let tasks = (0..TASKS).map(|_| parse_visits(&self.line())).collect();
         let status = self.child.wait().expect("a worker ends");
@@ -90,7 +91,7 @@ fn numbers(line: &str) -> Vec<u64> {
 
 fn write_visits(visits: &[Visit]) -> String {
     let fields = visits.iter().map(|visit| {
-        // A task that gave up has no time of leaving. It is written as 0.
+        // A task that gave up never left the lock, so 0 is written in place of the time.
         format!(
             "{} {} {}",
             visit.asked,
@@ -111,7 +112,7 @@ fn parse_visits(line: &str) -> Vec<Visit> {
     visits.collect()
 }
 
-/// Returns the part of the window in which every process was served.
+/// Returns the part of the window that lies between the first and the last entry of every process.
 fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
     let served = |tasks: &Vec<Vec<Visit>>| {
         let visits = tasks.iter().flatten();
@@ -122,7 +123,7 @@ fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
         entered.sort_unstable();
         entered.first().copied().zip(entered.last().copied())
     };
-    // If a process was never served, there is no common time.
+    // If a process was never served, the common part is empty.
     let served = workers
         .iter()
         .map(|tasks| served(tasks).unwrap_or((u64::MAX, 0)));
@@ -142,7 +143,8 @@ pub(crate) fn together(processes: Vec<Vec<Vec<Visit>>>, window: Window) -> (Wait
     (waiters, run)
 }
 
-/// Runs the workers once. `plain` is explained at [`Sent::so_far`].
+/// Starts the workers, waits until they have ended, and returns the figures of the run. [`Sent::so_far`] explains
+/// `plain`.
 pub(crate) async fn run(server: &RedisServer, who: &str, plain: &[&str], span: Duration) -> Run {
     let key = fresh_key();
     let mut workers: Vec<Worker> = (0..PROCESSES)
@@ -165,7 +167,7 @@ pub(crate) async fn run(server: &RedisServer, who: &str, plain: &[&str], span: D
     run
 }
 
-/// Runs a worker. `connect` takes the name of a lock and a URL.
+/// Runs this process as a worker. `connect` opens the lock with the given name at the given URL.
 pub(crate) async fn work<C: Cycle>(order: &[String], connect: impl AsyncFnOnce(&str, &str) -> C) {
     let [url, who, key] = order else {
         panic!("a worker is told URL, lock and key");

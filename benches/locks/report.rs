@@ -1,4 +1,4 @@
-//! The figures with their medians and ratios, printed as tables and written as JSON.
+//! The measured figures, their medians and their ratios, as printed tables and as JSON.
 
 use std::{collections::BTreeMap, fs, io, path::Path};
 
@@ -91,7 +91,7 @@ impl Figure {
 /// The figures of one run.
 pub(crate) type Run = BTreeMap<Figure, f64>;
 
-/// The results of a workload. It has a row for each lock, and a row has one run for each round.
+/// The results of a workload: a row for each lock and number of tasks, and in each row a run for each round.
 #[derive(Debug)]
 pub(crate) struct Table {
     id: &'static str,
@@ -108,7 +108,8 @@ impl Table {
         }
     }
 
-    /// Adds a run to a row. Runs are added in the order of the rounds.
+    /// Adds a run to a row. The runs of a row have to be added in the order of the rounds, because ratios are computed
+    /// within a round.
     pub(crate) fn add(
         &mut self,
         row: impl Into<String>,
@@ -129,18 +130,19 @@ impl Table {
             .collect()
     }
 
-    /// Returns the median of all rounds.
+    /// Returns the median of a figure over all rounds, or NaN if the row does not have the figure.
     pub(crate) fn median(&self, row: &str, figure: Figure) -> f64 {
         median(self.values(row, figure))
     }
 
-    /// Returns the highest value of all rounds.
+    /// Returns the highest value of a figure in any round, or NaN if the row does not have the figure.
     pub(crate) fn highest(&self, row: &str, figure: Figure) -> f64 {
         let values = self.values(row, figure).into_iter();
         values.fold(f64::NAN, f64::max)
     }
 
-    /// Returns the ratio of the row `row` to the row `to`: the median of the ratios within each round.
+    /// Returns the ratio of the row `row` to the row `to`: the median of the ratios within each round, or NaN if a row
+    /// does not have the figure.
     pub(crate) fn ratio(&self, row: &str, to: &str, figure: Figure) -> f64 {
         let (row, to) = (self.values(row, figure), self.values(to, figure));
         median(row.iter().zip(&to).map(|(row, to)| row / to).collect())
@@ -217,7 +219,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// Formats a number for JSON. A value that is not finite becomes `null`, because JSON has no NaN.
+/// Formats a number for JSON. A missing value becomes `null`, and so does a value that is not finite, because JSON has
+/// neither NaN nor infinity.
 fn number(value: Option<f64>) -> String {
     match value {
         Some(value) if value.is_finite() => format!("{value}"),
@@ -229,7 +232,7 @@ fn join(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(",")
 }
 
-/// A target for a figure: a value that the figure should not exceed, or one that it should reach.
+/// A target for a figure: a value that the figure should not exceed, or a value that it should reach.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
     AtMost(f64),
@@ -277,7 +280,7 @@ impl Report {
         }
     }
 
-    /// Returns the table of a workload, if it was measured.
+    /// Returns the table of a workload, or `None` if the workload was not measured.
     pub(crate) fn of(&self, id: &str) -> Option<&Table> {
         self.tables.iter().find(|table| table.id == id)
     }
@@ -295,7 +298,7 @@ impl Report {
         });
     }
 
-    /// Returns how often two bodies were inside one lock at once.
+    /// Returns how often, in all runs, two bodies were inside one lock at once.
     pub(crate) fn overlaps(&self) -> u64 {
         let runs = self
             .tables
@@ -353,7 +356,7 @@ impl Report {
     }
 }
 
-/// Writes a file. Creates its folder if it is missing.
+/// Writes a file. Creates the file's folder if the folder does not exist.
 pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;

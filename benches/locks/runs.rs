@@ -1,4 +1,4 @@
-//! Measures one lock of any kind, and computes the figures of the run.
+//! The helpers of a run: keys and seats, the callers of a guarded function, and the figures of a run.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,23 +12,24 @@ use crate::{
     waiters::{Detector, Visit, Waiters},
 };
 
-/// The number of parts into which a round is divided if its tasks have separate keys. Each part has its own ratio. The
-/// speed of a part depends on whether a task shares a thread with its connection. One part may therefore be two or
-/// three times as fast as another, both for this project's locks and for the baselines.
+/// The number of parts of a round in the workloads whose tasks have separate keys. Each part is measured like a round,
+/// and has its own ratio. A round needs many parts because the speed of a part depends on whether a task shares a
+/// thread with its connection: one part may be two or three times as fast as another, both for this project's locks and
+/// for the baselines.
 pub(crate) const SLICES: u32 = 10;
 
-/// The number of tasks in workloads with a fixed number of concurrent tasks.
+/// The number of concurrent tasks in W2. W3 runs with several numbers of tasks, and most of its targets use this one.
 pub(crate) const WAITERS: usize = 64;
 
 /// The number of concurrent callers of one guarded function.
 pub(crate) const CALLER_COUNT: u32 = 100;
-/// The time for which each of these callers is inside.
+/// The time for which each of the callers stays inside.
 pub(crate) const CALLER_BODY: Duration = Duration::from_millis(20);
 
-/// The time between the spawning of callers and their start.
+/// The time between the moment at which the callers are spawned and the moment at which they call.
 pub(crate) const CALLER_LEAD: Duration = Duration::from_millis(50);
 
-/// Returns a key that nobody has used.
+/// Returns a new random key.
 pub(crate) fn fresh_key() -> String {
     Uuid::new_v4().simple().to_string()
 }
@@ -42,7 +43,7 @@ pub(crate) fn own_seats(tasks: usize) -> Vec<Seat> {
     (0..tasks).map(|_| Seat::at(&fresh_key())).collect()
 }
 
-/// Returns the number of commands and the server's time for each acquisition of a group of tasks.
+/// Returns the number of commands and the server's time, both divided by the number of acquisitions.
 pub(crate) fn per_acquisition(sent: Sent, waiters: &Waiters) -> [(Figure, f64); 2] {
     let served = waiters.served as f64;
     [
@@ -51,7 +52,7 @@ pub(crate) fn per_acquisition(sent: Sent, waiters: &Waiters) -> [(Figure, f64); 
     ]
 }
 
-/// Returns the figures of a group of tasks at one key.
+/// Returns the figures of a group of tasks that want one key.
 pub(crate) fn run_of(waiters: &Waiters, overlaps: u64) -> Run {
     Run::from([
         (Figure::Rate, waiters.rate),
@@ -66,7 +67,8 @@ pub(crate) fn run_of(waiters: &Waiters, overlaps: u64) -> Run {
     ])
 }
 
-/// The visits of many callers of one guarded function, from their start until the last caller has its result.
+/// The visits of many callers of one guarded function, and the time from their start (`begin`) until the last caller
+/// has its result (`done`).
 #[derive(Debug)]
 pub(crate) struct Callers {
     pub(crate) begin: u64,
@@ -76,7 +78,7 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// Starts all callers at the same time.
+    /// Lets all callers call at the same time, and waits until each has its result.
     pub(crate) async fn call<C: Cycle>(candidate: &C) -> Self {
         let detector = Arc::new(Detector::default());
         let begin = now() + nanos(CALLER_LEAD);
@@ -116,7 +118,8 @@ impl Callers {
     }
 
     /// Returns the figures of the callers and of the commands that they sent. The total time of the bodies, `bodies_s`,
-    /// is measured and not computed from the number of bodies, because a timer may end a body up to a millisecond late.
+    /// is measured. It cannot be computed from the number of bodies, because a timer may end a body up to a millisecond
+    /// late, or later on a busy machine.
     pub(crate) fn run(&self, sent: Sent) -> Run {
         let seconds = |nanos| Duration::from_nanos(nanos).as_secs_f64();
         let wall = seconds(self.done - self.begin);

@@ -1,11 +1,11 @@
 //! Measures the server's share: how much of the server's time the commands of one lock and unlock take, no matter which
 //! client sends them.
 //!
-//! Several connections send long pipelines one after another, so that the server is the bottleneck. Each lock and
-//! unlock has its own key. `cpu_us` is the server's processor time for one lock and unlock, including the time for
-//! reading the commands and answering them. `busy` is the share of the time in which the server was working: a rate is
-//! the server's limit only if this share is close to 1. `less_us` is the time that this project's scripts save without
-//! one of their commands.
+//! Several connections send pipelines at the same time, and each connection sends one long pipeline after another, so
+//! that the server is the bottleneck. Each lock-unlock pair has its own key. `cpu_us` is the server's processor time
+//! for one lock and unlock, including the time for reading and answering the commands. `busy` is the share of the time
+//! in which the server was working: a rate shows the server's limit only if `busy` is close to 1. `less_us` is the
+//! processor time that one lock and unlock save if a command is removed from this project's scripts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,8 +26,8 @@ const LANES: usize = 4;
 /// The number of lock-unlock pairs in a pipeline. Each pair consists of two commands.
 const DEPTH: u64 = 250;
 
-/// A row takes the span of other workloads divided by this number. That is enough, because the figures do not depend on
-/// which thread runs which task.
+/// A run of one row takes the span of the other workloads divided by this number. The shorter span is enough, because
+/// the figures do not depend on which thread runs which task.
 const PARTS: u32 = 4;
 
 /// The script with which `lock_runtime` acquires a lock, up to the point at which it has taken a free lock.
@@ -35,22 +35,22 @@ const ACQUIRE: &str = concat!(
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/acquire_free.lua"),
     "return redis.error_reply('not free')"
 );
-/// The script with which `lock_runtime` releases a lock, up to the point at which it has freed a lock that nobody
-/// wants.
+/// The script with which `lock_runtime` releases a lock, up to the point at which it has freed a lock that nobody waits
+/// for.
 const RELEASE: &str = concat!(
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/release_last.lua"),
     "return redis.error_reply('somebody waits')"
 );
 
-/// A token with as many digits as a real token. The first real token is a time in µs.
+/// A token with as many digits as a real token: the first token of a new server is the time in µs since 1970.
 const FIRST_TOKEN: u64 = 1_700_000_000_000_000;
 
-/// The claim of this project's locks, in ms: how long an offer stands.
+/// The claim of this project's locks, in ms: the time within which a process must confirm a grant.
 const CLAIM_MS: &str = "2000";
 /// The `wait` of this project's locks in the other workloads, in ms.
 const WAIT_MS: &str = "60000";
 
-/// An edit of a script: a part of its text, and the replacement.
+/// An edit of a script: a part of the script's text, and the text that replaces this part.
 type Edit = (&'static str, &'static str);
 
 const NO_EXISTS: Edit = ("redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 and ", "");
@@ -66,9 +66,9 @@ const NO_SET: Edit = (
 const NO_GET: Edit = ("redis.call('GET', KEYS[1])", "ARGV[1]");
 const NO_ZPOPMIN: Edit = ("redis.call('ZPOPMIN', KEYS[2])", "{}");
 
-/// This project's scripts without one of their commands, and the name `than` of the scripts with which they are
-/// compared. If a script checks what the removed command has written, it is compared with scripts that do not check it
-/// either.
+/// A variant of this project's scripts, in which one command is removed or made cheaper. `than` is the name of the
+/// variant with which this variant is compared. Without `SET` there is no grant that `GET` could check, so the variant
+/// without `SET` also lacks `GET`, and is compared with the variant that lacks only `GET`.
 struct Without {
     name: &'static str,
     acquire: &'static [Edit],
@@ -125,7 +125,7 @@ fn edited(script: &str, edits: &[Edit]) -> String {
     })
 }
 
-/// The two commands of a lock and unlock. Scripts are named by their hashes.
+/// The two commands of a lock and unlock. A script is identified by its hash.
 #[derive(Debug, Clone)]
 enum Pair {
     Empty(Arc<str>),
@@ -189,7 +189,7 @@ impl Pair {
     }
 }
 
-/// Locks and unlocks over one connection until the time `until`. Returns the number of lock-unlock pairs.
+/// Sends pipelines of lock-unlock pairs over one connection until the time `until`. Returns the number of pairs.
 async fn lane(mut connection: MultiplexedConnection, pair: Pair, until: u64) -> u64 {
     let marker = Uuid::new_v4().simple().to_string();
     let fence = format!("lock:fence:{marker}");
@@ -272,7 +272,7 @@ async fn run(server: &RedisServer, pair: &Pair, span: Duration) -> Run {
     ])
 }
 
-/// Measures all pairs of commands on a separate server.
+/// Measures all pairs of commands on a server of their own, and returns their table.
 pub(crate) async fn measure(pace: Pace) -> Table {
     let server = RedisServer::start().await;
     let mut connection = connect(&server.url(), Tuning::Ours).await;

@@ -1,4 +1,4 @@
-//! Tasks that lock and unlock in a loop, and the figures of their visits.
+//! Tasks that lock and unlock in a loop, and the results of their visits.
 
 use std::{
     sync::{
@@ -18,10 +18,11 @@ const LEAD: Duration = Duration::from_millis(10);
 /// The time that each spawned task adds to `LEAD`.
 const LEAD_OF_ONE: Duration = Duration::from_micros(5);
 
-/// The time that each task adds to the warm-up. Until all tasks have had their first turn, their waits are not typical.
+/// The time that each task adds to the warm-up. The waits are not typical until every task has entered once.
 const FIRST_TURN: Duration = Duration::from_micros(50);
 
-/// A run with many tasks lasts one span for each group of this many tasks, so that each task is served several times.
+/// A run with many tasks lasts one span for each group of this many tasks, but at most [`LONGEST_SPANS`], so that each
+/// task is served several times.
 const WATCHED_FOR_A_SPAN: usize = 2_500;
 /// The largest number of spans in a run.
 const LONGEST_SPANS: usize = 4;
@@ -58,7 +59,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Returns a window that counts for `span`, after a warm-up of a tenth of `span`.
+    /// Returns a window that begins after `lead`, warms up for a tenth of `span`, and then counts for `span`.
     pub(crate) fn after(lead: Duration, span: Duration) -> Self {
         Self::warmed_up(lead, span / 10, span)
     }
@@ -91,7 +92,7 @@ impl Window {
     }
 }
 
-/// One visit of a task to a lock: the request, the entry and the end.
+/// The times of one visit of a task to a lock: the request, the entry and the end, in ns since 1970.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Visit {
     pub(crate) asked: u64,
@@ -101,7 +102,7 @@ pub(crate) struct Visit {
     pub(crate) left: Option<u64>,
 }
 
-/// Locks and unlocks repeatedly until the window ends.
+/// Locks and unlocks from the beginning of the window to its end. Returns the visits.
 pub(crate) async fn sit<C: Cycle>(
     mut candidate: C,
     seat: Seat,
@@ -131,7 +132,7 @@ pub(crate) async fn sit<C: Cycle>(
     }
 }
 
-/// Returns the number of visits that began before an earlier visit had ended.
+/// Returns the number of visits whose task entered before an earlier visit had ended.
 pub(crate) fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
     let visits = tasks.iter().flatten();
     let mut bodies: Vec<(u64, u64)> = visits
@@ -156,14 +157,16 @@ pub(crate) struct Waiters {
     pub(crate) least: u64,
     /// The number of visits of the task that was served most within the window.
     pub(crate) most: u64,
-    /// The waits in ns, sorted. The wait of a task that gave up ends when it gives up.
+    /// The waits in ns, in ascending order. If a task gives up, its wait ends at that moment.
     waits: Vec<u64>,
-    /// The number of all visits that were served, including those outside the window.
+    /// The number of visits in which the task got the lock, including visits outside the window.
     pub(crate) served: u64,
 }
 
 impl Waiters {
-    /// Computes the results from the visits of the tasks. Only visits in the window count, except for `served`.
+    /// Computes the results from the visits of the tasks. The rate, `least` and `most` count the visits that entered
+    /// within the window. The waits include those of the visits that entered later, or gave up, and `served` counts all
+    /// visits that got the lock.
     pub(crate) fn of(tasks: &[Vec<Visit>], window: Window) -> Self {
         let counts: Vec<u64> = tasks
             .iter()
@@ -199,21 +202,22 @@ impl Waiters {
         self.least as f64 / self.most as f64
     }
 
-    /// Returns the wait, in ms, that this share of the visits does not exceed.
+    /// Returns the wait, in ms, that this share of the visits does not exceed, or NaN if there are no visits.
     pub(crate) fn wait_ms(&self, share: f64) -> f64 {
         let last = self.waits.len().saturating_sub(1);
         let wait = self.waits.get((last as f64 * share).round() as usize);
         wait.map_or(f64::NAN, |wait| *wait as f64 / 1e6)
     }
 
-    /// Returns the wait of [`wait_ms`](Self::wait_ms) in rounds. One round serves every task once. Under a fair lock,
-    /// no task waits much longer than one round.
+    /// Returns the wait of [`wait_ms`](Self::wait_ms), measured in rounds. A round is the time in which the lock can
+    /// serve every task once. Under a fair lock, no task waits much longer than one round.
     pub(crate) fn wait_turns(&self, share: f64) -> f64 {
         self.wait_ms(share) / 1e3 * self.rate / self.tasks as f64
     }
 }
 
-/// Runs one task for each seat. All tasks share the given detector; if there is none, each task has its own.
+/// Runs one task for each seat, and returns their results. All tasks share the given detector. If none is given, each
+/// task has a detector of its own.
 pub(crate) async fn gather<C: Cycle>(
     candidate: &C,
     seats: Vec<Seat>,

@@ -1,4 +1,4 @@
-//! The workloads, each with all locks that it compares.
+//! The workloads. Each workload runs all locks that it compares, and fills one table.
 
 use std::{sync::Arc, time::Instant};
 
@@ -31,13 +31,14 @@ const OURS: &str = "ours";
 /// W4 has at most this many rounds, because each of its runs takes two seconds.
 const CALLER_ROUNDS: usize = 3;
 
-/// The smallest number of tasks at one key. With so few tasks, a lock has the least time to hide its own work.
+/// The smallest number of tasks at one key. The fewer tasks wait, the less of a lock's own work overlaps with their
+/// waiting.
 const SMALLEST: usize = 8;
 
-/// With this many tasks or more, the baselines run only in the first round.
+/// With this many tasks or more, the baselines run only in the first round, because such runs are long.
 const LARGE: usize = 1_000;
 
-/// How often a hold is entered again in each round.
+/// The number of re-entries into one hold in each round.
 const REENTRIES: u32 = 1_000;
 
 /// Returns the name of the row for this many tasks at one lock.
@@ -85,7 +86,7 @@ impl Bench {
         }
     }
 
-    /// Runs tasks with separate keys. The locks take turns.
+    /// Runs tasks with separate keys under each lock in turn, and adds `figure` to the table for each part of a round.
     async fn alone(&self, table: &mut Table, tasks: usize, figure: fn(&Waiters) -> (Figure, f64)) {
         for _ in 0..self.pace.rounds * SLICES as usize {
             for who in [
@@ -102,7 +103,7 @@ impl Bench {
         }
     }
 
-    /// W1: one task with its own key. Measures the cost of a lock that nobody else wants.
+    /// W1: one task with its own key. Measures the time of a lock and unlock without contention.
     pub(crate) async fn one_by_one(&self, report: &mut Report) {
         let mut table = Table::new("W1", "one task, its own key: time per lock and unlock");
         let figure = |waiters: &Waiters| (Figure::Cycle, 1e6 / waiters.rate);
@@ -120,7 +121,7 @@ impl Bench {
         report.table(table);
     }
 
-    /// W2: many tasks with separate keys. Measures the capacity of the client.
+    /// W2: many tasks with separate keys. Measures how many locks and unlocks one client can handle.
     pub(crate) async fn own_keys(&self, report: &mut Report) {
         let mut table = Table::new(
             "W2",
@@ -155,7 +156,7 @@ impl Bench {
         run
     }
 
-    /// W3: all tasks want the same key. Also shows whether a longer queue costs more.
+    /// W3: all tasks want the same key. The runs with more tasks show whether a longer queue lowers the rate.
     pub(crate) async fn one_key(&self, report: &mut Report) {
         let mut table = Table::new("W3", "all tasks at ONE key, empty body");
         for round in 0..self.pace.rounds {
@@ -205,8 +206,8 @@ impl Bench {
         run
     }
 
-    /// W4: a hundred callers call one guarded function at the same time. `own_count` is the client's own count of its
-    /// commands.
+    /// W4: a hundred callers call one guarded function at the same time. The figure `own_count` is the number of
+    /// commands by the client's own statistics.
     pub(crate) async fn callers(&self, report: &mut Report) {
         let mut table = Table::new(
             "W4",
@@ -253,8 +254,8 @@ impl Bench {
         report.table(table);
     }
 
-    /// R: one renewed hold, entered again and again. Measures the time of a re-entry, and the commands that re-entries
-    /// send.
+    /// R: nested calls enter one renewed hold many times. Measures the time of a re-entry, and the number of commands
+    /// that all re-entries send.
     pub(crate) async fn reentry(&self, report: &mut Report) {
         let Candidate::Ours(client) = &self.ours else {
             unreachable!("ours is ours");

@@ -23,26 +23,29 @@ use crate::{
     runs::fresh_key,
 };
 
-/// The number of callers that are dropped while they acquire, each a little later than the one before.
+/// The number of callers that are to be dropped while they acquire. Each of them gets slightly more time than the
+/// previous one.
 const ASKING: u32 = 1000;
-/// The longest time after which one of the `ASKING` callers is dropped.
+/// The time after which the last of the `ASKING` callers is dropped.
 const LATEST: Duration = Duration::from_micros(500);
 
-/// The number of callers that are dropped while they are in their bodies.
+/// The number of callers that are dropped while they hold the lock.
 const HOLDING: u32 = 100;
 
-/// The time that a lock has to clean up after dropped callers. Its lease is far longer.
+/// The time that a lock gets to clean up after dropped callers. It is far shorter than the lease, so no key disappears
+/// because its lease ends.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// The lease that the work outlasts. It is long enough for rslock, which renews half a second before a lease ends.
+/// The lease that the work outlasts. A much shorter lease would not suit rslock, which renews half a second before a
+/// lease ends.
 const LEASE: Duration = Duration::from_secs(2);
 /// The length of the work: three leases.
 const WORK: Duration = Duration::from_secs(6);
 
-/// The time from the entry of a holder until its lock is deleted.
+/// The time for which a holder works before its lock is deleted.
 const TAKEN_AFTER: Duration = Duration::from_millis(500);
 
-/// The number of keys that dropped callers left on the server, and the number of these callers.
+/// The number of keys that dropped callers left on the server (`left`), and the number of dropped callers.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Leak {
     pub(crate) left: usize,
@@ -70,8 +73,8 @@ fn marked(marker: &str, count: u32) -> Vec<Seat> {
         .collect()
 }
 
-/// Requests a lock, and drops the call if it has not entered within this time. Returns whether the call was dropped.
-/// The call is polled continuously, because a timer is too coarse.
+/// Requests a lock, and drops the call if it does not enter within this time. Returns whether the call was dropped. The
+/// call is polled in a busy loop, because a timer is not precise enough.
 async fn drop_after(peer: &mut Peer, seat: &Seat, time: Duration) -> bool {
     let entered = AtomicBool::new(false);
     let body = async { entered.store(true, Ordering::SeqCst) };
@@ -93,7 +96,8 @@ async fn drop_after(peer: &mut Peer, seat: &Seat, time: Duration) -> bool {
     .await
 }
 
-/// Drops callers while they acquire, after 0 to 500 µs, and counts the keys that they leave behind.
+/// Drops each caller after 0 to 500 µs, unless it has the lock by then, and counts the keys that the dropped callers
+/// leave behind.
 pub(crate) async fn while_acquiring(server: &RedisServer, peer: &Peer) -> Leak {
     let marker = fresh_key();
     let (mut peer, seats) = (peer.clone(), marked(&marker, ASKING));
@@ -108,7 +112,8 @@ pub(crate) async fn while_acquiring(server: &RedisServer, peer: &Peer) -> Leak {
     Leak::count(server, &marker, dropped).await
 }
 
-/// Cancels Redisson's asynchronous calls after 0 to 500 µs, and counts the keys that they leave behind.
+/// Cancels each asynchronous call of Redisson after 0 to 500 µs, unless it has ended by then, and counts the keys that
+/// the cancelled calls leave behind.
 pub(crate) async fn while_redisson_acquires(
     server: &RedisServer,
     redisson: &mut Redisson,
@@ -120,7 +125,7 @@ pub(crate) async fn while_redisson_acquires(
     Leak::count(server, &marker, cancelled as usize).await
 }
 
-/// Drops callers while they are in their bodies, and counts the keys that they leave behind.
+/// Drops callers while they hold the lock, and counts the keys that they leave behind.
 pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
     let marker = fresh_key();
     let (mut peer, seats) = (peer.clone(), marked(&marker, HOLDING));
@@ -142,17 +147,18 @@ pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
     Leak::count(server, &marker, dropped).await
 }
 
-/// The result of a hold that outlasts its lease or whose lock is deleted, while another caller waits.
+/// The result of a contest: a holder works for longer than its lease, or its lock is deleted, while another caller
+/// waits.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Contest {
     pub(crate) told: Told,
     /// The number of seconds during which both callers were inside.
     pub(crate) overlap_s: f64,
-    /// The seconds from the holder's entry until its work ended or was stopped.
+    /// The number of seconds from the holder's entry until its work ended or was stopped.
     pub(crate) worked_s: f64,
 }
 
-/// Stores the time at which this value is dropped.
+/// A value that stores the time at which it is dropped.
 struct UntilDrop<'a>(&'a AtomicU64);
 
 impl Drop for UntilDrop<'_> {
@@ -161,8 +167,8 @@ impl Drop for UntilDrop<'_> {
     }
 }
 
-/// Runs work that is as long as three leases while another caller waits. If `taken` is set, the lock is deleted during
-/// the work.
+/// Lets a holder work for three leases while another caller waits. If `taken` is set, the holder's lock is deleted
+/// during the work.
 async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> Contest {
     let peer = peer.with_lease(&server.url(), LEASE).await;
     let terms = Terms {
@@ -186,7 +192,7 @@ async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> 
         }
     });
     inside.notified().await;
-    // These are the keys of the lock itself, because no caller waits yet.
+    // No caller waits yet, so all keys with this name belong to the holder.
     let keys = server.keys().await;
     let keys: Vec<_> = keys.iter().filter(|name| name.contains(&key)).collect();
     let second = tokio::spawn(async move {
@@ -214,7 +220,8 @@ async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> 
     }
 }
 
-/// Runs both contests at once: the one in which the work outlasts its lease, and the one in which the lock is deleted.
+/// Runs both contests concurrently. Returns the result of the contest in which the work outlasts its lease, and of the
+/// contest in which the lock is deleted.
 pub(crate) async fn contests(server: &RedisServer, peer: &Peer, renew: bool) -> [Contest; 2] {
     let of = |taken| contest(server, peer.clone(), renew, taken);
     let (outlasted, taken) = tokio::join!(of(false), of(true));

@@ -1,5 +1,5 @@
-//! Redisson in a separate Java process. The process reads one order on each line; see
-//! `tests/redisson/src/main/java/Harness.java`.
+//! Redisson in a separate Java process. The process reads one order from each line of its input, and writes one line of
+//! JSON as the answer; see `tests/redisson/src/main/java/Harness.java`.
 
 use std::{
     fmt::Write as _,
@@ -35,7 +35,7 @@ impl Kind {
     }
 }
 
-/// The kind of call that is cancelled.
+/// The kind of Redisson call that is cancelled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Asking {
     /// `tryLockAsync()`, which takes a lock that Redisson renews.
@@ -73,7 +73,7 @@ struct Cancelled {
 }
 
 impl Redisson {
-    /// Starts the process, or returns what is missing.
+    /// Starts the process. The error says what is missing, or why the process did not start.
     pub(crate) fn start(url: &str) -> Result<Self, String> {
         let mut command = program("Harness")?;
         command
@@ -107,8 +107,8 @@ impl Redisson {
         self.answer().expect("Redisson's harness goes on")
     }
 
-    /// Runs one thread for each seat, like [`gather`](crate::waiters::gather) with its tasks. Returns the visits and
-    /// the window.
+    /// Runs one thread for each seat, as [`gather`](crate::waiters::gather) runs one task for each seat. Returns the
+    /// visits of each thread and the window.
     pub(crate) fn gather(
         &mut self,
         kind: Kind,
@@ -125,7 +125,8 @@ impl Redisson {
         visits.tasks()
     }
 
-    /// Runs this many threads in each of several processes, all at one key. Returns the visits of each process.
+    /// Runs this many threads in each of several processes. All threads want one key. Returns the visits of each
+    /// process.
     pub(crate) fn sit_together(
         processes: &mut [Self],
         kind: Kind,
@@ -146,7 +147,7 @@ impl Redisson {
         })
     }
 
-    /// Like [`Callers::call`], but each caller is a thread.
+    /// Does the same as [`Callers::call`], with a thread for each caller.
     pub(crate) fn call(&mut self, kind: Kind) -> Callers {
         let begin = now() + nanos(CALLER_LEAD);
         let body = CALLER_BODY.as_millis();
@@ -161,8 +162,9 @@ impl Redisson {
         }
     }
 
-    /// Cancels one acquisition for each seat, each later by `pause` than the one before. Returns how many were still
-    /// under way.
+    /// Requests the lock of each seat, and cancels the request. The first request is cancelled at once, and each
+    /// following one `pause` later after its start than the previous one. Returns the number of requests that were
+    /// cancelled before they were answered.
     pub(crate) fn cancel(&mut self, asking: Asking, pause: Duration, seats: &[Seat]) -> u64 {
         let order = format!("cancel {} {}", asking.name(), nanos(pause));
         self.obey::<Cancelled>(order, seats).cancelled
