@@ -162,9 +162,8 @@ impl Redisson {
         }
     }
 
-    /// Requests the lock of each seat, and cancels the request. The first request is cancelled at once, and each
-    /// following one `pause` later after its start than the previous one. Returns the number of requests that were
-    /// cancelled before they were answered.
+    /// Requests the lock of each seat, one after another, and cancels request number N (from 0) N × `pause` after it
+    /// was sent. Returns the number of requests that were cancelled before they were answered.
     pub(crate) fn cancel(&mut self, asking: Asking, pause: Duration, seats: &[Seat]) -> u64 {
         let order = format!("cancel {} {}", asking.name(), nanos(pause));
         self.obey::<Cancelled>(order, seats).cancelled

@@ -1,4 +1,4 @@
-//! The names of the participants, which are also the names of their rows in the tables.
+//! The names of the participants. A participant's rows in the tables have the same name.
 
 use lock_runtime::{Release, Strategy};
 
@@ -30,9 +30,9 @@ pub(crate) const REDISSON_FAIR: &str = "Redisson, fair";
 pub(crate) const REDISSON_ONCE: &str = "Redisson, tryLockAsync()";
 pub(crate) const REDISSON_TIMED: &str = "Redisson, tryLockAsync(0, 30 s)";
 
-/// The row for the round trip on a bare socket.
+/// The name of the row for round trips on a bare socket.
 pub(crate) const SOCKET: &str = "a bare socket";
-/// The row for the round trip with the client library.
+/// The name of the row for round trips with the client library.
 pub(crate) const CRATE: &str = "the redis crate";
 
 /// The participants that run in this process. [`connect`] connects each of them.
@@ -55,7 +55,7 @@ pub(crate) const RUST: [&str; 16] = [
     DISTRIBUTED_LOCK_REDIS_QUICK,
 ];
 
-/// The participants in workloads without waiting.
+/// The participants in the workloads in which each task has its own key, so that no task waits.
 pub(crate) const ALONE: [&str; 10] = [
     SHA,
     SET,
@@ -69,7 +69,7 @@ pub(crate) const ALONE: [&str; 10] = [
     REDISSON_FAIR,
 ];
 
-/// The participants in workloads with waiting.
+/// The participants in the workloads in which all tasks or callers of this process want one key.
 pub(crate) const AT_ONE_KEY: [&str; 16] = [
     SHA,
     GATE,
@@ -89,7 +89,8 @@ pub(crate) const AT_ONE_KEY: [&str; 16] = [
     REDISSON_FAIR,
 ];
 
-/// The participants that run with every number of tasks. Each has its documented settings.
+/// The participants that run with every number of tasks that they can serve, and with several processes. Each of them
+/// uses its documented settings.
 pub(crate) const EVERY_SIZE: [&str; 11] = [
     SHA,
     GATE,
@@ -104,13 +105,13 @@ pub(crate) const EVERY_SIZE: [&str; 11] = [
     REDISSON_FAIR,
 ];
 
-/// The participants with a thread for each task.
+/// The participants that run a thread for each task.
 pub(crate) const THREADED: [&str; 2] = [REDISSON, REDISSON_FAIR];
 
-/// Returns whether this many tasks are served in a reasonable time. Redisson's fair lock searches its whole queue at
-/// each try: 512 threads had not left the queue after minutes. With ten thousand tasks, Redisson's plain lock would
-/// need ten thousand threads. This project's strategies without a queue had not let in all of ten thousand callers
-/// after a minute.
+/// Returns whether the participant serves this many tasks in a reasonable time. Redisson's fair lock searches its whole
+/// queue at each try: 512 threads had not all been served after several minutes. Redisson's plain lock would need ten
+/// thousand threads for ten thousand tasks. Under this project's strategies without a queue, some of ten thousand
+/// callers had not entered after a minute.
 pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
     match name {
         REDISSON_FAIR => tasks <= WAITERS,
@@ -151,7 +152,7 @@ pub(crate) const DROPPED: [&str; 7] = [
     DISTRIBUTED_LOCK_REDIS,
 ];
 
-/// The participants of the contests, in which work outlasts its lease or a lock is deleted.
+/// The participants in the contests, in which a holder works for longer than its lease, or its lock is deleted.
 pub(crate) const OUTLASTING: [&str; 7] = [
     OURS,
     OURS_RENEWED,
@@ -176,7 +177,7 @@ pub(crate) const FAULT_ROWS: [&str; 10] = [
     REDISSON_TIMED,
 ];
 
-/// Returns the number of round trips for which a caller waits in one lock and unlock.
+/// Returns the number of round trips for which a caller has to wait during one lock and unlock.
 pub(crate) fn awaited(name: &str) -> f64 {
     if name == OURS_BACKGROUND { 1.0 } else { 2.0 }
 }

@@ -1,4 +1,4 @@
-//! The tables of the two pages, `docs/peers.md` and `docs/performance.md`.
+//! The generated tables of the pages `docs/peers.md` and `docs/performance.md`.
 
 use support::page::Grid;
 
@@ -13,7 +13,7 @@ fn known(value: f64) -> Option<f64> {
     Some(value).filter(|value| value.is_finite())
 }
 
-/// Formats a rate as a number of thousands.
+/// Formats a rate in thousands.
 fn thousands(rate: f64) -> String {
     match rate / 1e3 {
         k if k < 0.1 => format!("{k:.3}"),
@@ -38,7 +38,7 @@ pub(crate) struct Shares {
     pub(crate) client: f64,
 }
 
-/// Returns the bars of the picture: each lock with its shares.
+/// Returns the bars of the picture: the name and the shares of the two PINGs and of each measured lock.
 pub(crate) fn shares(measured: &Measured) -> Vec<(&'static str, Shares)> {
     let tables = measured.report.of("W1").zip(measured.report.of("RT"));
     let Some((alone, trips)) = tables else {
@@ -71,7 +71,8 @@ pub(crate) fn shares(measured: &Measured) -> Vec<(&'static str, Shares)> {
 pub(crate) const TWO_PINGS: &str = "two PINGs, redis crate";
 
 impl Measured {
-    /// Returns the two tables of `docs/peers.md`: the costs and the faults.
+    /// Returns the generated text of `docs/peers.md`: how the figures were measured, and the tables of the costs and of
+    /// the faults.
     pub(crate) fn peers_page(&self) -> String {
         let mut costs = Grid::new("lock", COST_ROWS);
         if let Some(table) = self.report.of("W1") {
@@ -112,8 +113,8 @@ impl Measured {
             });
         }
         if let Some(table) = self.report.of("W4") {
-            // The time in the bodies is shown as well, because a busy machine ends the bodies late, which no lock
-            // causes.
+            // The cell also shows the time in the bodies, because on a busy machine the bodies end late, and this delay
+            // is not the lock's fault.
             let title = "100 callers × 20 ms: s (of which in the bodies) · commands";
             costs.column(title, |row| {
                 let wall = known(table.median(row, Figure::Wall))?;
@@ -153,7 +154,8 @@ impl Measured {
         grid
     }
 
-    /// Returns the tables of `docs/performance.md`, each with the name of its marks in the page.
+    /// Returns the generated tables of `docs/performance.md`, each with the name of the marks that enclose it in the
+    /// page.
     pub(crate) fn performance_page(&self) -> [(&'static str, String); 4] {
         let of = |id| self.report.of(id);
         let setting = |text: String| format!("{}\n\n{text}", self.setting);

@@ -1,6 +1,7 @@
 //! The peers. Each peer acquires, waits and releases as its documentation shows.
 //!
-//! The peers keep their default settings, except for the lease and the longest wait, which are the same for all.
+//! The peers keep their default settings, except for the lease and the longest wait, which are the same for all peers
+//! that have such a setting.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -23,17 +24,17 @@ use crate::{
     clock::now,
 };
 
-/// The default pause between two tries of redis-lock and of async-redis-lock. distributed-lock-redis does not repeat
-/// its tries, so this benchmark repeats them after the same pause.
+/// The default pause between two tries of redis-lock and of async-redis-lock. distributed-lock-redis tries only once,
+/// so this benchmark repeats its tries after the same pause.
 const DOCUMENTED: Duration = Duration::from_millis(100);
 
 /// The pause between two tries of the baselines.
 const QUICK: Duration = Duration::from_millis(5);
 
-/// The time limit of the peers that have one. It is far longer than any task really waits.
+/// The longest wait of the peers that have such a setting. It is far longer than any task really waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often a peer tries again.
+/// How often a peer that polls tries again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Poll {
     /// As often as the peer's documentation says.
@@ -42,19 +43,20 @@ pub(crate) enum Poll {
     Quick,
 }
 
-/// How a library tells a holder that its lock was lost during its work.
+/// How a library notifies a holder whose lock is lost while it works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Told {
     /// The holder's work was stopped when the loss was noticed.
     Stopped,
-    /// The holder got a flag or an error after its work had ended.
+    /// The holder learned of the loss from a flag or an error after its work had ended.
     Afterwards,
-    /// The holder learned nothing.
+    /// The holder was not notified, or its lock was not lost.
     Nothing,
 }
 
-/// The lease of a lock, and whether it is renewed. Some peers leave no choice about the renewal.
+/// The lease of a lock, and whether it is renewed. Only this project's lock follows `renew`; each peer renews as its
+/// documented use does.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
@@ -69,8 +71,8 @@ pub(crate) enum Peer {
     Rslock(LockManager),
     /// rslock's `using`, which renews the lease.
     RslockUsing(LockManager),
-    /// Each task has its own mutex around the shared connection. A single mutex for all tasks, as in redis-lock's
-    /// example, would allow only one round trip at a time.
+    /// redis-lock's `lock_across`. Each task puts its own mutex around a clone of the connection. A single mutex for
+    /// all tasks, as in redis-lock's example, would allow only one round trip at a time.
     RedisLock(MultiplexedConnection, Duration),
     AsyncRedisLock(Locker, Duration),
     DistributedLockRedis(Arc<RedisLockProvider>, Duration),
@@ -88,8 +90,8 @@ impl Peer {
         .await
     }
 
-    /// Returns rslock's lock manager. It sleeps for a random time between two tries: up to 200 ms, or up to 5 ms if
-    /// `poll` is [`Poll::Quick`].
+    /// Returns rslock's lock manager. The manager sleeps for a random time between two tries: up to 200 ms, or up to 5
+    /// ms if `poll` is [`Poll::Quick`].
     fn manager(url: &str, poll: Poll) -> LockManager {
         let mut manager = LockManager::new(vec![url]);
         if poll == Poll::Quick {
@@ -124,7 +126,8 @@ impl Peer {
         warm(Self::DistributedLockRedis(provider, every(poll))).await
     }
 
-    /// Runs work under the lock, and returns what the holder learned of a loss. The work may outlast the lease.
+    /// Runs `work` under the lock, and returns how the holder was notified if it lost the lock. The work may outlast
+    /// the lease.
     pub(crate) async fn work<F: Future<Output = ()> + Send>(
         &self,
         key: &str,
@@ -192,7 +195,8 @@ impl Peer {
         }
     }
 
-    /// Connects the peer again with this lease, if the lease is a setting of its connection.
+    /// Returns the peer with this lease. Connects it again if the lease is a setting of the connection; the other peers
+    /// get the lease with each call.
     pub(crate) async fn with_lease(self, url: &str, lease: Duration) -> Self {
         match self {
             Self::DistributedLockRedis(_, poll) => {
@@ -231,7 +235,8 @@ async fn provider(url: &str, lease: Duration) -> Arc<RedisLockProvider> {
     Arc::new(provider.expect("distributed-lock-redis connects"))
 }
 
-/// Tries until the lock is granted, and returns its handle. Returns `None` after the time `until`.
+/// Tries until the lock is granted, and returns the handle of the lock. Returns `None` if the lock is not granted by
+/// the time `until`.
 async fn poll_for(
     provider: &RedisLockProvider,
     key: &str,
@@ -252,8 +257,8 @@ async fn poll_for(
     }
 }
 
-/// Runs `work` under a lock of redis-lock. A body of redis-lock may borrow nothing, so the body here only reports that
-/// it is inside, and waits until the work is done.
+/// Runs `work` under a lock of redis-lock. redis-lock accepts only bodies that borrow nothing. The body that it gets
+/// therefore only reports that it is inside, and waits until `work` is done.
 async fn lock_across<F: Future<Output = ()> + Send>(
     connection: &MultiplexedConnection,
     key: &str,
@@ -284,7 +289,7 @@ async fn lock_across<F: Future<Output = ()> + Send>(
     join(locked, work).await.0
 }
 
-/// Returns the remaining time until `until`.
+/// Returns the time that remains until `until`, but at least 1 ms and at most [`PATIENCE`].
 fn patience(until: u64) -> Duration {
     Duration::from_nanos(until.saturating_sub(now())).clamp(Duration::from_millis(1), PATIENCE)
 }
@@ -311,7 +316,7 @@ impl Cycle for Peer {
         match self {
             Self::Own(candidate) => return candidate.cycle(seat, until, body).await,
             Self::Rslock(manager) => {
-                // `acquire` of rslock has no time limit.
+                // rslock's `acquire` has no time limit of its own.
                 let asking = timeout(patience(until), manager.acquire(key, LEASE));
                 let Ok(guard) = asking.await else {
                     return false;

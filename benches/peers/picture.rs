@@ -1,5 +1,5 @@
-//! The picture. On the left, a line for each lock shows the rate over the number of tasks at one key. On the right, a
-//! bar for each lock shows the parts of the time of an uncontended lock and unlock.
+//! The picture `docs/performance.svg`. On the left, a line for each lock shows how the rate depends on the number of
+//! tasks at one key. On the right, a bar for each lock shows the parts of the time of an uncontended lock and unlock.
 
 use crate::{
     names::{self, EVERY_SIZE, OURS},
@@ -16,7 +16,7 @@ const BOTTOM: f64 = HEIGHT - 60.0;
 
 const LINES_LEFT: f64 = 60.0;
 const LINES_RIGHT: f64 = 400.0;
-/// The smallest distance between the names at the ends of two lines.
+/// The smallest vertical distance between the names at the ends of two lines.
 const APART: f64 = 15.0;
 
 const BARS_LEFT: f64 = 740.0;
@@ -149,14 +149,14 @@ fn draw_lines(svg: &mut Svg, lines: &[Line]) {
         let end = places[places.len() - 1];
         ends.push((end.1, end, name));
     }
-    // From the top down, move each name until it is below the name above it.
+    // From the top down, move each name down until it is at least `APART` below the name above it.
     ends.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut above = f64::MIN;
     for (y, _, _) in &mut ends {
         above = y.max(above + APART);
         *y = above;
     }
-    // From the bottom up, move names back up if they have moved too far down.
+    // From the bottom up, move each name back up that is now below the picture, or too close to the name below it.
     let mut below = BOTTOM + APART;
     for (y, _, _) in ends.iter_mut().rev() {
         below = y.min(below - APART);
@@ -217,7 +217,7 @@ fn draw_bars(svg: &mut Svg, bars: &[(&'static str, Shares)]) {
     }
 }
 
-/// Draws the results of a run.
+/// Draws the results of a run, and returns the text of the SVG file.
 pub(crate) fn draw(measured: &Measured) -> String {
     let mut svg = Svg::sheet(WIDTH, HEIGHT);
     draw_lines(&mut svg, &lines(measured));

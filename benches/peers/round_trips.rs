@@ -16,15 +16,15 @@ use crate::{
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const PONG: &[u8] = b"+PONG\r\n";
 
-/// Returns the beginning and the end of the measured time. As in the other workloads, it begins after a tenth of the
-/// span.
+/// Returns the beginning and the end of the measured time. The measured time begins after a warm-up of a tenth of
+/// `span`.
 fn times(span: Duration) -> [u64; 2] {
     let from = now() + nanos(span / 10);
     [from, from + nanos(span)]
 }
 
-/// Returns the time of a round trip on a tokio socket, in µs. It includes the time of the network, of the two kernels,
-/// and of the wake-up of a task.
+/// Returns the time of a round trip on a tokio socket, in µs. The time includes the network, the kernels at both ends,
+/// and the wake-up of the task.
 pub(crate) async fn of_a_socket(server: &RedisServer, span: Duration) -> f64 {
     let port = server.port();
     let asking = async move {
@@ -53,8 +53,8 @@ pub(crate) async fn of_a_socket(server: &RedisServer, span: Duration) -> f64 {
         .expect("the server answers")
 }
 
-/// Returns the time of a round trip with the client library over a shared connection, in µs. It also includes the time
-/// that the library's own task takes.
+/// Returns the time of a round trip with the client library over a shared connection, in µs. Unlike the time on a bare
+/// socket, it includes the time of the library and of the library's own task.
 pub(crate) async fn of_the_crate(server: &RedisServer, span: Duration) -> f64 {
     let mut connection = connect(&server.url(), Tuning::Ours).await;
     let asking = async move {

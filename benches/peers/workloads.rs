@@ -1,4 +1,4 @@
-//! The workloads, each with all its participants.
+//! The workloads. Each workload runs all its participants.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,15 +33,15 @@ pub(crate) const NAMES: [&str; 7] = [
     ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES, SERVER, FAULTS,
 ];
 
-/// W4 has at most this many rounds, because it takes ten seconds for a lock that polls.
+/// W4 has at most this many rounds, because a run takes ten seconds under a lock that polls every 100 ms.
 const CALLER_ROUNDS: usize = 3;
-/// Numbers of tasks other than [`WAITERS`] have at most this many rounds.
+/// W3 runs with [`WAITERS`] tasks in every round, and with other numbers of tasks in at most this many rounds.
 const OTHER_ROUNDS: usize = 3;
 
-/// With this many tasks or more, only this project's default lock runs after the first round.
+/// With this many tasks or more, only this project's lock with its default strategy runs after the first round.
 const LARGE: usize = 1_000;
 
-/// The time for which several Redisson processes warm up together.
+/// The time for which the Redisson processes of W5 warm up under each kind of lock.
 const WARMING_UP: Duration = Duration::from_secs(5);
 
 /// Returns the name of the row for this many tasks at one lock.
@@ -49,13 +49,14 @@ pub(crate) fn row(name: &str, tasks: usize) -> String {
     format!("{name}, {tasks} tasks")
 }
 
-/// A participant: a Rust lock in this process, or a lock of Redisson.
+/// A participant: a Rust lock in this process, or a lock of Redisson in the Java process.
 enum Part<'a> {
     Rust(&'a Peer),
     Jvm(&'a mut Redisson, Kind),
 }
 
-/// The results of one lock under the faults.
+/// The results of one participant under the faults. A result is `None` if the fault was not tried with this
+/// participant.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) acquiring: Option<Leak>,
@@ -118,7 +119,7 @@ impl Bench {
         &peer.expect("the name of a peer").1
     }
 
-    /// Returns the participant with this name, or `None` for Redisson if it is left out.
+    /// Returns the participant with this name, or `None` if the participant is Redisson and Redisson is left out.
     fn part(&mut self, name: &str) -> Option<Part<'_>> {
         let kind = match name {
             REDISSON => Kind::Plain,
@@ -133,8 +134,8 @@ impl Bench {
         peer.map_or(&[], |(_, peer)| peer.plain())
     }
 
-    /// Runs a group of tasks. Returns their results, the commands that they sent, and the number of overlaps if all
-    /// tasks are at one key.
+    /// Runs a group of tasks. Returns their results, the commands that they sent, and the number of overlaps, which is
+    /// valid only if all tasks want one key. Returns `None` if the participant is left out.
     async fn waiters(
         &mut self,
         name: &str,
@@ -158,12 +159,12 @@ impl Bench {
         Some((waiters, before.since(&self.server, plain).await, overlaps))
     }
 
-    /// Returns the number of rounds of a workload in which each task has its own key.
+    /// Returns the total number of parts of all rounds in a workload in which each task has its own key.
     fn slices(&self) -> usize {
         self.pace.rounds * SLICES as usize
     }
 
-    /// Runs tasks with separate keys, once for each participant.
+    /// Runs tasks with separate keys once under each participant, for a part of a round.
     async fn alone(&mut self, table: &mut Table, tasks: usize) {
         for name in names::ALONE {
             let seats = own_seats(tasks);
@@ -178,7 +179,7 @@ impl Bench {
         }
     }
 
-    /// W1: one task with its own keys, and round trips that do nothing.
+    /// W1: one task with its own key, and, for comparison, round trips of a `PING`.
     async fn one_by_one(&mut self, measured: &mut Measured) {
         let mut table = Table::new("W1", "one task, its own key: time per lock and unlock");
         let mut trips = Table::new("RT", "one task: time per round trip of a PING");
@@ -191,7 +192,7 @@ impl Bench {
             trips.add(names::CRATE, [(Figure::Cycle, library)]);
         }
         measured.report.table(trips);
-        // These locks are known to send one command for the lock, and one for the unlock.
+        // Each of these locks is known to send one command to lock and one to unlock.
         for name in [SHA, SET, OURS, OURS_BACKGROUND] {
             let sent = table.median(name, Figure::Sent);
             assert!(
@@ -321,8 +322,8 @@ impl Bench {
             let holding = faults::while_holding(&self.server, self.peer(name)).await;
             assert!(acquiring.dropped > 0, "nobody was dropped while acquiring");
             match name {
-                // It is known that this project's lock leaves nothing behind, and that a hand-written lock cleans
-                // nothing up.
+                // Two results are known in advance: this project's lock leaves no key behind, and a hand-written lock
+                // leaves the key of each dropped holder.
                 OURS => assert_eq!((acquiring.left, holding.left), (0, 0), "ours leaves keys"),
                 SHA => assert_eq!(holding.left, holding.dropped, "keys are counted wrong"),
                 _ => {}
@@ -339,7 +340,7 @@ impl Bench {
                 measured.faults_of(name).acquiring = Some(leak);
             }
         }
-        // The contests run concurrently, because they only wait for time to pass.
+        // The contests run concurrently. They spend nearly all their time waiting, so they do not disturb each other.
         let contests = names::OUTLASTING.map(|name| {
             let (peer, renew) = match name {
                 OURS_RENEWED => (self.peer(OURS), true),
@@ -357,7 +358,7 @@ impl Bench {
         }
     }
 
-    /// Returns the text that says how the figures were measured.
+    /// Returns the sentences that say how the figures were measured.
     fn setting(&self) -> String {
         let Pace { rounds, span, .. } = self.pace;
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
@@ -376,7 +377,7 @@ impl Bench {
         self.pace.rounds.min(CALLER_ROUNDS)
     }
 
-    /// Measures the selected workloads.
+    /// Runs the selected workloads, and returns all measurements.
     pub(crate) async fn measure(&mut self, wants: impl Fn(&str) -> bool) -> Measured {
         let mut measured = Measured {
             report: Report::new(self.pace),

@@ -60,12 +60,12 @@ pub(crate) struct Worker {
     pub(crate) guarded: bool,
     pub(crate) url: String,
     pub(crate) sale: String,
-    /// Whether this worker will be killed while it is inside the lock.
+    /// Whether the host will kill this worker while one of its buyers holds the lock.
     pub(crate) victim: bool,
 }
 
 impl Worker {
-    /// Returns the arguments from which [`read`] gets the parameters of this worker.
+    /// Returns the command-line arguments that [`read`] parses into the parameters of this worker.
     pub(crate) fn to_args(&self) -> Vec<String> {
         let mut args = vec![
             "--worker".into(),
@@ -83,7 +83,7 @@ impl Worker {
     }
 }
 
-/// Parses a command line. The error says what is wrong with it.
+/// Parses a command line. The error says what is wrong with the command line.
 pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     let mut args = args;
     let (mut stock, mut buyers, mut processes, mut worker) = (None, None, None, None);

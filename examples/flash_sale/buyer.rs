@@ -16,7 +16,7 @@ use crate::store::{Receipt, Store, StoreError};
 pub(crate) enum Purchase {
     Sold {
         item: u64,
-        /// The token of the hold; `None` without the lock.
+        /// The token of the hold, or `None` if the sale is unguarded.
         token: Option<u64>,
         waited: Duration,
     },
@@ -28,7 +28,8 @@ pub(crate) enum Purchase {
     },
 }
 
-/// Reads the stock and writes one less, which is only correct for one buyer at a time.
+/// Reads the stock, and writes back one item less. The result is correct only if no other buyer does this at the same
+/// time.
 async fn buy<S: Store>(
     store: &S,
     buyer: String,
@@ -49,8 +50,8 @@ async fn buy<S: Store>(
     })
 }
 
-/// Buys an item under the lock. The lease is short, so that a killed buyer delays the sale by at most 2 s. It is
-/// renewed, so that a slow buyer keeps the lock.
+/// Buys an item under the lock. The lease is short, so that the sale continues at most 2 s after a buyer was killed.
+/// The lease is renewed, so that a slow buyer keeps the lock.
 #[distributed_lock(key = "flash-sale:<sale>", wait = "60s", lease = "2s", renew = true, guard = hold)]
 async fn buy_guarded<S: Store>(
     sale: &str,
@@ -61,12 +62,13 @@ async fn buy_guarded<S: Store>(
     buy(store, buyer, asked, Some(hold.token())).await
 }
 
-/// Returns the key that [`buy_guarded`] locks. The name of a sale is hexadecimal, so no part of it is escaped.
+/// Returns the key that [`buy_guarded`] locks. The attribute escapes no part of a sale's name, because the name is
+/// hexadecimal.
 pub(crate) fn lock_key(sale: &str) -> String {
     format!("flash-sale:{sale}")
 }
 
-/// Lets this many buyers buy one item each, all at the same time, and passes the result of each purchase to `report`.
+/// Lets this many buyers concurrently buy one item each, and passes the result of each purchase to `report`.
 pub(crate) async fn rush<S: Store>(
     sale: &str,
     store: S,

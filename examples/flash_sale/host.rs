@@ -1,4 +1,4 @@
-//! The host: the process that starts the workers, follows their messages, and audits the result after all of them have
+//! The host: the process that starts the workers, follows their messages, and audits the sale after all workers have
 //! ended.
 
 use std::{
@@ -29,7 +29,7 @@ use crate::{
 /// The time by which a crash may delay the sale in addition to the rest of the lease.
 const CRASH_MARGIN: Duration = Duration::from_millis(250);
 
-/// Runs a sale on a server. Returns whether it was exact.
+/// Runs a sale on a server. Returns whether the sale was exact.
 pub(crate) async fn host(sale: &Sale) -> Result<bool, Failure> {
     let Place::Redis {
         url,
@@ -110,7 +110,7 @@ enum Word {
     Ended,
 }
 
-/// Starts this program as a worker, and sends its messages to `lines`.
+/// Starts this program as a worker. Sends each of the worker's messages to `lines`, together with the worker's number.
 fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<Child, Failure> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(worker.to_args())
@@ -132,7 +132,7 @@ fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<C
     Ok(child)
 }
 
-/// Sends each worker the line that it waits for before it lets its buyers in.
+/// Sends each worker the line for which the worker waits before it lets its buyers in.
 async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
     for worker in workers {
         // The worker's stdin stays open, because the worker ends when its stdin is closed.
@@ -146,7 +146,7 @@ async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
 struct Gap {
     since: Instant,
     /// Set once the worker has ended: the token of its hold, and the rest of its lease at the kill. A sale with a
-    /// higher token came after the kill.
+    /// higher token was made after the kill.
     allowed: Option<(u64, Duration)>,
 }
 
@@ -157,7 +157,7 @@ struct Floor {
     lock: Lock,
     guarded: bool,
     kill_one: bool,
-    /// The number of waiters once all remaining buyers are queued behind the victim.
+    /// The number of waiters that the server reports when all remaining buyers are queued behind the victim.
     queued_at_kill: usize,
     gap: Option<Gap>,
     killed: bool,
@@ -166,15 +166,16 @@ struct Floor {
 }
 
 impl Floor {
-    /// Lets the buyers in. If one worker is to be killed, lets in only its buyers; the others come when it is inside.
+    /// Lets the buyers in. If a worker is to be killed, lets in only the buyers of this victim. The other buyers are
+    /// let in when the victim holds the lock.
     async fn open(&mut self) -> Result<(), Failure> {
         self.report.reopen();
         let last = if self.kill_one { 1 } else { self.workers.len() };
         open_doors(&mut self.workers[..last]).await
     }
 
-    /// Lets in the other buyers, waits until all of them are queued behind the victim, and kills the victim, which
-    /// holds the lock.
+    /// Lets in the buyers of the other workers, and waits until they are queued behind the victim. Then kills the
+    /// victim, which holds the lock.
     async fn kill(&mut self) -> Result<(), Failure> {
         let Some((victim, others)) = self.workers.split_first_mut() else {
             return Err("no worker to kill".into());
@@ -221,7 +222,7 @@ impl Floor {
         Ok(())
     }
 
-    /// Handles the end of a worker. A worker may end because it has finished or was killed.
+    /// Handles the end of a worker, which has finished, has failed or was killed.
     async fn ended(&mut self, number: u64) -> Result<(), Failure> {
         let status = self.worker(number)?.wait().await?;
         if status.success() {
@@ -238,8 +239,8 @@ impl Floor {
             return Ok(());
         }
         let since = self.gap.take().map_or_else(Instant::now, |gap| gap.since);
-        // At the kill, the lease had at least this much left: the rest that the server reports, and the time from the
-        // kill until the server was asked.
+        // At the kill, at least this much of the lease was left: the rest that the server reports now, plus the time
+        // that has passed since the kill.
         let passed = since.elapsed();
         let holder = self.lock.status().await?.holder;
         let token = holder.as_ref().and_then(|holder| holder.token);
@@ -252,7 +253,7 @@ impl Floor {
         Ok(())
     }
 
-    /// Records a sale under `token`. If the sale came after the kill, ends the gap.
+    /// Handles a sale under `token`. If the sale was made after the kill, ends the gap, and checks its length.
     fn measure(&mut self, token: u64) {
         let Some(Gap {
             since,
@@ -279,7 +280,8 @@ impl Floor {
         }
     }
 
-    /// Reads and judges the result over a new connection, after all workers have ended.
+    /// Reads the result over a new connection after all workers have ended, and prints a verdict. Returns whether the
+    /// sale was exact.
     async fn close(mut self, url: &str, name: &str, keep: bool) -> Result<bool, Failure> {
         if self.kill_one && !self.killed {
             self.report
@@ -293,7 +295,8 @@ impl Floor {
                 self.report.say(&nobody);
             }
         }
-        // If a worker was killed at the very end, its lease must run out first.
+        // The lock of a worker that was killed at the end of the sale is not left behind: it becomes free when its
+        // lease ends.
         while self.killed
             && let Some(holder) = self.lock.status().await?.holder
         {

@@ -1,5 +1,5 @@
-//! A flash sale: many buyers, few items, and an inventory that is first read and then written. Under the lock, each
-//! item is sold once. `--unguarded` runs the same purchases without the lock.
+//! A flash sale: many buyers, few items, and purchases that first read the stock and then write it. Under the lock,
+//! each item is sold once. With `--unguarded`, the buyers do not take the lock.
 //!
 //! ```text
 //! cargo run --release --example flash_sale
@@ -8,7 +8,7 @@
 //! cargo run --release --example flash_sale -- --processes 4 --redis redis://127.0.0.1/ --kill-one
 //! ```
 //!
-//! Exits with 0 only if the sale was exact, and with 2 if the arguments are wrong.
+//! Exits with 0 if the sale was exact, with 2 if the arguments are wrong, and with 1 otherwise.
 
 mod args;
 mod buyer;
@@ -58,7 +58,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Runs a sale in this process. Returns whether it was exact.
+/// Runs a sale in this process. Returns whether the sale was exact.
 async fn sell_here(sale: &Sale) -> Result<bool, Failure> {
     println!(
         "flash sale  {} items, {} buyers in this process, {}",

@@ -1,4 +1,4 @@
-//! The messages of a worker process to the host. Each message is one line.
+//! The messages that a worker process sends to the host. Each message is one line.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -8,11 +8,11 @@ use crate::buyer::Purchase;
 pub(crate) enum Message {
     /// The worker is connected, and the sale may begin.
     Ready,
-    /// The victim is inside the lock, and waits to be killed.
+    /// A buyer of the victim holds the lock, and waits until the host kills the process.
     Inside,
-    /// A buyer has finished.
+    /// A buyer has finished its purchase.
     Purchase(Purchase),
-    /// All buyers have finished. The fields are counters of the lock client.
+    /// All buyers of the worker have finished. The fields are counters of its lock client.
     Done { acquired: u64, commands: u64 },
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Message {
                 token,
                 waited,
             }) => {
-                // 0 stands for no token, because tokens begin at 1.
+                // No token is 0, so 0 stands for the missing token of an unguarded sale.
                 let token = token.unwrap_or(0);
                 write!(f, "sold {item} {token} {}", waited.as_micros())
             }

@@ -1,4 +1,4 @@
-//! The output of the host of a sale, and its verdict.
+//! The output of a sale: progress, figures and the verdict.
 
 use std::{
     collections::HashSet,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::{buyer::Purchase, store::Receipt};
 
-/// The record of a sale since it was opened.
+/// The record of a sale since the buyers were let in.
 #[derive(Debug)]
 pub(crate) struct Report {
     stock: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Report {
     sold: u64,
     newest_token: u64,
     waits: Vec<Duration>,
-    /// All failures so far, including those of single purchases.
+    /// All failures so far, including the failures of single purchases.
     failures: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ impl Report {
         }
     }
 
-    /// Starts the record again. Called when the buyers are let in.
+    /// Starts a new record with a new clock. The host calls this when it lets the buyers in.
     pub(crate) fn reopen(&mut self) {
         *self = Self::open(self.stock);
     }
@@ -48,7 +48,7 @@ impl Report {
         self.failures.push(why);
     }
 
-    /// Returns the highest token of all sales so far.
+    /// Returns the highest token of all purchases so far, or 0 if no purchase had a token.
     pub(crate) fn newest_token(&self) -> u64 {
         self.newest_token
     }

@@ -1,4 +1,5 @@
-//! The inventory: a number and a list, which have no protection of their own.
+//! The inventory: the remaining stock, and the list of receipts. Neither is protected against buyers that write at the
+//! same time.
 
 use std::{
     fmt,
@@ -49,7 +50,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Returns the number of remaining items.
     fn stock(&self) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Writes the remaining stock and the receipt of a sale, both or neither, because a buyer may die at any point.
+    /// Writes the remaining stock and the receipt of a sale. Writes both or neither, because a buyer may be killed at
+    /// any point.
     fn sell(
         &self,
         left: u64,
@@ -81,7 +83,7 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    // Each answer reaches its caller through the scheduler, like an answer from a server.
+    // Each method yields before it returns, so that other tasks run in between, as they do while a server answers.
     async fn stock(&self) -> Result<u64, StoreError> {
         let stock = self.shelf().0;
         tokio::task::yield_now().await;
@@ -99,7 +101,7 @@ impl Store for MemoryStore {
     }
 }
 
-/// An inventory on a Redis server, whose keys begin with the sale's own prefix.
+/// An inventory on a Redis server. Its keys begin with the prefix of its sale.
 #[derive(Debug, Clone)]
 pub(crate) struct RedisStore {
     connection: MultiplexedConnection,
@@ -107,7 +109,8 @@ pub(crate) struct RedisStore {
     receipts: String,
 }
 
-/// How long the store waits for an answer. A slow server gets enough time, because the example does not test the store.
+/// How long the store waits for an answer. The time is long, so that a slow server does not fail the sale: the example
+/// tests the lock and not the store.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl RedisStore {
@@ -142,8 +145,8 @@ impl RedisStore {
         Ok((self.stock().await?, receipts))
     }
 
-    /// Returns the keys of locks on the server: all keys with the sale's name, except for the sale's data, and the
-    /// fence.
+    /// Returns the keys that locks have left on the server: each key that contains the sale's name and does not store
+    /// the sale's data, and each counter of fencing tokens.
     pub(crate) async fn lock_keys(&self, sale: &str) -> Result<Vec<String>, StoreError> {
         let mut found = Vec::new();
         for pattern in [format!("*{sale}*"), "*:fence".into()] {
@@ -167,7 +170,7 @@ impl RedisStore {
     }
 }
 
-/// Returns the prefix that the keys of a sale's data have.
+/// Returns the prefix of the keys that store a sale's data.
 pub(crate) fn data_prefix(sale: &str) -> String {
     format!("flash_sale:{sale}:")
 }

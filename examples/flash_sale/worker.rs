@@ -1,4 +1,4 @@
-//! A worker process, which has some of the buyers. They begin when a line arrives on stdin.
+//! A worker process, which runs some of the buyers. The buyers begin when the host writes a line to the worker's stdin.
 
 use std::{
     future::pending,
@@ -19,7 +19,7 @@ use crate::{
     store::{Receipt, RedisStore, Store, StoreError},
 };
 
-/// The number of the purchase in which the victim is killed.
+/// The number of the purchase, counted from 1, during which the victim is killed.
 pub(crate) const FATAL_PURCHASE: u64 = 10;
 
 pub(crate) async fn work(worker: Worker) -> Result<(), Failure> {
@@ -62,15 +62,15 @@ pub(crate) async fn work(worker: Worker) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a message to the host. Ends the process if the host is gone, because there is nothing left to do.
+/// Writes a message to the host. Ends the process if the host is gone, because then nobody reads the results.
 fn tell(message: &Message) {
     if writeln!(io::stdout(), "{message}").is_err() {
         process::exit(1);
     }
 }
 
-/// Returns a receiver that resolves when the host sends a line. When the host is gone, the process ends, because a
-/// worker inside the lock must not outlive the host.
+/// Returns a receiver that resolves when the host sends a line. Starts a thread that ends the process when the host is
+/// gone, because a worker that holds the lock must not outlive the host.
 fn opening() -> oneshot::Receiver<()> {
     let (open, opened) = oneshot::channel();
     thread::spawn(move || {
@@ -85,7 +85,8 @@ fn opening() -> oneshot::Receiver<()> {
     opened
 }
 
-/// A store that stops answering at the fatal purchase, so that the buyer stays inside the lock until it is killed.
+/// A store that does not answer during the fatal purchase, so that the buyer holds the lock until its process is
+/// killed.
 struct Fatal<S> {
     store: S,
     purchases: AtomicU64,
