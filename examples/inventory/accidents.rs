@@ -1,5 +1,5 @@
-//! The accidents: a buyer that dies inside, and a buyer that is slower than its lease. In both cases, the buyer runs in
-//! a separate process, and other buyers want to buy meanwhile.
+//! The accidents: a buyer that dies inside, and a buyer that is slower than its lease. In both cases, the unlucky buyer
+//! runs in a separate process, and other buyers want to buy while it is inside.
 
 use std::time::{Duration, Instant};
 
@@ -27,12 +27,12 @@ const SESSIONS: usize = 2;
 
 const THINKING: Duration = Duration::from_millis(5);
 
-/// How long the other buyers wait before the example checks whether the lock ever expires.
+/// How long the example lets the other buyers wait before it checks whether the lock has a lease that will end.
 const WATCHED: Duration = Duration::from_secs(2 * SHORT_LEASE.as_secs());
-/// The largest number of checks whether the lock ever expires.
+/// The number of such waits after which the example gives up, although the lock has a lease that will end.
 const PATIENCE: u32 = 30;
 
-/// The effect on the other buyers when a buyer is killed.
+/// The effect of a buyer's death on the other buyers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aftermath {
     /// The dead buyer held no lock.
@@ -43,14 +43,14 @@ pub(crate) enum Aftermath {
     StandsStill,
 }
 
-/// The result of a sale with a buyer that was killed inside.
+/// The result of a sale in which a buyer was killed while it was inside.
 #[derive(Debug)]
 pub(crate) struct Death {
     pub(crate) aftermath: Aftermath,
     pub(crate) audit: Audit,
 }
 
-/// The result of a sale with a buyer that was slower than its lease.
+/// The result of a sale in which a buyer was slower than its lease.
 #[derive(Debug)]
 pub(crate) struct Late {
     /// Whether other buyers entered while the slow buyer was inside.
@@ -67,7 +67,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Opens the sale, and lets in the buyer that will have the accident.
+    /// Opens the sale, lets in the buyer that will have the accident, and waits until it has read the stock.
     async fn open(servers: &Servers, guard: Guard, pace: Pace) -> Result<Self, Failure> {
         let (sale, urls) = (Uuid::new_v4().simple().to_string(), servers.urls(guard));
         let sessions = Session::open_many(guard, &urls, &sale, SESSIONS, SESSIONS).await?;
@@ -85,7 +85,8 @@ impl Fixture {
         })
     }
 
-    /// Lets the other buyers make this many purchases, or fewer if the items sell out earlier.
+    /// Lets the other buyers make this many purchases, or fewer if the items sell out earlier. The task returns the
+    /// purchases.
     fn others(&self, wishes: u64) -> JoinHandle<Result<Vec<Visit>, Failure>> {
         let sessions = self.sessions.clone();
         tokio::spawn(async move {
@@ -99,7 +100,8 @@ impl Fixture {
                 match visit.await? {
                     visit if visit.outcome == Outcome::Sold => bought.push(visit),
                     visit if visit.outcome == Outcome::SoldOut => break,
-                    // The machine was so busy that the lease ended. The buyer tries again.
+                    // The machine was so busy that the lease ended before the write. The loop tries again with another
+                    // buyer.
                     _ => {}
                 }
             }
@@ -107,7 +109,8 @@ impl Fixture {
         })
     }
 
-    /// Waits until the other buyers have bought. Returns `None` if they wait for a lock that never expires.
+    /// Waits until the other buyers have bought, and returns their purchases. Returns `None` if the lock for which they
+    /// wait never expires.
     async fn come_in(
         &self,
         others: &mut JoinHandle<Result<Vec<Visit>, Failure>>,
@@ -131,7 +134,8 @@ impl Fixture {
     }
 }
 
-/// Runs a sale in which a buyer is killed while it is inside.
+/// Runs a sale in which a buyer is killed while it is inside. Afterwards, the other buyers buy the remaining items,
+/// unless nobody can enter.
 pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Failure> {
     let mut fixture = Fixture::open(servers, guard, Pace::Dies).await?;
     let held = servers.is_held(guard, &lock_key(&fixture.sale)).await;
@@ -158,8 +162,8 @@ pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Fail
     })
 }
 
-/// Runs a sale in which a buyer reads the stock, and writes only after others have bought, if the guard lets them in.
-/// Then the others buy the rest.
+/// Runs a sale in which a slow buyer reads the stock, and writes only after other buyers have bought some items or have
+/// turned out to be locked out. Afterwards, the other buyers buy the remaining items.
 pub(crate) async fn late(servers: &Servers, guard: Guard, pace: Pace) -> Result<Late, Failure> {
     let mut fixture = Fixture::open(servers, guard, pace).await?;
     let mut others = fixture.others(MEANWHILE);

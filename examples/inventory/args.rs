@@ -22,7 +22,7 @@ pub(crate) struct Job {
     pub(crate) write: bool,
 }
 
-/// Parses a command line. The error says what is wrong with it.
+/// Parses a command line. The error says what is wrong with the command line.
 pub(crate) fn read(args: &[String]) -> Result<Role, String> {
     if let Some((WORKER, order)) = args
         .split_first()

@@ -1,5 +1,5 @@
-//! Hand-written locks that are common in articles. A caller that does not get in sleeps for 50 ms and tries again,
-//! and nobody renews the lease.
+//! Hand-written locks that are common in articles. A caller that finds the lock taken sleeps for 50 ms and tries again.
+//! Nobody renews a lease.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 /// How long a caller sleeps between two tries.
 const SPIN: Duration = Duration::from_millis(50);
 
-/// The reply to `PTTL` for a key that never expires.
+/// The reply of `PTTL` for a key that never expires.
 const NO_END: i64 = -1;
 
 static COMPARE_AND_DELETE: LazyLock<Script> =
@@ -23,7 +23,7 @@ static REENTRANT_LOCK: LazyLock<Script> =
 static REENTRANT_UNLOCK: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("reentrant_unlock.lua")));
 
-/// The kind of hand-written lock.
+/// A kind of hand-written lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     SetNx,
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
     Reentrant,
 }
 
-/// The hand-written locks of one client.
+/// One client of the hand-written locks of one kind.
 #[derive(Debug, Clone)]
 pub(crate) struct ByHand {
     kind: Kind,
@@ -47,7 +47,7 @@ impl ByHand {
         Ok(Self { kind, connection })
     }
 
-    /// Tries again and again until the caller is inside.
+    /// Tries until the caller has the lock.
     pub(crate) async fn lock(&self, key: &str, owner: &str, lease: Duration) -> RedisResult<()> {
         while !self.try_lock(key, owner, lease).await? {
             sleep(SPIN).await;
@@ -59,7 +59,8 @@ impl ByHand {
         let mut connection = self.connection.clone();
         let lease = lease.as_millis() as u64;
         match self.kind {
-            // The articles send `EXPIRE` next, but a process may die before that. Here it is left out.
+            // Articles send `EXPIRE` after `SETNX`, but if a process dies between the two commands, its lock never
+            // expires. To show this case, this lock never sends `EXPIRE`.
             Kind::SetNx => connection.set_nx(key, owner).await,
             Kind::SetPx => {
                 let options = SetOptions::default()

@@ -1,5 +1,5 @@
-//! Checks that each guard had its expected result. Without these checks, the program would also print the figures of a
-//! broken guard.
+//! Checks that each guard had its expected result. Without these checks, the program would print the figures of a
+//! broken guard as if they were valid.
 
 use std::fmt::{Debug, Display};
 
@@ -15,7 +15,7 @@ use crate::{
 
 const HANDOFF: Guard = Guard::Ours(Way::Handoff);
 
-/// The unexpected results, one on each line.
+/// The unexpected results, one line for each.
 #[derive(Debug, Default)]
 pub(crate) struct Surprises(Vec<String>);
 
@@ -116,7 +116,7 @@ impl Surprises {
         }
     }
 
-    /// Checks the sale with a slow buyer, for a guard under which the slow buyer does no harm.
+    /// Checks the sale with a slow buyer under a guard that keeps the sale exact: each item has to be sold once.
     fn of_late(&mut self, guard: Guard, late: &Late, ended: Outcome, others_came_in: bool) {
         let expected = if others_came_in {
             "others inside while the slow buyer is"
@@ -139,7 +139,7 @@ impl Surprises {
         self.check(guard, &format!("each item sold once in {sale}"), audit, is);
     }
 
-    /// Checks the results of one guard with waiting callers.
+    /// Checks the results of one guard in the scenario with waiting callers.
     pub(crate) fn of_waiting(&mut self, waiting: &Waiting) {
         if waiting.guard == HANDOFF {
             let row = format!("{HANDOFF}, {:?} each", waiting.hold);
@@ -147,8 +147,8 @@ impl Surprises {
         }
     }
 
-    /// Checks that a queue sends at most about two scripts for each acquisition. It may send fewer, because neighbours
-    /// in the queue share scripts if they belong to one process.
+    /// Checks that a lock with a queue sends at most about two scripts for each acquisition, and its probes. It may
+    /// send fewer scripts, because neighbours in the queue that belong to one process share scripts.
     fn of_queue(&mut self, row: &str, waiters: &Waiters) {
         let (most, seen) = (waiters.ceiling_of_a_queue(), waiters.commands());
         let expected = format!("2 to {most} commands");

@@ -9,13 +9,13 @@ use crate::ours::Way;
 pub(crate) enum Guard {
     /// No guard: a buyer reads, thinks and writes.
     Nothing,
-    /// `WATCH`. The write is refused if the stock has changed since it was read, and the purchase then starts again.
+    /// `WATCH`. If the stock has changed since the buyer read it, the write is refused, and the purchase starts again.
     Watch,
     /// `SETNX`, and later `DEL`. The lock has neither a lease nor an owner.
     SetNx,
     /// `SET NX PX`, and later a script that deletes the lock if the caller owns it.
     SetPx,
-    /// Two scripts, and a hash that counts how often its owner has entered.
+    /// Two scripts, and a hash that stores the owner and how often the owner has entered.
     Reentrant,
     /// This project's lock on one server.
     Ours(Way),
@@ -54,13 +54,13 @@ impl Guard {
         matches!(self, Self::Ours(_) | Self::Redlock)
     }
 
-    /// Returns whether buyers may share a connection. Under `WATCH` they cannot, because `WATCH` applies to its whole
-    /// connection.
+    /// Returns whether buyers may share a connection. Under `WATCH` they may not, because the next `EXEC` on the
+    /// connection ends the watches of all of them.
     pub(crate) fn shares_connections(self) -> bool {
         self != Self::Watch
     }
 
-    /// Returns the commands that this guard sends directly, although other guards send them only within scripts.
+    /// Returns the commands that this guard sends directly and that other guards run only within scripts.
     pub(crate) fn plain(self) -> &'static [&'static str] {
         match self {
             Self::Watch => &["get", "set", "rpush"],

@@ -1,6 +1,6 @@
-//! Compares the ways to guard a stock. The same sale runs without a guard, under `WATCH`, under hand-written
-//! locks that are common in articles, and under the locks of this project. It runs in a rush, with a buyer that dies
-//! inside, and with a buyer that is slower than its lease.
+//! Compares the ways to guard a stock. The same sale runs without a guard, under `WATCH`, under hand-written locks that
+//! are common in articles, and under the locks of this project. There are three scenarios: a rush, a buyer that dies
+//! while it is inside, and a buyer that is slower than its lease.
 //!
 //! ```text
 //! cargo run --release --example inventory
@@ -8,8 +8,8 @@
 //! cargo run --example inventory -- --quick
 //! ```
 //!
-//! The example starts its own servers and needs `redis-server`. It exits with 0 only if each guard had its expected
-//! result, which is overselling for some guards, and with 2 if the arguments are wrong.
+//! The example starts its own servers and needs `redis-server`. It exits with 0 if each guard had its expected result,
+//! with 2 if the arguments are wrong, and with 1 otherwise. For some guards, the expected result is that they oversell.
 
 mod accidents;
 mod args;
@@ -66,7 +66,8 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Runs all scenarios, and prints the tables. Returns whether all results were as expected.
+/// Runs all scenarios, and prints the tables. Returns whether all results were as expected. Writes the tables into the
+/// pages only if they were.
 async fn host(job: Job) -> Result<bool, Failure> {
     let size = if job.quick { Size::QUICK } else { Size::FULL };
     let servers = Servers::start().await;

@@ -1,5 +1,5 @@
-//! The locks of this project, as the author of a service would write them. A strategy is one word in the attribute, and
-//! so is a lease.
+//! The locks of this project, as the author of a service would write them. The strategy and the lease are one option
+//! each in the attribute.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     session::{Lease, SHORT_LEASE},
 };
 
-/// The strategy: how a caller waits if its lock is not free. On a Redlock, all callers spin.
+/// The strategy: how a caller waits if its lock is not free. On a Redlock, callers spin whatever the strategy is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Handoff,

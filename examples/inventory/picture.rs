@@ -1,5 +1,5 @@
-//! The picture. It shows how long buyers wait and how many commands a guard sends, with a row for each guard and with
-//! logarithmic axes.
+//! The picture `docs/inventory.svg`. It has a row for each guard, and shows on logarithmic axes how long buyers wait
+//! and how many commands the guard sends.
 
 use crate::{
     guard::Guard,
@@ -15,7 +15,7 @@ const BOTTOM: f64 = 52.0;
 const NAMES_END: f64 = 158.0;
 /// The distance from the vertical middle of a row to the baseline of its text.
 const FOOT: f64 = 4.0;
-/// Half the height of the stroke that marks the wait that 99 of 100 buyers do not exceed.
+/// Half the height of the stroke that marks the 99th percentile of the waits.
 const STROKE: f64 = 8.0;
 
 const INK: &str = "#1d2430";
@@ -51,7 +51,8 @@ const FIGURES: Type = Type {
     colour: INK,
 };
 
-/// One of the two panels of the picture. The figures are at the right end of the panel.
+/// One of the two panels of the picture. The column of figures is at the right end of the panel, and `figures` is its
+/// position.
 struct Panel {
     left: f64,
     right: f64,
@@ -62,12 +63,12 @@ struct Panel {
     /// The heading above the figures.
     heading: &'static str,
     unit: &'static str,
-    /// The exponent of the axis, which runs from 1 to this power of ten.
+    /// The exponent of the axis: the axis runs from 1 to ten to this power.
     powers: i32,
 }
 
 impl Panel {
-    /// Returns the position of a value. A value below the axis is drawn at the beginning of the axis.
+    /// Returns the horizontal position of a value. A value below 1 is drawn at the beginning of the axis.
     fn x(&self, value: f64) -> f64 {
         let share = value.max(1.0).log10() / f64::from(self.powers);
         self.left + share * (self.right - self.left)
@@ -113,7 +114,7 @@ fn waits_ms(row: &Row) -> [f64; 3] {
     [0.5, 0.99, 1.0].map(|share| row.rush.wait(share).as_secs_f64() * 1e3)
 }
 
-/// Draws the results of a run.
+/// Draws the results of a run, and returns the text of the SVG file.
 pub(crate) fn draw(rows: &[Row], waits: &[Waiting]) -> String {
     let held = |guard: Guard| waits.iter().find(|waiting| waiting.guard == guard);
     let sent = |row: &Row| {

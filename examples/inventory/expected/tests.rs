@@ -1,4 +1,5 @@
-//! Checks that each guard's own result meets its expectations, and that the results of other guards do not.
+//! Tests that the expected result of each guard is accepted, and that the result of another guard in its place is
+//! reported.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,8 @@ use crate::{accidents::Death, session::Visit};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Returns the audit of a sale of ten items to ten buyers. `oversold` of the items were sold to another buyer as well.
+/// Returns the audit of a sale of ten items to ten buyers. `oversold` of the items were sold a second time, to another
+/// buyer.
 fn audit(oversold: u64) -> Audit {
     let once = (1..=10).map(|item| format!("{item} a{item}"));
     let twice = (1..=oversold).map(|item| format!("{item} b{item}"));
@@ -15,8 +17,8 @@ fn audit(oversold: u64) -> Audit {
     Audit::of(10, records.iter().map(String::as_str)).expect("records of sales")
 }
 
-/// Returns the results of ten buyers that bought one after another. Each made this many tries; together they sent this
-/// many commands.
+/// Returns the results of ten buyers that bought one after another. Each buyer made `tries` tries, and all buyers
+/// together sent `commands` commands.
 fn waiters(tries: u64, commands: u64) -> Waiters {
     let visits = (1..=10).map(|item| {
         vec![Visit {
@@ -39,7 +41,7 @@ fn late(others_came_in: bool, ended: Outcome, oversold: u64) -> Late {
     }
 }
 
-/// Returns the row that a guard is expected to make.
+/// Returns the expected results of a guard.
 fn row(guard: Guard) -> Row {
     let aftermath = match guard {
         Guard::Nothing | Guard::Watch => Aftermath::NothingHeld,
@@ -71,7 +73,7 @@ fn surprises(row: &Row) -> Vec<String> {
     surprises.0
 }
 
-/// Asserts that the row has at least one unexpected result, and that each of these results names the row.
+/// Asserts that at least one unexpected result is reported for the row, and that each report names the row's guard.
 fn is_noticed(row: &Row) {
     let seen = surprises(row);
     assert!(!seen.is_empty(), "not noticed: {row:?}");
