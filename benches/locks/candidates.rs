@@ -172,7 +172,7 @@ impl Cycle for Candidate {
                 let lock = client.lock(&seat.key).wait(WAIT).lease(LEASE);
                 match lock.run(body).await {
                     Ok(()) => {}
-                    // The call was still waiting when the run ended.
+                    // The call did not get the lock before the end of the run.
                     Err(LockError::Busy { .. } | LockError::Unreachable { .. })
                         if now() >= until =>
                     {

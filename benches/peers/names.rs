@@ -1,4 +1,4 @@
-//! The names of the participants. A participant's rows in the tables have the same name.
+//! The names of the participants, which the tables show in their rows.
 
 use lock_runtime::{Release, Strategy};
 

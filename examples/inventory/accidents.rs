@@ -27,9 +27,9 @@ const SESSIONS: usize = 2;
 
 const THINKING: Duration = Duration::from_millis(5);
 
-/// How long the example lets the other buyers wait before it checks whether the lock has a lease that will end.
+/// How long the other buyers wait before the example checks whether the lock will ever expire.
 const WATCHED: Duration = Duration::from_secs(2 * SHORT_LEASE.as_secs());
-/// The number of such waits after which the example gives up, although the lock has a lease that will end.
+/// The number of checks after which the example fails, although each check has found that the lock will expire.
 const PATIENCE: u32 = 30;
 
 /// The effect of a buyer's death on the other buyers.
