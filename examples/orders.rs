@@ -24,7 +24,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Pays an order. This is the guarded function: while its body runs, no other caller in any process pays the same
+/// Pays an order. While the body of this guarded function runs, no other caller that shares the locks pays the same
 /// order.
 #[distributed_lock(key = "order:<id>", wait = "5s", lease = "30s", guard = hold)]
 async fn pay<B: Future>(
@@ -36,7 +36,7 @@ async fn pay<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// Takes the same lock for a caller that does not want to wait long.
+/// Pays an order under the same lock as `pay`, for a caller that waits at most 100 ms for it.
 #[distributed_lock(key = "order:<id>", wait = "100ms", lease = "30s", guard = hold)]
 async fn pay_at_once<B: Future>(
     id: u64,
@@ -47,8 +47,8 @@ async fn pay_at_once<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// Takes the same lock for a connection that may hang. After 300 ms the body is dropped, and the next caller gets the
-/// lock of the order.
+/// Pays an order under the same lock as `pay`, for a caller whose connection may hang. A body that runs for more than
+/// 300 ms is dropped, and the next caller gets the lock of the order.
 #[distributed_lock(key = "order:<id>", wait = "5s", lease = "300ms", guard = hold)]
 async fn pay_by_phone<B: Future>(
     id: u64,
@@ -151,7 +151,8 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Returns the URL of the lock server, or `memory:` (this process) if the arguments name none.
+/// Returns the URL of the lock server, or `memory:` (this process) if there are no arguments. Fails if the arguments
+/// are not valid.
 fn lock_url(mut arguments: impl Iterator<Item = String>) -> Result<String, String> {
     let url = match arguments.next() {
         None => return Ok("memory:".into()),
@@ -169,10 +170,11 @@ fn lock_url(mut arguments: impl Iterator<Item = String>) -> Result<String, Strin
 
 type Caller = &'static str;
 
-/// The proof of a payment. Its token tells which of two payments came later.
+/// The proof of a payment. Its token shows which of two payments came later.
 struct Receipt(FencingToken);
 
-/// The reason why an order was not paid. A guarded function needs only one conversion, from [`LockError`].
+/// The reason why an order was not paid. The error type of a guarded function needs only a conversion from
+/// [`LockError`].
 #[derive(Debug)]
 enum PayError {
     Lock(LockError),
@@ -200,7 +202,7 @@ enum Answer {
     Failed,
 }
 
-/// The shop prints the events and checks that the locks keep their promises.
+/// The shop, which prints the events and checks that the locks keep their promises.
 struct Shop {
     client: LockClient,
     opened: Instant,
@@ -216,7 +218,7 @@ struct Book {
     mistakes: Vec<String>,
 }
 
-/// A caller inside its body. It leaves when the body has ended or was dropped.
+/// Marks a caller as being inside its body. Dropped when the body ends or is dropped, which removes the mark.
 struct Inside {
     shop: Arc<Shop>,
     id: u64,
@@ -294,7 +296,7 @@ impl Shop {
         }
     }
 
-    /// Runs one call in a task, and logs its result.
+    /// Runs one call in a task. Logs the call, and its error if it fails.
     fn serve<C>(self: &Arc<Self>, id: u64, who: Caller, call: C) -> JoinHandle<Answer>
     where
         C: Future<Output = Result<Receipt, PayError>> + Send + 'static,
@@ -328,7 +330,7 @@ impl Shop {
         })
     }
 
-    /// Waits until `who` is in the body for this order.
+    /// Waits until `who` is inside its body for this order.
     async fn until_inside(&self, id: u64, who: Caller) {
         loop {
             let entered = self.entered.notified();
@@ -374,7 +376,7 @@ impl Shop {
         }
     }
 
-    /// Checks that each payment was made under its own grant, and that none is missing.
+    /// Checks that the expected number of payments was made, each under a grant of its own.
     fn expect_receipts(&self, expected: usize) {
         let tokens: HashSet<_> = self
             .book()

@@ -1,5 +1,5 @@
-//! The body of a purchase: it reads the stock, thinks, and writes one less. That is only correct for one buyer at a
-//! time.
+//! The body of a purchase: it reads the stock, thinks, and writes the stock minus one. Two buyers that run this body at
+//! once can sell one item twice.
 
 use std::{
     fmt,
@@ -13,7 +13,8 @@ use tokio::time::sleep;
 
 use crate::{Failure, shop::Shop};
 
-/// The line that a buyer in a separate process writes once it has read the stock. The starting process waits for it.
+/// The line that a buyer in a separate process writes once it has read the stock. The process that started the buyer
+/// waits for this line.
 pub(crate) const INSIDE: &str = "inside";
 
 /// What a buyer does between reading and writing.
@@ -23,11 +24,12 @@ pub(crate) enum Pace {
     Thinks(Duration),
     /// Does not buy, but stays inside for this long and leaves.
     Stays(Duration),
-    /// Stays inside until it is killed.
+    /// Stays inside until its process is killed.
     Dies,
-    /// Awaits the shop's permission to continue, which comes only after the lease has ended.
+    /// Awaits the shop's permission to continue. The shop gives it once other buyers have bought, or once it is clear
+    /// that the lock never expires.
     Awaits,
-    /// Waits for the shop's permission as well, but with calls that block the thread.
+    /// Waits for the same permission as [`Awaits`](Self::Awaits), but with calls that block the thread.
     Blocks,
 }
 
@@ -68,7 +70,7 @@ pub(crate) enum Outcome {
     Refused,
     /// The lease ended, and the body was dropped at an await.
     Cancelled,
-    /// The buyer was inside, and did not want to buy.
+    /// The buyer entered, and left without trying to buy.
     Left,
 }
 
@@ -105,7 +107,7 @@ pub(crate) struct Purchase<'a> {
     shop: &'a Shop,
     buyer: &'a str,
     pace: Pace,
-    /// When the buyer last entered. An optimistic buyer enters several times.
+    /// When the buyer last entered. An optimistic buyer enters once for each try.
     pub(crate) entered: Option<Instant>,
     pub(crate) left: Option<Instant>,
     pub(crate) tries: u64,
@@ -123,7 +125,7 @@ impl<'a> Purchase<'a> {
         }
     }
 
-    /// Runs the purchase. `token` is the fencing token of the hold, if the guard has one.
+    /// Runs the purchase. `token` is the fencing token of the hold, if the guard issues tokens.
     pub(crate) async fn run(&mut self, token: Option<FencingToken>) -> Result<Outcome, Failure> {
         self.enter();
         let outcome = match self.pace {
@@ -154,7 +156,8 @@ impl<'a> Purchase<'a> {
         Ok(accepted(shop.sell(item, self.buyer, token)?))
     }
 
-    /// Runs the purchase without a lock, and repeats it until nobody has written between its reading and its writing.
+    /// Runs the purchase without a lock. Repeats it until nobody changes the stock between its read and its write, or
+    /// until everything is sold.
     pub(crate) async fn run_optimistic(&mut self) -> Result<Outcome, Failure> {
         let outcome = loop {
             self.enter();

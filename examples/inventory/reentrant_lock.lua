@@ -1,6 +1,7 @@
--- Enters the lock for the first time or once more. KEYS: the lock. ARGV: the owner, the lease in ms.
+-- Enters the lock, or enters it once more if the owner is already inside. KEYS: the lock. ARGV: the owner, the lease in
+-- ms.
 if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-  return 0 -- another owner has the lock
+  return 0 -- another owner holds the lock
 end
 redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])

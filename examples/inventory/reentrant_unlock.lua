@@ -1,6 +1,6 @@
--- Leaves the lock once. The last leave deletes it. KEYS: the lock. ARGV: the owner.
+-- Undoes one entry of the owner. When no entry is left, deletes the lock. KEYS: the lock. ARGV: the owner.
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-  return 0 -- the owner has lost the lock meanwhile
+  return 0 -- the owner no longer holds the lock
 end
 if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) == 0 then
   redis.call('DEL', KEYS[1])

@@ -1,4 +1,4 @@
-//! The scenarios and their results. The results of one guard are a row in the tables.
+//! The scenarios and their results. The results of one guard form a row of the tables.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::{
     waiters::{Plan, Waiters},
 };
 
-/// The guards that are measured with callers of one key, which each caller holds for a known time: one hand-written
-/// lock, and the locks of this project.
+/// The guards that are measured with many callers of one key: one hand-written lock, and the locks of this project.
+/// Each caller holds the key for a fixed time.
 pub(crate) const WAITING: [Guard; 5] = [
     Guard::SetPx,
     Guard::Ours(Way::Spin),
@@ -32,9 +32,9 @@ pub(crate) const WAITING: [Guard; 5] = [
 pub(crate) struct Size {
     pub(crate) items: u64,
     pub(crate) rush: Plan,
-    /// How long each of the waiting callers is inside. Each time has its own run.
+    /// How long each caller holds the one key that all of them want. Each of these times is measured separately.
     pub(crate) holds: &'static [Duration],
-    /// The number of waiting callers.
+    /// The number of callers that want the one key.
     pub(crate) callers: usize,
 }
 
@@ -57,7 +57,7 @@ impl Size {
         callers: 100,
     };
 
-    /// The size of a quick run. The checks of the results hold for any size.
+    /// The size of a quick run. The checks of the results apply to any size.
     pub(crate) const QUICK: Self = Self {
         items: 20,
         rush: Plan {
@@ -79,19 +79,20 @@ pub(crate) struct Row {
     pub(crate) death: Death,
     /// The sale with a buyer that awaited something for longer than its lease.
     pub(crate) late: Late,
-    /// The sale with a buyer that blocked its thread, for guards with a fencing token.
+    /// The sale with a buyer that blocked its thread for longer than its lease; `None` for guards without a fencing
+    /// token.
     pub(crate) blocked: Option<Late>,
 }
 
 impl Row {
     /// Returns the number of lost or doubled sales. A lost sale was confirmed to its buyer but not recorded. A doubled
-    /// sale is of an item that another buyer had bought already.
+    /// sale is one of an item that was already sold.
     pub(crate) fn amiss(&self) -> u64 {
         self.audit.lost(self.rush.told()) + self.audit.doubled()
     }
 }
 
-/// The result of several callers of one key, each of which holds it for the same time.
+/// The results of many callers of one key under one guard. Each caller holds the key for the same time.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) guard: Guard,
@@ -116,7 +117,7 @@ async fn bounded<T>(
     }
 }
 
-/// Lets buyers in all at once. Together they want more items than there are.
+/// Lets all buyers start at once. Together they want to buy more items than there are.
 async fn rush(servers: &Servers, guard: Guard, size: Size) -> Result<(Waiters, Audit), Failure> {
     let sale = new_sale();
     let shop = Shop::open(&servers.urls(guard).stock, &sale).await?;
@@ -126,8 +127,8 @@ async fn rush(servers: &Servers, guard: Guard, size: Size) -> Result<(Waiters, A
     Ok((waiters, audit))
 }
 
-/// Runs the sale under every guard. The rushes run one after another, because commands and times are measured. The
-/// accidents run concurrently, because they only wait for time to pass.
+/// Runs the sale under every guard. The rushes run one after another, so that none of them disturbs the measured
+/// commands and times of another. The accidents run concurrently to save time: they mostly wait for leases to end.
 pub(crate) async fn sales(servers: &Servers, size: Size) -> Result<Vec<Row>, Failure> {
     let mut rushes = Vec::new();
     for guard in Guard::ALL {

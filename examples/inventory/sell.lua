@@ -3,7 +3,7 @@
 if ARGV[3] ~= '' then
   local highest = tonumber(redis.call('GET', KEYS[3]) or '0')
   if tonumber(ARGV[3]) < highest then
-    return 0 -- a later holder of the lock has written already
+    return 0 -- a later holder of the lock has already written
   end
   redis.call('SET', KEYS[3], ARGV[3])
 end

@@ -8,7 +8,7 @@ use crate::guard::Guard;
 /// The number of servers of a Redlock.
 const QUORUM: usize = 5;
 
-/// All servers of a run. They end with the program.
+/// All servers of a run. They stop when the program ends.
 #[derive(Debug)]
 pub(crate) struct Servers {
     stock: RedisServer,
@@ -43,7 +43,8 @@ impl Servers {
         }
     }
 
-    /// Returns the servers whose commands count for `guard`. For the optimistic guard, this is the stock's server.
+    /// Returns the servers on which the commands of `guard` are counted. `WATCH` has no lock server: its commands go to
+    /// the stock's server.
     fn of(&self, guard: Guard) -> &[RedisServer] {
         use std::slice::from_ref;
         match guard {
@@ -54,7 +55,7 @@ impl Servers {
         }
     }
 
-    /// Returns the number of commands that a guard's clients have sent so far.
+    /// Returns the number of commands that a guard's clients have sent to these servers so far.
     pub(crate) async fn sent(&self, guard: Guard) -> u64 {
         let mut commands = 0;
         for server in self.of(guard) {
@@ -63,7 +64,7 @@ impl Servers {
         commands
     }
 
-    /// Returns the version of the servers.
+    /// Returns the Redis version of the servers.
     pub(crate) async fn version(&self) -> String {
         let info: redis::RedisResult<redis::InfoDict> = redis::cmd("INFO")
             .arg("server")
@@ -73,7 +74,7 @@ impl Servers {
         version.unwrap_or_else(|| "of an unknown version".into())
     }
 
-    /// Returns whether the lock of this key is held.
+    /// Returns whether a lock server stores anything under this key, which means that the lock is held.
     pub(crate) async fn is_held(&self, guard: Guard, key: &str) -> bool {
         let server = match guard {
             Guard::Redlock => &self.quorum.servers[0],

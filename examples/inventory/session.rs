@@ -1,4 +1,4 @@
-//! A session: a client of the shop with its own connections, which therefore locks as if it were another process.
+//! A session: a client of the shop with its own connections. Sessions compete for a lock as separate processes do.
 
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,11 @@ use crate::{
     shop::Shop,
 };
 
-/// The lease in scenarios with a buyer that dies or is slow. It is not renewed.
+/// The lease in scenarios with a buyer that dies or is slow. This lease is not renewed.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(1);
 
-/// The lease of hand-written locks in other scenarios. The locks of this project use their default lease, which is also
-/// 30 s, and is renewed.
+/// The lease of hand-written locks in other scenarios. In those scenarios, the locks of this project use their default
+/// lease, which is also 30 s but is renewed.
 const AMPLE_LEASE: Duration = Duration::from_secs(30);
 
 /// Which lease a lock gets.
@@ -68,7 +68,8 @@ pub(crate) struct Visit {
 }
 
 impl Session {
-    /// Connects, and takes a lock once, so that the additional work of a first call is not measured.
+    /// Connects. A client of this project's locks takes one lock here, so that the additional work of its first call is
+    /// not measured.
     pub(crate) async fn open(guard: Guard, urls: &Urls, sale: &str) -> Result<Self, Failure> {
         let by_hand =
             async |kind| Ok::<_, Failure>(Locks::ByHand(ByHand::connect(kind, &urls.locks).await?));
@@ -92,7 +93,7 @@ impl Session {
         })
     }
 
-    /// Opens this many sessions, or one for each buyer if buyers may not share a connection.
+    /// Opens `sessions` sessions, or one for each buyer if buyers under this guard cannot share a connection.
     pub(crate) async fn open_many(
         guard: Guard,
         urls: &Urls,
@@ -112,7 +113,7 @@ impl Session {
         Ok(opened)
     }
 
-    /// Enters under the guard, runs the purchase, and leaves.
+    /// Takes the lock, if the guard has one, runs the purchase, and releases the lock.
     pub(crate) async fn visit(
         &self,
         buyer: String,
@@ -154,7 +155,8 @@ impl Session {
         })
     }
 
-    /// Returns whether the lock is taken and never expires, so that somebody must delete it by hand.
+    /// Returns whether the lock is held and never expires, so that somebody must delete it by hand. False for this
+    /// project's locks, which always expire.
     pub(crate) async fn has_no_end(&self) -> Result<bool, Failure> {
         match &self.locks {
             Locks::ByHand(locks) => Ok(locks.has_no_end(&lock_key(&self.sale)).await?),
@@ -162,7 +164,7 @@ impl Session {
         }
     }
 
-    /// Shuts the client down, and waits until its releases are confirmed.
+    /// Shuts down the client of this project's locks, if there is one, and waits for its releases.
     pub(crate) async fn close(&self) {
         if let Locks::Ours(client, _) = &self.locks {
             client.shutdown().await;
@@ -170,7 +172,7 @@ impl Session {
     }
 }
 
-/// Returns the key of a sale's lock. The name of a sale is hexadecimal, so this project's locks escape no part of it.
+/// Returns the key of a sale's lock. The name of a sale is hexadecimal, so this project's locks store it unescaped.
 pub(crate) fn lock_key(sale: &str) -> String {
     format!("stock:{sale}")
 }

@@ -1,4 +1,5 @@
-//! The stock and the records of its sales on a Redis server. Their keys begin with the sale's own prefix.
+//! The stock and the records of its sales on a Redis server. Their Redis keys begin with a prefix that contains the
+//! name of the sale.
 
 use std::{collections::BTreeSet, fmt, sync::LazyLock};
 
@@ -61,7 +62,8 @@ impl Shop {
         self.connection.clone().get(self.key("stock")).await
     }
 
-    /// Writes a sale of one item. Returns false if a writer with a higher token came first.
+    /// Records the sale of one item, and writes the remaining stock. Returns false, and writes nothing, if a writer
+    /// with a higher token has already written.
     pub(crate) async fn sell(
         &self,
         item: u64,
@@ -88,8 +90,8 @@ impl Shop {
             .arg(token.map(|token| token.to_string()).unwrap_or_default());
     }
 
-    /// Reads and watches the stock. A following [`sell_unchanged`](Self::sell_unchanged) writes only if nobody has
-    /// written in between.
+    /// Reads and watches the stock. The next [`sell_unchanged`](Self::sell_unchanged) writes only if nobody has changed
+    /// the stock in between.
     pub(crate) async fn watch(&self) -> RedisResult<u64> {
         let watch = cmd("WATCH").arg(self.key("stock")).to_owned();
         watch.exec_async(&mut self.connection.clone()).await?;
@@ -102,8 +104,8 @@ impl Shop {
             .await
     }
 
-    /// Writes a sale of one item if the stock has not changed since [`watch`](Self::watch). Returns whether the sale
-    /// was written.
+    /// Records the sale of one item, and writes the remaining stock, if the stock has not changed since
+    /// [`watch`](Self::watch). Returns whether it wrote them.
     pub(crate) async fn sell_unchanged(&self, item: u64, buyer: &str) -> RedisResult<bool> {
         let written: Option<()> = pipe()
             .atomic()
@@ -121,8 +123,7 @@ impl Shop {
         self.connection.clone().rpush(self.key("word"), "go").await
     }
 
-    /// Waits for permission to continue. This call occupies its connection until then, so it uses a separate
-    /// connection.
+    /// Waits for permission to continue. The waiting command blocks its connection, so it uses a separate one.
     pub(crate) async fn word(&self) -> RedisResult<()> {
         let mut connection = connect(&self.client).await?;
         let () = connection.blpop(self.key("word"), 0.0).await?;
@@ -197,7 +198,7 @@ impl fmt::Debug for Audit {
 }
 
 impl Audit {
-    /// Reads the result of a sale, which began with `items` items, from its records.
+    /// Reads the result of a sale of `items` items from its records.
     pub(crate) fn of<'a>(
         items: u64,
         records: impl IntoIterator<Item = &'a str>,
@@ -221,7 +222,7 @@ impl Audit {
         self.sold().saturating_sub(self.items)
     }
 
-    /// Returns the number of sales of an item that another buyer had bought already.
+    /// Returns the number of sales of an item that was already sold.
     pub(crate) fn doubled(&self) -> u64 {
         let mut items: Vec<u64> = self.sales.iter().map(|sale| sale.item).collect();
         items.sort_unstable();

@@ -13,9 +13,9 @@ use crate::{
     servers::Servers,
 };
 
-/// The name of the marks in the pages around the tables of guards.
+/// The name of the marks that enclose a table of guards in a page.
 const GUARDS: &str = "guards";
-/// The name of the marks around the table of waiting callers.
+/// The name of the marks that enclose the table of waiting callers.
 const WAITS: &str = "waits";
 
 const FIRST_COLUMN: &str = "guard";
@@ -96,7 +96,7 @@ impl Report {
         format!("{}\n\n{}", self.waits_setting, self.waits.markdown())
     }
 
-    /// Writes the tables into the pages, and the picture into the same folder.
+    /// Writes the tables into their pages, and the picture into `docs`.
     pub(crate) fn write(&self, picture: &str) -> Result<(), Failure> {
         let root = support::root();
         let page = root.join("docs/inventory.md");
@@ -186,7 +186,7 @@ fn harm(late: &Late) -> String {
     }
 }
 
-/// Returns the table of waiting callers, with three columns for each time for which they hold the key.
+/// Returns the table of waiting callers, with three columns for each hold time.
 fn waiting(waits: &[Waiting]) -> Grid {
     let mut grid = Grid::new(FIRST_COLUMN, WAITING.map(Guard::name));
     let mut holds: Vec<Duration> = waits.iter().map(|waiting| waiting.hold).collect();

@@ -1,4 +1,4 @@
-//! Lets many buyers in at once, and records what they did, how long they waited, and what they sent.
+//! Lets many buyers start at once, and records what they did, how long they waited, and how many commands they sent.
 
 use std::{
     sync::Arc,
@@ -29,7 +29,7 @@ pub(crate) struct Plan {
     pub(crate) pace: Pace,
 }
 
-/// The results of the buyers of a plan, the times that they waited, and the commands that they sent.
+/// The results of a plan: the visits of the buyers, how long they waited, and the number of commands that they sent.
 #[derive(Debug)]
 pub(crate) struct Waiters {
     /// The visits of each buyer.
@@ -42,7 +42,7 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Lets all buyers in at once, and waits until the last one has left.
+    /// Lets all buyers start at once, and waits until the last one has finished.
     pub(crate) async fn gather(
         servers: &Servers,
         guard: Guard,
@@ -102,12 +102,12 @@ impl Waiters {
         self.visits.iter().flatten()
     }
 
-    /// Returns how often buyers were inside. Repeated tries of one visit count once.
+    /// Returns the number of visits. Several tries in one visit count once.
     pub(crate) fn entries(&self) -> u64 {
         self.waits.len() as u64
     }
 
-    /// Returns how often buyers began a purchase. Each failed try counts.
+    /// Returns the number of tries in all visits, including the failed ones.
     pub(crate) fn tries(&self) -> u64 {
         self.all().map(|visit| visit.tries).sum()
     }
@@ -130,13 +130,14 @@ impl Waiters {
         self.commands as f64 / self.wall.as_secs_f64()
     }
 
-    /// Returns the total time divided by the ideal time, in which the bodies follow one another without a gap.
+    /// Returns the total time divided by the ideal time. In the ideal time, the bodies follow one another without a
+    /// gap.
     pub(crate) fn over_ideal(&self) -> f64 {
         let bodies: Duration = self.all().filter_map(|visit| visit.inside).sum();
         self.wall.as_secs_f64() / bodies.as_secs_f64()
     }
 
-    /// Returns the wait that this share of the visits does not exceed.
+    /// Returns the waiting time that a share of the visits does not exceed: the median for 0.5, the longest for 1.0.
     pub(crate) fn wait(&self, share: f64) -> Duration {
         let last = self.waits.len().saturating_sub(1);
         let wait = self.waits.get((last as f64 * share).round() as usize);
@@ -154,9 +155,9 @@ impl Waiters {
         })
     }
 
-    /// Returns the largest number of commands that a queue may send: two scripts for each acquisition, a third script
-    /// for a hold longer than about 100 ms, and for each client one initial probe and five probes a second. For busy
-    /// machines, one more command is allowed for every twenty acquisitions.
+    /// Returns the largest number of commands that callers in a queue may send: two scripts for each acquisition, a
+    /// third script for each hold of at least about 100 ms, and for each client one initial probe and five probes a
+    /// second. For busy machines, one more command is allowed for every twenty acquisitions.
     pub(crate) fn ceiling_of_a_queue(&self) -> u64 {
         const LONG: Duration = Duration::from_millis(90);
         const LOOKS_A_SECOND: f64 = 5.0;
@@ -168,8 +169,8 @@ impl Waiters {
     }
 }
 
-/// Returns the number of tries that ended in a refused write. The commands of such a transaction were sent, but the
-/// server does not count them, because it never ran them.
+/// Returns the number of tries that ended in a refused write. The commands of a refused transaction were sent, but the
+/// server did not run them, so its own count leaves them out.
 fn refused(visits: &[Vec<Visit>]) -> u64 {
     let visits = visits.iter().flatten();
     visits.map(|visit| visit.tries.saturating_sub(1)).sum()

@@ -1,4 +1,4 @@
-//! A buyer in a separate process, so that it can be killed. The process is this program, which starts itself.
+//! A buyer in a separate process, so that it can be killed. The process runs this same program.
 
 use support::process::{Worker, dies_with_parent};
 
@@ -55,7 +55,7 @@ impl Order {
     }
 }
 
-/// The handle of a buyer's process in the process that has started it.
+/// The parent process's handle of a buyer's process.
 #[derive(Debug)]
 pub(crate) struct Buyer(Worker);
 

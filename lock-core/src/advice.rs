@@ -2,10 +2,10 @@
 
 use std::{error::Error, fmt, ops::Deref};
 
-/// What a developer can do about an error. The error returns it as its [`source`](Error::source).
+/// What a developer can do about an error. The error returns the advice as its [`source`](Error::source).
 ///
-/// A report that prints the whole chain of sources includes the advice. The error's own text does not, so that text can
-/// be shown to a user.
+/// A report that prints the whole chain of sources includes the advice. The error's own text leaves the advice out, so
+/// that text can be shown to a user.
 ///
 /// ```
 /// use std::error::Error;
@@ -27,7 +27,7 @@ impl fmt::Display for Advice {
 
 impl Error for Advice {}
 
-/// Returns the text of an error and its advice, in one line.
+/// Returns the text of an error, followed by its advice if it has any, in one line.
 #[must_use]
 pub fn advised(error: &dyn Error) -> String {
     match error.source() {
@@ -36,9 +36,10 @@ pub fn advised(error: &dyn Error) -> String {
     }
 }
 
-/// The message of the server or the network about a failure. The error returns it as its [`source`](Error::source).
+/// The message of the server or the network about a failure. The error returns the message as its
+/// [`source`](Error::source).
 ///
-/// The message can name users, commands and addresses.
+/// The message can name users, commands and addresses, so the error's own text leaves it out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detail(Box<str>);
 

@@ -1,7 +1,8 @@
 //! The contract between the engine and its backends: Redis, a quorum of Redis servers, and the in-process backend.
 //!
 //! A backend supplies primitives. The engine does the rest: pauses between tries, renewal, re-entry and loss detection.
-//! Every primitive names an owner or a token, so sending it twice has the effect of sending it once.
+//! Every primitive that changes a lock names an owner or a token, so sending it twice has the effect of sending it
+//! once.
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
@@ -34,7 +35,7 @@ pub struct Request {
 /// The result of an attempt to take a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// The lock is held.
+    /// The lock was granted to the request's owner.
     Granted(Grant),
     /// The lock is not free, and the request is not allowed to queue.
     Busy,
@@ -52,9 +53,9 @@ pub enum MultiAnswer {
 /// The result of leaving the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaving {
-    /// The owner was queued or unknown, and is not queued now.
+    /// The owner is no longer queued, or never was.
     Left,
-    /// The owner had been granted the lock in the meantime, and holds it.
+    /// The owner was granted the lock before it could leave the queue, and now holds the lock.
     Granted(Grant),
 }
 
@@ -65,8 +66,8 @@ pub enum Extend {
     Check,
     /// Makes the lease last this long from now, unless it already lasts longer.
     To(Duration),
-    /// Makes the lease last this long from now, even if it then ends earlier. Only valid while nobody relies on the
-    /// lease yet.
+    /// Makes the lease last this long from now, even if the lease then ends earlier than before. Only valid while
+    /// nobody relies on the lease yet.
     Restart(Duration),
 }
 
@@ -112,7 +113,7 @@ pub enum Renewed {
 pub enum Released {
     /// The grant with this token existed, and was ended.
     Released,
-    /// The lease had already ended, so nothing was changed.
+    /// The grant with this token no longer existed, so nothing was changed.
     NotHeld,
 }
 
@@ -166,8 +167,8 @@ impl fmt::Display for BackendError {
 
 impl std::error::Error for BackendError {}
 
-/// One acquisition in progress. If it is dropped before an answer has settled it, the backend gives back its grant or
-/// its place in the queue in the background.
+/// One acquisition in progress. If it is dropped before an answer has settled it, the backend gives up its grant or its
+/// place in the queue in the background.
 pub trait Attempt: Send {
     /// Tries to take the lock, and queues if the request may wait. A queued attempt returns when its turn comes,
     /// however long that takes.
@@ -192,15 +193,15 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Begins an acquisition. Nothing is sent before [`Attempt::enter`] is polled.
     fn attempt(&self, request: Request) -> Box<dyn Attempt>;
 
-    /// Takes several locks in one step if each of them is free and has no waiters, otherwise none. It never queues. If
-    /// the future is dropped before its answer, any locks that it may have taken are given back in the background.
+    /// Takes several locks in one step if each of them is free and has no waiters, otherwise none. Never queues. If the
+    /// future is dropped before its answer, the backend gives back in the background any lock that was taken.
     fn acquire_multi(
         &self,
         requests: Vec<Request>,
     ) -> BoxFuture<'_, Result<MultiAnswer, BackendError>>;
 
-    /// Gives the lock to the next waiter, or frees it. If `retain_until` is later than now, the lock stays taken until
-    /// then. Either way the grant can no longer be renewed.
+    /// Grants the lock to the next waiter, or frees it if nobody waits. If `retain_until` is later than now, the lock
+    /// stays taken until that moment first. In both cases the grant can no longer be renewed.
     fn release<'a>(
         &'a self,
         name: &'a LockName,
@@ -248,14 +249,15 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Returns why the latest unanswered command got no answer. The error of a caller that gives up includes this text.
+    /// Returns why the latest unanswered command got no answer, or `None` if no command has failed recently. The error
+    /// of a caller that gives up includes this text.
     fn last_error(&self) -> Option<String>;
 
-    /// Reads who holds the lock.
+    /// Reads who holds the lock, and how many waiters it has.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
-    /// Returns whether the server answers within this time. If it does, it is reachable, and a command that still has
-    /// no answer is only delayed by many other commands.
+    /// Returns whether the server answers within this time. If it does, a command that has no answer yet is only
+    /// delayed by other commands, and the server is not unreachable.
     fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
         let _ = within;
         Box::pin(std::future::ready(true))

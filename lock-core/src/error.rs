@@ -50,8 +50,8 @@ pub enum LockError {
         /// The holder, as far as it is known.
         with: BusyWith,
     },
-    /// The lease was lost while the body ran, and the body was dropped. Or it was lost before the body was first
-    /// polled, or while a call with several keys still waited for the other locks.
+    /// The lease was lost. If the body was running, it was dropped. A lease can also be lost before its body is first
+    /// polled, or while a call with several keys is still waiting for its other locks.
     ///
     /// What the body did before the loss is not undone. Have the guarded resource refuse `token` once it has seen a
     /// higher token.
@@ -69,7 +69,7 @@ pub enum LockError {
         key: LockKey,
         /// How long the call tried to reach the server.
         waited: Duration,
-        /// The last failure.
+        /// The last failure of the connection or the server.
         detail: Detail,
     },
     /// The lock server answered with a refusal.
@@ -231,7 +231,7 @@ impl<T, E: FromLockError> LockResult for Result<T, E> {
     }
 }
 
-/// The return type of a function with `on_busy = skip`: a [`LockResult`] of an `Option`.
+/// The return type of a function with `on_busy = skip`: a `Result` whose `Ok` value is an `Option`.
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] `on_busy = skip` returns `Ok(None)` while the lock is busy, and `{Self}` has no place for it",
     label = "not a `Result<Option<T>, E>`",

@@ -1,4 +1,4 @@
-//! Fencing tokens, by which a resource refuses a holder that has lost its lock.
+//! Fencing tokens, with which a resource can refuse the writes of a holder that has lost its lock.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 /// Send it with each write to the guarded resource, and have the resource refuse a token lower than the highest it has
 /// seen. The resource then rejects the writes of a holder that has lost its lease and has not noticed yet.
 ///
-/// Tokens of one key strictly rise in grant order; they are not contiguous.
+/// The tokens of one key strictly rise in grant order, but are not always consecutive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FencingToken(u64);
 

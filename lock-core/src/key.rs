@@ -11,7 +11,8 @@ use crate::advice::Advice;
 /// The longest stored name in bytes, including namespace and hash tag.
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// The maximum number of keys in one call. While a server takes the locks of one call, it serves no other client.
+/// The maximum number of keys in one call. It is limited because a server serves no other client while it takes the
+/// locks of one call.
 pub const MAX_KEYS: usize = 1000;
 
 /// A value that can fill a placeholder of a key: any [`Display`] type, such as `u64`, `&str`, `Uuid` or your own
@@ -52,11 +53,11 @@ pub enum KeyError {
     },
     /// The key and its namespace together are longer than [`MAX_KEY_BYTES`].
     TooLong {
-        /// The length in bytes, up to which the key was printed. Printing stops soon after the limit, so the whole key
-        /// can be longer.
+        /// The length in bytes of the part that was printed. Printing stops soon after the limit, so the whole key can
+        /// be longer.
         bytes: usize,
     },
-    /// The key has an invisible character, or one that changes how a line is displayed: see [`is_control`].
+    /// The key has a control character, a line separator or a mark of writing direction: see [`is_control`].
     ControlCharacter,
     /// The key has a brace outside a Redis Cluster hash tag, so the lock's Redis keys could not share one slot.
     StrayBrace,
@@ -69,7 +70,7 @@ pub enum KeyError {
     },
     /// The list of keys is empty, so nothing would be locked.
     NoKeys,
-    /// A call with several keys names more than [`MAX_KEYS`].
+    /// The call names more than [`MAX_KEYS`] keys.
     TooManyKeys,
     /// The `Display` implementation of this placeholder's value returned an error.
     Unprintable {
@@ -176,7 +177,8 @@ const RESERVED_SUFFIXES: [&str; 2] = [":queue", ":fence"];
 /// The name under which a backend stores a lock.
 ///
 /// In the native layout it consists of the escaped namespace and the key, with exactly one Redis Cluster hash tag, so
-/// all Redis keys of one lock share a slot. A key that has a hash tag keeps it; any other is wrapped in braces.
+/// all Redis keys of one lock share a slot. A key with a hash tag keeps it. Any other key is wrapped in braces together
+/// with its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName(Arc<str>);
 
@@ -229,7 +231,8 @@ impl LockName {
 
     /// Returns the key as is, with the namespace (if any) in front of it. Used for names that other software defines.
     ///
-    /// The name gets no hash tag. A caller that needs all Redis keys of a lock in one slot has to add one to the key.
+    /// The name gets no hash tag. A caller that needs all Redis keys of a lock in one slot has to write a hash tag into
+    /// the key.
     ///
     /// # Errors
     /// [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than [`MAX_KEY_BYTES`],
@@ -275,7 +278,8 @@ impl Display for LockName {
     }
 }
 
-/// Renders a key template: literal text is kept as is, values are escaped.
+/// Renders a key template: literal text is kept as is, and values are escaped unless they are added by
+/// [`raw`](Self::raw).
 #[derive(Debug)]
 pub struct KeyBuilder {
     text: String,
@@ -465,7 +469,7 @@ mod tests {
                 true => key.raw("endless", &endless),
                 false => key.part("endless", &endless),
             };
-            // A later value is not printed, and its error does not replace the first one.
+            // A value after the first error is not printed, and its own error does not replace the first one.
             let after = Endless(Cell::new(0));
             let refused = key.text(":").part("after", &after).build();
             let Err(KeyError::TooLong { bytes }) = refused else {
@@ -538,7 +542,7 @@ mod tests {
             let key = LockKey::new(format!("a{char}b"));
             assert_eq!(key, Err(KeyError::ControlCharacter), "{char:?}");
         }
-        // Within a value, such a character is escaped.
+        // Within an escaped value, a control character is allowed, because it is escaped.
         assert_eq!(key("a\u{202E}b").unwrap().as_str(), "order:a%E2%80%AEb");
         assert!(LockKey::new("日本語 עברית \u{200B}").is_ok());
     }

@@ -29,7 +29,7 @@ impl Layout {
         }
     }
 
-    /// Returns whether callers may use this strategy.
+    /// Returns whether callers of locks in this layout may use this strategy.
     #[must_use]
     pub const fn allows(self, strategy: Strategy) -> bool {
         match self {
@@ -41,11 +41,11 @@ impl Layout {
 
     /// Returns the name under which a lock is stored.
     ///
-    /// Without a namespace, a native lock is stored in the namespace `lock`. A lock in Redisson's layout is then stored
+    /// Without a namespace, a native lock is stored in the namespace `lock`, and a lock in Redisson's layout is stored
     /// under exactly the name that a JVM service passes to `getLock`.
     ///
     /// # Errors
-    /// [`KeyError`] if the key cannot be stored under a name of its own.
+    /// [`KeyError`] if the namespace and the key do not form a valid name.
     ///
     /// ```
     /// # use lock_core::{key::LockKey, layout::Layout};

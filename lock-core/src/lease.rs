@@ -12,17 +12,17 @@ pub const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The shortest lease that can be renewed. A lease is renewed after each third of its time, and a third has to be long
 /// enough for a round trip.
 pub const MIN_RENEWED_LEASE: Duration = Duration::from_secs(1);
-/// The longest lease, because a crashed holder blocks its key for that long.
+/// The longest lease. It is limited because a crashed holder blocks its key until its lease ends.
 pub const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long a grant that is sent to a waiter lasts, unless the waiter confirms it by a renewal. This time bounds how
 /// long a dead waiter that still looks alive can delay the others.
 pub const CLAIM: Duration = Duration::from_secs(2);
 
-/// Returns how long an offer lasts for a waiter that has missed `missed` offers before.
+/// Returns how long an offer lasts for a waiter that has already missed `missed` offers.
 ///
-/// The time shrinks with each missed offer, so a waiter that is polled too rarely delays the others by little more than
-/// one claim in total.
+/// The time shrinks to a tenth with each of the first three missed offers, so a waiter that is polled too rarely delays
+/// the others by little more than one claim in total.
 #[must_use]
 pub fn claim_after(missed: u32) -> Duration {
     CLAIM / 10_u32.pow(missed.min(3))
@@ -71,7 +71,7 @@ impl Sub<Duration> for Moment {
 /// Whether a lease is extended while the body runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// Never. The body is dropped when the lease ends.
+    /// Never. If the lease ends before the body does, the lease is lost.
     Fixed,
     /// Every third of the lease, until the body ends or has run for `max_hold`.
     WhileHeld {
@@ -85,7 +85,7 @@ pub enum Renewal {
 pub struct LeaseTerms {
     /// The lease time.
     pub time: Duration,
-    /// Whether it is extended while the body runs.
+    /// Whether the lease is extended while the body runs.
     pub renewal: Renewal,
 }
 
@@ -97,8 +97,8 @@ pub struct Grant {
     /// The local deadline: the backend admits nobody else before this moment of its local clock. `None` means that the
     /// backend itself keeps the lease until the release, so nothing has to be renewed.
     pub valid_until: Option<Moment>,
-    /// The time for which the grant is valid, counted from a moment known to lie before the grant. A claim is shorter
-    /// than the requested lease, and the first renewal extends it to that lease.
+    /// The time for which the grant is valid, counted from a moment known to lie before the grant. If this time is
+    /// shorter than the requested lease, as that of a claim can be, the first renewal extends it to the lease.
     pub validity: Duration,
     /// Whether the owner had to queue.
     pub queued: bool,

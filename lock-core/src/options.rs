@@ -52,12 +52,13 @@ pub enum Release {
     /// the lease ends.
     ///
     /// The next acquisition on the same runtime is sent after the release (on a Redlock only once the runtime has
-    /// connections of its own). Anyone else who learns of the result can find the lock taken until the release is done.
+    /// connections of its own). Any other caller that learns of the result can find the lock taken until the release is
+    /// done.
     Background,
 }
 
-/// How long a spinning caller sleeps between two tries. The pause doubles after each try, and each pause is shortened
-/// at random by up to one half.
+/// How long a spinning caller sleeps between two tries. The pause doubles after each try up to `most`, and each pause
+/// is shortened at random by up to one half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Backoff {
     /// The pause after the first try: 1 ms by default.
@@ -93,7 +94,8 @@ pub struct LockOptions {
     pub wait: Option<Duration>,
     /// The lease time. Without `renew`, an explicit lease is fixed.
     pub lease: Option<Duration>,
-    /// Whether the lease is renewed while the body runs. `None` renews only if `lease` is `None` too.
+    /// Whether the lease is renewed while the body runs. With `None`, the lease is renewed only if `lease` is `None`
+    /// too.
     pub renew: Option<bool>,
     /// How long a body may run before its renewal stops.
     pub max_hold: Option<Duration>,
@@ -170,7 +172,7 @@ pub enum OptionsError {
     WaitTooLong,
     /// `max_hold` limits the renewal, but a fixed lease is not renewed.
     MaxHoldWithoutRenewal,
-    /// `hold_at_least` is longer than the requested lease, or than [`MAX_LEASE`].
+    /// `hold_at_least` is longer than the lease that the call sets, or than [`MAX_LEASE`].
     HoldAtLeastAboveLease,
     /// The first pause of a caller that spins is zero, or longer than the longest pause.
     BackoffOutOfRange,
@@ -256,7 +258,8 @@ impl LockOptions {
             (false, Some(_)) => return Err(OptionsError::MaxHoldWithoutRenewal),
             (false, None) => Renewal::Fixed,
         };
-        // Only an explicit lease limits `hold_at_least`. A default lease is extended as far as `hold_at_least` needs.
+        // An explicit lease limits `hold_at_least`. A default lease does not: it is extended as far as `hold_at_least`
+        // needs.
         if self.hold_at_least > self.lease.unwrap_or(MAX_LEASE) {
             return Err(OptionsError::HoldAtLeastAboveLease);
         }

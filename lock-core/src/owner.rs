@@ -21,7 +21,7 @@ impl OwnerId {
 
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Every acquisition formats its owner, and `{:032x}` takes twice the instructions of this loop.
+        // Every acquisition formats its owner, and `{:032x}` executes twice as many instructions as this loop.
         let mut digits = [0; 32];
         for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
             pair.copy_from_slice(&[byte >> 4, byte & 15].map(|digit| HEX[usize::from(digit)]));

@@ -23,7 +23,7 @@ use crate::{
     value::{self, OnBusy},
 };
 
-/// The options of one attribute. An option with a mistake counts as absent.
+/// The options of one attribute. An option with a mistake is treated as absent.
 pub(crate) struct Args {
     pub(crate) key: Option<Keys>,
     pub(crate) wait: Option<Length>,
@@ -56,7 +56,7 @@ pub(crate) struct Key {
 }
 
 impl Args {
-    /// Reads all options, and continues after a mistake.
+    /// Reads all options. Continues after a mistake, so that every mistake is reported.
     pub(crate) fn read(tokens: TokenStream, mistakes: &mut Mistakes) -> Self {
         let mut args = Self {
             key: None,
@@ -85,12 +85,14 @@ impl Args {
             Ok(())
         };
         match read.parse2(tokens) {
-            // If there are mistakes already, the unread tokens are part of one of them.
+            // The parser fails if tokens are left unread. After a mistake, these tokens belong to it and need no error
+            // of their own.
             Err(error) if mistakes.is_empty() => mistakes.add_at(error.span(), error),
             _ => {}
         }
         let named = |name: &str| seen.iter().any(|seen| seen == name);
-        // A missing key is reported only without other mistakes, because an unknown option may be meant as the key.
+        // A missing key is reported only if there is no other mistake, because an unknown option may be a misspelt
+        // `key`.
         if !named("key") && !named("keys") && mistakes.is_empty() {
             mistakes.add_at(
                 Span::call_site(),
@@ -160,8 +162,8 @@ impl Args {
         }
     }
 
-    /// Refuses literals that contradict each other or exceed a limit. The check is lock-core's own, and is repeated at
-    /// run time for values that are known only then.
+    /// Refuses literals that contradict each other or exceed a limit. lock-core does the check, and repeats it at run
+    /// time for values that are known only then.
     fn agree(&mut self, mistakes: &mut Mistakes) {
         let mut options = LockOptions {
             wait: self.wait.as_ref().and_then(Length::known),

@@ -10,7 +10,7 @@ use crate::{mistakes::Mistakes, value};
 
 pub(crate) enum Length {
     Literal(Duration, LitStr),
-    /// A value that is known only when the user's crate is compiled or runs.
+    /// An expression whose value is known only when the user's crate is compiled or runs.
     Value(Expr),
 }
 
@@ -31,7 +31,7 @@ impl Length {
         }
     }
 
-    /// Generates the duration. A constant is checked when the user's crate is compiled.
+    /// Generates the code for the duration. A constant is checked when the user's crate is compiled.
     ///
     /// ```text
     /// "5s"                ⇒  ::core::time::Duration::new(5u64, 0u32)
@@ -41,8 +41,8 @@ impl Length {
     /// ```
     ///
     /// `option` is the path of the constant function that checks the value. A `const` item cannot refer to the generics
-    /// of the function or to `Self`. Such a constant is therefore checked in a `const` block, which is evaluated only
-    /// where the function is used.
+    /// of the function or to `Self`. A constant that may refer to them is therefore checked in a `const` block, which
+    /// is evaluated only where the function is used.
     pub(crate) fn expand(&self, option: &TokenStream) -> TokenStream {
         let span = Span::mixed_site().located_at(self.tokens().span());
         // With this span, rustc reports a failed check at the option's value.
@@ -142,7 +142,8 @@ fn can_be_duration(value: &Expr) -> bool {
     }
 }
 
-/// Returns the duration that was probably meant, if the text is a number with an unsupported spelling of a unit, as in `5min`.
+/// Returns the duration that was probably meant, if the text is a number and an unsupported spelling of a unit, such as
+/// `5min`.
 fn meant(text: &str) -> Option<String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

@@ -1,6 +1,6 @@
 //! Last stage: generates the locked function from a function and its options.
 //!
-//! The expansion is one call into `lock_runtime::__private`, which contains the logic. Generated names have the span
+//! The expansion only calls into `lock_runtime::__private`, which contains the logic. Generated names have the span
 //! `mixed_site`, so they cannot clash with the user's names.
 
 use lock_core::options::OnLost;
@@ -18,7 +18,7 @@ use crate::{
     value::OnBusy,
 };
 
-/// Generates the locked function. If there are mistakes, the result is not used.
+/// Generates the locked function. If `mistakes` is not empty afterwards, the caller discards the result.
 pub(crate) fn expand(args: &Args, mut function: Function, mistakes: &mut Mistakes) -> TokenStream {
     let arguments = match function.body {
         Body::Async(_) => Arguments::take(&mut function.sig),
@@ -168,9 +168,9 @@ impl Guarded<'_> {
     /// ```
     ///
     /// The key is rendered outside the block, where the names are still the user's: `#[async_trait]` renames `self` to
-    /// `__self` inside it. The tail expression keeps the form `Box::pin(async move { … })`, because other attributes
-    /// look for it too. The arguments need no bindings in the block, because `async move` moves what the block
-    /// captures.
+    /// `__self` inside the block. The tail expression keeps the form `Box::pin(async move { … })`, because other
+    /// attributes look for that form too. The arguments need no bindings in the block, because `async move` moves what
+    /// the block captures.
     fn boxed_body(
         &self,
         key: &ResolvedKeys<'_>,
@@ -237,8 +237,8 @@ impl Guarded<'_> {
         let (inside, error) = (made("__inside"), made("__error"));
         let handed = self.arguments.hand_over();
         let at_path = Span::mixed_site().located_at(path.span());
-        // The path is bound to a variable instead of being called. If the path is the name of a method without
-        // `Self::`, rustc then suggests `Self::later`. For a call it would suggest `self.later`.
+        // The path is bound to a variable first, and not called directly. If the path names a method without `Self::`,
+        // rustc suggests `Self::later` for a variable, which is right, but `self.later` for a call, which is wrong.
         let fallback = quote_spanned!(at_path=> {
             let __fallback = #path;
             __fallback(#(#handed,)* #error).await
@@ -255,7 +255,7 @@ impl Guarded<'_> {
 }
 
 /// Generates the function that converts a lock error into the result of the user's function. By default this is a
-/// pointer to the public trait's method, so that rustc reports only once what an error type lacks.
+/// pointer to the public trait's method, so that rustc reports an unsuitable error type only once.
 ///
 /// ```text
 ///                              <OUTPUT as ROOT::LockResult>::from_lock_error as fn(ROOT::LockError) -> _
@@ -296,7 +296,7 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
     }
 }
 
-/// Generates the call with its options.
+/// Generates the `Call` with the options that the attribute sets.
 ///
 /// ```text
 /// wait = "5s", renew = true, on_lost = continue, namespace = "shop", client = self.locks
@@ -393,7 +393,7 @@ fn words(tokens: TokenStream) -> Vec<Ident> {
 }
 
 /// Generates an unreachable `return` of the user's return type at the start of the block. rustc thus knows the type
-/// before it checks the body, and reports a wrong `?`, `return` or tail expression once, at its place.
+/// before it checks the body, and reports a wrong `?`, `return` or tail expression only once, where it is written.
 ///
 /// ```text
 /// -> Result<impl Iterator<Item = u8>, E>

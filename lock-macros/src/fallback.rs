@@ -21,12 +21,12 @@ use crate::{attribute_args::Args, expand};
 pub(crate) fn expand(item: TokenStream, args: &Args, errors: &syn::Error) -> TokenStream {
     let item = with_guard(item, args);
     let errors = errors.to_compile_error();
-    // A variable that only the key uses must not be reported as unused.
+    // rustc must not report an argument that only the key uses as unused.
     quote!(#[allow(unused_variables)] #item #errors)
 }
 
-/// Declares the variable named by `guard`, which the body uses. If the name also occurs in the signature, the body
-/// means that argument, and the item stays unchanged.
+/// Declares the variable named by `guard`, which the body uses. If the name occurs in the signature, it can be the name
+/// of an argument that the body uses, so the item stays unchanged.
 fn with_guard(item: TokenStream, args: &Args) -> TokenStream {
     let Some(guard) = &args.guard else {
         return item;

@@ -47,7 +47,7 @@ impl<'a> ResolvedKeys<'a> {
         }
     }
 
-    /// Returns the names that the keys use, without `self`.
+    /// Returns the names that the keys use, except `self`.
     pub(crate) fn used(&self) -> Vec<Ident> {
         match self {
             Self::One(key) => key.used(),
@@ -133,7 +133,7 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// Returns the names that the key uses, without `self`.
+    /// Returns the names that the key uses, except `self`.
     fn used(&self) -> Vec<Ident> {
         let sources = self.parts.iter().filter_map(|part| match part {
             Part::Value { source, .. } => source.name(),
@@ -142,7 +142,7 @@ impl<'a> Resolved<'a> {
         sources.cloned().collect()
     }
 
-    /// Generates the code that renders the key. It only borrows the values, so the body can move them afterwards.
+    /// Generates the code that renders the key. The code only borrows the values, so the body can move them afterwards.
     ///
     /// ```text
     /// "order:<id>:<req.user.0:raw>"
@@ -162,7 +162,8 @@ impl<'a> Resolved<'a> {
         quote!(#private::key() #(#parts)* .build())
     }
 
-    /// Returns the key's placeholder for the items of a list, if it has one, and the argument that the list comes from.
+    /// Returns the placeholder that stands for the items of a list, if the key has one, and the argument that the list
+    /// comes from.
     fn list(&self) -> Option<(&'a Placeholder, &Source<'a>)> {
         self.parts.iter().find_map(|part| match part {
             Part::Value {
@@ -196,8 +197,9 @@ impl<'a> Resolved<'a> {
         }}
     }
 
-    /// Returns the span for errors about a value in the key. It is the span of the argument's type. If the value is a
-    /// field or a name in a pattern, its type is not in the signature, so the span is that of the key's literal.
+    /// Returns the span for errors about a value in the key. This is the span of the argument's type. The type of a
+    /// field, or of a name in a pattern, is not in the signature, so for these values it is the span of the key's
+    /// literal.
     fn place(&self, placeholder: &Placeholder, source: &Source<'_>) -> Span {
         match source {
             Source::Argument(argument) if placeholder.fields.is_empty() => argument.ty.span(),
@@ -240,8 +242,8 @@ impl<'a> Resolved<'a> {
         quote_spanned!(generated=> &#name #(.#fields)*)
     }
 
-    /// Returns a field of the user's type. The field's span is a macro's, because otherwise rustc would suggest
-    /// replacing the key's literal with the name of another field.
+    /// Returns the name or the index of a field of the user's type. It has the span of generated code, because
+    /// otherwise rustc would suggest replacing the key's literal with the name of another field.
     fn member(&self, field: &str) -> Member {
         let place = Span::mixed_site().located_at(self.literal);
         match field.parse() {

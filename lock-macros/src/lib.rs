@@ -1,11 +1,12 @@
-//! The attribute of `lock-runtime`. Depend on that crate, which re-exports it as `lock_runtime::distributed_lock`.
+//! The attribute of `lock-runtime`. Depend on that crate, which re-exports the attribute as
+//! `lock_runtime::distributed_lock`.
 //!
 //! The modules are the stages of one expansion. `attribute_args` and `template` parse the attribute, `signature` parses
 //! the function, `key` resolves the placeholders, and `expand` generates the locked function. After a mistake
 //! `fallback` generates the errors and keeps the function, so that its callers still compile.
 
 // `lock-fuzz` compiles these files as an ordinary library, because a macro crate cannot export the checks in
-// `robustness`. A library cannot use `proc_macro`.
+// `robustness`. An ordinary library cannot use `proc_macro`.
 #[cfg(not(fuzzing))]
 use proc_macro::TokenStream;
 
@@ -39,8 +40,8 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// }
 /// ```
 ///
-/// The function returns a `Result` whose error type is `From<lock_runtime::LockError>`. A lock that is busy, lost or
-/// unreachable becomes that error. The body never runs without the lock.
+/// The function returns a `Result` whose error type implements `From<lock_runtime::LockError>`. If the lock is busy,
+/// lost or unreachable, the call returns that error. The body never runs without the lock.
 ///
 /// # Options
 ///
@@ -50,10 +51,10 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// | `keys = ["account:<from>", "account:<to>"]` | several locks, all of which are held while the body runs | |
 /// | `keys = "item:<ids..>"` | one lock for each item of a list, also inside `keys = [...]` | |
 /// | `wait = "5s"` | how long to wait for the lock; `"0s"` tries once | the client's (3 s by default) |
-/// | `lease = "30s"` | a fixed lease: the body is dropped when it ends | the client's (30 s by default), renewed each third (every 10 s) |
+/// | `lease = "30s"` | a fixed lease: the body is dropped when the lease ends | the client's (30 s by default), renewed each third (every 10 s) |
 /// | `renew = true` | renews an explicit lease while the body runs | only an absent `lease` is renewed |
-/// | `max_hold = "10m"` | renewal stops after this time; the body is dropped at the end of the lease that then runs | no limit |
-/// | `hold_at_least = "10s"` | the lock stays taken for this long from the grant, even if the body ends earlier | free at once |
+/// | `max_hold = "10m"` | renewal stops after this time, and the body is dropped when the current lease ends | no limit |
+/// | `hold_at_least = "10s"` | the lock stays taken for this long from the grant, even if the body ends earlier | the lock is free at once |
 /// | `on_busy = skip` | a call whose lock is busy returns `Ok(None)`; the function returns `Result<Option<T>, E>` | `error` |
 /// | `on_busy = fallback(path)` | a call whose lock is busy calls this `async fn` instead, with the same arguments (`self` first) and the `LockError` | `error` |
 /// | `on_lost = continue` | the body continues if its lease is lost | `cancel`: the body is dropped at its next `.await` |
@@ -72,13 +73,14 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// A wait is at most 24 hours. A lease is at least 10 ms, or 1 s if it is renewed, and at most 24 hours. A literal or a
 /// constant out of range is a compile error. An associated constant such as `Self::WAIT` is checked only where the
-/// function is used. Any other value out of range is `LockError::InvalidOptions` when the call runs. A path counts as a
-/// constant if its name is written in capitals.
+/// function is used. Any other value out of range is `LockError::InvalidOptions` when the call runs. A path is treated
+/// as a constant if its last name is written in capitals.
 ///
 /// If a nested call re-enters a lock of an enclosing call, and the lease of the hold ends earlier than the nested call
 /// asks for, the nested call first extends that lease. The later deadline remains after the nested call has ended,
-/// because no lease is ever shortened. The renewal of a nested call ends with that call. For example, after a nested
-/// call without a `lease`, an enclosing call with `lease = "1s"` can have up to 30 s left.
+/// because no lease is ever shortened. If the nested call has the lease renewed automatically, the renewal stops when
+/// the nested call ends. For example, after a nested call without a `lease`, an enclosing call with `lease = "1s"` can
+/// have up to 30 s left.
 ///
 /// # Keys
 ///
@@ -92,8 +94,8 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// | `<<`, `>>` | a literal `<`, `>` |
 /// | `{…}` | a Redis Cluster hash tag, kept as is: `"{order:<id>}:pay"` |
 ///
-/// A value can have any type that implements `Display`, except `Option` and `()`: absent values would all share one
-/// lock. Two placeholders have to be separated by a character that no escaped value contains, such as `:` or `/`.
+/// A value can have any type that implements `Display`, except `Option` and `()`, because absent values would all share
+/// one lock. Two placeholders have to be separated by a character that no escaped value contains, such as `:` or `/`.
 /// Different arguments therefore never give the same key, unless they print alike or `:raw` turns the escaping off. A
 /// key needs no placeholder: `key = "nightly-report"`.
 ///
@@ -102,19 +104,19 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// The call sorts its `keys` and removes duplicates, so `transfer(1, 2)` and `transfer(2, 1)` take their locks in the
 /// same order and never deadlock. If all locks are free, they are taken in one step. Otherwise they are taken one after
 /// another, within one `wait`: locks taken so far stay held in the meantime, and a fixed lease begins when the last
-/// lock is taken. If a lock is lost before the last one is taken, the call starts over within its `wait`.
-/// `wait = "0s"` takes all or none. The loss of one lock ends the body.
+/// lock is taken. If a lock is lost before the last one is taken, the call starts over within its `wait`. `wait = "0s"`
+/// takes all or none. If one of the locks is lost, the body is dropped, unless `on_lost = continue` is set.
 ///
 /// `<ids..>` stands for each item of a list. The list is an argument, or a field of one: a slice, an array, a `Vec` or
 /// any other type that can be iterated over by reference, with items that implement `Display`. `keys = "item:<ids..>"`
 /// takes one lock for each item. A key has at most one such list. With `guard = hold` the holds are in the order of the
 /// keys, and within one key in the order of its items. Two items that give the same key are one lock, whose hold
-/// appears at both positions. If the lists leave no key at all, the call fails with `LockError::InvalidKey` and
-/// `KeyError::NoKeys`, and its body does not run.
+/// appears at both positions. If all lists are empty and no other key is named, the call fails with
+/// `LockError::InvalidKey` and `KeyError::NoKeys`, and its body does not run.
 ///
-/// Nested calls keep this order too. If the nested or the enclosing call has several keys, a lock that sorts before a
-/// held one is tried only once. If it is not free, the call is `Busy`, because waiting could deadlock. Nested calls
-/// with one key each may take their locks in any order; a deadlock between them lasts no longer than `wait`.
+/// The order matters for nested calls too. If the nested or the enclosing call has several keys, a lock that sorts
+/// before a held one is tried only once. If it is not free, the call is `Busy`, because waiting could deadlock. Nested
+/// calls with one key each may take their locks in any order; a deadlock between them lasts no longer than `wait`.
 ///
 /// # Busy locks and minimum holds
 ///
@@ -122,9 +124,10 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// the body is built only after the grant, so the arguments move into either the body or the fallback, and nothing is
 /// cloned.
 ///
-/// `hold_at_least` is for jobs that several machines start at about the same time. The call returns at once, and nobody
-/// repeats the job until that time is over. The time counts from the grant. It applies if the body returns, also with
-/// an `Err`. If the body panics, is dropped or loses its lease, the lock is free at once.
+/// Use `hold_at_least` for jobs that several machines start at about the same time. The call returns as soon as its
+/// body has ended, but the lock stays taken until the time is over, so that nobody repeats the job. The time counts
+/// from the grant. It applies whether the body returns `Ok` or `Err`. If the body panics, is dropped or loses its
+/// lease, the lock is free at once.
 ///
 /// # How to wait
 ///
@@ -146,25 +149,27 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// With `release = background` the call returns once the release is on its way, one round trip earlier. The release is
 /// retried until the lease ends. The runtime's next acquisition comes after the release, because both use the same
-/// connection. Anyone else who learns of the result at once can find the lock taken for a moment, so a call with
-/// `wait = "0s"` can be `Busy`.
+/// connection. Any other caller that learns of the result at once can still find the lock taken, so its call with `wait
+/// = "0s"` can be `Busy`.
 ///
 /// # Supported functions
 ///
 /// The attribute supports any `async fn`: a free function, a method with any receiver, or a default method of a trait,
 /// with generics, lifetimes, and patterns as arguments. It also supports methods under `#[async_trait]`, and functions
-/// that end in `Box::pin(async move { … })`, even if their return type is an alias. It can stand above `#[tokio::main]`
-/// and `#[tokio::test]`, where it needs its own `client = …`.
+/// that end in `Box::pin(async move { … })`, even if their return type is an alias. It can be placed above
+/// `#[tokio::main]` and `#[tokio::test]`. There it needs `client = …`, because no client is installed yet when such a
+/// function starts.
 ///
-/// `#[tracing::instrument]` may stand below the attribute, with any of its options: its span then covers the waiting
-/// too, and its `err` and `ret` report lock errors. Above the attribute, its span covers only the body. For
-/// `#[instrument]` below the attribute, the only name that a pattern binds stands for the whole argument: with
-/// `Path(id): Path<u64>`, write `skip(id)` and `fields(order = id.0)`. An argument whose pattern binds several names
-/// has no name there; `skip_all` leaves it out.
+/// `#[tracing::instrument]` can be placed below the attribute, with any of its options. Its span then covers the
+/// waiting too, and its `err` and `ret` report lock errors. Above the attribute, its span covers only the body. If the
+/// pattern of an argument binds one name, `#[instrument]` below the attribute uses that name for the whole argument:
+/// with `Path(id): Path<u64>`, write `skip(id)` and `fields(order = id.0)`. If the pattern binds several names, the
+/// argument has no name there, and only `skip_all` leaves it out of the span.
 ///
 /// Options can use names that a pattern binds. With `State(app): State<App>` and `Path((user, id)): Path<(u64, u64)>`,
-/// the handler of an axum router can have `key = "order:<user>:<id>", client = app.locks`. Such a name is a reference
-/// in the options. Under `#[async_trait]` an argument needs one name, as in `id: Path<u64>` and `<id.0>`.
+/// the handler of an axum router can have `key = "order:<user>:<id>", client = app.locks`. In the options, a name that
+/// a pattern binds is a reference. Under `#[async_trait]` an argument needs one name, as in `id: Path<u64>` and
+/// `<id.0>`.
 ///
 /// # Expansion
 ///
@@ -202,9 +207,9 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// # Errors
 ///
-/// Returns the errors of the body, and every `LockError` by way of `From`: `Busy` after `wait`, `Lost` if the lease
-/// ended while the body ran, and the other reasons why a lock could not be acquired. Incorrect use of the attribute is
-/// a compile error that says what to write instead.
+/// Returns the errors of the body, and every `LockError`, converted by `From`: `Busy` after `wait`, `Lost` if the lease
+/// was lost, and the other reasons why a lock could not be acquired. Incorrect use of the attribute is a compile error
+/// that says what to write instead.
 ///
 /// # Fairness
 ///
@@ -213,9 +218,10 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// # Cancel safety
 ///
-/// Dropping the future gives up the place in the queue, or drops the body and then releases the lock. Every early exit
-/// (`return`, `?`) releases the lock too. While the server cannot be reached, a leftover grant stays until its claim (2
-/// s) or its lease ends, and a leftover place in the queue until `wait` ends.
+/// Dropping the future of a call that waits gives up its place in the queue. Dropping the future of a call that holds
+/// its lock drops the body and then releases the lock. Every early exit (`return`, `?`) releases the lock too. While
+/// the server cannot be reached, a leftover grant stays until its claim (2 s) or its lease ends, and a leftover place
+/// in the queue until `wait` ends.
 ///
 /// # Panics
 ///

@@ -1,5 +1,5 @@
 //! Detects literal text that was probably meant as a placeholder, in the syntax of `format!`, of Spring's expression
-//! language, of SQL or of routers. Taken literally, such a text would put all calls under one lock.
+//! language, of SQL or of routers. Taken literally, that text would give all calls the same key, and so one lock.
 
 use lock_core::key::{KeyError, LockKey, LockName};
 use syn::ext::IdentExt as _;
@@ -9,7 +9,7 @@ use crate::{
     template::{Piece, is_name},
 };
 
-/// Returns the error message for the first text that looks like a placeholder.
+/// Returns the error message for the first text that looks like a placeholder, if there is one.
 pub(crate) fn find(pieces: &[Piece], arguments: &Arguments) -> Option<String> {
     let names = Named::of(arguments);
     pieces
@@ -47,7 +47,7 @@ impl Named {
 fn braced(text: &str, names: &Named) -> Option<String> {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {
-        // A hash tag that contains a placeholder has its closing brace in another piece.
+        // A hash tag that contains a placeholder has its closing brace in another piece, so the search ends there.
         let (inside, next) = after.split_once('}')?;
         if let Some(sign) = before.chars().last().filter(|sign| "#$".contains(*sign)) {
             let path = inside.trim_start_matches('#');
@@ -77,7 +77,8 @@ fn braced(text: &str, names: &Named) -> Option<String> {
     None
 }
 
-/// Finds `#id`, `$id`, `%id`, and `:id` at the start of the key or of a path segment. Elsewhere a colon is a separator.
+/// Finds `#id`, `$id` and `%id` anywhere, and `:id` at the start of the key or of a path segment. Elsewhere a colon is
+/// a separator.
 fn signed(text: &str, begins_key: bool, names: &Named) -> Option<String> {
     text.match_indices(['#', '$', '%', ':']).find_map(|(at, sign)| {
         let path = leading_path(&text[at + 1..]);
@@ -91,7 +92,7 @@ fn signed(text: &str, begins_key: bool, names: &Named) -> Option<String> {
     })
 }
 
-/// Finds `[id]`, `(id)`, and `<<id>>`, which has already become the text `<id>`.
+/// Finds `[id]`, `(id)` and `<<id>>`. The template parser has already turned `<<id>>` into the text `<id>`.
 fn enclosed(text: &str, names: &Named) -> Option<String> {
     text.match_indices(['[', '(', '<']).find_map(|(at, open)| {
         let (close, written) = match open {
@@ -110,7 +111,7 @@ fn enclosed(text: &str, names: &Named) -> Option<String> {
     })
 }
 
-/// Returns the names and dots at the start of a text.
+/// Returns the path, such as `self.id`, at the start of a text.
 fn leading_path(text: &str) -> &str {
     let end = text.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'));
     text[..end.unwrap_or(text.len())].trim_end_matches('.')
@@ -121,8 +122,8 @@ fn is_path(text: &str) -> bool {
 }
 
 /// Returns why a key of this template cannot be stored, whatever its values are: for example, its braces are not one
-/// hash tag, or it ends with a suffix reserved for a lock's own state. Escaped values do not change this. Raw values
-/// can, so a template with a raw value passes.
+/// hash tag, or it ends with a suffix reserved for a lock's own state. An escaped value cannot make such a key valid. A
+/// raw value can, so a template with a raw value is not checked.
 pub(crate) fn unusable(pieces: &[Piece]) -> Option<KeyError> {
     let mut sample = String::new();
     for piece in pieces {

@@ -11,12 +11,12 @@ use quote::ToTokens;
 pub(crate) struct Mistakes(Option<syn::Error>);
 
 impl Mistakes {
-    /// Adds a mistake in these tokens.
+    /// Adds a mistake that is reported at these tokens.
     pub(crate) fn add(&mut self, place: impl ToTokens, message: impl Display) {
         self.push(syn::Error::new_spanned(place, prefixed(message)));
     }
 
-    /// Adds a mistake at one place.
+    /// Adds a mistake that is reported at this span.
     pub(crate) fn add_at(&mut self, place: Span, message: impl Display) {
         self.push(syn::Error::new(place, prefixed(message)));
     }

@@ -90,7 +90,7 @@ pub(crate) fn is_known(name: &str) -> bool {
     OPTIONS.iter().any(|(known, _)| *known == name)
 }
 
-/// Returns an example of this option.
+/// Returns an example of this option, or the general form of an option for an unknown name.
 pub(crate) fn example(name: &str) -> &'static str {
     OPTIONS
         .iter()

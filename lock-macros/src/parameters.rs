@@ -26,7 +26,7 @@ pub(crate) struct Argument {
     pattern: Pat,
     /// Whether the pattern in the signature has been replaced by `outer`.
     taken: bool,
-    /// The argument's `cfg` attributes. Generated code for the argument has the same ones.
+    /// The argument's `cfg` attributes. Generated code for the argument gets the same attributes.
     conditions: Vec<Attribute>,
     /// The argument's lint levels. They apply to the binding, which moves into the body.
     lints: Vec<Attribute>,
@@ -41,7 +41,7 @@ impl Arguments {
     /// async fn f(id: u64, app: State<App>, __arg2: Pair, __arg3: Guard)
     /// ```
     ///
-    /// If a pattern has only one binding, its name becomes the name of the whole argument for attributes below this
+    /// If a pattern binds only one name, that name becomes the name of the whole argument for attributes below this
     /// one, as in `#[instrument(skip(app))]`.
     pub(crate) fn take(sig: &mut Signature) -> Self {
         let mut arguments = Self::read(sig);
@@ -110,7 +110,7 @@ impl Arguments {
         arguments
     }
 
-    /// Returns the names with which a placeholder can begin, without `self`.
+    /// Returns the names with which a placeholder can begin, except `self`.
     pub(crate) fn names(&self) -> Vec<String> {
         let names = self.typed.iter().flat_map(Argument::bound);
         let names = names.map(|name| name.unraw().to_string());
@@ -154,8 +154,8 @@ impl Arguments {
     }
 
     /// Moves every argument into the body's block, as rustc itself does for an `async fn`. The arguments move in the
-    /// order of the signature, so they are dropped in reverse, each after the names in its pattern. Unused arguments
-    /// and `_` are moved too.
+    /// order of the signature, so they are dropped in reverse order, each after the variables that its pattern binds.
+    /// Unused arguments and `_` are moved too.
     ///
     /// ```text
     /// (self, mut id: u64, (a, _): Pair, _: Guard)
@@ -179,7 +179,7 @@ impl Arguments {
         quote!(#receiver #(#typed)*)
     }
 
-    /// Binds names of patterns that the options use. Outside the body, only whole arguments have names.
+    /// Binds the names in patterns that the options use, because outside the body only whole arguments have names.
     ///
     /// ```text
     /// (Path((user, mut id)): Path<(u64, u64)>, Pair { left, .. }: Pair)
@@ -214,7 +214,7 @@ impl Argument {
         let mut pattern = self.pattern.clone();
         Lent(used).visit_pat_mut(&mut pattern);
         // `used` contains every identifier in the options, including the names of methods and fields. A variable that
-        // shares its name with a method or a field can be unused.
+        // only shares its name with a method or a field is unused.
         quote!(#(#conditions)* #[allow(unused_variables)] let #pattern = &#outer;)
     }
 
@@ -233,7 +233,8 @@ impl Argument {
         } = self;
         match pattern {
             Pat::Ident(pattern) if is_plain(pattern) => {
-                // The key, the client or the fallback uses the argument, even if the body does not.
+                // If the key, the client or the fallback uses the argument, rustc must not report it as unused in the
+                // body.
                 let used = used
                     .contains(outer)
                     .then(|| quote!(#[allow(unused_variables)]));
@@ -248,7 +249,7 @@ impl Argument {
             Pat::Wild(_) => quote!(#(#conditions)* let #outer = #outer;),
             // `outer` is `mut` because the pattern may contain a `ref mut`.
             pattern => {
-                // The key or the client uses these names, even if the body does not.
+                // If the key or the client uses a name, rustc must not report it as unused in the body.
                 let used = self.bound().filter(|name| used.contains(name));
                 let used = used.map(|name| quote!(#(#conditions)* let _ = &#name;));
                 quote! {

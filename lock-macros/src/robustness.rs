@@ -1,8 +1,8 @@
 //! Properties that hold for any input: no two argument lists give the same key, and the macro never panics.
 //!
-//! The checks take bytes, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` does so and
-//! stores its interesting inputs, which the tests here replay. The property tests in `cases` build such bytes from the
-//! words that the macro knows.
+//! The checks take bytes, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` runs that search
+//! and stores the interesting inputs, and the tests in this file replay them. The property tests in `cases` build
+//! inputs from words that the macro recognises.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::template::{self, Piece, Placeholder};
 #[cfg(test)]
 mod cases;
 
-/// The byte between the texts in an input of [`keys`]. No text contains it.
+/// The byte that separates the texts in an input of [`keys`]. It never occurs in UTF-8 text.
 const NO_TEXT: u8 = 0xFF;
 
 /// Checks that different values have different keys, and equal values the same key.
@@ -143,8 +143,8 @@ fn name_read_back(space: &str, key: &LockKey) {
     assert_eq!(rest, key.as_str(), "`{name}`");
 }
 
-/// Returns whether an escaped value can contain the byte. The set is copied from the documentation, to be independent
-/// of lock-core's code.
+/// Returns whether an escaped value can contain the byte. The set is copied from the documentation, so that the check
+/// is independent of lock-core's code.
 fn escaping_yields(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._~-%".contains(&byte)
 }
@@ -228,7 +228,8 @@ pub fn tokens(data: &[u8]) -> bool {
     if let Err(error) = written.parse::<TokenStream>() {
         panic!("{error}: {written}");
     }
-    // An input with `compile_error` is skipped, because its own errors cannot be distinguished from the macro's.
+    // An input with `compile_error` is not checked further, because its own errors cannot be distinguished from the
+    // macro's.
     if names(&args, "compile_error") || names(&item, "compile_error") {
         return false;
     }
@@ -249,8 +250,8 @@ pub fn tokens(data: &[u8]) -> bool {
     messages.is_empty()
 }
 
-/// Checks that an accepted function is locked. Its signature has to stay the same wherever the function can be written:
-/// as a free item, in an `impl` and in a trait.
+/// Checks that an accepted function is locked, and that its name, its return type and the number of its arguments stay
+/// the same. Parses the function in each place where it can be written: as a free item, in an `impl` and in a trait.
 fn locked(item: &TokenStream, output: &TokenStream) {
     assert!(names(output, "__private"), "no lock: {output}");
     for (before, after) in signatures(item).into_iter().zip(signatures(output)) {
@@ -268,8 +269,8 @@ fn locked(item: &TokenStream, output: &TokenStream) {
     }
 }
 
-/// Whether a type ends with a `+`. Only a trait object can end with one, and no function can return a trait object. The
-/// expansion writes `as` after the type, and syn would parse that `as` as another bound.
+/// Whether a type ends with a `+`. Such a type is not checked: the expansion writes `as` after the type, and syn would
+/// parse that `as` as another bound. Only a trait object can end with a `+`, and no function can return a trait object.
 struct Sums(bool);
 
 impl<'ast> Visit<'ast> for Sums {
@@ -329,7 +330,8 @@ fn names(tokens: &TokenStream, word: &str) -> bool {
     })
 }
 
-/// Removes each `::core::compile_error! { "…" }` from the end, and returns the messages, the last one first.
+/// Removes each `::core::compile_error! { "…" }` from the end. Returns the remaining tokens, and the messages, the last
+/// one first.
 fn errors(tokens: TokenStream) -> (TokenStream, Vec<String>) {
     let mut trees: Vec<TokenTree> = tokens.into_iter().collect();
     let mut messages = Vec::new();
@@ -372,7 +374,8 @@ mod tests {
             let mut telling = 0;
             for file in &files {
                 let data = fs::read(file).unwrap();
-                // syn recurses, and its stack frames are large in an unoptimised build.
+                // syn recurses, and its stack frames are large in an unoptimised build, so the check needs a large
+                // stack.
                 let tried = thread::Builder::new()
                     .stack_size(64 << 20)
                     .spawn(move || check(&data));

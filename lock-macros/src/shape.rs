@@ -18,7 +18,8 @@ use crate::{
 pub(crate) enum Body {
     /// `async fn … { … }`
     Async(Group),
-    /// `fn … -> Pin<Box<dyn Future<Output = …>>> { before; Box::pin(async move { … }) }`, as `#[async_trait]` leaves it.
+    /// `fn … -> Pin<Box<dyn Future<Output = …>>> { before; Box::pin(async move { … }) }`, as `#[async_trait]` generates
+    /// it.
     Boxed {
         /// The span of the function's body.
         place: Span,
@@ -30,7 +31,8 @@ pub(crate) enum Body {
     },
 }
 
-/// Checks the signature, and finds the part of the body that runs asynchronously.
+/// Checks the signature, and finds the part of the body that runs asynchronously. Returns that part and its output
+/// type, or reports a mistake and returns `None`.
 pub(crate) fn asynchronous(
     attrs: &[Attribute],
     sig: &Signature,
@@ -114,7 +116,7 @@ fn names(tokens: TokenStream, word: &str) -> bool {
     })
 }
 
-/// Returns the return type, unless its tokens show that it is not a `Result`.
+/// Returns the return type. If its tokens show that it is not a `Result`, reports a mistake and returns `None`.
 fn result(output: &ReturnType, name: Span, mistakes: &mut Mistakes) -> Option<Type> {
     const NOTHING: &str = "the function returns nothing, so a lock that fails could not be told: write `-> Result<(), lock_runtime::LockError>`";
     match output {
@@ -132,7 +134,8 @@ fn result(output: &ReturnType, name: Span, mistakes: &mut Mistakes) -> Option<Ty
     None
 }
 
-/// Splits off the tail expression of a body that ends in `Box::pin(async move { … })`.
+/// Splits off the tail expression of a body that ends in `Box::pin(async move { … })`. Returns `None` for any other
+/// body.
 fn tail(body: &Group) -> Option<Body> {
     let mut before: Vec<TokenTree> = body.stream().into_iter().collect();
     let call = match before.pop()? {

@@ -1,6 +1,7 @@
 //! Third stage: parses the annotated item into a [`Function`], or reports why it cannot be locked.
 //!
-//! Only the signature is parsed. The body stays a token stream, so an incomplete body still expands.
+//! Only the signature is parsed. The body stays a token stream, so the macro can expand a function with an incomplete
+//! body too.
 
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use syn::{
@@ -26,12 +27,12 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Reads the item, and reports one mistake if it cannot be locked.
+    /// Reads the item. If it cannot be locked, reports one mistake and returns `None`.
     pub(crate) fn read(tokens: TokenStream, mistakes: &mut Mistakes) -> Option<Self> {
         let read = |input: ParseStream<'_>| Ok(function(input, mistakes));
         match read.parse2(tokens) {
             Ok(function) => function,
-            // The parser stopped early: either the item is not a function, or a mistake has been reported.
+            // The parser fails if tokens are left unread. They are reported only if there is no other mistake.
             Err(_) if !mistakes.is_empty() => None,
             Err(error) => {
                 mistakes.add_at(
@@ -106,7 +107,7 @@ struct Declared {
     body: Option<Group>,
 }
 
-/// Reads a function. Any other item is a mistake.
+/// Reads a function. Reports any other item as a mistake, and returns `None`.
 fn declared(input: ParseStream<'_>, mistakes: &mut Mistakes) -> syn::Result<Option<Declared>> {
     let mut attrs = input.call(Attribute::parse_outer)?;
     let vis = input.parse()?;
@@ -120,7 +121,8 @@ fn declared(input: ParseStream<'_>, mistakes: &mut Mistakes) -> syn::Result<Opti
             word => format!("`{word}` has no body to lock: annotate an `async fn`"),
         };
         mistakes.add(keyword, message);
-        // The remaining tokens of the item are skipped.
+        // The remaining tokens of the item are skipped, because the parser would report unread tokens as a second
+        // mistake.
         input.parse::<TokenStream>()?;
         return Ok(None);
     }

@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 
-/// Compares token streams as text, so that the expected code is readable.
+/// Compares token streams as text, because `TokenStream` does not implement `PartialEq`.
 #[track_caller]
 fn expands(args: TokenStream, before: TokenStream, after: TokenStream) {
     assert_eq!(crate::locked(args, before).to_string(), after.to_string());

@@ -1,6 +1,7 @@
 //! "Did you mean": finds the known name nearest to an unknown one.
 
-/// Returns the candidate with the fewest edits, if these are few relative to the length of the name.
+/// Returns the candidate with the fewest edits, or `None` if every candidate needs too many edits for the length of the
+/// name.
 pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str>,

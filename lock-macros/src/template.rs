@@ -1,6 +1,6 @@
 //! Second stage: parses the text of a key into literal pieces and placeholders.
 //!
-//! This module knows only the grammar. [`key`](crate::key) checks the names against the signature.
+//! This module checks only the grammar. [`key`](crate::key) checks the names against the signature.
 
 use std::{error::Error, fmt};
 
@@ -17,7 +17,7 @@ pub(crate) enum Piece {
 pub(crate) struct Placeholder {
     /// The text between the brackets, which names the placeholder in errors.
     pub(crate) written: String,
-    /// The argument, or `self`.
+    /// The name of the argument, or `self`.
     pub(crate) head: String,
     /// The path from the argument to the value, as names or tuple indices.
     pub(crate) fields: Vec<String>,
@@ -268,7 +268,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 }
 
 fn is_index(text: &str) -> bool {
-    // A tuple index has no leading zeros and does not overflow.
+    // A tuple index has no leading zeros and fits into 32 bits.
     text.parse::<u32>()
         .is_ok_and(|index| index.to_string() == text)
 }

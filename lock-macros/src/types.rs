@@ -1,4 +1,4 @@
-//! What the tokens of a type reveal: its last name, and whether it is a future.
+//! Reads what the tokens of a type show: the last segment of its path, and whether it is a future.
 
 use syn::{GenericArgument, PathArguments, PathSegment, Type, TypeParamBound};
 

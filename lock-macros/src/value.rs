@@ -15,7 +15,7 @@ pub(crate) fn ungrouped(expr: Expr) -> Expr {
 
 pub(crate) fn text(value: &Expr) -> Option<&LitStr> {
     match value {
-        // rustc too does not accept a literal with a suffix, such as `"a"b`, as a string.
+        // Like rustc, this function does not accept a literal with a suffix, such as `"a"b`, as a string.
         Expr::Lit(ExprLit {
             lit: Lit::Str(literal),
             ..
@@ -50,7 +50,7 @@ pub(crate) fn key(value: &Expr, mistakes: &mut Mistakes) -> Option<LitStr> {
 /// The message for a value of `keys` that is not a list.
 pub(crate) const NO_LIST: &str = "`keys` is a list: write `keys = [\"account:<from>\", \"account:<to>\"]`, `keys = \"account:<ids..>\"` for each item of the argument `ids`, or `key = \"…\"` for one lock";
 
-/// Returns the literals of a list of keys.
+/// Returns the elements of a list of keys, or reports a mistake and returns `None`.
 pub(crate) fn keys<'a>(value: &'a Expr, mistakes: &mut Mistakes) -> Option<Vec<&'a Expr>> {
     match value {
         Expr::Array(list) if list.elems.is_empty() => mistakes.add(
@@ -107,7 +107,7 @@ pub(crate) fn on_busy(value: &Expr, mistakes: &mut Mistakes) -> Option<OnBusy> {
     None
 }
 
-/// Returns the text if it is a path, otherwise an example.
+/// Returns the text of the literal if it is a path, otherwise `example`.
 fn path_like(literal: &LitStr, example: &str) -> String {
     let text = literal.value();
     match literal.parse::<Path>() {
@@ -138,10 +138,10 @@ pub(crate) fn map_err(value: &Expr, mistakes: &mut Mistakes) -> Option<Expr> {
     None
 }
 
-/// Refuses every mode but `exclusive`.
+/// Refuses every mode but `exclusive` and `write`.
 pub(crate) fn mode(value: &Expr, mistakes: &mut Mistakes) {
     let message = match value {
-        // `write` is accepted as well, because a writer excludes everybody.
+        // `write` is accepted too, because a writer excludes everybody else.
         Expr::Path(path) if path.path.is_ident("exclusive") || path.path.is_ident("write") => {
             return;
         }

@@ -13,7 +13,8 @@ use super::{NO_TEXT, keys, tokens};
 
 const CASES: u32 = 3000;
 
-/// Runs a check on random inputs. The test fails if too few of the checks are conclusive, that is, return `true`.
+/// Runs a check on random inputs. The test fails if fewer than `telling` of the checks are conclusive, that is, return
+/// `true`.
 #[track_caller]
 fn tried<T: Debug>(cases: impl Strategy<Value = T>, check: impl Fn(&T) -> bool, telling: u32) {
     let seen = Cell::new(0);
@@ -57,7 +58,7 @@ fn no_tokens_panic() {
     tried(cases, check, CASES / 20);
 }
 
-/// Picks one word from a list that is separated by `¦`. The list can contain line breaks.
+/// Picks one word from a list whose words are separated by `¦`. A word can begin on a new line.
 fn one(words: &'static str) -> impl Strategy<Value = String> + Clone + use<> {
     let words = words
         .split('¦')
@@ -106,7 +107,8 @@ fn placeholder() -> impl Strategy<Value = String> {
         .prop_map(|(head, fields, format)| format!("<{head}{}{format}>", fields.concat()))
 }
 
-/// Generates short values from the characters of templates and escapes, so that two lists of values are nearly alike.
+/// Generates short values from the characters of templates and escapes, so that two lists of values are often nearly
+/// equal.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![4 => "[ab0:/|%é<}-]{1,3}", 2 => one("%3A¦:¦a¦b¦a:b¦%¦%25"), 1 => any::<String>()]
 }
