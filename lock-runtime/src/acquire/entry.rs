@@ -54,7 +54,7 @@ impl Entry {
         self.ticket.hold()
     }
 
-    /// Returns the frame for calls nested in this entry.
+    /// Creates the frame for calls nested in this entry.
     pub(crate) fn frame(
         &self,
         outer: Option<Arc<Frame>>,
@@ -69,7 +69,7 @@ impl Entry {
     }
 
     /// Marks the entry as waiting for its body. If the body has not begun by `until`, the lock (or the turn of a
-    /// re-entry) passes to the next waiter. A re-entry does not keep the hold alive in the meantime.
+    /// re-entry) passes to the next waiter. Until its body begins, a re-entry does not keep the hold alive.
     pub(crate) fn wait_for_body(&mut self, until: Moment) {
         if self.began {
             self.hold().wait_for_body(until);
@@ -87,7 +87,7 @@ impl Entry {
         self.level.turn().is_none_or(Turn::begin_body)
     }
 
-    /// Counts the entry in its hold again when its body begins. Returns `false` if the hold has ended.
+    /// Counts the entry in its hold again, now that its body begins. Returns `false` if the hold has ended.
     pub(crate) fn step_in(&mut self) -> bool {
         self.ticket.step_in()
     }
@@ -102,7 +102,7 @@ impl Entry {
         self.cover = cover;
     }
 
-    /// Leaves the hold, and releases the lock if this is the last entry. If the body has returned, the lock stays taken
+    /// Leaves the hold, and releases the lock if this is the last entry. If `returned` is true, the lock stays taken
     /// until `retain_until`.
     async fn leave(self, returned: bool) -> ReleaseOutcome {
         if let Some(until) = self.retain_until.filter(|_| returned) {
@@ -118,7 +118,7 @@ impl Entry {
 /// All locks that one call has entered.
 #[derive(Debug)]
 pub(crate) struct Entered {
-    /// The lock entered last. The frames of nested calls lie inside the frame of this entry.
+    /// The lock entered last. The frames of nested calls are nested in the frame of this entry.
     innermost: Entry,
     others: Vec<Entry>,
 }
@@ -131,7 +131,7 @@ impl Entered {
         }
     }
 
-    /// Collects one or more entries. They are given in the order in which they were entered.
+    /// Collects one or more entries, given in the order in which they were entered.
     pub(crate) fn several(mut entries: Vec<Entry>) -> Self {
         Self {
             innermost: entries.pop().expect("a call enters one lock at least"),
@@ -149,7 +149,7 @@ impl Entered {
         self
     }
 
-    /// Returns the holds with these names, in the same order and with the same repetitions.
+    /// Returns one hold for each of these names, in the order of the names. A repeated name gives the same hold again.
     pub(crate) fn named<'a>(
         &self,
         names: impl Iterator<Item = &'a LockName>,
@@ -199,7 +199,7 @@ impl Entered {
         lend(outer, &self.innermost)
     }
 
-    /// Returns the loss of one of the locks, if any. Checks every lock, because a loss is logged when it is noticed.
+    /// Returns the loss of one of the locks, if any. Checks every lock, so that the loss of each of them is logged.
     pub(crate) fn loss(&self) -> Option<LockError> {
         self.entries()
             .filter_map(|entry| entry.hold().not_lost().err())
@@ -227,8 +227,8 @@ impl Entered {
         Box::pin(async move { drop(lost.await) })
     }
 
-    /// Leaves all locks at once, and returns the outcome of the lock entered last. `returned` says whether the body
-    /// returned, rather than being ended by a loss.
+    /// Leaves all locks at once, and returns the outcome of the lock entered last. `returned` says whether the body ran
+    /// to its end, in which case `hold_at_least` applies.
     pub(crate) async fn leave(self, returned: bool) -> ReleaseOutcome {
         let others = self.others.into_iter().map(|entry| entry.leave(returned));
         join(self.innermost.leave(returned), join_all(others))

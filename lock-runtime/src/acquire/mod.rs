@@ -31,8 +31,8 @@ pub(crate) struct ExitPolicy {
 }
 
 impl ExitPolicy {
-    /// Returns the context in which a background release runs. Only a call that has entered no lock has no client. It
-    /// has nothing to release, so its context does not matter.
+    /// Returns the context in which a background release runs. A call without a client has entered no lock and has
+    /// nothing to release, so for that call any context is suitable.
     pub(crate) fn context(&self) -> &Arc<Context> {
         match &self.client {
             Some((_, context)) => context,
@@ -66,7 +66,7 @@ impl Locks {
     /// Enters all locks, and creates the frame in which the body runs. The call that encloses the first poll of the
     /// returned future also encloses the body.
     pub(crate) fn enter(self) -> BoxFuture<'static, Result<(Entered, Arc<Frame>), LockError>> {
-        // Boxed separately, because the future for one lock is smaller.
+        // Each arm boxes its own future, because the future for one lock is smaller than the future for several.
         match self {
             Self::One(spec) => Box::pin(async move {
                 let outer = reentry::enclosing();

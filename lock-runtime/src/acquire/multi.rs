@@ -1,4 +1,5 @@
-//! Acquires several locks. Every call takes them in the order of their names, so two such calls never deadlock.
+//! Acquires several locks. Every call takes its locks in the order of their names, so two calls with several locks
+//! never deadlock.
 
 use std::{future::Future, pin::pin, sync::Arc};
 
@@ -83,8 +84,8 @@ impl Way {
         }
     }
 
-    /// Returns the lock that this call had taken and lost, if that loss is why the call failed. A lock of an enclosing
-    /// call counts only once that call's hold has ended.
+    /// Returns the lock that this call had taken and lost, if that loss is why the call failed. A lock that the call
+    /// has re-entered is returned only if the hold of the enclosing call has ended.
     fn lost_before_the_body<'a>(
         &self,
         error: &LockError,
@@ -127,8 +128,8 @@ impl Way {
     }
 
     fn push(&mut self, mut entry: Entry) {
-        // The caller might never be polled again while it waits for the other locks, so this sets how long the lock
-        // waits for its body.
+        // The caller might never be polled again while it waits for the other locks, so the lock waits for its body
+        // only until one claim after the end of `wait`.
         let until = self.budget.waits_until().max(entry.hold().backend().now());
         entry.wait_for_body(until + CLAIM);
         let outer = self.innermost.take();

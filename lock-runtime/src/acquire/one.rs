@@ -80,7 +80,7 @@ impl Budget {
         }
     }
 
-    /// Whether the call waits at all.
+    /// Whether the call waits if the lock is not free.
     pub(crate) fn waits(self) -> bool {
         !self.wait.is_zero()
     }
@@ -179,7 +179,7 @@ async fn enter_now(
         let hold = &frame.hold;
         let turn = frame.turns().next(&spec.shared.backend);
         loop {
-            // A shutdown waits for calls inside a hold, so it does not interrupt them.
+            // A shutdown waits until this hold has ended, so it does not interrupt the calls nested in the hold.
             let come = bounded(&spec.shared.backend, waits_until, turn.come()).await;
             if come.is_none() {
                 return Err(busy_with_sibling(spec, *budget));
@@ -190,8 +190,8 @@ async fn enter_now(
             }
             // Boxed, to keep the future of a caller that waits for its turn small.
             let cover = Box::pin(cover(spec, budget, hold)).await?;
-            // The turn is taken for good only after the answer, because the caller might never be polled again to read
-            // the answer.
+            // The turn becomes permanent only after the answer to the extension. If the caller is never polled again to
+            // read the answer, the turn passes to the next call.
             if !turn.begin_body() {
                 continue;
             }
@@ -235,8 +235,8 @@ pub(crate) async fn confirm(
         if is_fresh(entry) {
             return Ok(true);
         }
-        // The caller might never be polled again to read the answer. Nobody uses the hold in the meantime, so the end
-        // of the hold is not a loss.
+        // The caller might never be polled again to read the answer, so the hold is given back after one claim. That is
+        // not a loss, because no body uses the hold yet.
         hold.wait_for_body(spec.now() + CLAIM);
         if hold.loss().is_some() {
             return Ok(false);
@@ -251,7 +251,8 @@ pub(crate) async fn confirm(
     }
 }
 
-/// Extends the lease of an enclosing call's hold as far as a re-entry needs.
+/// Extends the lease of an enclosing call's hold as far as a re-entry needs. Returns the re-entry's demand for renewal,
+/// if it has one.
 async fn cover(
     spec: &AcquireSpec,
     budget: &Budget,
@@ -281,7 +282,7 @@ pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
     )))
 }
 
-/// Waits for the answer to a renewal, until `until` at the latest.
+/// Waits for the answer to a renewal, and fails if there is no answer by `until`.
 pub(crate) fn answered<'a, T>(
     spec: &'a AcquireSpec,
     budget: Budget,
@@ -328,8 +329,8 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
     }
 }
 
-/// Leaves the queue, unless the grant came first. If the server does not answer in time, drops the attempt, which then
-/// leaves the queue in the background.
+/// Leaves the queue and returns an error, or returns the grant if it came first. If the server does not answer in time,
+/// drops the attempt, which then leaves the queue in the background.
 async fn leave(
     spec: &AcquireSpec,
     budget: &Budget,
@@ -469,7 +470,7 @@ pin_project! {
     /// The future of [`bounded`].
     pub(crate) struct Bounded<'a, F> {
         backend: &'a Arc<dyn Backend>,
-        // The client whose shutdown also ends the wait; `None` if no shutdown does.
+        // The client whose shutdown ends the wait; `None` if a shutdown does not end it.
         until_shutdown: Option<&'a Arc<Shared>>,
         deadline: Moment,
         #[pin]

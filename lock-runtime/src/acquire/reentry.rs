@@ -5,8 +5,8 @@
 //! nested call thus sees the calls that enclose it, and sibling calls polled by the same task do not see each other.
 //!
 //! The frame is visible only to the task that polls the body. A task that the body drives with a `LocalSet` or another
-//! runtime has its own id, and does not see the frame. A future that the body drives by `block_on` has no id of its
-//! own, and belongs to the body's call stack.
+//! runtime has its own task id, and does not see the frame. A future that the body drives by `block_on` has no task id
+//! of its own, and belongs to the body's call stack.
 
 use std::{
     cell::RefCell,
@@ -35,7 +35,7 @@ thread_local! {
 /// The innermost frame around the code that a thread runs, and the task to which this frame is visible.
 struct Enclosing {
     frame: Arc<Frame>,
-    /// The task that polls the body; `None` if that is not a task of tokio.
+    /// The task that polls the body; `None` if the body is not polled by a tokio task.
     task: Option<task::Id>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Scope {
 impl Drop for Scope {
     fn drop(&mut self) {
         if let Some(outer) = self.outer.take() {
-            // Drops the inner frame after the borrow has ended.
+            // Drops the inner frame only after the borrow has ended, so that its drop may borrow the variable.
             let inner = ENCLOSING.try_with(|around| around.replace(outer));
             drop(inner);
         }
@@ -150,12 +150,14 @@ fn is_of(hold: &HoldState, shared: &Arc<Shared>) -> bool {
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
     level: Level,
-    /// Whether the frame belongs to the `run` of a guard, which uses the guard's level without a turn of its own.
+    /// Whether the frame belongs to the `run` of a guard. A lent frame uses the guard's level, and has no turn of its
+    /// own.
     lent: bool,
     /// Shared by all frames of a call with several locks; `None` for a call with one lock.
     several: Option<Arc<MultiCall>>,
     outer: Option<Arc<Self>>,
-    /// Keeps the holds of this frame and of the frames around it alive while `in_current_hold` futures need them.
+    /// While `in_current_hold` futures need this frame, refers to the value that keeps the holds of this frame and of
+    /// the frames around it alive.
     stay: Mutex<Weak<Stay>>,
 }
 
@@ -186,7 +188,8 @@ impl Frame {
     }
 
     /// Creates the frame for code that runs inside a guard's hold. Calls nested in that code take turns at the guard's
-    /// level, or at the deeper level of an enclosing call that has re-entered the guard's hold.
+    /// level. If a call that encloses the code has re-entered the guard's hold at a deeper level, they take turns at
+    /// that level instead.
     pub(crate) fn lent(
         hold: Arc<HoldState>,
         level: Level,
@@ -235,7 +238,7 @@ impl Frame {
             .find(|frame| frame.hold.name == *name && is_of(&frame.hold, shared))
     }
 
-    /// Whether this frame belongs to the call that created the level which `other` uses.
+    /// Whether this frame belongs to the call that created the level that `other` uses.
     fn has_entered_level_of(&self, other: &Self) -> bool {
         !self.lent && Arc::ptr_eq(&self.hold, &other.hold) && self.level.is(&other.level)
     }
@@ -247,14 +250,15 @@ impl Frame {
         }
     }
 
-    /// Returns whether waiting for this lock from here would break the order of names. This is the case if an enclosing
-    /// call holds a lock that sorts later, and either of the two locks belongs to a call with several locks.
+    /// Returns whether a call nested in this frame would break the order of names by waiting for this lock. It would if
+    /// an enclosing call holds a lock that sorts later, and either of the two locks belongs to a call with several
+    /// locks.
     ///
-    /// If an enclosing call has entered this lock too, only the frames nested in that call count, because the frames
-    /// around it enclose every caller that takes a turn at this lock. If a guard lends the lock, the guard's users may
-    /// be inside different calls, so the frames around the guard's frames count too. The guard's other locks do not
-    /// count, because all users of the guard are inside them. The order applies across clients, because two clients may
-    /// use the same server.
+    /// If an enclosing call has entered this lock, only the frames nested in that call are checked, because the frames
+    /// around that call enclose every caller that takes a turn at this lock. If a guard lends the lock, the users of
+    /// the guard may be inside different calls, so the frames around the guard's frames are checked too. The guard's
+    /// other locks are not checked, because all users of the guard are inside them. The order applies across clients,
+    /// because two clients may use the same server.
     pub(crate) fn is_out_of_order(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -304,9 +308,9 @@ pub(crate) struct Stay {
 }
 
 impl Stay {
-    /// Keeps the holds of this frame and of the frames around it alive. From the first frame that another
-    /// `in_current_hold` future already keeps, that future's stay is shared. In a chain of tasks that spawn each other,
-    /// each task therefore costs the same.
+    /// Keeps the holds of this frame and of the frames around it alive. If another `in_current_hold` future already
+    /// keeps one of these frames, its `Stay` is shared for that frame and for the frames around it. The cost of a task
+    /// therefore does not grow with the length of a chain of tasks that spawn one another.
     pub(crate) fn of(frame: &Arc<Frame>) -> Arc<Self> {
         let mut unkept = Vec::new();
         let mut kept = None;

@@ -5,10 +5,10 @@
 //! a paused clock waits and leases pass without real waiting. On a runtime without a timer, the engine's thread
 //! measures real time.
 //!
-//! A renewable lease lasts as long as its hold, so nothing is renewed. A lease that only a nested call renews is kept
-//! while that call is inside, and ends one nested lease time after that call has left. No thread watches callers that
-//! are not polled. Instead, the waiters pass on an offer that is not taken in time, and a lock whose holder has not
-//! begun its body in time.
+//! A renewable lease lasts as long as its hold, so nothing is renewed. If only a nested call has the lease renewed, the
+//! lease is kept while the nested call is inside. It ends one lease time of the nested call after that call has left.
+//! No thread watches callers that are not polled. Instead, the waiters pass on an offer that is not taken in time, and
+//! a lock whose holder has not begun its body in time.
 
 use std::{
     cmp::Reverse,
@@ -47,14 +47,14 @@ use crate::{
 const CLOCK: TokioClock = TokioClock;
 
 /// The time by which a grant in the registry outlasts its local deadline. In this time, the body of a lost lease is
-/// dropped before the next body starts, unless the runtime is too busy to poll it.
+/// dropped, so that it ends before the next body starts, unless the runtime is too busy to poll the lost call.
 const MARGIN: Duration = Duration::from_millis(2);
 
 /// The registries that clients share by name. A registry exists as long as one of its clients does.
 static REGISTRIES: Lazy<Mutex<HashMap<String, Weak<Registry>>>> = Lazy::new(Mutex::default);
 
-/// The next place in a queue. It is taken under the mutex of a registry, so that the queues of the registry are in
-/// order.
+/// The next ticket. A ticket is taken under the mutex of a registry, so that tickets rise in the order in which callers
+/// join the registry's queues.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 /// The in-process backend.
@@ -71,8 +71,8 @@ impl fmt::Debug for MemoryBackend {
 }
 
 impl MemoryBackend {
-    /// Creates a backend that shares its locks with all backends of the same name in this process. With an empty name
-    /// it has locks of its own.
+    /// Creates a backend that shares its locks with all backends of the same name in this process. A backend with an
+    /// empty name shares its locks with no other backend.
     pub(crate) fn named(name: &str, counters: Arc<Counters>) -> Self {
         let registry = if name.is_empty() {
             Arc::new(Registry::new())
@@ -119,7 +119,8 @@ struct Slot {
     held: Option<Held>,
     /// The waiters, ordered by ticket.
     queue: VecDeque<Waiter>,
-    /// The callers without a place. They try again when the lock is free and the queue is empty.
+    /// The callers that wait with `notify`, without a place in the queue. They try again when the lock is free and the
+    /// queue is empty.
     notified: Vec<Arc<Notify>>,
 }
 
@@ -145,10 +146,10 @@ struct Waiter {
     ticket: u64,
     owner: OwnerId,
     deadline: Moment,
-    /// The time for which an offer to this waiter stands.
+    /// The time within which this waiter must take an offer.
     claim: Duration,
-    /// Wakes the waiter when the lock is offered to it, when it becomes the head of the queue, or when the end of the
-    /// holder's time has changed.
+    /// Wakes the waiter when the lock is offered to it, when it becomes the head of the queue, or, while it is the
+    /// head, when the end of the holder's grant has changed.
     look: Arc<Notify>,
 }
 
@@ -198,7 +199,7 @@ impl Registry {
         })
     }
 
-    /// Ends the hold with this token. With `retain_until` the lock stays taken until then.
+    /// Ends the hold with this token. If `retain_until` is later than now, the lock stays taken until that moment.
     fn release(
         &self,
         name: &LockName,
@@ -225,8 +226,8 @@ impl Registry {
         released
     }
 
-    /// Notes that a lock stays taken after its hold. Also removes such locks whose time is over, because it is possible
-    /// that no caller ever asks for them again.
+    /// Records that a lock stays taken until `until`, after its hold has ended. Also frees, or hands on, the recorded
+    /// locks whose time has passed, because it is possible that no caller ever asks for them again.
     fn keep(&self, name: &LockName, until: Moment) {
         self.change(|state| {
             let State {
@@ -276,7 +277,7 @@ impl Registry {
 }
 
 impl Slot {
-    /// Ends an expired grant.
+    /// If the grant has expired, ends it and offers the lock to the next waiter.
     fn settle(&mut self, common: &mut Common) {
         let expired = |held: &Held| held.until.is_some_and(|until| CLOCK.now() >= until);
         if self.held.as_ref().is_some_and(expired) {
@@ -313,8 +314,8 @@ impl Slot {
             .binary_search_by_key(&ticket, |waiter| waiter.ticket)
     }
 
-    /// Offers the lock to the first waiter whose wait is not over, for the time of its claim. If there is none, frees
-    /// the lock.
+    /// Offers the lock to the first waiter whose `wait` has not ended, for the time of the waiter's claim. If there is
+    /// no such waiter, frees the lock.
     fn grant_next(&mut self, common: &mut Common) {
         self.held = None;
         let now = CLOCK.now();
@@ -332,9 +333,9 @@ impl Slot {
         self.nudge(common);
     }
 
-    /// Wakes the callers that wait for the end of the holder's time: the head, on behalf of all waiters in the queue,
-    /// and every caller that does not queue. The waiters behind the head need no wake-up, because each of them looks
-    /// again before an offer can end.
+    /// Wakes the callers that wait for the end of the holder's grant: the head, on behalf of all waiters in the queue,
+    /// and every caller that does not queue. The waiters behind the head need no wake-up, because each of them checks
+    /// the lock again before an offer can expire.
     fn nudge(&self, common: &mut Common) {
         let head = self.queue.front().map(|head| head.look.clone());
         common.woken.extend(head);
@@ -343,7 +344,7 @@ impl Slot {
         }
     }
 
-    /// Takes the lock or the place from an owner that leaves.
+    /// Takes the grant, or the place in the queue, from an owner that leaves.
     fn remove(
         &mut self,
         owner: OwnerId,
@@ -363,7 +364,7 @@ impl Slot {
     }
 }
 
-/// Returns when a grant made now ends by itself.
+/// Returns when a grant made now ends by itself, or `None` if it lasts as long as its hold.
 fn end(lease: LeaseTerms) -> Option<Moment> {
     match lease.renewal {
         Renewal::Fixed => Some(CLOCK.now() + lease.time),
@@ -379,7 +380,7 @@ struct MemoryAttempt {
     request: Request,
     look: Arc<Notify>,
     deadline: Moment,
-    /// The place in the order of the waiters. `None` at the first try.
+    /// The place in the order of the waiters; `None` until the caller waits.
     ticket: Option<u64>,
     /// The number of times that the caller was queued: once, and once more after each offer that it missed.
     queued: u32,
@@ -387,7 +388,8 @@ struct MemoryAttempt {
 }
 
 impl MemoryAttempt {
-    /// Tries to enter, and queues at the first try.
+    /// Tries to enter. If the lock is not free and the request may wait, queues the caller, or registers it to be
+    /// woken.
     fn view(&mut self) -> View {
         let Self {
             registry,
@@ -442,7 +444,7 @@ impl MemoryAttempt {
                 place
             });
             // The other waiters might not be polled, so each waiter checks again within a claim, or when the current
-            // offer ends if that is earlier. The head also checks again when the holder's time ends.
+            // offer ends if that is earlier. The head also checks again when the holder's grant ends.
             let soon = CLOCK.now() + CLAIM;
             let watches = place == 0 || slot.is_offered();
             let holder_ends = holder_ends.filter(|_| watches);

@@ -2,7 +2,7 @@
 //!
 //! All guarantees hold on a server that keeps its state. A server that loses its state (because it was killed without
 //! persistence, evicts keys, or is a promoted replica that lacks the newest writes) can admit a second holder until the
-//! first one finds out, at its next renewal or check. Fencing tokens still rise.
+//! first one finds out, at its next renewal or check. Even then, the fencing tokens rise.
 
 pub(crate) mod protocol;
 pub(crate) mod queue;
@@ -159,8 +159,8 @@ impl Backend for RedisBackend {
 
 impl Drop for RedisBackend {
     fn drop(&mut self) {
-        // Background tasks still need the server and its home session, so the connections are closed after the tasks
-        // have ended.
+        // Background tasks may still need the server and its home session, so the connections are closed after the
+        // tasks have ended.
         let server = self.server.clone();
         self.server
             .context

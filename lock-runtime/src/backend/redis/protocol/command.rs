@@ -20,7 +20,8 @@ pub(crate) enum Arg<'a> {
     /// The time left until a local moment, in ms.
     Until(Moment),
     /// Marks a command that restarts leases. If the command ran late, it would shorten leases that others have extended
-    /// in the meantime. So it has a time limit where one is needed.
+    /// in the meantime. So the command carries a time limit, unless the connection ensures that no request arrives
+    /// late.
     Restart,
 }
 
@@ -32,8 +33,8 @@ impl Arg<'_> {
             Self::Floor => connection.floor.clone().into(),
             Self::At(moment) => connection.server_micros(*moment).to_string().into(),
             Self::Until(moment) => millis(moment.since(now)).into(),
-            // The server lets this client close its broken connection before it uses the next one. So no request
-            // arrives late, and no time limit is needed.
+            // The server permits this client to kill its own broken connection before it uses the next one. So no
+            // request arrives late, and no time limit is needed.
             Self::Restart if connection.may_kill => "restart|".into(),
             Self::Restart => {
                 let end = now + LATE_SLACK;

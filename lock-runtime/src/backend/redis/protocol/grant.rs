@@ -1,9 +1,9 @@
 //! Parses grants as the server describes them. `native/grant_next.lua` documents the format.
 //!
-//! A session has an id, a random number. It is stored only in queue entries, grants and claims. Scripts send messages
-//! to the channel named by the SHA-1 of the id, and sign them with the id. A party that can list channels, listen and
-//! publish, but cannot read keys, can neither forge nor change a grant. A repeated message has no effect: each owner
-//! remembers the newest grant of which it was notified.
+//! Each session has a random id. On the server, the id is stored only in queue entries, grants and claims. Scripts send
+//! messages to the channel named by the SHA-1 of the id, and sign them with the id. A party that can list channels,
+//! listen and publish, but cannot read keys, can neither forge nor change the message of a grant. A repeated message
+//! has no effect, because each owner remembers the newest grant of which it was notified.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(crate) struct GrantSnapshot {
 
 impl GrantSnapshot {
     /// Parses `token|lease|session_id|owner owner …`. `left` is the time left of the grant in ms, counted from `asked`,
-    /// the moment at which the request was sent.
+    /// the moment at which the request was sent. Returns `None` for any other text.
     pub(crate) fn parse(grant: &str, left: u64, asked: Moment) -> Option<Self> {
         let mut fields = grant.split('|');
         let mut next = || fields.next();
@@ -46,7 +46,8 @@ impl GrantSnapshot {
         })
     }
 
-    /// Builds the snapshot of a pushed grant. Such a grant is valid for a claim.
+    /// Builds the snapshot of a pushed grant. Until the session confirms it, such a grant is valid for a claim, or for
+    /// its lease if the lease is shorter.
     pub(crate) fn pushed(
         first: &str,
         lease: &str,
@@ -72,8 +73,8 @@ impl GrantSnapshot {
         self.after + less_drift(self.validity)
     }
 
-    /// Returns the validity of the grant, but at least a claim, or the lease if the lease is shorter. A member enters
-    /// only while two thirds of this time are left.
+    /// Returns the validity of the grant, but at least a claim (or the lease, if that is shorter than a claim). A
+    /// member enters only while two thirds of this time are left.
     pub(crate) fn confirmed(&self) -> Duration {
         self.validity.max(self.lease.min(CLAIM))
     }
@@ -116,8 +117,8 @@ pub(crate) enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Parses `free|name`, or a signed grant: `signature|token|lease|owner owner …|name`. Returns `None` if no script
-    /// has written the payload.
+    /// Parses `free|name`, or a signed grant: `signature|token|lease|owner owner …|name`. Returns `None` for any other
+    /// payload, and for a grant that is not signed with `session_id`.
     pub(crate) fn read(payload: &'a str, session_id: &str, after: Moment) -> Option<Self> {
         let (signature, told) = payload.split_once('|')?;
         if signature == "free" {

@@ -1,5 +1,5 @@
-//! The layouts: the names under which a lock is stored, and the scripts that know the stored format. The scripts of
-//! both layouts take the same arguments and give the same answers.
+//! The layouts: the names under which a lock is stored, and the scripts that read and write the stored format. The
+//! scripts of both layouts take the same arguments and give the same answers.
 
 use lock_core::{
     key::{FENCE, LockName},
@@ -54,7 +54,7 @@ impl Names {
         keys
     }
 
-    /// Returns the key that stores the session to which the queue granted the lock last.
+    /// Returns the key that stores the session to which the queue last granted the lock; `None` in Redisson's layout.
     pub(crate) fn claim(&self) -> Option<&str> {
         self.claim.as_deref()
     }
@@ -70,7 +70,7 @@ pub(crate) fn redisson_channel(lock: &LockName) -> String {
     redisson_name(REDISSON_CHANNEL, lock)
 }
 
-/// Builds a name that hashes to the same slot as the name of its lock, in the way Redisson does.
+/// Builds a name that hashes to the same slot as the name of its lock, as Redisson does.
 fn redisson_name(prefix: &str, lock: &LockName) -> String {
     if lock.as_str().contains('{') {
         format!("{prefix}:{lock}")

@@ -2,7 +2,7 @@
 
 local lease, session_id, owner = string.match(ARGV[1], '^(%d+)|([^|]+)|(%x+)$')
 if not lease or lease ~= ARGV[2] or tonumber(lease) < 1 then
-  return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- 0 would delete the key later on
+  return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- a lease of 0 would delete the key
 end
 
 local function take()
@@ -17,7 +17,7 @@ end
 local member = owner .. '|' .. session_id .. '|' .. lease .. '|' .. ARGV[4]
 local held = redis.call('GET', KEYS[1])
 if not held then
-  -- The lock is free. If somebody queues, the head of the queue gets the lock, not the caller.
+  -- The lock is free. If owners are queued, only the head of the queue may take the lock.
   local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
   if head == member then
     redis.call('ZREM', KEYS[2], member)
@@ -37,8 +37,8 @@ if not held then
   end
 end
 if held and string.find(held, owner, 1, true) then
-  -- The caller holds the lock already, because an earlier request was carried out. Returns the grant, the time left of
-  -- the grant in ms, and a place in the queue.
+  -- The caller already holds the lock, because its earlier request was carried out. Returns the grant, the time left of
+  -- the grant in ms, and a place before all waiters.
   local time = redis.call('TIME')
   local place = before_all(KEYS[2], time[1] * 1000000 + time[2])
   return { 'held', held, left_of(KEYS[1], held), string.format('%.0f', place) }
@@ -82,6 +82,6 @@ end
 if not extended and redis.call('PTTL', KEYS[2]) < 2 * wait + 1000 then
   redis.call('PEXPIRE', KEYS[2], 2 * wait + 1000)
 end
--- Returns the place, which a retry asks for again, and the time left of the holder's grant in ms. The caller sends a
--- probe when that time is over.
+-- Returns the place, which the caller asks for again if it has to retry, and the time left of the holder's grant in ms.
+-- The caller sends a probe when that time has passed.
 return { 'queued', place, held and redis.call('PTTL', KEYS[1]) or 0 }

@@ -1,22 +1,22 @@
--- Defines the stored state of a lock (grant, queue, claim, fence), and grants the lock to the next waiter that is alive
--- and reachable. Shared by the scripts that grant locks.
+-- Documents the stored state of a lock (grant, queue, claim, fence), and defines how the lock is granted to the next
+-- waiter that is alive and reachable. Shared by the scripts that grant locks.
 --
 -- State of a lock, all in one slot:
 --   grant  string  token|lease|session_id|owner owner …   expires with the lease. Several owners are a cohort:
---                 neighbours in the queue with the same session and the same lease. They have their turns one after
+--                 neighbours in the queue with the same session and the same lease. They enter one after
 --                 another. The first owner has this token, and the others have the tokens that follow.
 --   queue  zset    owner|session_id|lease|wait            score: server time in µs at which it was queued, unique
 --                 notify|session_id                      score: infinite, behind all owners. The session is woken when
 --                 the lock is free and no owner is queued
---   claim  string  session_id                             the session that the queue granted the lock last. The key
---                 expires 500 ms after the claim
+--   claim  string  session_id                             the session to which the queue last granted the lock. The
+--                 key expires 500 ms after the claim
 --   fence  string  the newest token of the slot
 
 local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)$'
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
--- The shortest lease, in ms, whose expiry shows that a process does not listen. A process that listens renews offers
--- only at its heartbeat, so it may let a shorter lease expire.
+-- The shortest lease, in ms, whose expiry shows that a process is not listening. A process that is listening renews
+-- offers only at its heartbeat, so it may let a shorter lease expire.
 local TELLING_LEASE = 500
 -- The largest number of queue entries that one script examines. The server runs no other command while a script runs.
 local ENTRIES_AT_MOST = 2000
@@ -28,8 +28,8 @@ local function channel_of(session_id)
 end
 
 -- Caps the time left of a grant at its lease, because the server's clock may have been set back, or the expiry removed.
--- The scripts of waiting callers do this, because the holder may no longer exist. Returns the time left of the grant,
--- in ms.
+-- The scripts of waiting callers cap the time, because the holder may no longer exist. Returns the time left of the
+-- grant, in ms.
 local function clamp(grant, lease)
   local left = redis.call('PTTL', grant)
   lease = tonumber(lease)
@@ -45,20 +45,21 @@ local function left_of(grant, held)
   return math.max(math.min(redis.call('PTTL', grant), tonumber(string.match(held, '^%d+|(%d+)'))), 0)
 end
 
--- Returns a place before all waiters. Owners that have already been granted the lock, but do not know their place, get
--- this place.
+-- Returns a place before all waiters. An owner that has already been granted the lock, but does not know its place,
+-- gets this place.
 local function before_all(queue, now)
   local head = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2]
   return math.min(tonumber(head or now), now) - 1
 end
 
 -- Forms a cohort. `owner`, `session_id` and `lease` are those of the head, which is no longer in the queue. Removes the
--- members at the front of the queue up to the first with another session or another lease. Returns the owners whose
--- wait is not over, the head's first, and the number of these owners.
+-- members at the front of the queue that have the same session and the same lease, at most COHORT_AT_MOST - 1. Returns
+-- the owners of the cohort, and their number. The owners are the head, which comes first, and the removed members whose
+-- wait has not ended.
 local function cohort(queue, owner, session_id, lease, now)
   local tail = '|' .. session_id .. '|' .. lease .. '|'
   local first, last = #owner + 1, #owner + #tail
-  local neighbours = redis.call('ZRANGE', queue, 0, 0) -- most often the next waiter belongs to another process
+  local neighbours = redis.call('ZRANGE', queue, 0, 0) -- usually a member of another process
   if not neighbours[1] or string.sub(neighbours[1], first, last) ~= tail then
     return owner, 1
   end
@@ -78,8 +79,8 @@ local function cohort(queue, owner, session_id, lease, now)
   return table.concat(owners, ' '), #owners
 end
 
--- Removes the places of a session whose process does not listen. Once the process listens again, it finds that its
--- places are gone, and queues again.
+-- Removes the places of a session whose process is not listening. Once the process is listening again, it finds that
+-- its places are gone, and queues again. Returns the number of removed places.
 local function set_aside(queue, session_id)
   local first, last = OWNER_DIGITS + 2, OWNER_DIGITS + 1 + #session_id
   local places = {}
@@ -95,10 +96,10 @@ local function set_aside(queue, session_id)
 end
 
 -- Grants the lock to the first waiter that is alive and reachable, with its neighbours, and returns the new owners. If
--- there is no such waiter, deletes the grant, and returns nil and whether the queue still has entries because
--- ENTRIES_AT_MOST was reached. `head` is the result of the calling script's ZPOPMIN, so the first write is ZPOPMIN or
--- DEL. Redis allows both when it is out of memory, and then allows all further writes of the script. `claimed` is the
--- key of the claim, or nil if the calling script does not know it.
+-- there is no such waiter, deletes the grant and returns nil. The second result is true if the search stopped at
+-- ENTRIES_AT_MOST and the queue still has entries. `head` is the result of the calling script's ZPOPMIN, so the first
+-- write is ZPOPMIN or DEL. Redis allows both when it is out of memory, and then allows all further writes of the
+-- script. `claimed` is the key of the claim, or nil if the calling script does not know it.
 local function grant_next(head, grant, queue, claimed, fence, floor, claim)
   local now
   local entries = 0
@@ -142,9 +143,9 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim)
   return nil, false
 end
 
--- Removes the places of a session that was granted the lock and let the claim expire. Such a session does not listen.
--- It delays the other sessions by only one claim, however many of its callers wait. `speaks` is the session that runs
--- this script. That session listens, so it keeps its places.
+-- Removes the places of a session that was granted the lock and let the claim expire. Such a session is not listening.
+-- Without its places, it delays the other sessions by only one claim, however many of its callers wait. `speaks` is the
+-- session that runs this script. That session is evidently alive, so it keeps its places.
 local function set_claimant_aside(queue, claimed, speaks)
   local session_id = redis.call('GET', claimed)
   if session_id then
@@ -155,7 +156,7 @@ local function set_claimant_aside(queue, claimed, speaks)
   end
 end
 
--- Hands the lock on to the next waiter after its grant has expired, or was deleted without a release. First removes the
+-- Hands the lock on to the next waiter after the grant has expired, or was deleted without a release. First removes the
 -- places of a session that let its claim expire.
 local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   set_claimant_aside(queue, claimed, speaks)

@@ -8,7 +8,7 @@ local score = redis.call('ZSCORE', KEYS[2], ARGV[2])
 redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that cannot write reports an error at this command
 local held = redis.call('GET', KEYS[1])
 if score and not held and ARGV[5] == 'enter' then
-  -- The holder's lease has ended, and no script has noticed yet.
+  -- The holder's lease has ended, and no script has handed the lock on yet.
   set_claimant_aside(KEYS[2], KEYS[4], ARGV[7])
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]
@@ -35,6 +35,6 @@ if ARGV[5] == 'abandon' and not string.find(held, ' ', 1, true) then
   grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
   return { 'left' }
 end
--- The caller was granted the lock in the meantime. The caller's process decides what to do with the grant, because
--- another member of the cohort may be inside.
+-- The caller was granted the lock before it could leave. The caller's process decides what to do with the grant,
+-- because another member of the cohort may be inside.
 return { 'held', held, left_of(KEYS[1], held) }

@@ -25,7 +25,7 @@ for i = 2, #KEYS, 2 do
     if rest ~= tail then
       return i / 2 -- the number of the first lock that is not free
     end
-    -- The caller holds this lock already, because an earlier request was carried out.
+    -- The caller already holds this lock, because its earlier request was carried out.
     granted[i / 2] = { token, math.min(redis.call('PTTL', KEYS[i]), tonumber(ARGV[1])) }
   end
 end

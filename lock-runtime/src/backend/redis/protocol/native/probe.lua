@@ -1,5 +1,5 @@
--- Sent at each heartbeat of a session with waiters. Frees expired locks, returns grants whose message was lost, and
--- finds queues that the server has lost.
+-- Sent at each heartbeat of a session with waiters. Hands on expired locks, returns the grants of this session, whose
+-- messages may have been lost, and finds places in queues that the server has lost.
 --
 -- KEYS: fence, then grant, queue and claim of each lock
 -- ARGV: 1 session_id, 2 floor, 3 claim in ms, 4 time until the next probe, in ms, then for each lock the queue entry of
@@ -31,5 +31,6 @@ for i = 2, #KEYS, 3 do
   end
 end
 -- Each entry names a lock by its number. `held` has a grant of this session, and its time left in ms. `ends` has the
--- time in ms after which the lock has to be probed again. `gone` means that the waiters have to queue again.
+-- time in ms after which the lock has to be probed again. `gone` means that the session's waiters for this lock have to
+-- queue again.
 return found
