@@ -24,7 +24,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Pays an order. While the body of this guarded function runs, no other caller that shares the locks pays the same
+/// Pays an order. While the body of this guarded function runs, no other caller that uses the same locks pays the same
 /// order.
 #[distributed_lock(key = "order:<id>", wait = "5s", lease = "30s", guard = hold)]
 async fn pay<B: Future>(

@@ -40,7 +40,7 @@ pub(crate) struct Size {
 
 const THINKING: Duration = Duration::from_millis(5);
 
-/// The time limit of a scenario. The longest scenario would take 30 s under an ideal lock.
+/// The time limit of a scenario. With an ideal lock, the longest scenario takes 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Size {
@@ -163,7 +163,7 @@ pub(crate) async fn sales(servers: &Servers, size: Size) -> Result<Vec<Row>, Fai
     Ok(rows.collect())
 }
 
-/// Measures callers that wait for one key.
+/// Measures callers that wait for one key, for each hold time and under each guard in [`WAITING`].
 pub(crate) async fn waits(servers: &Servers, size: Size) -> Result<Vec<Waiting>, Failure> {
     let mut waits = Vec::new();
     for &hold in size.holds {

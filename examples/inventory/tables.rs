@@ -25,7 +25,7 @@ const FIRST_COLUMN: &str = "guard";
 pub(crate) struct Report {
     setting: String,
     guards: Grid,
-    /// The table for the guide, which has only the most important columns.
+    /// The table for `docs/guides/strategies.md`, which has only the most important columns.
     short: Grid,
     waits_setting: String,
     waits: Grid,

@@ -1,4 +1,4 @@
-//! A buyer in a separate process, so that it can be killed. The process runs this same program.
+//! Runs a buyer in a separate process, so that the buyer can be killed. The process runs this same program.
 
 use support::process::{Worker, dies_with_parent};
 

@@ -167,8 +167,8 @@ impl fmt::Display for BackendError {
 
 impl std::error::Error for BackendError {}
 
-/// One acquisition in progress. If it is dropped before an answer has settled it, the backend gives up its grant or its
-/// place in the queue in the background.
+/// One acquisition in progress. If the attempt is dropped before an answer has settled it, the backend gives up the
+/// attempt's grant or place in the queue in the background.
 pub trait Attempt: Send {
     /// Tries to take the lock, and queues if the request may wait. A queued attempt returns when its turn comes,
     /// however long that takes.
@@ -201,7 +201,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<MultiAnswer, BackendError>>;
 
     /// Grants the lock to the next waiter, or frees it if nobody waits. If `retain_until` is later than now, the lock
-    /// stays taken until that moment first. In both cases the grant can no longer be renewed.
+    /// first stays taken until that moment. In both cases the grant can no longer be renewed.
     fn release<'a>(
         &'a self,
         name: &'a LockName,
@@ -256,8 +256,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Reads who holds the lock, and how many waiters it has.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
-    /// Returns whether the server answers within this time. If it does, a command that has no answer yet is only
-    /// delayed by other commands, and the server is not unreachable.
+    /// Returns whether the server answers within this time. If it does, the server is reachable, and a command that has
+    /// no answer yet is only delayed by other commands.
     fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
         let _ = within;
         Box::pin(std::future::ready(true))

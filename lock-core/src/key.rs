@@ -8,7 +8,7 @@ use std::{
 
 use crate::advice::Advice;
 
-/// The longest stored name in bytes, including namespace and hash tag.
+/// The maximum length of a stored name in bytes, including the namespace and the braces of the hash tag.
 pub const MAX_KEY_BYTES: usize = 1024;
 
 /// The maximum number of keys in one call. It is limited because a server serves no other client while it takes the
@@ -40,7 +40,7 @@ impl<T: Display + ?Sized> KeyPart for T {
     }
 }
 
-/// Why a key is refused. Nothing was sent, and the body did not run.
+/// Why a key is refused. When this error is returned, nothing has been sent, and the body has not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {

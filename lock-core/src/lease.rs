@@ -75,7 +75,7 @@ pub enum Renewal {
     Fixed,
     /// Every third of the lease, until the body ends or has run for `max_hold`.
     WhileHeld {
-        /// How long to renew for; `None` sets no limit.
+        /// How long the body may run before the renewal stops; `None` sets no limit.
         max_hold: Option<Duration>,
     },
 }
@@ -97,8 +97,8 @@ pub struct Grant {
     /// The local deadline: the backend admits nobody else before this moment of its local clock. `None` means that the
     /// backend itself keeps the lease until the release, so nothing has to be renewed.
     pub valid_until: Option<Moment>,
-    /// The time for which the grant is valid, counted from a moment known to lie before the grant. If this time is
-    /// shorter than the requested lease, as that of a claim can be, the first renewal extends it to the lease.
+    /// The time for which the grant is valid, counted from a moment known to lie before the grant. A claim can be
+    /// shorter than the requested lease. The first renewal then extends the grant to that lease.
     pub validity: Duration,
     /// Whether the owner had to queue.
     pub queued: bool,

@@ -103,9 +103,9 @@ pub struct LockOptions {
     pub on_lost: OnLost,
     /// The minimum time for which the lock stays taken, even if the body ends earlier; zero by default.
     pub hold_at_least: Duration,
-    /// How to wait.
+    /// How the caller waits for a lock that is not free.
     pub strategy: Option<Strategy>,
-    /// When the call returns.
+    /// When the call returns after its body has ended.
     pub release: Option<Release>,
 }
 
@@ -150,15 +150,15 @@ pub struct Terms {
     pub on_lost: OnLost,
     /// The minimum time for which the lock stays taken, even if the body ends earlier.
     pub hold_at_least: Duration,
-    /// How to wait.
+    /// How the caller waits for a lock that is not free.
     pub strategy: Strategy,
     /// The pauses between tries, if the caller spins.
     pub backoff: Backoff,
-    /// When the call returns.
+    /// When the call returns after its body has ended.
     pub release: Release,
 }
 
-/// Why options are refused. Nothing was sent, and the body did not run.
+/// Why options are refused. When this error is returned, nothing has been sent, and the body has not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionsError {

@@ -91,8 +91,8 @@ impl Args {
             _ => {}
         }
         let named = |name: &str| seen.iter().any(|seen| seen == name);
-        // A missing key is reported only if there is no other mistake, because an unknown option may be a misspelt
-        // `key`.
+        // A missing key is reported only if there is no other mistake, because an unknown option may be a wrong name
+        // for `key`.
         if !named("key") && !named("keys") && mistakes.is_empty() {
             mistakes.add_at(
                 Span::call_site(),

@@ -82,7 +82,7 @@ fn check_main(args: &Args, function: &Function, mistakes: &mut Mistakes) {
     }
 }
 
-/// A function to be turned into a guarded one.
+/// The parts of a function and its options from which the guarded body is generated.
 struct Guarded<'a> {
     args: &'a Args,
     output: &'a Type,

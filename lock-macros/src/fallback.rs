@@ -21,7 +21,8 @@ use crate::{attribute_args::Args, expand};
 pub(crate) fn expand(item: TokenStream, args: &Args, errors: &syn::Error) -> TokenStream {
     let item = with_guard(item, args);
     let errors = errors.to_compile_error();
-    // rustc must not report an argument that only the key uses as unused.
+    // An argument can be used only in the key, which is not expanded here. rustc must not report that argument as
+    // unused.
     quote!(#[allow(unused_variables)] #item #errors)
 }
 

@@ -120,12 +120,12 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// # Busy locks and minimum holds
 ///
-/// `on_busy` applies only to `LockError::Busy`. A lock that is unreachable or lost is still an error. With a `fallback`
-/// the body is built only after the grant, so the arguments move into either the body or the fallback, and nothing is
-/// cloned.
+/// `on_busy` applies only to `LockError::Busy`. An unreachable server and a lost lease are still errors. With a
+/// `fallback` the body is built only after the grant, so the arguments move into either the body or the fallback, and
+/// nothing is cloned.
 ///
 /// Use `hold_at_least` for jobs that several machines start at about the same time. The call returns as soon as its
-/// body has ended, but the lock stays taken until the time is over, so that nobody repeats the job. The time counts
+/// body has ended, but the lock stays taken until this time has passed, so that nobody repeats the job. The time counts
 /// from the grant. It applies whether the body returns `Ok` or `Err`. If the body panics, is dropped or loses its
 /// lease, the lock is free at once.
 ///

@@ -5,8 +5,8 @@ use syn::{Expr, Ident, LitStr, Token, ext::IdentExt as _, parse::ParseStream};
 
 use crate::{mistakes::Mistakes, option_names, value};
 
-/// Reads one `name = value` and the comma after it. Reports a mistake, skips to the start of the next option, and
-/// returns `None` if the mistake is in the name or the value.
+/// Reads one `name = value` and the comma after it. After a mistake, skips to the start of the next option. Returns
+/// `None` if the mistake is in the name or the value.
 pub(crate) fn option(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Expr)> {
     let read = name_and_value(input, mistakes);
     if read.is_none() {

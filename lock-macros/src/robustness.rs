@@ -107,8 +107,8 @@ impl fmt::Display for ByCharacter<'_> {
     }
 }
 
-/// Checks that the values can be read back from the key, so no other values give the same key. This is stronger than
-/// comparing two keys, which finds a fault only if the input happens to have two lists of values that collide.
+/// Checks that the values can be read back from the key, so no other values give the same key. This check is stronger
+/// than comparing two keys, which finds a fault only if the input happens to have two lists of values that collide.
 fn read_back(pieces: &[Piece], values: &[String], key: &LockKey) {
     let mut rest = values.iter();
     let mut expected = String::new();

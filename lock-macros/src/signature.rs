@@ -121,8 +121,7 @@ fn declared(input: ParseStream<'_>, mistakes: &mut Mistakes) -> syn::Result<Opti
             word => format!("`{word}` has no body to lock: annotate an `async fn`"),
         };
         mistakes.add(keyword, message);
-        // The remaining tokens of the item are skipped, because the parser would report unread tokens as a second
-        // mistake.
+        // Skips the remaining tokens of the item.
         input.parse::<TokenStream>()?;
         return Ok(None);
     }

@@ -256,7 +256,7 @@ fn placeholder(inside: &str) -> Result<Placeholder, TemplateError> {
     }
 }
 
-/// Returns whether this can be a Rust name. Keywords are included, because the name of `r#type` is `type`.
+/// Returns whether this can be a Rust name. Keywords are included, because `<type>` can name an argument `r#type`.
 pub(crate) fn is_name(text: &str) -> bool {
     use syn::{ext::IdentExt as _, parse::Parser as _};
 

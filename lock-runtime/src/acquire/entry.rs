@@ -24,7 +24,7 @@ pub(crate) struct Entry {
     level: Level,
     /// Whether this entry began the hold. `false` for a re-entry.
     began: bool,
-    /// If the entry leaves before this moment, the lock stays taken until then.
+    /// The lock stays taken until this moment if the entry leaves earlier, after its body has returned.
     retain_until: Option<Moment>,
 }
 

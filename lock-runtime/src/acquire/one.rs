@@ -90,7 +90,7 @@ impl Budget {
         self.started + self.wait
     }
 
-    /// The moment until which the call waits for an answer of the server.
+    /// The moment until which the call waits for an answer from the server.
     pub(crate) fn answers_until(self) -> Moment {
         self.started + self.wait.max(TRY_PATIENCE)
     }

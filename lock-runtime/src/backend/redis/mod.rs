@@ -50,7 +50,7 @@ pub(crate) struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// Connects once, so that problems with the server are reported at the start.
+    /// Connects once, so that a problem with the server is reported when the client is created.
     pub(crate) async fn connect(
         config: RedisConfig,
         context: &Arc<Context>,

@@ -33,8 +33,8 @@ impl Arg<'_> {
             Self::Floor => connection.floor.clone().into(),
             Self::At(moment) => connection.server_micros(*moment).to_string().into(),
             Self::Until(moment) => millis(moment.since(now)).into(),
-            // The server permits this client to kill its own broken connection before it uses the next one. So no
-            // request arrives late, and no time limit is needed.
+            // The server permits this client to kill its connections, and the client kills a broken connection before
+            // it uses the next one. So no request arrives late, and no time limit is needed.
             Self::Restart if connection.may_kill => "restart|".into(),
             Self::Restart => {
                 let end = now + LATE_SLACK;

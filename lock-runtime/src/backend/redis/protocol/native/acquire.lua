@@ -59,9 +59,9 @@ end
 local time = redis.call('TIME')
 local score = time[1] * 1000000 + time[2]
 local wait = tonumber(ARGV[4])
--- The queue must not expire before its last waiter gives up. To save commands, its expiry is set to more than twice the
--- wait, and time is divided into stretches that are as long as the wait. If the last member of the queue has the same
--- wait and joined in the same stretch, that member has already set an expiry that is late enough.
+-- The queue must not expire before its last waiter gives up. To save commands, the queue's expiry is set to more than
+-- twice the wait, and time is divided into stretches that are as long as the wait. If the last member of the queue has
+-- the same wait and joined in the same stretch, that member has already set an expiry that is late enough.
 local extended = false
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
 if last[2] == 'inf' then
