@@ -465,7 +465,8 @@ impl NodeAttempt {
             return Ok(Some(token));
         }
         if answer == -1 && server.now() < life_ends {
-            // The server's clock was set forward. A new connection learns the server's time.
+            // The server's clock was set forward. The connection is given up, because the next one reads the server's
+            // time again.
             connection.health.mark_demoted();
         }
         // The request was sent only once, so nothing was changed, and nothing is under way.

@@ -46,8 +46,8 @@ enum Direct {
     Revoked,
 }
 
-/// The content of all requests of one owner. The queue entry in them never changes, because a retry with another entry
-/// would queue the owner twice.
+/// The content that all requests of one owner share. The owner's queue entry never changes, because a retry with
+/// another entry would queue the owner twice.
 #[derive(Debug)]
 pub(crate) struct AcquireRequest {
     context: Arc<Context>,
@@ -56,7 +56,7 @@ pub(crate) struct AcquireRequest {
     pub(crate) owner: OwnerId,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
-    /// The number of offers, and of answers to its own requests, that the caller has missed with its earlier owners.
+    /// The number of offers, and of answers to its own requests, that the caller missed under its earlier owners.
     pub(crate) missed: u32,
     /// The token of the newest grant of which the owner is known to be a member. Zero before the first grant.
     granted: AtomicU64,
@@ -77,10 +77,10 @@ pub(crate) struct AcquireRequest {
 #[derive(Debug)]
 pub(crate) enum Reply {
     Granted(Grant),
-    /// The owner was granted the lock already, because an earlier request was carried out.
+    /// An earlier request was carried out, and the owner has already been granted the lock.
     Held(GrantSnapshot),
     Busy,
-    /// The caller has this place in the queue. Unless it is renewed, the holder's grant ends at `holder_ends`.
+    /// The caller has this place in the queue. The holder's grant ends at `holder_ends`, unless it is renewed.
     Queued {
         place: u64,
         holder_ends: Moment,
@@ -91,7 +91,7 @@ pub(crate) enum Reply {
 
 /// The server's answer to a request to leave.
 pub(crate) enum Left {
-    /// The owner is neither queued nor inside.
+    /// The owner has left the queue, and does not hold the lock.
     Out,
     /// The lock was free, and was granted to the owner.
     Granted(Grant),
@@ -136,7 +136,7 @@ impl AcquireRequest {
         Some(self.place.load(Ordering::Acquire)).filter(|place| *place > 0)
     }
 
-    /// Notes that `connection` carries the newest request.
+    /// Records that `connection` carries the newest request.
     pub(crate) fn carry(&self, connection: &Arc<Connection>) {
         *lock(&self.carried) = Some(connection.clone());
     }
@@ -145,7 +145,7 @@ impl AcquireRequest {
         lock(&self.carried).clone()
     }
 
-    /// Notes that the caller itself is about to send a request. Returns false if the engine has revoked an earlier
+    /// Records that the caller itself is about to send a request. Returns false if the engine has revoked an earlier
     /// request, so that the caller must not send another one.
     pub(crate) fn ask(&self) -> bool {
         let mut direct = lock(&self.direct);
@@ -156,7 +156,7 @@ impl AcquireRequest {
         asks
     }
 
-    /// Notes that the caller has read the answer. Returns false if the caller must not take the grant in the answer,
+    /// Records that the caller has read the answer. Returns false if the caller must not take the grant in the answer,
     /// because the engine has revoked the request and gives the grant back.
     pub(crate) fn answered(&self) -> bool {
         let mut direct = lock(&self.direct);
@@ -187,15 +187,15 @@ impl AcquireRequest {
         *lock(&self.direct) == Direct::Revoked
     }
 
-    /// Returns whether every request of the caller itself has been answered.
+    /// Returns whether the caller has read the answers to all requests that it sent itself.
     pub(crate) fn is_answered(&self) -> bool {
         *lock(&self.direct) == Direct::Idle
     }
 
-    /// Begins a request that the session sends for this acquisition. The request lasts until the returned task is
-    /// dropped. Returns `None` after [`end`](Self::end): the acquisition takes its turn, is settled or leaves.
-    /// A caller that waits for the end of such requests keeps no mutex locked, so it does not delay the requests of
-    /// others while it is not polled.
+    /// Registers a request that the session sends for this acquisition. The request counts as under way until the
+    /// returned task is dropped. Returns `None` after [`end`](Self::end), because the acquisition then takes its turn,
+    /// is settled or leaves. No mutex stays locked during [`end`](Self::end), so a caller that is not polled does not
+    /// delay the requests of others.
     pub(crate) fn send(&self) -> Option<TrackedTask> {
         let sending = self.sending.token();
         (!self.sending.is_closed()).then_some(sending)
@@ -207,8 +207,8 @@ impl AcquireRequest {
         drained(&self.sending).await;
     }
 
-    /// Notes the token of a grant of which the owner is a member. Returns false if this grant or a later one was noted
-    /// before.
+    /// Records the token of a grant of which the owner is a member. Returns false if this grant or a later one was
+    /// recorded before.
     pub(crate) fn note_grant(&self, first: u64) -> bool {
         self.granted.fetch_max(first, Ordering::AcqRel) < first
     }
@@ -321,7 +321,8 @@ impl AcquireRequest {
     }
 
     /// Takes the owner out of the queue. With `give_up`, also releases the lock if the owner was granted it and no
-    /// other owner shares the grant.
+    /// other owner shares the grant. Without `give_up`, a queued owner is granted the lock if the lock is free and no
+    /// earlier waiter is alive.
     pub(crate) async fn leave(
         &self,
         connection: &Connection,

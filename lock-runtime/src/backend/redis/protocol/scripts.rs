@@ -1,4 +1,4 @@
-//! The scripts of all layouts. Some scripts are put together from several files.
+//! The scripts of all layouts. Some scripts are concatenated from several files.
 
 use once_cell::sync::Lazy;
 
@@ -10,7 +10,7 @@ const NEXT_TOKEN: &str = include_str!("native/next_token.lua");
 const GRANT_NEXT: &str = include_str!("native/grant_next.lua");
 /// Reads and writes the mark of a quorum's node, which shows whether the node has all of its state.
 const MARK: &str = include_str!("quorum/mark.lua");
-/// Documents the stored state of a lock in Redisson's layout, and finds its owner.
+/// Documents the stored state of a lock in Redisson's layout, and finds the owner of a lock.
 const REDISSON_OWNER: &str = include_str!("redisson/owner.lua");
 /// Takes a free lock in Redisson's layout.
 const REDISSON_GRANT: &str = include_str!("redisson/grant.lua");

@@ -9,7 +9,8 @@ use once_cell::sync::Lazy;
 /// changes nothing.
 pub(crate) const LATE_SLACK: Duration = Duration::from_secs(1);
 
-/// Returns the time in ms for which a pushed grant lasts without a confirmation, in the format of the scripts.
+/// Returns the claim in ms, in the format of the scripts. A pushed grant lasts at most this long without a
+/// confirmation.
 pub(crate) fn claim_ms() -> &'static str {
     static CLAIM_MS: Lazy<String> = Lazy::new(|| millis(CLAIM));
     &CLAIM_MS

@@ -1,4 +1,4 @@
-//! Cleans up acquisitions that their callers have abandoned, so that they leave nothing on the server.
+//! Cleans up acquisitions that their callers have abandoned, so that nothing of these acquisitions stays on the server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,11 +27,12 @@ const SAME_CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
 /// The time limit for one try of a clean-up over the home session.
 const HOME_PATIENCE: Duration = Duration::from_secs(2);
 /// The time after which a clean-up sends a second request to leave, over the home session. The first request is sent
-/// over the acquisition's own connection. The runtime that drives this connection might not run.
+/// over the acquisition's own connection, but the runtime of that connection might be blocked.
 const HEDGE: Duration = Duration::from_millis(20);
 
-/// Gives back the turn or the place of an acquisition. If a request of the caller itself is unanswered, the server may
-/// still carry it out and grant it the lock. The owner is then removed from the server as well.
+/// Gives back the offered turn of an acquisition, or its place if no turn was offered. If a request that the caller
+/// itself sent is unanswered, the server may still carry out the request and grant the lock. In this case, the owner is
+/// removed from the server even after its turn was given back.
 pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>) {
     if let Some(token) = offer {
         sent.session.waiters.remove(&sent.request);
@@ -66,8 +67,9 @@ pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) 
     }
 }
 
-/// Waits until the session sends no request for this acquisition. Returns the connection that carried the newest
-/// request, or `None` if no request was sent.
+/// Waits until no request that the session sends for this acquisition is under way. If this takes too long, gives up
+/// the connection, and waits until the server has closed it. Returns the connection that carried the newest request, or
+/// `None` if no request was sent.
 async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
     let Sent { session, request } = sent;
     let patience = server.now() + SAME_CONNECTION_PATIENCE;
@@ -76,15 +78,16 @@ async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
     if ended.is_none()
         && let Some(connection) = &carried
     {
-        // The runtime of the session does not run, or the server does not answer.
+        // The runtime of the session is not running, or the server is not answering.
         connection.health.mark_broken();
         until_closed(server, session, connection, request).await;
     }
     carried
 }
 
-/// Waits until the server can no longer carry out requests that were sent over a broken connection. When the connection
-/// breaks, the server might not have read all of these requests.
+/// Waits until the server can no longer carry out requests that were sent over a broken connection. The server might
+/// not have read all of these requests when the connection broke. Returns at the latest when `request` can no longer
+/// have an effect.
 pub(crate) async fn until_closed(
     server: &Arc<Server>,
     session: &Session,
@@ -104,7 +107,7 @@ pub(crate) async fn until_closed(
     let closed = async {
         tokio::select! {
             biased;
-            // A new connection of the session closes the broken connection on the server before it is used.
+            // The session's next connection closes the broken one on the server before any request uses the new one.
             () = session.succeeds(&connection.identity) => {}
             () = closing => {}
         }
@@ -112,11 +115,11 @@ pub(crate) async fn until_closed(
     server.context.timeout_at(request.run_out(), closed).await;
 }
 
-/// Makes sure that an acquisition leaves nothing on the server. If all requests of the acquisition are answered, the
-/// request to leave is sent over the home session, because the runtime of the acquisition's session might not run.
-/// Otherwise the request to leave is sent over the acquisition's own connection, so that it arrives after the
-/// unanswered request. If that connection does not answer, it is closed on the server, and the request to leave is sent
-/// over the home session.
+/// Removes everything that an acquisition may have left on the server. If all requests of the acquisition are answered,
+/// the request to leave is sent over the home session, because the runtime of the acquisition's session might be
+/// blocked or have ended. Otherwise the request to leave is sent over the acquisition's own connection, so that it
+/// arrives after the unanswered request. If that connection does not answer, it is closed on the server, and the
+/// request to leave is sent over the home session.
 pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
     sent.session.waiters.remove(&sent.request);
     let Some(connection) = end(&server, &sent).await else {

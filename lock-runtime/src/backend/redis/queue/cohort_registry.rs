@@ -1,6 +1,6 @@
-//! All cohorts of a process, by lock. Passes turns to members that still wait, takes back offers that are not taken in
-//! time, and determines when a grant is given back to the server. This file decides, and [`grants`](super::grants)
-//! sends the commands.
+//! All cohorts of a process, by lock. Passes turns to members that are still waiting, takes back offers that are not
+//! taken in time, and determines when a grant is given back to the server. This file decides, and
+//! [`grants`](super::grants) sends the commands.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Offers the turn to the next member that still waits. Returns false if there is no such member, or no time left.
+    /// Offers the turn to the next member that is still waiting. Returns false if no member is still waiting, or if no
+    /// time is left.
     fn pass(&mut self, name: &LockName, now: Moment) -> bool {
         while let Some(turn) = self.cohort.next(now) {
             if let Some(missed) = self
@@ -45,7 +46,7 @@ impl Entry {
         false
     }
 
-    /// Returns the number of remaining members that still wait.
+    /// Returns the number of remaining members that are still waiting.
     fn waiting(&self, name: &LockName) -> usize {
         let waits = |owner: &&OwnerId| self.session.waiters.waits(name, **owner);
         self.cohort.to_come().iter().filter(waits).count()
@@ -64,11 +65,11 @@ pub(crate) enum Passed {
     Unknown,
     /// The turn was offered to the next member.
     On,
-    /// The member had lost its turn.
+    /// The member no longer has the turn.
     Stale,
-    /// No member is left. The grant with this token has to be released.
+    /// No member is left. The grant with this first token has to be released.
     Ended(u64),
-    /// The local deadline has passed, and members are still waiting.
+    /// The local deadline has passed, and members are still waiting in this session.
     Late(Arc<Session>),
 }
 
@@ -79,7 +80,7 @@ pub(crate) enum Known {
     Itself,
     /// The request names this token, the first token of the holder's cohort. The holder has the turn.
     Turn(u64),
-    /// No request is possible, because the holder has lost its turn.
+    /// No request may be sent, because the holder has lost its turn.
     Over,
 }
 
@@ -90,8 +91,8 @@ pub(crate) struct Chores {
     pub(crate) missed: Vec<(LockName, u64)>,
     /// The locks whose waiting members queue again, because the local deadline has passed.
     pub(crate) requeue: Vec<LockName>,
-    /// The grants that have to be released because no member takes a turn, each with the token of its last turn and its
-    /// local deadline.
+    /// The grants that have to be released because no member takes the turn, each with the token of its last turn and
+    /// its local deadline.
     pub(crate) release: Vec<(LockName, FencingToken, Moment)>,
     /// The offers that have to be renewed, each with its token and the new lease.
     pub(crate) renew: Vec<(LockName, FencingToken, Duration)>,
@@ -104,7 +105,7 @@ pub(crate) struct TakenUp {
     pub(crate) requeue: Vec<Arc<Session>>,
     /// The token of a turn that no member takes and that has to be given back, and the local deadline of its grant.
     pub(crate) give_back: Option<(FencingToken, Moment)>,
-    /// Whether a waiter was offered the first turn of a grant that was not known before.
+    /// Whether a waiter was offered a turn of a grant that this process did not know before.
     pub(crate) begun: bool,
 }
 
@@ -124,7 +125,8 @@ impl Cohorts {
         self.with(name, enter).unwrap_or(Seat::Missed)
     }
 
-    /// Begins the cohort of a grant that the server described, unless the cohort is known already.
+    /// Begins the cohort of a grant that the server described, unless the cohort is known already. A suspended cohort
+    /// begins again if the answer to a request describes its grant.
     pub(crate) fn take_up(
         &self,
         session: &Arc<Session>,
@@ -160,9 +162,9 @@ impl Cohorts {
         let passed = entry.pass(name, now);
         chores.begun = passed && !is_known;
         if let ([owner], false) = (&grant.owners[..], passed) {
-            // The only owner could not be offered its turn. If it has left, its own clean-up gives the grant back. If
-            // it got this grant in a reply, it is inside. If it is inside with an older token, it was granted the lock
-            // twice, and this second grant is given back.
+            // The only owner could not be offered its turn. If the owner has left, its own clean-up gives the grant
+            // back. If the owner got this grant in a reply, the owner is inside already. If the owner is inside with an
+            // older token, the server has granted it the lock twice, and this second grant is given back.
             let twice = |other: &Entry| {
                 other.cohort.is_inside(*owner) && other.cohort.first() < grant.first
             };
@@ -226,8 +228,8 @@ impl Cohorts {
         Passed::Ended(first)
     }
 
-    /// Returns the lease of a cohort whose grant stands for longer than its lease, if members are still waiting behind
-    /// the member with this token.
+    /// Returns the lease of the cohort in which the member with this token has the turn, if the grant lasts longer than
+    /// this lease and other members are still waiting. Otherwise returns `None`.
     pub(crate) fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {
         self.with(name, |entry| {
             let cohort = &entry.cohort;
@@ -237,8 +239,8 @@ impl Cohorts {
     }
 
     /// Determines the tasks of a heartbeat for the cohorts of a session. Passes on offers that are not taken in time,
-    /// and requests the renewal of offers that still stand. If the local deadline of a grant has passed, its waiting
-    /// members queue again. Forgets released cohorts if no caller waits for their locks.
+    /// and requests the renewal of offers that have too little time left. If the local deadline of a grant has passed,
+    /// its waiting members queue again. Forgets released cohorts if no caller of the session waits for their locks.
     pub(crate) fn tend(&self, session: &Arc<Session>, now: Moment, next_beat: Moment) -> Chores {
         let mut chores = Chores::default();
         let mut cohorts = lock(&self.0);
@@ -290,7 +292,8 @@ impl Cohorts {
     }
 
     /// Applies the server's answer to a request of the member with this token. Returns false if the answer does not
-    /// count, because that member no longer has the turn, or because its lease ended before the answer came.
+    /// count, because that member no longer has the turn, or because it is inside and its lease ended before the answer
+    /// came.
     pub(crate) fn confirm(
         &self,
         name: &LockName,
@@ -302,14 +305,15 @@ impl Cohorts {
         self.with(name, confirm).unwrap_or(false)
     }
 
-    /// Forgets the cohort of the grant with this token, because its release is confirmed.
+    /// Forgets the cohort of the grant with this first token, because the release is confirmed. If callers are waiting
+    /// for the lock, only marks the cohort as released. Does nothing if the cohort is not over.
     pub(crate) fn forget(&self, name: &LockName, first: FencingToken) {
         self.forget_if(name, |cohort| cohort.first() == first.get());
     }
 
-    /// Notes that the release by the member with this token is confirmed, or that its lease has ended. If that member
-    /// had the last turn, it has released the grant, and the cohort is forgotten. Any other member has only passed on
-    /// its turn. This is also true for the first member, although its token is also the grant's token.
+    /// Forgets the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. Called
+    /// when the release by this member is confirmed, or when its lease has ended. Any other member has only passed on
+    /// its turn. The first member is no exception, although its token is also the token of the grant.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
         self.forget_if(name, |cohort| cohort.turn().token == token.get());
     }
@@ -330,7 +334,7 @@ impl Cohorts {
     }
 
     /// Ends the cohort of the grant with this first token, because the server no longer has the grant. Returns the
-    /// session in which its members wait.
+    /// session in which the cohort's members wait, or `None` if this process does not know the grant.
     pub(crate) fn lose(&self, name: &LockName, first: u64) -> Option<Arc<Session>> {
         self.with(name, |entry| {
             if entry.cohort.first() != first {
@@ -342,8 +346,9 @@ impl Cohorts {
     }
 
     /// Returns the first token of a grant that the server has lost. Called when the answer to a request that was sent
-    /// at `asked` shows that this waiting owner has neither a place nor a grant on the server. If the owner's turn in a
-    /// grant was still to come, the server has lost that grant.
+    /// at `asked` shows that this waiting owner has neither a place nor a grant on the server. If a grant was known
+    /// before `asked`, and the owner's turn in it is still to come, the server has lost that grant. Otherwise returns
+    /// `None`.
     pub(crate) fn lost_member(
         &self,
         name: &LockName,
@@ -357,7 +362,8 @@ impl Cohorts {
         })?
     }
 
-    /// Returns the lease of the cohort in which the member with this token has the turn, if other members still wait.
+    /// Returns the lease of the cohort in which the member with this token has the turn, if other members are still
+    /// waiting. Otherwise returns `None`.
     pub(crate) fn lease_of_others(&self, name: &LockName, token: FencingToken) -> Option<Duration> {
         self.with(name, |entry| {
             let others = entry.cohort.has_turn(token.get()) && entry.has_waiting(name);
@@ -372,7 +378,8 @@ impl Cohorts {
             .unwrap_or(false)
     }
 
-    /// Ends the cohort in which the member with this token has the turn. Returns the first token of its grant.
+    /// Ends the cohort in which the member with this token has the turn. Returns the first token of the cohort's grant,
+    /// or `None` if there is no such cohort.
     pub(crate) fn end(&self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
         self.with(name, |entry| {
             if !entry.cohort.has_turn(token.get()) {
@@ -390,7 +397,8 @@ impl Cohorts {
         })?
     }
 
-    /// Returns the newest turn of the grant with this first token, and the number of members that still wait.
+    /// Returns the newest turn of the grant with this first token, and the number of members that are still waiting.
+    /// Returns `None` if this process does not know the grant.
     pub(crate) fn seen(&self, name: &LockName, first: u64) -> Option<(Turn, usize)> {
         self.with(name, |entry| {
             (entry.cohort.first() == first).then(|| (entry.cohort.turn(), entry.waiting(name)))

@@ -12,7 +12,7 @@ use crate::backend::redis::{
 };
 use crate::events::TARGET;
 
-/// The number of characters up to which a message that is not understood is logged.
+/// The maximum length, in characters, of a logged message that was not understood.
 const LOGGED_AT_MOST: usize = 100;
 
 impl Driver for Server {
@@ -34,7 +34,7 @@ impl Driver for Server {
             }
             None => {
                 let payload: String = push.payload.chars().take(LOGGED_AT_MOST).collect();
-                // A sender of such messages may send many, so only the first one is logged as a warning.
+                // A sender of forged messages may send many, so only the first one is logged as a warning.
                 if session.is_first_forgery() {
                     tracing::warn!(target: TARGET, server = %self.address(), ?payload, "ignored a message that no lock script sent; further ones are logged at DEBUG");
                 } else {

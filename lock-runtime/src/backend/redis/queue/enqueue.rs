@@ -21,14 +21,14 @@ use crate::backend::redis::{
     transport::connection::{CallError, Connection},
 };
 
-/// The largest number of remaining members with which a cohort is expected to end before the answer to a request comes,
-/// if the members hold the lock only briefly.
+/// The largest number of remaining members whose turns may all be over before a request is answered, if the members
+/// hold the lock only briefly.
 const ENDING_COHORT: usize = 16;
 
 /// The time for which a request waits for more callers to join it, while earlier callers of its session are queued.
 const BATCH_WINDOW: Duration = Duration::from_millis(1);
 
-/// Sends the requests of all waiters for this lock that are not sent yet, unless a task is sending them already.
+/// Starts a task that sends the unsent requests of all waiters for this lock, unless such a task is running already.
 pub(crate) fn enqueue(server: &Arc<Server>, session: &Arc<Session>, name: &LockName) {
     if session.waiters.begin_sending(name) {
         session.spawn(send_all(server.clone(), session.clone(), name.clone()));
@@ -44,7 +44,7 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
             return;
         }
         let Some(connection) = session.connected() else {
-            // The next connection sends these requests. If it is up already, this task continues.
+            // These requests are sent when the next connection is up. If it is up already, this task continues.
             waiters.put_back(&name, &batch);
             waiters.end_sending(&name);
             if session.connected().is_some() && waiters.begin_sending(&name) {
@@ -71,8 +71,9 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
     }
 }
 
-/// Waits up to [`BATCH_WINDOW`] for more callers to share the request, if this does not delay the turns of its callers.
-/// The only cost is that a caller of another process that arrives within this time may get a place before them.
+/// Waits up to [`BATCH_WINDOW`] for more callers to share the request, if the wait does not delay the turns of the
+/// request's callers. The only cost of the wait is that a caller of another process that arrives in the meantime may
+/// get an earlier place.
 async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) {
     let mut before = None;
     loop {
@@ -80,9 +81,10 @@ async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) 
         tokio::task::yield_now().await;
         let to_come = server.cohorts.to_come(name);
         match to_come {
-            // No member of a cohort has the turn. Queued callers of this session come before the new callers anyway.
+            // No member of a cohort has the turn. If callers of this session are queued, they come before the new
+            // callers anyway.
             None => break,
-            // A short cohort that has shrunk since the last check may end before the answer to a request comes, so it
+            // A short cohort that has shrunk since the last check may end before a request is answered, so the cohort
             // is checked again.
             Some(few) if few <= ENDING_COHORT && to_come != before => before = to_come,
             Some(_) => return,
@@ -105,7 +107,8 @@ async fn send_batch(
     let mut sending = Vec::with_capacity(batch.len());
     let mut asked = Vec::with_capacity(batch.len());
     for request in batch {
-        // While `under_way` exists, the acquisition neither settles nor leaves. It exists until the answer is applied.
+        // The acquisition neither settles nor leaves before `under_way` is dropped, which is after the answer was
+        // applied.
         if let Some(under_way) = request.send()
             && session.waiters.waits(name, request.owner)
         {
@@ -153,7 +156,8 @@ async fn send_batch(
     let mut next = || fields.next().unwrap_or(Value::Nil);
     let (held, left): (Option<String>, Option<i64>) = (decode(next())?, decode(next())?);
     if held.as_deref() == Some("late") {
-        // The server's clock was set forward, or the request was delayed. A new connection learns the server's time.
+        // The server's clock was set forward, or the request was delayed. The connection is given up, because the next
+        // one reads the server's time again.
         connection.health.mark_demoted();
         return Err(CallError::Demoted("the request came too late".into()));
     }

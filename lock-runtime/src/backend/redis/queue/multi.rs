@@ -139,8 +139,8 @@ async fn ask(
         .await?;
     match reply {
         Value::Int(0) => {
-            // The server's clock was set forward, or the request was delayed. A new connection learns the server's
-            // time.
+            // The server's clock was set forward, or the request was delayed. The connection is given up, because the
+            // next one reads the server's time again.
             connection.health.mark_demoted();
             Err(CallError::NotReady("the request came too late".into()))
         }

@@ -1,16 +1,16 @@
 -- Queues several callers of one session, in the order of the arguments. If the lock is free, grants it at once to the
--- head of the queue.
+-- first waiter that is alive and reachable.
 --
 -- KEYS: grant, queue, fence, claim
 -- ARGV: 1 session_id, 2 floor, 3 claim in ms, 4 time limit (server time in µs, '' if there is none), then for each
---       caller `owner|session_id|lease|wait`, and its place ('' at first, then the score that an earlier reply gave)
+--       caller `owner|session_id|lease|wait`, and its place (the score from an earlier reply, or '' if there is none)
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if ARGV[4] ~= '' and now > tonumber(ARGV[4]) then
   return { 'late' } -- nothing was changed, because the callers no longer wait for this request
 end
 local held = redis.call('GET', KEYS[1])
--- A new place is behind all others, even if the clock was set back.
+-- A new place is behind the places of all queued owners, even if the clock was set back.
 local place = now
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
 if last == 'inf' then
@@ -23,16 +23,16 @@ local added, places, longest = {}, {}, 0
 for i = 5, #ARGV, 2 do
   local owner, _, lease, wait = string.match(ARGV[i], MEMBER)
   if not owner or tonumber(lease) < 1 then
-    return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- 0 would delete the key later on
+    return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- PEXPIRE with 0 would delete the key
   end
   if held and string.find(held, owner, 1, true) then
-    -- This owner was granted the lock already, because an earlier request was carried out.
+    -- An earlier request was carried out, and this owner has already been granted the lock.
     places[#places + 1] = ARGV[i + 1] ~= '' and ARGV[i + 1]
       or string.format('%.0f', before_all(KEYS[2], now) - (#ARGV - i))
   else
     local score = ARGV[i + 1]
-    -- If the clock has been set forward, an old place may count as expired although its caller still waits. Such a
-    -- caller gets a new place.
+    -- If the clock has been set forward, an earlier place may look expired although its caller is still waiting. The
+    -- caller then gets a new place.
     if score == '' or score + wait * 1000 <= now then
       score = string.format('%.0f', place)
       place = place + 1
@@ -45,7 +45,7 @@ for i = 5, #ARGV, 2 do
 end
 if added[1] then
   if redis.call('ZADD', KEYS[2], 'NX', unpack(added)) < #added / 2 then
-    -- An earlier request has queued some of the callers. They keep the places that they have.
+    -- An earlier request has already queued some of the callers. These callers keep their places.
     for i = 1, #places do
       places[i] = redis.call('ZSCORE', KEYS[2], ARGV[3 + 2 * i]) or places[i]
     end
@@ -58,8 +58,8 @@ end
 if not held then
   grant_expired(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
 end
--- Returns the grant that the script found if it belongs to this session, or false; the time left in ms of the grant
--- that stands now; and the places.
+-- Returns, in this order: the grant that the script found (false unless it belongs to this session), the time left of
+-- the present grant in ms (0 if there is none), and the place of each caller.
 local mine = held and string.match(held, '^%d+|%d+|([^|]+)|') == ARGV[1]
 local left = held and left_of(KEYS[1], held) or math.max(redis.call('PTTL', KEYS[1]), 0)
 return { mine and held or false, left, unpack(places) }

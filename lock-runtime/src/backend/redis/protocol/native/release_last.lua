@@ -1,5 +1,5 @@
--- First half of a release. If nobody waits, frees the lock, which completes the release. Otherwise release.lua
--- continues with `head`.
+-- First half of a release. If the queue is empty, frees the lock, which completes the release. Otherwise release.lua
+-- continues with `head`, the entry taken from the queue.
 --
 -- KEYS: grant, queue, fence, claim
 -- ARGV: 1 `token|`, 2 floor, 3 claim in ms
@@ -7,7 +7,7 @@ local held = redis.call('GET', KEYS[1])
 if not held or string.find(held, ARGV[1], 1, true) ~= 1 then
   return 0 -- the lock is not held with this token: nothing was changed
 end
--- The common case comes before all function definitions, because executing them takes time.
+-- The common case comes before all function definitions, because executing the definitions takes time.
 local head = redis.call('ZPOPMIN', KEYS[2])
 if not head[1] then
   redis.call('DEL', KEYS[1], KEYS[4])

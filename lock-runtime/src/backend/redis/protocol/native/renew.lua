@@ -7,7 +7,7 @@ local function renew(grant, asked, wanted, restart)
   local fine, held = pcall(redis.call, 'GET', grant)
   if not fine then
     if string.find(type(held) == 'table' and held.err or held, 'WRONGTYPE', 1, true) then
-      return -1 -- the key now stores something else than a grant; the other grants are still renewed
+      return -1 -- the key stores no grant any longer; the other grants still have to be renewed
     end
     error(held, 0)
   end
@@ -16,14 +16,14 @@ local function renew(grant, asked, wanted, restart)
     return -1 -- the lock is not held with this token, or is only retained
   end
   if restart then
-    redis.call('PEXPIRE', grant, wanted) -- without free memory, a server allows SET only after such a command
+    redis.call('PEXPIRE', grant, wanted) -- a server that is out of memory allows SET only after PEXPIRE
     redis.call('SET', grant, token .. '|' .. wanted .. rest, 'PX', wanted)
     return tonumber(wanted)
   end
   local lease, left = tonumber(wanted), redis.call('PTTL', grant)
   local longest = tonumber(stored)
   if left > longest or left < 0 then
-    left = longest -- the server's clock was set back, or the expiry removed; no grant lasts longer than its lease
+    left = longest -- the server's clock was set back, or the expiry was removed; no grant may outlast its lease
     if lease > 0 then
       redis.call('PEXPIRE', grant, left)
     end
@@ -31,7 +31,7 @@ local function renew(grant, asked, wanted, restart)
   if lease <= left then
     return left
   end
-  redis.call('PEXPIRE', grant, lease) -- without free memory, a server allows SET only after such a command
+  redis.call('PEXPIRE', grant, lease) -- a server that is out of memory allows SET only after PEXPIRE
   if lease > longest then
     redis.call('SET', grant, token .. '|' .. wanted .. rest, 'PX', lease)
   end

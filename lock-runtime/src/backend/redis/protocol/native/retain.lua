@@ -1,6 +1,6 @@
 -- Keeps the lock taken after its holder has left, until the minimum hold time is over. The expiry of the grant then
--- frees the lock, and the next probe of a waiter hands it on. Until then nobody can renew the grant, because it names
--- no session.
+-- frees the lock, and the next probe grants it to a waiter. Until then nobody can renew the grant, because it names no
+-- session.
 --
 -- KEYS: grant, queue, fence, claim
 -- ARGV: 1 token, 2 the end of the minimum hold time (server time in µs), 3 the longest time for which to retain the
@@ -17,7 +17,7 @@ if tonumber(longer) < 1 then
   grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[4], ARGV[5])
   return 1 -- released, because the minimum hold time is over
 end
-redis.call('DEL', KEYS[4]) -- otherwise the grant's expiry would make the session look as if it did not listen
-redis.call('PEXPIRE', KEYS[1], longer) -- without free memory, a server allows SET only after such a command
+redis.call('DEL', KEYS[4]) -- otherwise, after the expiry, the session would look as if it were not listening
+redis.call('PEXPIRE', KEYS[1], longer) -- a server that is out of memory allows SET only after PEXPIRE
 redis.call('SET', KEYS[1], token .. '|' .. longer .. '||' .. owners, 'PX', longer)
 return 1 -- retained

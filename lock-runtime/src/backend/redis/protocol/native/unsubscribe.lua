@@ -1,4 +1,5 @@
--- Removes the entry by which a session asked to be woken, because none of its callers waits without a place any longer.
+-- Removes the queue entry by which a session asked to be woken. Sent when none of the session's callers waits for this
+-- lock without a place any longer.
 --
 -- KEYS: queue
 -- ARGV: 1 `notify|session_id`

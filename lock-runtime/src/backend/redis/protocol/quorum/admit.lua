@@ -1,15 +1,15 @@
--- Lets a node grant again, if it has been without its state for long enough.
+-- Lets a node grant locks again, if the loss of its state was seen long enough ago.
 --
 -- KEYS: mark, fence
--- ARGV: 1 when the loss of the node's state was seen (server time in µs), 2 how long ago that must be, in ms,
---       3 the longest lease in use, in ms
+-- ARGV: 1 when the loss of the node's state was seen (server time in µs), 2 the time that must have passed since then,
+--       in ms, 3 the longest lease in use, in ms
 local now = server_micros()
 if redis.call('GET', KEYS[1]) ~= 'lost|' .. ARGV[1] or now - tonumber(ARGV[1]) < ARGV[2] * 1000 then
   return 0 -- another client has admitted the node already, the node has lost its state again, or it is too early
 end
 redis.call('SET', KEYS[1], 'whole|' .. ARGV[1] .. '|' .. ARGV[3])
--- Raises the fence. Otherwise a client that knows a token from before the loss would conclude that the node has lost
--- its state again.
+-- Raises the fence to the current time. Otherwise, a client that knows a token from before the loss would conclude that
+-- the node has lost its state again.
 if tonumber(redis.call('GET', KEYS[2]) or 0) < now then
   redis.call('SET', KEYS[2], string.format('%.0f', now))
 end

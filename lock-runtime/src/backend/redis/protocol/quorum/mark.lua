@@ -1,12 +1,12 @@
--- Shared by the scripts for the nodes of a quorum.
+-- Shared by the scripts that use the mark of a quorum's node.
 --
--- Mark of a node, a string that never expires and is lost together with the rest of the state:
+-- The mark of a node is a string that never expires. A node that loses its other state loses the mark, too. Values:
 --   lost|<since>           the node was seen without a mark at this server time, in µs; it grants nothing
 --   whole|<since>|<lease>  the node was readmitted after a loss that was seen at this server time, and has kept all
 --                          state since then. <lease> is the longest lease in use that a client has reported, in ms
 
--- Raises the longest lease in use to `lease`, if that is longer. Returns the longest lease, and the time since which
--- the node has kept all of its state. Returns nil if the node is not marked as whole.
+-- Raises the longest lease in use to `lease`, if `lease` is longer. Returns the longest lease in use, and the time
+-- since which the node has kept all of its state. Returns nil if the node is not marked as whole.
 local function whole(mark, lease)
   local since, longest = string.match(redis.call('GET', mark) or '', '^whole|(%d+)|(%d+)$')
   if longest and tonumber(longest) < tonumber(lease) then

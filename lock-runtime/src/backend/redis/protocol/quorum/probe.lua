@@ -1,7 +1,7 @@
--- Returns whether the node has all of its state. Marks the node as lost if it has not.
+-- Returns whether the node has all of its state. Marks the node as lost if it does not.
 --
 -- KEYS: mark, fence
--- ARGV: 1 a lease in use, in ms, 2 a token that this node has given
+-- ARGV: 1 a lease in use, in ms, 2 the newest token that the fence is known to have had
 local fence = redis.call('GET', KEYS[2]) or '0'
 if tonumber(fence) < tonumber(ARGV[2]) then
   redis.call('DEL', KEYS[1]) -- the node has restarted with an older state

@@ -1,8 +1,8 @@
--- Shared by the scripts that grant locks. It uses functions of next_token.lua and owner.lua, so a script includes it
--- after them.
+-- Shared by the scripts that grant locks. Uses functions of next_token.lua and owner.lua, so each script includes this
+-- file after these two.
 
--- Takes a free lock. If Redisson's fenced lock of the same name has been used, it has a token counter of its own. The
--- new token is then higher than both counters, and both are set to the new token.
+-- Takes a free lock. If Redisson's fenced lock of the same name has been used, Redisson has stored a token counter for
+-- it. In this case, the new token is higher than both counters, and both counters are set to the new token.
 local function take(lock, counter, fence, owner, lease, floor)
   local token = next_token(fence, floor, 1)
   local theirs = tonumber(redis.call('GET', counter) or '')

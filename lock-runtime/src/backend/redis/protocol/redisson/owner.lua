@@ -2,19 +2,20 @@
 --
 -- State of a lock, all in one slot:
 --   lock     hash    <uuid>:<n> → a number                              expires with the lease
---                    In a lock of Redisson's, the number says how often its owner has entered.
---                    In a lock of ours, the number is the longest lease that its owner has asked for, in ms.
---                    Redisson's read/write locks have more fields, and are never ours.
+--                    In Redisson's own locks, the number is the owner's hold count.
+--                    In our locks, the number is the time in ms for which the lock may last without a renewal.
+--                    Redisson's read/write locks have more fields. We never create such locks.
 --   counter  string  the newest token of Redisson's fenced lock of the same name, if that lock has ever been used
 --
--- Redisson's UUIDs are random, of version 4. Ours are of version 8 and made from the owner's 32 digits, and `n` is the
--- fencing token. Re-entries into our locks are not stored on the server.
+-- Redisson's UUIDs are random (version 4). Ours have version 8, and are built from the owner's 32 digits. In our locks,
+-- `n` is the fencing token, and re-entries are not stored on the server.
 
 local function uuid(owner)
   return (string.gsub(owner, '^(%x%x%x%x%x%x%x%x)(%x%x%x%x)%x(%x%x%x)(%x%x%x%x)(%x+)$', '%1-%2-8%3-%4-%5'))
 end
 
--- Returns the field, the owner's UUID and the token of a lock of ours. Returns nothing for a lock of Redisson's.
+-- Returns the field, the owner's UUID and the token of one of our locks. Returns nothing for one of Redisson's own
+-- locks.
 local function ours(lock)
   for _, field in ipairs(redis.call('HKEYS', lock)) do
     local owner, token = string.match(field, '^(%x+%-%x+%-8%x+%-%x+%-%x+):(%d+)$')
@@ -24,8 +25,9 @@ local function ours(lock)
   end
 end
 
--- Returns the time left of a lock of ours, in ms, capped at its lease: the server's clock may have been set back, or
--- the expiry changed. A lock of Redisson's cannot be capped, because only its owner knows its lease.
+-- Returns the time left of one of our locks, in ms. Caps this time at the lease, because the server's clock may have
+-- been set back, or the expiry changed. The time left of Redisson's own locks cannot be capped, because only their
+-- owners know the lease.
 local function clamp(lock, field)
   local lease, left = tonumber(redis.call('HGET', lock, field)), redis.call('PTTL', lock)
   if left > lease or left < 0 then

@@ -7,7 +7,7 @@ local function renew(lock, asked, lease, restart)
   local fine, field, _, token = pcall(ours, lock)
   if not fine then
     if string.find(type(field) == 'table' and field.err or field, 'WRONGTYPE', 1, true) then
-      return -1 -- the key now stores something else than a lock; the other locks are still renewed
+      return -1 -- the key stores no lock any longer; the other locks still have to be renewed
     end
     error(field, 0)
   end
@@ -15,7 +15,7 @@ local function renew(lock, asked, lease, restart)
     return -1 -- the lock is not held with this token, or is only retained
   end
   if restart then
-    redis.call('PEXPIRE', lock, lease) -- without free memory, a server allows HSET only after such a command
+    redis.call('PEXPIRE', lock, lease) -- a server that is out of memory allows HSET only after PEXPIRE
     redis.call('HSET', lock, field, lease)
     return lease
   end

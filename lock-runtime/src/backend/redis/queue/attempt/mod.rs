@@ -58,7 +58,7 @@ impl RedisAttempt {
     }
 
     /// Creates an attempt that tries once. If the lock is busy, a try in the native layout leaves a marker in the
-    /// queue. With the marker, the session gets a message when the lock is free and no owner is queued.
+    /// queue. Because of the marker, the session gets a message when the lock is free and no owner is queued.
     pub(crate) fn notified(server: Arc<Server>, request: Request) -> Self {
         let once = Request {
             // Each try has a new owner, so that the clean-up of an earlier try does not affect this try.
@@ -84,7 +84,7 @@ impl RedisAttempt {
     }
 
     /// Continues with a new owner, which takes over the place of the old owner. A late answer to the old owner does not
-    /// let the new owner in. A turn or a place that the old owner still has is given back in the background.
+    /// let the new owner in. If the old owner has a turn or a place, a background task gives it back.
     fn start_over(&mut self) {
         let offer = self.take_offer();
         let mut place = None;
@@ -105,7 +105,7 @@ impl RedisAttempt {
     }
 
     /// Returns the session, the request and the connection for the next try. Uses the session of the previous try,
-    /// unless that session has ended. Returns `None` if the session ended while it connected.
+    /// unless that session has ended. Returns `None` if the session ended before it was connected.
     async fn route(&mut self) -> Result<Option<(Sent, Arc<Connection>)>, BackendError> {
         let has_ended = |sent: &Sent| sent.session.has_ended();
         if self.sent.as_ref().is_some_and(has_ended)
@@ -160,7 +160,7 @@ impl RedisAttempt {
             // After this line no request of this owner is under way.
             request.end().await;
             // Another reply may describe the same grant. The waiter is removed while the request still counts as
-            // unanswered, so that such a reply does not offer the grant a second time.
+            // unanswered, so that the other reply does not offer the grant a second time.
             session.waiters.remove(request);
         }
         if reply.is_ok() {
@@ -185,8 +185,8 @@ impl RedisAttempt {
                 self.state.on(Event::Queued)
             }
             Ok(Reply::Late) => {
-                // The server's clock was set forward, or the request was delayed. A new connection learns the server's
-                // time.
+                // The server's clock was set forward, or the request was delayed. The connection is given up, because
+                // the next one reads the server's time again.
                 connection.health.mark_demoted();
                 self.state.on(Event::NotReady)
             }
@@ -220,9 +220,9 @@ impl RedisAttempt {
         }))
     }
 
-    /// Asks the cohort to let the caller in. The cohort decides in the poll in which the caller gets the answer, so
-    /// nothing can change in between. If the offer has too little time left, a task of the engine renews it first, so
-    /// that the renewal does not depend on when this future is polled.
+    /// Asks the cohort to let the caller in. The cohort decides in the same poll in which the caller gets the answer,
+    /// so nothing can change in between. If too little time of the grant is left, a task of the engine renews the grant
+    /// first. The renewal then does not depend on when this future is polled.
     async fn take_turn(&mut self, token: u64) -> Result<Step, BackendError> {
         let sent = self.sent.as_ref().expect("what is offered was asked for");
         // After this line no request of this owner is under way.
@@ -244,7 +244,7 @@ impl RedisAttempt {
         }
     }
 
-    /// Returns the token of an offer that was received and not used, if there is one, and receives no further offers.
+    /// Stops receiving offers. Returns the token of an offer that was received but not used, if there is one.
     fn take_offer(&mut self) -> Option<u64> {
         let offers = self.offers.take();
         self.state.offer().or_else(|| {
@@ -254,7 +254,8 @@ impl RedisAttempt {
         })
     }
 
-    /// Takes the turn that has been offered, if there is one. Called when the caller's wait is over.
+    /// Takes the turn that was offered, and returns its grant. Returns `None` if no turn was offered, or if it was
+    /// missed. Called when the caller's wait is over.
     async fn take_last_turn(&mut self) -> Result<Option<Grant>, BackendError> {
         let Some(token) = self.take_offer() else {
             return Ok(None);
@@ -306,14 +307,15 @@ impl Attempt for RedisAttempt {
                     return Ok(Leaving::Granted(grant));
                 }
                 let Some(Sent { session, request }) = self.sent.clone() else {
-                    // Nothing was sent. If the server can be reached, the wait was only too short, which is no error.
+                    // Nothing was sent. If the server can be reached, the wait was merely too short to send a request,
+                    // which is not an error.
                     self.server.sessions.connected(&self.request.name).await?;
                     return Ok(Leaving::Left);
                 };
                 let connection = session.connection().await?;
                 request.end().await;
-                // If an earlier request or this request was granted the lock, the caller gets the lock, provided that
-                // it reads the answer in time.
+                // If this request or an earlier one is granted the lock, the caller gets the lock, provided that it
+                // reads the answer in time.
                 if !request.ask() {
                     return Ok(Leaving::Left);
                 }

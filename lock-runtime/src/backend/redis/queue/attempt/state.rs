@@ -4,8 +4,8 @@
 //! 1. Only two events let the caller in: an answer to the caller's own request, and an offer that the cohort confirms
 //!    at the instant at which the caller is polled.
 //! 2. A settled acquisition has nothing to give back. Later events do not change it.
-//! 3. If a request is not answered, the server may have granted the lock. The lock is then given back, even if a later
-//!    request is refused.
+//! 3. If a request was not answered, the server may have granted the lock. A later refusal then does not settle the
+//!    acquisition. When the acquisition is dropped, it gives the lock back.
 //! 4. An acquisition that has missed its turn, or was revoked, starts over with a new owner, at the same place in the
 //!    queue. Answers to the previous owner do not count for the new owner.
 
@@ -36,9 +36,9 @@ pub(crate) enum Event {
     Asks,
     /// The session sends the request, in a batch with the requests of other callers.
     Joins,
-    /// The answer to the caller's own request is the grant.
+    /// The answer to the caller's own request grants the lock.
     Granted(Grant),
-    /// The answer to the caller's own request says that the lock is not free. The caller does not wait.
+    /// The answer to the caller's own request says that the lock is not free. The caller does not queue.
     Busy,
     /// The answer to the caller's own request says that the caller is queued, or was granted the lock from the queue.
     Queued,
@@ -58,7 +58,7 @@ pub(crate) enum Event {
     Inside(Grant),
     /// The offer still stands, but the grant has to be renewed before the caller can enter.
     Unconfirmed,
-    /// The offer has been passed on to another member, or the server has lost its grant.
+    /// The offer has been passed on to another member, or the server has lost the grant.
     Missed,
     /// The session has ended, because its runtime has ended.
     SessionEnded,
@@ -85,7 +85,7 @@ pub(crate) enum Step {
     Return(Answer),
     /// Fails with this error.
     Fail(BackendError),
-    /// The driver continues with its current action.
+    /// Continues with the current action.
     Nothing,
 }
 

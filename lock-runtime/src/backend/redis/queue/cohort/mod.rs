@@ -5,13 +5,14 @@
 //! This file only decides: it uses no I/O, no clock and no tokio. [`cohort_registry`](super::cohort_registry) calls it.
 //!
 //! # Rules
-//! 1. At most one member has the turn. The turn is `Offered` to this member, or the member is `Inside`.
-//! 2. A member enters by one transition in memory, at the instant at which it is polled. Its offer still has to stand,
-//!    and enough of the confirmed time has to be left. Nothing else lets a member in, not even an answer of the server.
-//! 3. An answer of the server counts for the member that had the turn when the request was sent. It updates the grant
-//!    only if that member still has the turn. Otherwise it is dropped.
-//! 4. The engine passes on an offer that is not taken within a claim. If the member has missed offers before, the
-//!    engine passes on the offer sooner.
+//! 1. At most one member has the turn. The turn is `Offered` to this member, the member is `Inside`, or the lock is
+//!    `Retained` after the member has left.
+//! 2. A member enters by one transition in memory, at the instant at which it is polled. The offer must still stand,
+//!    and enough of the confirmed time must be left. Nothing else lets a member in, not even an answer from the server.
+//! 3. The server's answer to a request counts only for the member that had the turn when the request was sent. If that
+//!    member no longer has the turn, the answer is ignored.
+//! 4. The engine passes on an offer that is not taken within a claim, or within the lease if that is shorter. If the
+//!    member has missed offers before, the engine passes on the offer sooner.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -36,7 +37,7 @@ pub(crate) struct Turn {
 /// The state of the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
-    /// The member may enter before `until`, and has not entered yet.
+    /// The member may enter, and has not entered yet. The first heartbeat after `until` passes the turn on.
     Offered { until: Moment },
     /// The member is inside.
     Inside,
@@ -49,7 +50,7 @@ enum State {
     /// may still arrive.
     Released,
     /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, they
-    /// share it again. The cohort is kept until the member that was inside leaves.
+    /// share it again. The cohort is kept until the member that had the turn leaves.
     Suspended,
 }
 
@@ -71,9 +72,9 @@ pub(crate) enum Departure {
     Free,
     /// The cohort has ended, and its release is not confirmed.
     Ended,
-    /// The member had lost its turn.
+    /// The member no longer has the turn.
     Stale,
-    /// The member had lost its turn, and the cohort can be forgotten.
+    /// The member no longer has the turn, because the cohort is suspended. The cohort can now be forgotten.
     Forgotten,
 }
 
@@ -190,7 +191,8 @@ impl Cohort {
     }
 
     /// Removes the next member from the members to come, and returns it with its token. Returns `None` if no member or
-    /// no time is left. The calling code offers the member its turn, unless the member has left.
+    /// no time is left, or if the cohort is over. The calling code offers the member its turn, unless the member has
+    /// left.
     pub(crate) fn next(&mut self, now: Moment) -> Option<Turn> {
         if self.is_over() || self.until <= now {
             return None;
@@ -226,7 +228,7 @@ impl Cohort {
         })
     }
 
-    /// Returns whether there is an offer, and its time is over.
+    /// Returns whether the turn was offered, and was not taken in time.
     pub(crate) fn is_overdue(&self, now: Moment) -> bool {
         match self.state {
             State::Offered { until } => until <= now,
@@ -234,8 +236,8 @@ impl Cohort {
         }
     }
 
-    /// Returns the lease to which the grant of an offer has to be renewed. Returns `None` if a member that enters at
-    /// `soon` still has enough time left.
+    /// Returns the lease to which the grant of an offer has to be renewed. Returns `None` if the turn is not offered,
+    /// or if a member that enters at `soon` still has enough time left.
     pub(crate) fn renewal_of_offer(&self, soon: Moment) -> Option<Duration> {
         let short = self.until.since(soon) < self.confirmed * 2 / 3;
         (self.is_offered() && short).then_some(self.confirmed.min(self.lease))
@@ -247,7 +249,8 @@ impl Cohort {
     }
 
     /// Applies the server's answer to a request of the member with this token. Returns false if the answer does not
-    /// count, because that member no longer has the turn, or because its lease ended before the answer came.
+    /// count, because that member no longer has the turn, or because it is inside and its lease ended before the answer
+    /// came.
     pub(crate) fn confirm(&mut self, token: u64, answer: Confirmation, now: Moment) -> bool {
         if !self.has_turn(token) || (self.state == State::Inside && self.until <= now) {
             return false;
@@ -260,7 +263,7 @@ impl Cohort {
         }
         if newest && (answer.restarted || answer.until > self.until) {
             self.until = answer.until;
-            // The time counts from the answer, so that a member that is polled at once has all of it.
+            // The confirmed time counts from the answer, so that a member that is polled at once has all of this time.
             self.confirmed = answer.until.since(now);
         }
         true
@@ -301,7 +304,7 @@ impl Cohort {
         self.to_come.clear();
     }
 
-    /// Notes that the release is confirmed.
+    /// Records that the release is confirmed.
     pub(crate) fn released(&mut self) {
         self.state = State::Released;
         self.to_come.clear();

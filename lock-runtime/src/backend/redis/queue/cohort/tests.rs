@@ -23,8 +23,8 @@ fn offer_next(cohort: &mut Cohort, now: Moment) -> Option<Turn> {
     Some(turn)
 }
 
-/// Returns the cohort of a grant with this lease. At 0, the server granted the lock to owners 1, 2, …, with tokens 10,
-/// 11, …. The grant is valid for a claim.
+/// Returns the cohort of a grant with this lease. At time 0, the server granted the lock to owners 1, 2, …, with tokens
+/// 10, 11, …. The grant is valid for a claim, or for the lease if that is shorter.
 fn pushed(owners: u128, lease: Duration) -> Cohort {
     let owners: Vec<_> = (1..=owners).map(|one| owner(one).to_string()).collect();
     let grant = format!("10|{}|session_id|{}", lease.as_millis(), owners.join(" "));

@@ -85,13 +85,13 @@ impl Fixture {
         GrantSnapshot::pushed(&first, &lease, &owners, &self.session.session_id, now).unwrap()
     }
 
-    /// Takes up a grant to these members that the server has pushed.
+    /// Takes up a grant to these members, as if the server had pushed it.
     fn push(&self, first: u64, members: &[&Member], now: Moment) -> TakenUp {
         let grant = self.grant(first, members, now);
         self.cohorts.take_up(&self.session, &self.name, &grant, now)
     }
 
-    /// Takes up a grant to these members that the answer to a request describes.
+    /// Takes up a grant to these members, as if the answer to a request had described it.
     fn describe(&self, first: u64, members: &[&Member], now: Moment) -> TakenUp {
         let mut grant = self.grant(first, members, now);
         grant.is_pushed = false;
@@ -328,8 +328,8 @@ fn a_waiting_member_of_which_the_server_knows_nothing_has_lost_its_grant() {
     assert!(fixture.cohorts.to_come(&fixture.name).is_none());
 }
 
-/// The first member's token is also the grant's token. When the first member leaves, this must not count as the release
-/// of the grant, because only the last member releases the grant.
+/// The first member's token is also the grant's token. The departure of the first member must not be taken for the
+/// release of the grant, because only the last member releases the grant.
 #[test]
 fn the_first_member_that_has_left_does_not_confirm_the_release() {
     let fixture = Fixture::new();
