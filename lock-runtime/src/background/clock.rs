@@ -24,7 +24,8 @@ pub(crate) trait Clock: Send + Sync {
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()>;
 }
 
-/// A clock that keeps running while the machine is suspended, as a lease on a server does.
+/// A clock that keeps running while the machine is suspended, as a lease on a server does. On systems other than Linux
+/// and Android it is the monotonic clock, which may stop during a suspend.
 #[derive(Debug)]
 pub(crate) struct BootClock {
     /// The runtime whose timers the clock uses.
@@ -89,8 +90,8 @@ static ORIGIN: Lazy<Instant> = Lazy::new(|| {
     now.checked_sub(Duration::from_secs(3600)).unwrap_or(now)
 });
 
-/// Returns whether the calling runtime has timers. Without timers, tokio panics. The check has to catch this panic, so
-/// it runs only once for each runtime.
+/// Returns whether the calling runtime has timers. On a runtime without timers, tokio panics when a timer is created.
+/// The check has to catch this panic, so it runs only once for each runtime.
 fn has_timer() -> bool {
     static TIMERS: Lazy<Mutex<HashMap<runtime::Id, bool>>> = Lazy::new(Mutex::default);
     let Ok(runtime) = Handle::try_current() else {

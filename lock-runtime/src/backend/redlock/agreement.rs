@@ -8,14 +8,15 @@ use lock_core::fencing::FencingToken;
 ///
 /// Each node offers a token that is greater than the tokens of all holders that it knows. A node counts only if its
 /// offer is not greater than the agreed token, so the nodes that count know no holder with this token or a greater one.
-/// Two majorities have a node in common, so no earlier holder has such a token. By the time the token is sent to a node
-/// of the first majority, the node may have lost its grant, and another holder may have come and gone. A node with a
-/// greater offer must not replace such a node.
+/// Two majorities have a node in common, so no earlier holder has the agreed token or a greater one. By the time the
+/// token is sent to a node of the first majority, the node may have lost its grant, and another holder may have come
+/// and gone. A node with a greater offer must not take that node's place in the majority, because it may know an
+/// earlier holder with the agreed token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Agreement<A> {
     majority: usize,
     token: Option<FencingToken>,
-    /// The nodes that have granted the lock before the token is known, each with its offer.
+    /// The nodes that granted the lock before the token was known, each with its offer. Empty once the token is known.
     offers: Vec<(A, FencingToken)>,
     /// The nodes that have granted the lock, and know the token.
     ready: Vec<A>,
@@ -40,7 +41,7 @@ impl<A> Agreement<A> {
         self.token
     }
 
-    /// Counts the grant of a node. Returns the nodes to which the token has to be sent now.
+    /// Adds the offer of a node that has granted the lock. Returns the nodes to which the token has to be sent now.
     pub(crate) fn offered(&mut self, node: A, offer: FencingToken) -> Vec<A> {
         if self.token.is_none() {
             self.offers.push((node, offer));
@@ -61,7 +62,7 @@ impl<A> Agreement<A> {
         Vec::new()
     }
 
-    /// Notes that a node has stored the token.
+    /// Records that a node has stored the token.
     pub(crate) fn raised(&mut self, node: A) {
         self.ready.push(node);
     }
@@ -87,7 +88,7 @@ impl<A> Agreement<A> {
 mod tests {
     use super::*;
 
-    /// Counts these offers of nodes, and returns the nodes to which the token has to be sent.
+    /// Adds these offers, each with its node, and returns the nodes to which the token has to be sent.
     fn offered(agreement: &mut Agreement<u8>, offers: &[(u8, u64)]) -> Vec<u8> {
         let offers = offers.iter();
         let offers = offers.map(|(node, offer)| (*node, FencingToken::new(*offer)));

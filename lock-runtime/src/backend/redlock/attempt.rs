@@ -23,12 +23,12 @@ use crate::{
     background::{Context, sync::lock},
 };
 
-/// The part of the lease within which a node has to answer: the lease divided by this number.
+/// The divisor of the lease that gives the time within which a node has to answer.
 const NODE_SHARE: u32 = 10;
 /// The shortest and the longest time limit for the answer of a node, however short or long the lease is.
 const NODE_PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// The part of the lease that has to be left when a body starts: the lease divided by this number. Less may be left if
-/// the quorum has answered late.
+/// The divisor of the lease that gives the time that must be left when a body starts. If less is left because the
+/// quorum has answered late, the lock is given back.
 const START_SHARE: u32 = 2;
 
 /// Returns the time within which a node has to answer.
@@ -79,7 +79,8 @@ pub(crate) enum Haste {
 }
 
 impl Haste {
-    /// Returns the haste of the next round. Every fourth round is patient, beginning with the first.
+    /// Returns the haste of the round that follows `before` earlier rounds. Every fourth round is patient, beginning
+    /// with the first.
     fn of_round(before: u32) -> Self {
         if before.is_multiple_of(4) {
             Self::Patient
@@ -122,7 +123,7 @@ impl Taken {
         )
     }
 
-    /// Gives the lock back. Nodes that cannot be released now are released in the background.
+    /// Gives the lock back. If this fails, tries again in the background until the lease has ended.
     pub(crate) async fn release(self) {
         let (quorum, name) = (self.quorum.clone(), self.request.name.clone());
         let grant = self.become_hold();
@@ -135,7 +136,7 @@ impl Taken {
         }
     }
 
-    /// Turns the grants of all nodes into a hold, in one step without an await.
+    /// Turns the grants of the majority into a hold, in one step without an await. Other nodes may join the hold later.
     pub(crate) fn become_hold(self) -> Grant {
         let name = &self.request.name;
         let is_over = self.quorum.begin_hold(name, self.token, self.request.owner);
@@ -159,8 +160,8 @@ impl Taken {
 }
 
 /// Runs work for a caller in a task of the engine, and offers the result to the caller. The offer ends one claim after
-/// the work has started. Returns `None` if the caller is not polled before that. The engine drops a result that is not
-/// taken, and drops the work if the caller is dropped.
+/// the work has started. Returns `None` if the caller was not polled in time to take the result. The engine drops a
+/// result that is not taken, and drops the work if the caller is dropped.
 pub(crate) async fn offered<T: Send + 'static>(
     context: &Arc<Context>,
     work: impl Future<Output = T> + Send + 'static,
@@ -201,7 +202,7 @@ pub(crate) struct RedlockAttempt {
     rounds: u32,
     /// The round under way, if there is one.
     asking: Option<(Haste, Asking)>,
-    /// `Ok` if a majority answered in the previous round, or the reason why not.
+    /// `Ok` if a majority answered in the previous round, and otherwise the reason why no majority answered.
     newest: Result<(), BackendError>,
 }
 
@@ -236,7 +237,7 @@ impl RedlockAttempt {
             });
             let round = asking.await;
             self.asking = None;
-            // The next round has its own owner, because the grants of this round may still be given back on some nodes.
+            // The next round has its own owner, because some nodes may still be giving back the grants of this round.
             let owner = self.quorum.context.new_owner();
             let answer = match round {
                 Some(Round::Granted(taken)) if taken.is_young() => {
@@ -294,7 +295,7 @@ impl Silence {
         }
     }
 
-    /// Notes that these nodes have not answered in time.
+    /// Records that these nodes have not answered in time.
     fn note(self) {
         self.nodes.iter().for_each(|node| node.note_silence());
     }
@@ -309,7 +310,7 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
         return Round::Unreachable(error);
     }
 
-    // The lease counts from here, because no node can have granted earlier.
+    // The lease counts from here, because no node can have granted the lock earlier.
     let started = quorum.context.now();
     let valid_until = started + less_node_drift(lease);
     let nodes = quorum.nodes.iter();

@@ -42,7 +42,7 @@ pub(crate) async fn connect(quorum: &Quorum, patience: Duration) -> Result<(), C
         match connected {
             Ok(()) => reached.push(node),
             Err(error) => {
-                // The session of an unreachable node logs this already.
+                // The session of an unreachable node logs the outage itself.
                 if !matches!(error, ConnectError::Unreachable { .. }) {
                     tracing::warn!(target: TARGET, server = %node.server().address(), %error, "a server of the quorum cannot be used");
                 }
@@ -72,7 +72,7 @@ pub(crate) async fn connect(quorum: &Quorum, patience: Duration) -> Result<(), C
         });
     }
     begin(quorum).await;
-    // The result is ignored here. Callers that request locks get the error if a majority cannot be marked.
+    // The result is ignored here. If a majority cannot be marked, callers that request locks get the error.
     let _ = quorum.mark(quorum.longest_lease()).await;
     Ok(())
 }
@@ -89,7 +89,7 @@ async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
     .await
 }
 
-/// Admits all nodes if every node answers and no node has a mark, because this is then a new installation.
+/// Admits all nodes if every node answers and none of them is whole, because the installation is new in this case.
 async fn begin(quorum: &Quorum) {
     for _ in 0..MIXED_PROBES {
         let seen = probe(quorum).await;
@@ -182,7 +182,8 @@ fn quarantine(
         .values()
         .copied()
         .fold(quorum.longest_lease(), Duration::max);
-    // Each lease in use is in the marks of a majority. So among any `enough` nodes, at least one has it in its mark.
+    // Each lease in use is in the marks of a majority. So among any `enough` nodes, at least one has this lease in its
+    // mark.
     let enough = quorum.nodes.len() - quorum.majority() + 1;
     let all_answer = seen.iter().all(|(_, standing)| standing.is_some());
     let known = told.len() >= enough || all_answer;

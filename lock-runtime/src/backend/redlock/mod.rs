@@ -1,35 +1,38 @@
 //! Locks on a majority of several independent Redis servers: Redlock.
 //!
 //! **Not guaranteed.** There is no order, because there is no queue: a late caller may be served before an early one.
-//! Exclusion can fail when the clock of a node jumps or runs faster than the allowed drift (1 % of the lease and 2 ms),
+//! Exclusion can fail when the clock of a node jumps or gains more than the allowed drift (1 % of the lease plus 2 ms),
 //! or when a majority of the nodes loses its state within one lease. A body is not stopped at the end of its lease
-//! while its own process is paused. The fencing token guards data that must not be written twice, as on one server.
+//! while its own process is paused. As with a single server, the fencing token protects data against a holder whose
+//! lease has ended.
 //!
-//! **Guaranteed.** Locks survive the loss of any minority of the nodes, without a failover. A lock is held while a
-//! majority says so. A round asks all nodes at once, counts the lease from before the first request, and gives up the
-//! lock everywhere if no majority grants it soon enough. A waiting caller tries again after a random pause that grows
-//! to 128 ms.
+//! **Guaranteed.** Locks survive the loss of any minority of the nodes, without a failover. A lock is held as long as a
+//! majority of the nodes stores its grant. A round asks all nodes at once, counts the lease from before the first
+//! request, and gives up the lock everywhere if no majority grants it soon enough. A waiting caller tries again after a
+//! random pause that grows to 128 ms.
 //!
 //! **Tokens** rise strictly in grant order. Each node offers a token from its own counter, and the greatest offer
 //! becomes the lock's token. Before the body starts, a majority of the nodes knows this token: the nodes that offered
 //! it, and others into whose counters it is written. Any majority that makes the next grant shares a node with this
-//! one. The shared node grants only after the earlier hold is over there, and then offers a greater token. A node that
-//! has lost its counter starts again at its own clock, which may be behind the clock that an earlier token came from.
+//! majority. The shared node grants the lock only after the earlier hold is over on this node, and then offers a
+//! greater token. A node that has lost its counter starts again at its own clock, which may be behind the clock that an
+//! earlier token came from.
 //!
-//! **Restarts.** A node that comes back without its state could help to grant a lock that it has granted before. Marks
-//! prevent this:
+//! **Restarts.** A node that comes back without its state could help to grant a lock that is still held. Marks prevent
+//! this:
 //!
 //! - Each node stores a mark with its locks, and loses both together. A node without a mark grants nothing.
-//! - The mark records the longest lease in use: before a client requests a lease longer than that, it raises the record
-//!   on a majority of the nodes.
+//! - The mark records the longest lease in use: before a client requests a longer lease, it raises the record on a
+//!   majority of the nodes.
 //! - A node that is seen without a mark is excluded until the longest recorded lease has passed. The record is known if
 //!   half of all nodes, rounded up, report their marks (two in a quorum of three), or if all nodes answer. Otherwise
 //!   the node is excluded for the longest possible lease, a day.
 //! - If every node is reached when a client connects, and none has a mark, this is a new installation: all nodes count
 //!   at once. No other case is treated as a new installation.
 //! - A `FLUSHALL` removes the mark too. The client notices the loss at its next request.
-//! - With lagging persistence (`appendfsync everysec`), a node may forget keys that this client never saw. The client
-//!   does not notice this: use `always`, or no persistence at all.
+//! - With lagging persistence (`appendfsync everysec`), a node may lose its newest keys in a restart, but keep its
+//!   mark. A client notices this loss only if it has seen a token of the node that the node has lost. So use `always`,
+//!   or no persistence at all.
 //!
 //! **Missed holds.** A minority may miss a hold because its nodes were down, silent or without their state when the
 //! lock was granted. Each of these nodes receives the hold at the next renewal or check, if the lock is free on the

@@ -44,8 +44,8 @@ pub(crate) const LOST: &str = "it has started without its state, and is not coun
 /// The time for which a request is valid after it was sent. A node that reads the request later changes nothing.
 const REQUEST_LIFE: Duration = Duration::from_secs(1);
 
-/// Notes why a command was not answered, or not carried out, and returns the error. A quorum relies on its other nodes
-/// instead of trying again.
+/// Records why a command was not answered, or not carried out, and returns the error. A quorum relies on its other
+/// nodes instead of trying again.
 fn failed(server: &Server, error: CallError) -> BackendError {
     let detail = error.to_string();
     match server.note_failure(error) {
@@ -130,7 +130,7 @@ impl Node {
         &self.server
     }
 
-    /// Connects, and reports problems with the node. The node keeps connecting after a failure.
+    /// Connects, and reports problems with the node. After a failure, the node's session keeps trying to connect.
     pub(crate) async fn connect(self: &Arc<Self>, patience: Duration) -> Result<(), ConnectError> {
         let started = self.server.now();
         let home = self.server.sessions.home().clone();
@@ -170,7 +170,7 @@ impl Node {
             return Ok(());
         }
         // The task runs to its end even if the caller stops waiting. Otherwise a node that answers more slowly than its
-        // callers wait would never be known.
+        // callers wait could never be used.
         let (node, connection) = (self.clone(), connection.clone());
         let asking = self.server.context.spawn(async move {
             let _asking = node.asking.lock().await;
@@ -213,13 +213,14 @@ impl Node {
         policy.filter(|policy| policy != "noeviction" && !self.allow_eviction)
     }
 
-    /// Reads the node's mark. A node that has its state records `lease` as a lease in use.
+    /// Reads the node's mark. A node that has its state raises the longest lease in its mark to `lease`, if `lease` is
+    /// longer.
     pub(crate) async fn probe(self: &Arc<Self>, lease: Duration) -> Result<Standing, BackendError> {
         let (_, connection) = self.fit().await?;
         self.read_mark(&connection, lease).await
     }
 
-    /// Returns a connection to the node, or an error if the node evicts keys.
+    /// Returns a connection to the node. Fails if the node does not answer, or may evict keys of held locks.
     async fn fit(self: &Arc<Self>) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
         let ready = ready(&self.server).await?;
         self.ask(&ready.1).await?;
@@ -296,8 +297,8 @@ impl Node {
         if lease.is_zero() || self.evicts().is_some() {
             return Ok(false);
         }
-        // An earlier grant of this owner is being given back. The request for this names only the owner, so it would
-        // also remove the new grant.
+        // An earlier grant of this owner is being given back. The request that gives the grant back names only the
+        // owner, so it would remove the new grant, too.
         if lock(&self.leaving).contains(&owner) {
             return Ok(false);
         }
@@ -340,7 +341,7 @@ impl Node {
         Some(format!("it evicts keys (maxmemory-policy {policy})"))
     }
 
-    /// Notes whether the node has lost its state according to its newest answer.
+    /// Records whether the node has lost its state according to its newest answer.
     fn is_lost(&self, is_lost: bool) {
         lock(&self.memory).is_lost = is_lost;
         if is_lost {
@@ -353,7 +354,7 @@ impl Node {
         lock(&self.memory).is_lost
     }
 
-    /// Notes that the node's grants do not count at the moment, and returns the error that says so.
+    /// Records why the node's grants do not count at the moment, and returns this reason as an error.
     pub(crate) fn not_counted(&self, reason: &str) -> BackendError {
         let server = &self.server;
         if !self.warned.swap(true, Ordering::AcqRel) {
@@ -381,7 +382,7 @@ impl Node {
         self.silent.load(Ordering::Acquire)
     }
 
-    /// Notes that the node has not answered in time.
+    /// Records that the node has not answered in time.
     pub(crate) fn note_silence(&self) {
         self.silent.store(true, Ordering::Release);
     }
@@ -469,7 +470,7 @@ impl NodeAttempt {
             // time again.
             connection.health.mark_demoted();
         }
-        // The request was sent only once, so nothing was changed, and nothing is under way.
+        // The request was sent only once, and this answer shows that it changed nothing.
         self.sent = None;
         match answer {
             0 => Ok(None),
@@ -493,8 +494,8 @@ impl NodeAttempt {
         };
         let (owner, number) = (sent.request.owner.to_string(), token.to_string());
         let keys = [sent.request.names.grant(), FENCE];
-        // The token is sent over the connection that carried the request for the lock. A later command to give the
-        // grant back then arrives after both.
+        // The token is sent over the connection that carried the request for the lock. So a later command on this
+        // connection that gives the grant back arrives after both requests.
         let args = [owner.as_str(), &number];
         match connection
             .run(&scripts::QUORUM_RAISE_TOKEN, &keys, &args)

@@ -69,7 +69,7 @@ pub(crate) struct Quorum {
 /// A hold of this client that nodes may still join.
 struct Held {
     owner: OwnerId,
-    /// Set to true when the hold is over, for the tasks through which nodes are still joining.
+    /// Set to true when the hold is over. The tasks in which nodes are still joining watch it.
     over: watch::Sender<bool>,
 }
 
@@ -92,7 +92,8 @@ enum Verdict<T> {
     Yes(Vec<T>),
     /// A majority declined.
     No,
-    /// No majority agreed and no majority declined. The error is the reason why some nodes did not answer.
+    /// No majority agreed and no majority declined. The error says why some nodes did not answer or refused the
+    /// request.
     Open(BackendError),
 }
 
@@ -155,7 +156,7 @@ impl Quorum {
     }
 
     /// Writes a lease into the marks of the nodes that have their state. Returns the marks for which `counts` is true,
-    /// up to a majority. Each mark is the number of its node and the time of the node's last loss.
+    /// at most as many as make a majority. Each mark is the number of its node and the time of the node's last loss.
     pub(crate) async fn marks(
         &self,
         lease: Duration,
@@ -192,7 +193,7 @@ impl Quorum {
         lock(&self.holds).contains_key(&(name.clone(), token))
     }
 
-    /// Notes a hold. The returned receiver becomes true when the hold is over.
+    /// Records a hold. The value of the returned receiver becomes true when the hold is over.
     pub(crate) fn begin_hold(
         &self,
         name: &LockName,
@@ -211,7 +212,7 @@ impl Quorum {
         }
     }
 
-    /// Returns the reasons why some nodes do not answer.
+    /// Returns the newest errors of the nodes, or `None` if no node has a recent error.
     pub(crate) fn last_error(&self) -> Option<String> {
         let mut errors = self.nodes.iter().filter_map(|node| {
             let last_error = node.server().last_error()?;
@@ -230,7 +231,7 @@ impl Quorum {
         ))
     }
 
-    /// Collects answers until a majority agrees or declines.
+    /// Collects answers until a majority agrees or declines, or until no further answer is under way.
     async fn decide<A, T>(
         &self,
         answers: &mut FuturesUnordered<impl Future<Output = Result<A, BackendError>>>,
@@ -245,7 +246,7 @@ impl Quorum {
                 Err(error @ BackendError::Unreachable(_)) => {
                     failure.get_or_insert(error);
                 }
-                // A refusal is reported rather than an unreachable node, because it tells more about the cause.
+                // A refusal is reported rather than an unreachable node, because a refusal says more about the cause.
                 Err(error) => failure = Some(error),
             }
             if agreed.len() >= self.majority() {
@@ -262,8 +263,8 @@ impl Quorum {
         })
     }
 
-    /// Asks all nodes to extend or restart a grant, or only whether it stands. Nodes that lack the grant receive it in
-    /// the background.
+    /// Asks all nodes to extend or restart a grant, or only to report whether they still have it. Nodes that lack the
+    /// grant receive it in the background.
     pub(crate) async fn renew(
         self: &Arc<Self>,
         name: &LockName,
@@ -365,8 +366,8 @@ impl Quorum {
         let mut answers: FuturesUnordered<_> = asked
             .map(|node| {
                 let (server, name) = (node.server().clone(), name.clone());
-                // The release runs in a task of the engine, as the rounds do. So the next round of this process reaches
-                // the node after the release.
+                // The release and the rounds all run in tasks of the engine, and thus use the same connection. So the
+                // next round of this process reaches the node after the release.
                 self.context
                     .spawn(
                         async move { grants::release(&server, &name, token, retain_until).await },
@@ -406,7 +407,8 @@ impl Quorum {
             .collect()
     }
 
-    /// Releases a lock in the background. Tries again until the lease has ended.
+    /// Releases a lock in the background. Tries until the lock is released or the lease has ended, but at least for a
+    /// claim.
     pub(crate) async fn release_until(
         self: Arc<Self>,
         name: LockName,
@@ -444,7 +446,7 @@ impl Quorum {
         }
     }
 
-    /// Returns the holder that a majority names.
+    /// Returns the holder that a majority of the nodes names, if there is one.
     pub(crate) async fn status(&self, name: &LockName) -> Result<Status, BackendError> {
         let until = self.context.now() + STATUS_PATIENCE;
         let asked = self.nodes.iter();
@@ -469,7 +471,7 @@ impl Quorum {
                     let named = seen.entry(holder.owner).or_default();
                     named.push(holder);
                     // A node that granted the lock late reports the token that it offered, until it knows the token
-                    // that the quorum agreed on.
+                    // that the quorum agreed on. So answers are collected until a majority names one token.
                     if named_most(named).1 >= self.majority() {
                         break;
                     }

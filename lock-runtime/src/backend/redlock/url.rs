@@ -22,7 +22,7 @@ pub(crate) fn parse(url: &str) -> Result<Vec<redis::ConnectionInfo>, ConnectErro
             detail: "unknown scheme".into(),
         });
     };
-    // A password may contain the characters that separate hosts.
+    // The hosts begin after the last `@`, because a password may contain `@` or the characters that separate hosts.
     let (user, rest) = match rest.rsplit_once('@') {
         Some((user, rest)) => (format!("{user}@"), rest),
         None => (String::new(), rest),

@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Begins the cohort of a grant that the server described, unless the cohort is known already. Returns whether a waiter
-/// was offered the first turn of a grant that was not known before.
+/// was offered a turn of a grant that this process did not know before.
 pub(crate) fn take_up(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -53,8 +53,9 @@ pub(crate) fn take_up(
     begun
 }
 
-/// Takes up a grant of this session that is described in a reply to another request. If the only owner of the grant has
-/// not read the answer to its own request, that answer may already be the grant. The grant is then not offered.
+/// Takes up a grant of this session that was found by a probe or by a request for several callers. Does nothing if the
+/// only owner of the grant has not read the answer to its own request, because that answer may be this grant. Returns
+/// whether a waiter was offered a turn of a grant that this process did not know before.
 pub(crate) fn take_up_described(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -78,7 +79,7 @@ pub(crate) fn confirm_offer(
     });
     Box::pin(async move {
         match confirming.await {
-            // The cohort decides whether the member may enter when it tries again.
+            // When the member tries again, the cohort decides whether it may enter.
             Ok(Ok(Renewed::Until(_) | Renewed::NotHeld)) => Ok(()),
             Ok(Err(error)) => Err(error),
             Err(panic) => Err(BackendError::Unreachable(panic.to_string())),
@@ -154,8 +155,8 @@ async fn release_in_steps(
         return retain(server, name, token, until, lease).await;
     }
     while let Some(lease) = server.cohorts.stretched(name, token.get(), server.now()) {
-        // The grant lasts longer than the lease that the next member asked for. The lease restarts before that member
-        // enters, because the member may extend it again.
+        // The grant lasts longer than the lease that the next member asked for. The lease is restarted before that
+        // member enters, because a later restart could shorten a lease that the member has extended.
         if renew(server, name, token, Extend::Restart(lease)).await? == Renewed::NotHeld {
             break;
         }
@@ -231,7 +232,8 @@ async fn release_grant(
     })
 }
 
-/// Ends and forgets the cohort of the member with this token, because the server no longer has the cohort's grant.
+/// Ends the cohort in which the member with this token has the turn, because the server no longer has the cohort's
+/// grant. The waiting members queue again.
 pub(crate) fn lose(server: &Arc<Server>, name: &LockName, token: FencingToken) {
     if let Known::Turn(first) = server.cohorts.known(name, token) {
         server.lose_cohort(name, first);
@@ -291,7 +293,8 @@ fn release_at(
         tokio::select! {
             biased;
             () = server.context.sleep_until(moment) => give_back(server.clone(), name, token, ends).await,
-            // The client shuts down, and no member gets a turn any longer. The server alone retains the lock.
+            // The client is shutting down, so no member gets a turn any longer. From now on the server retains the
+            // lock, without this process.
             () = server.shutdown.cancelled() => {
                 if let Some(first) = server.cohorts.end(&name, token) {
                     let retaining = release_grant(&server, &name, first, Some(moment));
@@ -304,7 +307,8 @@ fn release_at(
     })
 }
 
-/// Releases a lock in the background. Tries again until the lease has ended.
+/// Releases a lock in the background. Tries until the lock is released or the lease has ended, but at least for a
+/// claim.
 pub(crate) fn release_in_background(
     server: &Arc<Server>,
     name: &LockName,

@@ -1,6 +1,6 @@
 //! The heartbeat of a session, which runs on the engine's thread. It probes the locks that callers wait for, passes on
-//! turns that are not taken in time, and gives up a connection that has not answered for 2 s. `session/mod.rs` (with
-//! `HEARTBEAT` and `probe_after`) determines when each lock is probed.
+//! turns that are not taken in time, and gives up a connection that has not answered for 2 s. `HEARTBEAT` and
+//! `probe_after` in `session/mod.rs` determine when each lock is probed.
 
 use std::{
     sync::{Arc, Weak},
@@ -75,7 +75,7 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
     }
 }
 
-/// Probes the locks whose probe is due. Returns the moment of the next probe.
+/// Probes the locks whose probe is due. Returns the moment of the next probe, or `None` if no probe is scheduled.
 fn probe_due(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -99,8 +99,9 @@ fn probe_due(
     }
 }
 
-/// Gives up a connection that does not answer. The answer to a caller that is not polled is not noted. So the engine
-/// first sends a command of its own, whose answer shows that the connection works.
+/// Gives up a connection over which no answer comes. An answer is recorded only when the caller that waits for it is
+/// polled, so a working connection may look silent. Therefore the engine first sends a command of its own, whose answer
+/// shows that the connection works.
 fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
     let silence = connection.health.silent_for(now);
     if silence > SILENCE {
@@ -113,8 +114,8 @@ fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
     }
 }
 
-/// Sends a probe of these locks: it frees expired locks, and finds grants whose push was lost. If the server has lost a
-/// queue, its callers queue again.
+/// Sends a probe of these locks, which frees expired locks, and finds grants whose push was lost. If the server has
+/// lost a queue, the callers that were in the queue join it again.
 async fn probe(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -171,7 +172,7 @@ fn take_in(
     };
     let name = &request.names.lock;
     match what.as_str() {
-        // The probe found a grant of this session, whose push is late or was lost.
+        // The probe found a grant of this session. If the grant is not known yet, its push is late or was lost.
         "held" => {
             let (grant, left): (String, u64) = (
                 redis::from_redis_value(next())?,

@@ -29,7 +29,7 @@ pub(crate) async fn acquire_multi(
     server: Arc<Server>,
     mut requests: Vec<Request>,
 ) -> Result<MultiAnswer, BackendError> {
-    // There is one attempt for each lock. An attempt that is dropped without an answer cleans up.
+    // Each lock has an attempt of its own. An attempt that is dropped before it is settled cleans up.
     let mut attempts: Vec<RedisAttempt> = Vec::new();
     let mut unsure = false;
     loop {
@@ -85,8 +85,8 @@ pub(crate) async fn acquire_multi(
             }
         }
         if !lasting {
-            // The caller read the answer too late, and the engine has already given back some of the grants. Dropping
-            // the attempts gives back the rest.
+            // The engine has revoked some of the requests, because the caller did not read the answer in time, and
+            // gives back their grants. Dropping the attempts gives back the other grants.
             attempts.clear();
             unsure = false;
             for request in &mut requests {

@@ -1,5 +1,5 @@
-//! Waiting without a place in the queue. A release wakes the processes that wait in this way, and their callers try
-//! again. In the native layout, a release wakes them only if no owner is queued.
+//! Waiting without a place in the queue. A release wakes the sessions with callers that wait in this way, and one
+//! caller of each session tries again. In the native layout, a release wakes these sessions only if no owner is queued.
 
 use std::{
     sync::{Arc, Weak},
@@ -53,7 +53,7 @@ impl Caller {
     }
 
     /// Waits until no task changes the session's marker or subscription on the server. If all previous callers have
-    /// left, a task may still be removing the marker that this caller is about to leave.
+    /// left, a task may be removing their marker, and could remove the marker of this caller's try instead.
     async fn settled(&self) {
         let listening = &self.joined.listening;
         if listening.try_lock().is_err() {
@@ -132,7 +132,7 @@ impl Caller {
             }
             if self.server.layout() == Layout::Redisson {
                 *listening = Weak::new();
-                // Unsubscribes even if a caller was dropped before it knew that it had subscribed.
+                // Unsubscribes even if a caller was dropped before it learnt that its subscription had succeeded.
                 if let Some(Ok(connection)) = self.session.connection().now_or_never() {
                     let _ = connection.listen(&self.topic, false).await;
                 }
@@ -153,7 +153,7 @@ impl Caller {
             self.session.subscribers.forget(&self.topic);
         };
         // If the server does not answer, the marker expires with the queue within two seconds, unless owners are
-        // queued. A message that nobody needs does no harm.
+        // queued. A message to a session without callers does no harm.
         if self
             .server
             .context
@@ -186,7 +186,8 @@ impl NotifiedAttempt {
         }
     }
 
-    /// Removes the caller from those that wait. If it was the last, removes the marker or the subscription.
+    /// Removes the caller from the callers that wait. If no other caller waits for the same messages, removes the
+    /// marker or the subscription in the background.
     fn end_waiting(&mut self) {
         if let Some(caller) = self.caller.take() {
             let Joined {
@@ -239,7 +240,7 @@ impl Attempt for NotifiedAttempt {
                 return Ok(Leaving::Granted(grant));
             }
             let last = Request {
-                // The last try has a new owner, so that a late answer to an earlier try does not count for it.
+                // The last try has a new owner, so that late answers to earlier tries do not count.
                 owner: self.server.context.new_owner(),
                 wait: Duration::ZERO,
                 ..self.request.clone()

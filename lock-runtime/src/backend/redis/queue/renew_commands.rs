@@ -19,7 +19,7 @@ use crate::backend::redis::{
 /// a millisecond.
 pub(crate) const BATCH_LIMIT: usize = 100;
 
-/// Extends the lease of the holder with this token.
+/// Extends or restarts the lease of the holder with this token.
 pub(crate) async fn renew(
     server: &Arc<Server>,
     name: &LockName,
@@ -35,8 +35,8 @@ pub(crate) async fn renew(
     Ok(answers.pop().unwrap_or(Renewed::NotHeld))
 }
 
-/// Extends the leases of the holders with one command. If the server refuses the command because of one of the grants,
-/// extends each lease with a command of its own.
+/// Extends the leases of the holders with one command. If the server refuses the command, extends each lease with a
+/// command of its own, because a single grant may be the cause.
 pub(crate) async fn renew_all(
     server: &Arc<Server>,
     holders: &[ToRenew<'_>],
@@ -108,9 +108,9 @@ async fn renew_batch(
     Ok(answers.collect())
 }
 
-/// Extends grants with a single command. Each entry of `grants` has the token by which the server knows the grant.
-/// Returns the local deadline of each grant, or `None` if the server no longer has the grant, and the moment at which
-/// the command was sent.
+/// Extends grants with a single command. Each entry of `grants` contains the token by which the server knows the grant.
+/// Returns the local deadline of each grant (`None` if the server no longer has the grant), and the moment at which the
+/// command was sent.
 async fn renew_grants(
     server: &Arc<Server>,
     grants: &[ToRenew<'_>],

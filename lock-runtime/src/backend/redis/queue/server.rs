@@ -67,9 +67,10 @@ pub(crate) struct Server {
     pub(crate) shutdown: CancellationToken,
     /// The acquisitions that are not settled, and the clean-ups of abandoned acquisitions.
     unsettled: TaskTracker,
-    /// The releases in the background.
+    /// The background releases under way.
     releases: TaskTracker,
-    /// The latest end of all leases that were released in the background.
+    /// The latest end of the leases whose locks are released in the background. `None` before the first background
+    /// release.
     released_by: Mutex<Option<Moment>>,
 }
 
@@ -158,7 +159,7 @@ impl Server {
         AcquireRequest::new(self.context.clone(), self.layout, request, session_id)
     }
 
-    /// Notes an error, which later failures report as their reason.
+    /// Records an error, which later failures report as their reason.
     pub(crate) fn note(&self, error: String) {
         self.outages.note(error);
     }
@@ -167,8 +168,8 @@ impl Server {
         self.outages.last_error()
     }
 
-    /// Notes why a command was not answered, or not carried out. Returns when to send it again, or an error if the
-    /// server refused it.
+    /// Returns when to send a failed command again, and records why it was not answered, or not carried out. If the
+    /// server refused the command, returns the refusal as the error, and records nothing.
     pub(crate) fn note_failure(&self, error: CallError) -> Result<Retry, BackendError> {
         let (detail, retry) = match error {
             CallError::Refused(error) => return Err(error),
@@ -187,8 +188,8 @@ impl Server {
         }
     }
 
-    /// Runs a script in the session of a lock. Sends it again, over new connections if necessary, until it is answered.
-    /// The calling code limits the time.
+    /// Runs a script in the session of a lock. Sends the script again, over new connections if necessary, until the
+    /// server answers or refuses it. The calling code limits the time.
     pub(crate) async fn run(
         &self,
         name: &LockName,
@@ -239,7 +240,7 @@ impl Server {
     }
 
     /// Tracks an acquisition, or its clean-up. A task that begins during the shutdown belongs to a lock that was held,
-    /// and counts as a release.
+    /// so it is tracked as a release.
     pub(crate) fn track_acquisition(&self) -> TrackedTask {
         if self.is_shutting_down() {
             self.track_release(self.now() + CLAIM)
@@ -265,7 +266,7 @@ impl Server {
         drained(&self.unsettled).await;
     }
 
-    /// Waits for the background releases, at most until the last of their leases ends and not beyond `until`. Then
+    /// Waits for the background releases, but not beyond the end of the last of their leases, nor beyond `until`. Then
     /// closes all connections.
     pub(crate) async fn close(&self, until: Moment) {
         let released_by = lock(&self.released_by).unwrap_or(until);

@@ -1,6 +1,6 @@
-//! A session: one notification channel, its connection, and the callers that wait on it. The connection is replaced
-//! whenever it breaks. The session also determines when each lock that its callers wait for is probed: when the
-//! holder's lease ends, and at the latest after 200 ms.
+//! A session: one notification channel, its connection, and the callers that wait in the session. The connection is
+//! replaced whenever it breaks. The session also determines when each lock that its callers wait for is probed: when
+//! the holder's lease ends, and at the latest after 200 ms.
 //!
 //! A session runs on the runtime of its callers, so that a command needs no switch to another thread. The engine has a
 //! session of its own, the home session, for everything that has to outlive a caller's runtime.
@@ -41,10 +41,10 @@ pub(crate) mod waiters;
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
 /// The pauses between two tries to connect. The first value is the first pause, and the second is the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
-/// The time for which a connection has to last before it ends an outage, if the server of the previous connection was
-/// no longer a master.
+/// The time for which a connection has to last before it ends an outage, if the previous connection was demoted: its
+/// server was no longer a master, or a request came too late.
 const TRIAL: Duration = Duration::from_secs(1);
-/// The time between the local end of a lease and the probe of its lock. When it is over, the lease has ended on the
+/// The time from the expected end of a lease to the probe of its lock. After this time, the lease has ended on the
 /// server, too.
 const LEASE_ENDED: Duration = Duration::from_millis(1);
 
@@ -73,7 +73,7 @@ enum State {
 
 pub(crate) struct Session {
     /// The secret from which the name of the notification channel is derived. Known only to this process and to the
-    /// scripts.
+    /// server.
     pub(crate) session_id: Arc<str>,
     channel: String,
     context: Arc<Context>,
@@ -160,7 +160,7 @@ impl Session {
         &self.parking
     }
 
-    /// Notes a message without a valid signature. Returns whether it is the first one.
+    /// Records a message without a valid signature. Returns whether it is the first one.
     pub(crate) fn is_first_forgery(&self) -> bool {
         !self.forged.swap(true, Ordering::AcqRel)
     }
@@ -186,7 +186,7 @@ impl Session {
         }
     }
 
-    /// Waits for a connection.
+    /// Waits for a working connection. Fails if the session has ended.
     pub(crate) async fn connection(&self) -> Result<Arc<Connection>, BackendError> {
         if let Some(connection) = self.connected() {
             return Ok(connection);
@@ -212,7 +212,7 @@ impl Session {
         matches!(&*self.state.get(), State::Ended)
     }
 
-    /// Ends the session. After this call nobody can connect or wait in it.
+    /// Ends the session for good. Gives up its connection, and dismisses its waiters.
     pub(crate) fn end(&self) {
         let last = self.state.replace(State::Ended);
         if let State::Up(connection) = last {
@@ -233,7 +233,7 @@ impl Session {
         self.parking.watch();
     }
 
-    /// Notes the places of callers, and schedules the probe of their lock (see [`probe_after`](Self::probe_after)).
+    /// Records the places of callers, and schedules the probe of their lock (see [`probe_after`](Self::probe_after)).
     pub(crate) fn queued(
         &self,
         name: &LockName,
@@ -253,7 +253,8 @@ impl Session {
         }
     }
 
-    /// Returns whether no caller waits in this session, and no command is under way.
+    /// Returns whether the session is connected and the heartbeat has nothing to watch: no command is under way, there
+    /// are no waiters, and no caller has an unread answer.
     pub(crate) fn is_idle(&self) -> bool {
         let quiet = match &*self.state.get() {
             State::Up(connection) => connection.health.is_idle(),
@@ -262,8 +263,9 @@ impl Session {
         quiet && self.waiters.is_empty() && self.unanswered.is_empty()
     }
 
-    /// Sends the requests of all queued callers of the lock `only`, or of all locks, again with their old places. This
-    /// is needed after a reconnect, and when the server has lost a queue.
+    /// Sends the requests of all queued callers of the lock `only`, or of all locks, again with their old places.
+    /// Needed after a reconnect, when the server has lost a queue or a grant, and when the local deadline of a grant
+    /// has passed.
     pub(crate) fn requeue(self: &Arc<Self>, only: Option<&LockName>) {
         for name in self.waiters.requeue(only) {
             self.enqueue(&name);
@@ -323,8 +325,8 @@ impl Ending {
                         return;
                     }
                     self.session.requeue(None);
-                    // A replica accepts connections too. If the previous server was no longer a master, the new
-                    // connection may lead to it again, so it ends the outage only if it lasts.
+                    // A replica accepts connections, too. If the previous connection was demoted, the new connection
+                    // may lead to the same replica, so the new connection ends the outage only if it lasts.
                     let trial = if demoted { TRIAL } else { Duration::ZERO };
                     let is_trial_over = self.connector.context.sleep(trial);
                     tokio::select! {

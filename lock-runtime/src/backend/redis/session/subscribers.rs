@@ -1,8 +1,8 @@
 //! The callers that wait without a place in the queue, and the turns in which they try to get the lock.
 //!
-//! The callers of one process that wait for one lock take turns at trying, so that a release costs a process one try,
-//! however many callers wait in it. If a caller does not take its turn in time, the turn is open to all callers, so a
-//! caller that is not polled keeps nobody out.
+//! The callers of one session that wait for one lock take turns at trying, so that a release costs a session one try,
+//! however many of its callers wait. If a caller does not take its turn in time, the turn is opened to all callers, so
+//! a caller that is not polled does not keep the others out.
 
 use std::{
     collections::BTreeMap,
@@ -24,17 +24,17 @@ use crate::{
 /// The time between two tries that no release has prompted. Such tries are needed because a holder may disappear
 /// without a release, and the message of a release may be lost.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
-/// The time within which a caller has to begin a try that was offered to it.
+/// The time within which a caller that was offered the turn has to begin its try.
 const OFFER_PATIENCE: Duration = Duration::from_millis(100);
 
-/// A caller's number among those that wait for one lock on one session, in the order in which they came.
+/// The number of a caller among the callers that wait for one lock in one session. Later callers have higher numbers.
 pub(crate) type Number = u64;
 
 /// The state of one caller that waits for a lock.
 #[derive(Debug)]
 pub(crate) struct Seat {
     woken: Arc<Notify>,
-    /// Whether the caller was offered a turn, and has not been polled since.
+    /// Whether the turn was opened to all callers, and this caller has not been polled since.
     is_late: bool,
 }
 
@@ -57,7 +57,7 @@ impl Turn {
     }
 }
 
-/// The callers that wait for one lock on one session, and whose turn it is.
+/// The callers that wait for one lock in one session, and the state of the turn.
 #[derive(Debug)]
 pub(crate) struct TryQueue {
     seats: BTreeMap<Number, Seat>,
@@ -116,7 +116,8 @@ impl TryQueue {
         }
     }
 
-    /// Notes that the lock may be free.
+    /// Offers the turn to a caller, because the lock may be free. If a caller is trying, the turn is offered again
+    /// after its try.
     pub(crate) fn wake(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),
@@ -125,7 +126,8 @@ impl TryQueue {
         }
     }
 
-    /// Opens a turn that is not taken in time to all callers. If no caller has the turn, offers it.
+    /// Opens the turn to all callers if the caller that was offered it does not begin its try in time, or does not end
+    /// it in time. If no caller has the turn, offers it.
     pub(crate) fn tend(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),
@@ -135,7 +137,8 @@ impl TryQueue {
         }
     }
 
-    /// Begins a try of this caller if it has the turn. Called while the caller is polled.
+    /// Begins a try of this caller if the turn is open, or was offered to it. Returns whether the try has begun. Called
+    /// while the caller is polled.
     pub(crate) fn take(&mut self, caller: Number, now: Moment) -> bool {
         if let Some(seat) = self.seats.get_mut(&caller) {
             seat.is_late = false;
@@ -170,13 +173,13 @@ impl TryQueue {
         }
     }
 
-    /// Notes that the engine watches the turn. Returns whether it did not do so before.
+    /// Records that the engine watches the turn. Returns false if this was recorded before.
     pub(crate) fn begin_watch(&mut self) -> bool {
         !std::mem::replace(&mut self.is_watched, true)
     }
 }
 
-/// The callers that wait for one lock on one session.
+/// The callers that wait for one lock in one session.
 #[derive(Debug)]
 pub(crate) struct Callers {
     context: Arc<Context>,
@@ -200,7 +203,8 @@ impl Callers {
         lock(&self.queue).seats.is_empty()
     }
 
-    /// Makes the engine pass on turns that are not taken, as long as callers wait.
+    /// Starts a task of the engine that opens turns that are not taken, unless one is running. The task runs as long as
+    /// callers wait.
     pub(crate) fn watch(self: &Arc<Self>) {
         if !lock(&self.queue).begin_watch() {
             return;
@@ -229,8 +233,8 @@ pub(crate) struct Topic {
     listening: Listening,
 }
 
-/// The callers of one session that wait without a place in the queue. The key of the map is the name that the message
-/// of a release contains.
+/// The callers of one session that wait without a place in the queue. The key of the map is the name that identifies
+/// the message of a release: in the native layout the name of the lock, in Redisson's layout the name of the channel.
 #[derive(Debug)]
 pub(crate) struct Subscribers {
     context: Arc<Context>,

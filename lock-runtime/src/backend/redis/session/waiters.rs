@@ -1,4 +1,4 @@
-//! The callers that wait in one session, by lock, and the requests that queue them. The first caller at a lock sends
+//! The callers that wait in one session, by lock, and the requests that queue them. The first caller of a lock sends
 //! its own request. Callers that arrive while others of their session wait for the same lock share requests, so that
 //! one command queues many callers. The shared requests for a lock are sent one at a time.
 
@@ -26,7 +26,7 @@ struct Waiting {
     request: Arc<AcquireRequest>,
     /// Whether this caller is counted in [`WaitList::queued`].
     queued: bool,
-    /// Sends the caller its offer or an error. `None` after that.
+    /// Sends the caller its offer or an error. `None` once one of them was sent.
     sender: Option<oneshot::Sender<OfferResult>>,
 }
 
@@ -49,7 +49,7 @@ struct WaitList {
     unsent: VecDeque<OwnerId>,
     /// Whether a task is sending the requests in `unsent`.
     sending: bool,
-    /// The moment of the next probe of the lock. `None` before a caller is queued.
+    /// The moment of the next probe of the lock. `None` while no probe is scheduled.
     probe: Option<Moment>,
 }
 
@@ -66,11 +66,11 @@ impl WaitList {
     }
 }
 
-/// All callers that wait on one session.
+/// All waiters of one session.
 #[derive(Default)]
 pub(crate) struct Waiters(Mutex<BTreeMap<LockName, WaitList>>, Probes);
 
-/// The scheduled probes, the earliest on top. An entry counts only if its moment is also `probe` in the lock's
+/// The scheduled probes, the earliest on top. An entry is valid only if its moment is also `probe` in the lock's
 /// [`WaitList`].
 #[derive(Default)]
 struct Probes(Mutex<BinaryHeap<Reverse<(Moment, LockName)>>>);
@@ -139,8 +139,8 @@ impl Waiters {
     }
 
     /// Adds a caller. It is added before its request is sent, because the offer of a turn may arrive as early as the
-    /// reply. The result is true if no other caller of the session waits for the lock and the caller has no place yet.
-    /// The caller then sends its own request.
+    /// reply. The returned flag is true if no other caller of the session waits for the lock, and the caller has no
+    /// place yet. In this case, the caller sends its own request.
     pub(crate) fn join(
         &self,
         request: &Arc<AcquireRequest>,
@@ -165,7 +165,7 @@ impl Waiters {
         (receiver, alone)
     }
 
-    /// Notes the places of callers of one lock. After a reconnect, the callers ask for the same places again.
+    /// Records the places of callers of one lock. After a reconnect, the callers ask for the same places again.
     pub(crate) fn queued(&self, name: &LockName, places: &[(&AcquireRequest, u64)]) {
         let mut waiters = lock(&self.0);
         let mut list = waiters.get_mut(name);
@@ -205,15 +205,15 @@ impl Waiters {
         lock(&self.0).contains_key(name)
     }
 
-    /// Returns whether this caller still waits, and has not been sent an offer or an error.
+    /// Returns whether this caller is still waiting, and has not been sent an offer or an error.
     pub(crate) fn waits(&self, name: &LockName, owner: OwnerId) -> bool {
         let waiters = lock(&self.0);
         let waiting = waiters.get(name).and_then(|list| list.waiting.get(&owner));
         waiting.is_some_and(|waiting| waiting.sender.is_some())
     }
 
-    /// Notes the token of a grant for its waiting owners. Returns false if this grant or a later one was noted for one
-    /// of them before.
+    /// Records the token of a grant for its waiting owners. Returns false if this grant or a later one was recorded for
+    /// one of them before.
     pub(crate) fn note_grant(&self, name: &LockName, owners: &[OwnerId], first: u64) -> bool {
         let waiters = lock(&self.0);
         let Some(list) = waiters.get(name) else {
@@ -226,9 +226,9 @@ impl Waiters {
         is_new
     }
 
-    /// Sends a caller its offer or an error, if the caller still waits. Returns the number of offers that the caller
-    /// has missed before, or `None` if it no longer waits. The caller stays in the list until it has entered or missed
-    /// its turn.
+    /// Sends a caller its offer or an error, if the caller is still waiting. Returns the number of offers that the
+    /// caller has missed before, or `None` if it is no longer waiting. The caller stays in the list until it has
+    /// entered or missed its turn.
     pub(crate) fn resolve(
         &self,
         name: &LockName,
@@ -287,8 +287,9 @@ impl Waiters {
         with_some.collect()
     }
 
-    /// Returns a receiver that ends when no caller of this session has a place in the queue of the lock any longer, or
-    /// when enough callers for one request have joined. Returns `None` if either is the case already.
+    /// Returns a receiver that completes when no caller of this session has a place in the queue of the lock any
+    /// longer, or when enough callers for one request have joined. Returns `None` if one of these conditions already
+    /// holds.
     pub(crate) fn batch_ready(&self, name: &LockName) -> Option<oneshot::Receiver<()>> {
         let mut waiters = lock(&self.0);
         let list = waiters.get_mut(name)?;
@@ -300,8 +301,8 @@ impl Waiters {
         Some(receiver)
     }
 
-    /// Returns whether the calling code has to start a task that sends the requests for this lock. If so, notes that
-    /// the task runs.
+    /// Returns whether the calling code has to start a task that sends the requests for this lock. If it has to,
+    /// records that the task is running.
     pub(crate) fn begin_sending(&self, name: &LockName) -> bool {
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
@@ -312,7 +313,7 @@ impl Waiters {
         begins
     }
 
-    /// Notes that the task that sends requests for this lock has ended.
+    /// Records that the task that sends requests for this lock has ended.
     pub(crate) fn end_sending(&self, name: &LockName) {
         let mut waiters = lock(&self.0);
         if let Some(list) = waiters.get_mut(name) {
@@ -323,7 +324,7 @@ impl Waiters {
         }
     }
 
-    /// Takes the next requests to send. If there are none, notes that the sending task ends.
+    /// Takes the next requests to send. If there are none, records that the sending task has ended.
     pub(crate) fn next_batch(&self, name: &LockName) -> Vec<Arc<AcquireRequest>> {
         let mut batch = Vec::new();
         let mut waiters = lock(&self.0);
@@ -340,7 +341,8 @@ impl Waiters {
             }
         }
         if batch.is_empty() {
-            // The mutex is still locked, so a caller that joins later finds this note and starts a new sending task.
+            // The mutex is still locked, so a caller that joins later sees that no task is sending, and starts a new
+            // one.
             list.sending = false;
             if list.is_deserted() {
                 waiters.remove(name);
@@ -349,7 +351,7 @@ impl Waiters {
         batch
     }
 
-    /// Puts back requests that were not sent, before all others.
+    /// Puts back the requests of a batch, ahead of all other unsent requests.
     pub(crate) fn put_back(&self, name: &LockName, batch: &[Arc<AcquireRequest>]) {
         if let Some(list) = lock(&self.0).get_mut(name) {
             for request in batch.iter().rev() {

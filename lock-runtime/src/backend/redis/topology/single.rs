@@ -1,7 +1,7 @@
 //! The topology of a single server. Every lock is served by the session of the calling runtime, or by the home session.
 //!
 //! When the session in which a caller waits has ended, the caller asks for the session of its lock again, and keeps its
-//! place. A topology of several servers could move locks in the same way: it would end the session that served a lock.
+//! place. A topology of several servers could move a lock in the same way, by ending the session that served the lock.
 
 use std::{
     collections::hash_map::Entry,
@@ -81,8 +81,8 @@ impl Sessions {
                     (session, true)
                 }
             };
-            // The session is started while the mutex is not locked. On a runtime that has ended, the session ends
-            // immediately, and `retire` locks the mutex.
+            // The session is started after the mutex was unlocked. On a runtime that has ended, the session ends
+            // immediately, and `retire` then locks the mutex.
             if new {
                 session.run(&self.driver, &self.connector, &runtime);
             }

@@ -1,6 +1,6 @@
 //! Sends commands to the server. While few commands are under way, each new command is sent at once. While many are
 //! under way, one write carries all commands that tasks issue during one pass of the runtime over its tasks. Without
-//! this, writing would cost more than everything else when many tasks share a connection.
+//! batches, writing would cost more than everything else when many tasks share a connection.
 
 use std::{
     pin::pin,
@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::background::sync::lock;
 
-/// The number of commands under way from which on new commands are batched.
+/// The smallest number of other commands under way with which a new command is batched.
 const BATCH_THRESHOLD: usize = 8;
 
 type Answer = oneshot::Sender<RedisResult<Value>>;
@@ -47,8 +47,8 @@ impl Batcher {
     }
 
     /// Sends a command after all earlier commands. `others` is the number of other commands under way. If the future is
-    /// dropped before the answer comes, the command may or may not be sent, because the connection skips a command
-    /// whose future was dropped.
+    /// dropped before the answer comes, the command may or may not be sent, because the connection skips a queued
+    /// command whose future was dropped.
     pub(crate) async fn send(&self, command: &Cmd, others: usize) -> RedisResult<Value> {
         let answer = {
             let mut pending = lock(&self.pending);

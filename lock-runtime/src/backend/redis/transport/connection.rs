@@ -28,8 +28,8 @@ use crate::{
 /// The time limit for one try to connect.
 pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Identifies one connection. A server does not reuse the ID of a connection, but starts again from one after a
-/// restart.
+/// Identifies one connection. A server never gives two connections the same ID during one run, but counts from one
+/// again after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// The server's run id. `None` if the server does not reveal it.
@@ -38,7 +38,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Returns whether both connections were made to the same server, and the server has not restarted in between. A
+    /// Returns whether both connections are known to lead to the same server, which has not restarted in between. A
     /// restarted server carries out nothing that was sent before the restart.
     fn is_of_the_run_of(&self, other: &Self) -> bool {
         self.run.is_some() && self.run == other.run
@@ -61,7 +61,8 @@ pub(crate) enum CallError {
 impl CallError {
     fn of(error: &RedisError) -> Self {
         let text = error.to_string();
-        // Redis 6.2 wraps the error of a command inside a script in an error of the script, so only the text shows it.
+        // Redis 6.2 wraps the error of a command inside a script in an error of the script, so only the text shows the
+        // original code.
         if text.contains("WRONGTYPE") {
             return Self::Refused(BackendError::WrongLayout);
         }
@@ -257,8 +258,9 @@ impl Connection {
             let mut id = redis::cmd("CLIENT");
             id.arg("ID").query_async(&mut redis.clone()).await
         };
-        // The ID of the previous connection is valid only in the run of the server in which it was made, so the run is
-        // read first. This takes one more round trip, but only for a connection that replaces another one.
+        // The ID of the previous connection is valid only in the run of the server in which that connection was made,
+        // so the run id is read first. Reading it takes one more round trip, but only for a connection that replaces
+        // another one.
         let previous = match &previous {
             Some(previous) if previous.run.is_some() => {
                 let run = asking_run().await?;
@@ -427,7 +429,7 @@ impl Connection {
         killed.map(drop).map_err(|error| CallError::of(&error))
     }
 
-    /// Returns the run id and the eviction policy of the server that answers.
+    /// Returns the run id and the eviction policy of the server.
     pub(crate) async fn incarnation(&self) -> Result<Incarnation, CallError> {
         let (server, memory) = future::try_join(self.info("server"), self.info("memory"))
             .await
@@ -480,10 +482,11 @@ pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(value).map(str::trim)
 }
 
-/// An ID that no connection has. The answer to a command that closes this ID shows whether closing is permitted.
+/// An ID that no connection has. The answer to a command that closes the connection with this ID shows whether the user
+/// may close connections.
 const NOBODY: i64 = i64::MAX;
 
-/// Returns the command that closes the connection with this ID, if there is one.
+/// Returns the command that closes the connection with this ID, and does nothing if no connection has this ID.
 fn kill_command(id: i64) -> Cmd {
     let mut command = redis::cmd("CLIENT");
     command.arg("KILL").arg("ID").arg(id);
@@ -507,7 +510,8 @@ fn with_tcp_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
     info.set_tcp_settings(settings)
 }
 
-/// Installs a TLS implementation, as rustls requires once per process. Keeps one that is installed already.
+/// Installs a TLS implementation, as rustls requires once per process. Keeps an implementation that the process has
+/// installed before.
 #[cfg(feature = "tls")]
 fn install_tls() {
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -22,7 +22,8 @@ pub(crate) struct Parking {
 }
 
 impl Parking {
-    /// Wakes the heartbeat. The new work has to be visible to `is_idle` of [`park`](Self::park) before this call.
+    /// Wakes the heartbeat if it is parked. The new work has to be visible to `is_idle` of [`park`](Self::park) before
+    /// this call.
     pub(crate) fn watch(&self) {
         if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
             self.active.notify_one();
@@ -56,12 +57,13 @@ pub(crate) struct Health {
     answered: AtomicU64,
     /// The moment of the newest reply.
     heard: AtomicU64,
-    /// The moment of the newest reply, or of the first command that was sent after all earlier ones had ended.
+    /// The moment of the newest reply, or the moment at which a command was sent while no other was under way,
+    /// whichever is later.
     progress: AtomicU64,
     in_flight: AtomicUsize,
     broken: AtomicBool,
-    /// The reason why the connection was lost. Empty while the connection works, and if it was ended by
-    /// [`mark_broken`](Self::mark_broken) alone.
+    /// The reason why the connection was lost. Unset while the connection works, and if this process gave up the
+    /// connection without an error.
     lost: OnceLock<String>,
     /// Whether the next connection is made only after a pause, because the server is no longer a master, or a request
     /// came too late.
@@ -93,7 +95,7 @@ impl Health {
         Moment::new(Duration::from_nanos(self.answered.load(Ordering::Acquire)))
     }
 
-    /// Notes that a command is sent. Returns the number of other commands under way.
+    /// Counts a command that is sent at `at` as under way. Returns the number of other commands under way.
     pub(crate) fn sent(&self, at: Moment) -> usize {
         let others = self.in_flight.fetch_add(1, Ordering::SeqCst);
         if others == 0 {
@@ -103,7 +105,7 @@ impl Health {
         others
     }
 
-    /// Notes a reply to a command that was sent at `sent`.
+    /// Records a reply to a command that was sent at `sent`.
     pub(crate) fn heard(&self, sent: Moment, now: Moment) {
         self.answered.fetch_max(nanos(sent), Ordering::AcqRel);
         let now = nanos(now);
@@ -178,7 +180,7 @@ impl Health {
     }
 }
 
-/// A command that [`Health::sent`] has counted as in flight. Dropping it ends the count.
+/// A command that [`Health::sent`] has counted as under way. When this value is dropped, the command no longer counts.
 pub(crate) struct InFlight<'a>(&'a Health);
 
 impl<'a> InFlight<'a> {

@@ -11,8 +11,8 @@ use lock_core::lease::Moment;
 
 use crate::background::{Context, sync::lock, watched::Watched};
 
-/// The time for which a server counts as not ready after it could not carry out a command. Callers send a command again
-/// much sooner, so the time starts again as long as the server is not ready.
+/// The time for which a server counts as not ready after it could not carry out a command. Callers repeat a failed
+/// command much sooner than that, so each further failure restarts this time.
 const NOT_READY_AGE: Duration = Duration::from_secs(1);
 
 /// The moment at which the server last reported that it cannot carry out commands. `None` if it has never done so.

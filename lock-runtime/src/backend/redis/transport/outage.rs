@@ -82,7 +82,7 @@ impl Outages {
         &self.address
     }
 
-    /// Notes an error, which later failures report as their reason.
+    /// Records an error, which later failures report as their reason.
     pub(crate) fn note(&self, error: String) {
         lock(&self.state).last_error = Some((self.context.now(), error));
     }
@@ -102,7 +102,7 @@ impl Outages {
     }
 }
 
-/// The presence of one session among the sessions of its server. It is dropped when the session ends.
+/// The connection state of one session, as its server's [`Outages`] count it. Dropped when the session ends.
 #[derive(Debug)]
 pub(crate) struct SessionPresence {
     outages: Arc<Outages>,
@@ -110,13 +110,13 @@ pub(crate) struct SessionPresence {
 }
 
 impl SessionPresence {
-    /// Notes that the session has a connection.
+    /// Records that the session has a connection.
     pub(crate) fn connected(&mut self) {
         lock(&self.outages.state).last_error = None;
         self.change(Presence::Connected);
     }
 
-    /// Notes that the session has lost its connection, or could not make one.
+    /// Records that the session has lost its connection, or could not make one.
     pub(crate) fn disconnected(&mut self, error: &str) {
         self.change(Presence::Disconnected);
         let begins = {

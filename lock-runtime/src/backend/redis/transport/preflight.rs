@@ -86,7 +86,7 @@ impl Failure {
     }
 }
 
-/// The time for the check whether the server answers without TLS.
+/// The time limit for the check whether the server answers without TLS.
 const TLS_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Makes a first connection, and checks whether the server can be used for locks.
@@ -188,7 +188,7 @@ fn asks_for_tls(connector: &Connector) -> bool {
     )
 }
 
-/// Returns whether the URL asks for TLS, and the server answers without it.
+/// Returns whether the URL asks for TLS, but the server answers without TLS.
 async fn speaks_plainly(connector: &Connector) -> bool {
     let ConnectionAddr::TcpTls { host, port, .. } = connector.client.get_connection_info().addr()
     else {

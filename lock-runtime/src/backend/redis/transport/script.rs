@@ -36,7 +36,8 @@ impl Script {
         command
     }
 
-    /// Returns the same command with the script's source instead of its hash. The server then caches the script.
+    /// Returns the command `by_hash` with the script's source instead of its hash. A server that runs this command
+    /// caches the script.
     pub(crate) fn by_source(&self, by_hash: &Cmd) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(&self.source);
