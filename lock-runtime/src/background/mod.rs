@@ -32,10 +32,12 @@ pub(crate) mod sync;
 pub(crate) mod thread;
 pub(crate) mod watched;
 
-/// How long the engine waits before it first polls a background release. Most releases are confirmed within that time.
+/// The time for which the engine waits before it first polls a background release. Most releases are confirmed within
+/// that time.
 const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 
-/// How long the engine waits, after [`HANDOFF_DELAY`], for the answer to the release over the caller's connection.
+/// The time for which the engine waits, after [`HANDOFF_DELAY`], for the answer to a release over the caller's
+/// connection.
 const HANDOFF_PATIENCE: Duration = Duration::from_millis(20);
 
 /// A source of random numbers.

@@ -68,7 +68,8 @@ fn raise_token(mut attempt: NodeAttempt, token: FencingToken) -> BoxFuture<'stat
     .boxed()
 }
 
-/// Whether a round waits for nodes that did not answer before, if it cannot get a majority without them.
+/// Whether a round waits for nodes that did not answer their previous requests, if it cannot get a majority without
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Haste {
     /// The round waits for these nodes as long as for the other nodes, so that its answer is certain.

@@ -130,7 +130,7 @@ async fn take_together(
     let Some(busy) = busy else {
         return Ok(Ok(taken));
     };
-    // The locks are released before the caller gets the answer, so that it finds none of them taken.
+    // The locks are released before the caller gets the answer, so that its next try does not find these locks taken.
     join_all(taken.into_iter().map(Taken::release)).await;
     Ok(Err(busy))
 }

@@ -72,7 +72,7 @@ pub(crate) enum Standing {
     /// The node has kept all state since its last loss, which was seen at `since`. `longest` is the longest lease in
     /// its mark.
     Whole { since: u64, longest: Duration },
-    /// The node is new, or has lost its state. It was seen without a mark at `since`, which is `age` ago.
+    /// The node is new, or has lost its state. The node was first seen without a mark at `since`, which was `age` ago.
     Lost { since: u64, age: Duration },
 }
 
@@ -470,7 +470,7 @@ impl NodeAttempt {
             // time again.
             connection.health.mark_demoted();
         }
-        // The request was sent only once, and this answer shows that it changed nothing.
+        // The request was sent only once, and this answer shows that the request changed nothing.
         self.sent = None;
         match answer {
             0 => Ok(None),

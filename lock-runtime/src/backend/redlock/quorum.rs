@@ -38,7 +38,7 @@ const STATUS_PATIENCE: Duration = Duration::from_millis(500);
 /// The time for which the remaining nodes may still answer after a majority has decided. A shutdown waits no longer.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Returns milliseconds, rounded up.
+/// Returns a time in milliseconds, rounded up.
 fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
@@ -69,7 +69,7 @@ pub(crate) struct Quorum {
 /// A hold of this client that nodes may still join.
 struct Held {
     owner: OwnerId,
-    /// Set to true when the hold is over. The tasks in which nodes are still joining watch it.
+    /// Set to true when the hold is over. The tasks in which nodes are still joining watch this value.
     over: watch::Sender<bool>,
 }
 
@@ -92,8 +92,7 @@ enum Verdict<T> {
     Yes(Vec<T>),
     /// A majority declined.
     No,
-    /// No majority agreed and no majority declined. The error says why some nodes did not answer or refused the
-    /// request.
+    /// No majority agreed and no majority declined. The error says why.
     Open(BackendError),
 }
 
@@ -188,7 +187,7 @@ impl Quorum {
         marks
     }
 
-    /// Returns whether this hold has not been released.
+    /// Returns whether this hold has begun and has not ended.
     pub(crate) fn holds(&self, name: &LockName, token: FencingToken) -> bool {
         lock(&self.holds).contains_key(&(name.clone(), token))
     }

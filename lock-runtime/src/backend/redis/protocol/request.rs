@@ -34,7 +34,8 @@ use crate::{
     },
 };
 
-/// The state of a request that the caller itself sends, instead of the session. The answer may grant the lock.
+/// The state of the newest request that the caller itself has sent. Other requests are sent by the session. The answer
+/// to the caller's own request may grant the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direct {
     /// No request is under way.

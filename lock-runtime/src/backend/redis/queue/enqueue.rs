@@ -1,4 +1,4 @@
-//! The requests that a session sends for its waiters. One request queues many callers of one lock.
+//! The requests that a session sends for its waiters. One request can queue many callers of one lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -44,7 +44,8 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
             return;
         }
         let Some(connection) = session.connected() else {
-            // These requests are sent when the next connection is up. If it is up already, this task continues.
+            // These requests are sent when the next connection is up. If that connection is up already, this task
+            // continues.
             waiters.put_back(&name, &batch);
             waiters.end_sending(&name);
             if session.connected().is_some() && waiters.begin_sending(&name) {
@@ -82,7 +83,7 @@ async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) 
         let to_come = server.cohorts.to_come(name);
         match to_come {
             // No member of a cohort has the turn. If callers of this session are queued, they come before the new
-            // callers anyway.
+            // callers anyway, so the new callers lose nothing by waiting.
             None => break,
             // A short cohort that has shrunk since the last check may end before a request is answered, so the cohort
             // is checked again.

@@ -119,9 +119,9 @@ pub(crate) fn tend_cohorts(
 }
 
 /// Releases the turn of the holder with this token. If another member of its cohort is waiting, the turn passes to that
-/// member in memory. A release in several steps runs in a task of the engine, so that it does not depend on when the
-/// caller is polled. Such a task uses the connection that carries all renewals, so that a command that shortens a lease
-/// cannot arrive after the next member has extended the lease.
+/// member in memory. A release in several steps runs in a task of the engine, so that the release does not depend on
+/// when the caller is polled. Such a task uses the connection that carries all renewals, so that a command that
+/// shortens a lease cannot arrive after the next member has extended the lease.
 pub(crate) async fn release(
     server: &Arc<Server>,
     name: &LockName,
@@ -226,7 +226,7 @@ async fn release_grant(
     };
     Ok(match answered.value {
         Value::Int(1) => Released::Released,
-        // The first request was carried out, and its answer was lost.
+        // The request was sent before. It was carried out then, and the answer was lost.
         _ if answered.again => Released::Released,
         _ => Released::NotHeld,
     })

@@ -52,8 +52,8 @@ impl Caller {
         }
     }
 
-    /// Waits until no task changes the session's marker or subscription on the server. If all previous callers have
-    /// left, a task may be removing their marker, and could remove the marker of this caller's try instead.
+    /// Waits until no task changes the session's marker or subscription on the server. Otherwise a task that removes
+    /// the marker of earlier callers could remove the marker that this caller's try leaves.
     async fn settled(&self) {
         let listening = &self.joined.listening;
         if listening.try_lock().is_err() {

@@ -249,7 +249,8 @@ impl Server {
         }
     }
 
-    /// Tracks the clean-up of an abandoned acquisition. The shutdown waits for it as for an acquisition.
+    /// Tracks the clean-up of an abandoned acquisition. The shutdown waits for the clean-up as it waits for an
+    /// acquisition.
     pub(crate) fn track_cleanup(&self) -> TrackedTask {
         self.unsettled.token()
     }

@@ -36,8 +36,8 @@ pub(crate) mod subscribers;
 pub(crate) mod unanswered;
 pub(crate) mod waiters;
 
-/// The period of the heartbeat, and the longest time between two probes of a lock that callers wait for. A session with
-/// very many such locks probes each of them less often.
+/// The period of the heartbeat, and the longest time between two probes of a lock that callers wait for. A session
+/// whose callers wait for very many locks probes each of these locks less often.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
 /// The pauses between two tries to connect. The first value is the first pause, and the second is the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
@@ -82,7 +82,7 @@ pub(crate) struct Session {
     forged: AtomicBool,
     state: Watched<State>,
     runtime: OnceLock<Handle>,
-    /// The callers with a place in the queue.
+    /// The waiters: callers that have a place in the queue, or ask for one.
     pub(crate) waiters: Waiters,
     /// The requests that callers have sent themselves, and whose answers they have not read.
     pub(crate) unanswered: Unanswered,
@@ -263,9 +263,9 @@ impl Session {
         quiet && self.waiters.is_empty() && self.unanswered.is_empty()
     }
 
-    /// Sends the requests of all queued callers of the lock `only`, or of all locks, again with their old places.
-    /// Needed after a reconnect, when the server has lost a queue or a grant, and when the local deadline of a grant
-    /// has passed.
+    /// Sends the requests of queued callers again, with their old places: of the callers of the lock `only`, or of all
+    /// callers if `only` is `None`. Needed after a reconnect, when the server has lost a queue or a grant, and when the
+    /// local deadline of a grant has passed.
     pub(crate) fn requeue(self: &Arc<Self>, only: Option<&LockName>) {
         for name in self.waiters.requeue(only) {
             self.enqueue(&name);

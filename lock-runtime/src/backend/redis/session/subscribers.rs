@@ -126,8 +126,8 @@ impl TryQueue {
         }
     }
 
-    /// Opens the turn to all callers if the caller that was offered it does not begin its try in time, or does not end
-    /// it in time. If no caller has the turn, offers it.
+    /// Opens the turn to all callers if the caller whose turn it is does not begin or end its try in time. If no caller
+    /// has the turn, offers it.
     pub(crate) fn tend(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),

@@ -92,7 +92,7 @@ impl Waiters {
         probes.peek().is_some_and(|Reverse((next, _))| *next == at)
     }
 
-    /// Returns the moment of the next scheduled probe.
+    /// Returns the moment of the next scheduled probe, if there is one.
     pub(crate) fn next_probe(&self) -> Option<Moment> {
         lock(&self.1.0).peek().map(|Reverse((at, _))| *at)
     }

@@ -108,7 +108,7 @@ impl fmt::Display for CallError {
 pub(crate) struct Connector {
     pub(crate) context: Arc<Context>,
     pub(crate) client: redis::Client,
-    /// Loads the scripts that the connection will run.
+    /// The commands that load the scripts of the connection's layout.
     pub(crate) scripts: redis::Pipeline,
     pub(crate) outages: Arc<Outages>,
     pub(crate) readiness: Arc<Readiness>,
@@ -419,8 +419,8 @@ impl Connection {
     }
 
     /// Closes another connection of this client on the server, so that no command sent over it is carried out
-    /// afterwards. Does nothing if the server has restarted since that connection was made. The connection is then
-    /// closed already, and its ID may now belong to another client.
+    /// afterwards. Does nothing if the server has restarted since that connection was made. In this case, that
+    /// connection is closed already, and its ID may now belong to another client.
     pub(crate) async fn kill(&self, other: &Identity) -> Result<(), CallError> {
         if !self.identity.is_of_the_run_of(other) {
             return Ok(());

@@ -118,7 +118,7 @@ impl Health {
         self.heard.load(Ordering::Acquire) >= nanos(moment)
     }
 
-    /// Returns the time without any reply while commands are unanswered. Zero if no command is unanswered.
+    /// Returns for how long no reply has come although commands are under way. Returns zero if no command is under way.
     pub(crate) fn silent_for(&self, now: Moment) -> Duration {
         if self.in_flight.load(Ordering::Acquire) == 0 {
             return Duration::ZERO;
@@ -140,7 +140,7 @@ impl Health {
         }
     }
 
-    /// Marks the connection as lost. The next one is made after a pause.
+    /// Marks the connection as lost. The session makes the next connection after a pause.
     pub(crate) fn mark_lost_and_demoted(&self, reason: &str) {
         self.demoted.store(true, Ordering::Release);
         self.mark_lost(reason);
@@ -156,7 +156,7 @@ impl Health {
         self.broke.notify_waiters();
     }
 
-    /// Gives up the connection. The next one is made after a pause.
+    /// Gives up the connection. The session makes the next connection after a pause.
     pub(crate) fn mark_demoted(&self) {
         self.demoted.store(true, Ordering::Release);
         self.mark_broken();

@@ -71,7 +71,7 @@ impl Liveness {
         context.spawn(async move {
             let began = engine.now();
             let answered = engine.timeout_at(began + within, asking).await;
-            // On a busy machine the answer to this check may come late although other sessions receive replies.
+            // On a busy machine, the answer to this check may come too late while other sessions receive replies.
             answers.replace(Some(answered == Some(true) || has_heard_since(began)));
         });
         answer

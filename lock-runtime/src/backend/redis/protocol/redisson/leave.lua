@@ -1,4 +1,5 @@
--- Ends an acquisition. If the lock was granted in the meantime, 'abandon' releases it, and 'enter' returns its grant.
+-- Ends an acquisition. If the caller was granted the lock before, 'abandon' releases the lock, and 'enter' returns the
+-- grant.
 --
 -- KEYS: lock, counter
 -- ARGV: 1 owner, 2 `owner|session_id|lease|wait`, 3 and 4 unused, 5 'enter' or 'abandon'
@@ -11,6 +12,6 @@ if ARGV[5] == 'abandon' then
   tell(KEYS[2])
   return { 'left' }
 end
--- The lock was granted in the meantime, so the caller enters.
+-- The caller was granted the lock before this script ran, so the caller enters.
 local session_id, lease = string.match(ARGV[2], '^%x+|([^|]+)|(%d+)|')
 return { 'held', token .. '|' .. lease .. '|' .. session_id .. '|' .. ARGV[1], clamp(KEYS[1], field) }

@@ -33,7 +33,7 @@ pub(crate) mod state;
 pub(crate) struct RedisAttempt {
     server: Arc<Server>,
     request: Request,
-    /// Whether the caller waits without a place in the queue. Its session is then woken when the lock is free.
+    /// Whether the caller waits without a place in the queue, and the server wakes its session when the lock is free.
     notified: bool,
     state: AttemptState,
     /// The newest request of the current owner, and its session. `None` before the first request.

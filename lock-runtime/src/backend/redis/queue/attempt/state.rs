@@ -344,7 +344,7 @@ mod tests {
         let mut state = offered();
         assert_eq!(state.on(Event::Missed), Step::StartOver);
         assert_eq!((state.missed(), state.offer()), (1, None));
-        // A repeated event does not count again.
+        // A repeated event does not count as a second missed turn.
         assert_eq!(state.on(Event::Missed), Step::Nothing);
         assert_eq!(state.missed(), 1);
     }
@@ -387,7 +387,7 @@ mod tests {
         let mut state = waiting();
         state.start_over(Some(5));
         assert_eq!(state.place(), Some(5));
-        // The second owner was never queued. The third owner still gets the place.
+        // The second owner was never queued. The third owner gets the place of the first owner.
         state.start_over(None);
         assert_eq!(state.place(), Some(5));
     }

@@ -151,7 +151,7 @@ impl Cohort {
         &self.to_come
     }
 
-    /// Returns whether the token is one of the cohort's.
+    /// Returns whether the token belongs to the cohort.
     pub(crate) fn contains(&self, token: u64) -> bool {
         self.tokens.contains(&token)
     }

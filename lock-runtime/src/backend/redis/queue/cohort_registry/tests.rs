@@ -250,7 +250,7 @@ fn a_newer_grant_replaces_one_that_the_server_has_lost() {
     let taken_up = fixture.push(20, &[&c], at(10));
     assert_eq!(taken_up.requeue.len(), 1, "its members queue again");
     assert_eq!(c.offered(), Some(20));
-    // A late answer that describes the older grant does not count.
+    // A late answer that describes the older grant is ignored.
     assert!(is_nothing(&fixture.describe(7, &[&b], at(20))));
 }
 
