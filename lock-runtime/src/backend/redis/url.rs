@@ -27,7 +27,7 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
         _ => return Err(invalid("unknown scheme")),
     }
     // The message of the `redis` crate may quote the URL or the value of a parameter, and both may contain a password.
-    // Such a message is not passed on.
+    // A message that quotes one of them is not passed on.
     let values = || {
         url.split(['?', '&'])
             .skip(1)

@@ -18,7 +18,7 @@ pub(crate) struct Agreement<A> {
     token: Option<FencingToken>,
     /// The nodes that granted the lock before the token was known, each with its offer. Empty once the token is known.
     offers: Vec<(A, FencingToken)>,
-    /// The nodes that have granted the lock, and know the token.
+    /// The nodes that have granted the lock, and have stored the token.
     ready: Vec<A>,
     /// The nodes whose offer is greater than the token. They do not count, but may join a hold that has a majority
     /// without them.
@@ -76,8 +76,8 @@ impl<A> Agreement<A> {
         self.ready.len() >= self.majority
     }
 
-    /// Returns the token, the nodes that know it, and the nodes with a greater offer. Returns `None` if no majority
-    /// knows the token.
+    /// Returns the token, the nodes that have stored it, and the nodes with a greater offer. Returns `None` if no
+    /// majority has stored the token.
     pub(crate) fn reached(self) -> Option<(FencingToken, Vec<A>, Vec<A>)> {
         let token = self.token.filter(|_| self.is_reached())?;
         Some((token, self.ready, self.above))

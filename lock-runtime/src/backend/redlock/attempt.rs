@@ -107,7 +107,7 @@ pub(crate) struct Taken {
     request: Request,
     token: FencingToken,
     valid_until: Moment,
-    /// The nodes that have granted the lock and know the token.
+    /// The nodes that have granted the lock and have stored the token.
     ready: Vec<NodeAttempt>,
     /// The requests to the other nodes, which may still join the hold.
     steps: Steps,

@@ -77,7 +77,7 @@ pub(crate) async fn connect(quorum: &Quorum, patience: Duration) -> Result<(), C
     Ok(())
 }
 
-/// Reads the marks of all nodes. `None` stands for a node that does not answer.
+/// Reads the marks of all nodes. `None` means that the node did not answer.
 async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
     let until = quorum.context.now() + PROBE_PATIENCE;
     let lease = quorum.longest_lease();

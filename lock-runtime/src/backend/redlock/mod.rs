@@ -12,9 +12,9 @@
 //! random pause that grows to 128 ms.
 //!
 //! **Tokens** rise strictly in grant order. Each node offers a token from its own counter, and the greatest offer
-//! becomes the lock's token. Before the body starts, a majority of the nodes knows this token: the nodes that offered
-//! it, and others into whose counters it is written. Any majority that makes the next grant shares a node with this
-//! majority. The shared node grants the lock only after the earlier hold is over on this node, and then offers a
+//! becomes the lock's token. Before the body starts, a majority of the nodes has stored this token: the nodes that
+//! offered it, and others into whose counters it is written. Any majority that makes the next grant shares a node with
+//! this majority. The shared node grants the lock only after the earlier hold is over on this node, and then offers a
 //! greater token. A node that has lost its counter starts again at its own clock, which may be behind the clock that an
 //! earlier token came from.
 //!

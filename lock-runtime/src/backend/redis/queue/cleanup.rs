@@ -179,7 +179,7 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
             }
             leave_by_home().await?;
             // If the connection cannot be closed, the unanswered request may be carried out until its time limit has
-            // passed. Until then the loop sends the request to leave again and again.
+            // passed. Until that moment, the loop keeps sending the request to leave.
             (answered || home.may_kill).then_some(())
         };
         let patience = server.now() + HOME_PATIENCE;

@@ -192,7 +192,7 @@ async fn release_turn(
 }
 
 /// Releases the grant with this token. The server hands the lock on to the next waiter, or frees the lock if there is
-/// none. With `retain_until` the server keeps the lock taken until then.
+/// none. With `retain_until`, the server keeps the lock taken until that moment.
 async fn release_grant(
     server: &Arc<Server>,
     name: &LockName,
@@ -226,7 +226,7 @@ async fn release_grant(
     };
     Ok(match answered.value {
         Value::Int(1) => Released::Released,
-        // The request was sent before. It was carried out then, and the answer was lost.
+        // An earlier copy of this request was carried out, and the answer to it was lost.
         _ if answered.again => Released::Released,
         _ => Released::NotHeld,
     })

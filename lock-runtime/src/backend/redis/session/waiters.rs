@@ -18,7 +18,7 @@ use crate::{backend::redis::protocol::request::AcquireRequest, background::sync:
 const BATCH_LIMIT: usize = 64;
 
 /// The message to a waiting caller: the token of the turn that the caller is offered, or an error. The caller enters at
-/// its next poll, if the offer still stands then.
+/// its next poll, unless the offer has been passed on by then.
 pub(crate) type OfferResult = Result<u64, BackendError>;
 
 /// A caller that has a place in the queue, or whose request is being sent.

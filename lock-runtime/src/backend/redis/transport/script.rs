@@ -25,7 +25,7 @@ impl Script {
         Self { source, hash }
     }
 
-    /// Returns the command that runs the script by its hash, which the server may not know yet.
+    /// Returns the command that runs the script by its hash. The command fails if the server has not cached the script.
     pub(crate) fn by_hash(&self, keys: &[&str], args: &[&str]) -> Cmd {
         // Reserves the whole size, so that adding the arguments does not allocate again.
         let parts = keys.iter().chain(args).map(|part| part.len());

@@ -1,5 +1,5 @@
--- Keeps the lock taken after its holder has left, until the minimum hold time is over. The expiry of the grant then
--- frees the lock, and the next probe grants it to a waiter. Until then nobody can renew the grant, because it names no
+-- Keeps the lock taken after its holder has left, until the minimum hold time is over. When the grant expires, the lock
+-- is free, and the next probe grants it to a waiter. Until the grant expires, nobody can renew it, because it names no
 -- session.
 --
 -- KEYS: grant, queue, fence, claim

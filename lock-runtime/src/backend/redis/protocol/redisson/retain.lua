@@ -1,5 +1,5 @@
--- Keeps the lock taken after its holder has left, until the minimum hold time is over. Until then nobody can renew the
--- lock, because it is stored with token 0.
+-- Keeps the lock taken after its holder has left, until the minimum hold time is over. During this time, nobody can
+-- renew the lock, because it is stored with token 0.
 --
 -- KEYS: lock, counter
 -- ARGV: 1 token, 2 the end of the minimum hold time (server time in µs), 3 the longest time for which to retain the

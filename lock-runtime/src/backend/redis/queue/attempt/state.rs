@@ -4,8 +4,8 @@
 //! 1. Only two events let the caller in: an answer to the caller's own request, and an offer that the cohort confirms
 //!    at the instant at which the caller is polled.
 //! 2. A settled acquisition has nothing to give back. Later events do not change it.
-//! 3. If a request was not answered, the server may have granted the lock. A later refusal then does not settle the
-//!    acquisition. When the acquisition is dropped, it gives the lock back.
+//! 3. If a request was not answered, the server may have granted the lock. In this case, a later refusal does not
+//!    settle the acquisition. When the acquisition is dropped, it gives the lock back.
 //! 4. An acquisition that has missed its turn, or was revoked, starts over with a new owner, at the same place in the
 //!    queue. Answers to the previous owner do not count for the new owner.
 
