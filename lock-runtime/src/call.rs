@@ -1,7 +1,7 @@
-//! Runs a body (the code that the locks guard): acquires the locks, runs the body, and gives the locks back.
+//! Runs a body (the code that the locks guard): acquires the locks, runs the body, and releases the locks.
 //!
-//! Only the code that polls or drops a body is generic over the body's type. The rest works on `dyn` [`Body`] and is
-//! compiled only once, because a service may have hundreds of body types.
+//! Only the code that polls or drops a body is generic over the body's type. The rest works on `dyn` [`Body`], so it is
+//! compiled once instead of once for each of the hundreds of body types that a service may have.
 
 use std::{
     fmt,
@@ -30,15 +30,15 @@ use crate::{
 
 /// A body whose type is erased.
 pub(crate) trait Body {
-    /// Polls the body inside `frame`, and stores the output when the body has ended.
+    /// Polls the body inside `frame`. When the body completes, stores its output.
     fn poll(&mut self, frame: &Arc<Frame>, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Drops the body and everything it owns. Code that the drop runs is still inside the body's frame.
+    /// Drops the body and everything it owns. Their destructors run inside the body's frame.
     fn end(&mut self);
 }
 
 pin_project! {
-    /// Stores a body until it has ended, and after that the body's output.
+    /// A body, and the body's output once the body has completed.
     pub(crate) struct BodySlot<F: Future> {
         #[pin]
         body: Option<F>,
@@ -91,17 +91,17 @@ impl<F: Future> Body for Pin<&mut BodySlot<F>> {
     }
 }
 
-/// The state of a body that runs inside its locks.
+/// The state of a body while its call holds the locks.
 ///
 /// Guarded calls can be nested, and each nested call adds the stack frames of its `poll`. To keep these stack frames
-/// small, all code except the poll of the body is in functions that are not inlined.
+/// small, most code around the poll of the body is in functions that are not inlined.
 pub(crate) struct Inside {
     frame: Arc<Frame>,
     /// Whether the body has been polled.
     begun: bool,
     /// Whether the loss of a lease ended the body.
     lost: bool,
-    /// Completes when a lease is lost. Created when the body is first pending.
+    /// Completes when a lease is lost. `None` until the body first returns `Poll::Pending`.
     watch: Option<BoxFuture<'static, ()>>,
 }
 
@@ -116,8 +116,8 @@ impl Inside {
         }
     }
 
-    /// Checks the deadlines of the leases, and then polls the body. Completes when the body has ended, or when the loss
-    /// of a lock has ended it.
+    /// Polls the body, unless a lease is lost and the body must not run without it. Completes when the body has
+    /// completed, or when the caller has to drop the body because of a loss.
     pub(crate) fn poll(
         &mut self,
         entered: &Entered,
@@ -125,7 +125,7 @@ impl Inside {
         body: &mut dyn Body,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        // With `OnLost::Continue` a body may continue after a loss, but no body begins after a loss.
+        // With `OnLost::Continue`, a body that has begun continues after a loss, but no body begins after a loss.
         if !self.begun {
             entered.begin_body();
         }
@@ -142,7 +142,8 @@ impl Inside {
         }
     }
 
-    /// Returns an error if a loss ended the body. If the body returned, its result counts even if the lease is lost.
+    /// Returns [`LockError::Lost`] if a loss ended the body. Returns `Ok` if the body completed, even if a lease is
+    /// lost by now.
     #[inline(never)]
     pub(crate) fn result(&self, entered: &Entered) -> Result<(), LockError> {
         let lost = self.lost.then(|| entered.loss());
@@ -179,15 +180,15 @@ enum Stage {
     Ended,
 }
 
-/// The state of a call while it acquires its locks, runs its body and leaves. The owner drops this value after the
-/// body. Dropping it gives back the locks that are still held.
+/// The state of a call that acquires its locks, runs its body and releases the locks. The owner of this value drops the
+/// body first, because dropping this value releases the locks that are still held.
 pub(crate) struct GuardedCall {
     stage: Stage,
     exit: ExitPolicy,
 }
 
 impl GuardedCall {
-    /// Creates a call that first acquires its locks.
+    /// Creates a call that has yet to acquire its locks. If `locks` is an error, the call ends with that error.
     pub(crate) fn through(locks: Result<Locks, LockError>) -> Self {
         match locks {
             Ok(locks) => Self {
@@ -212,8 +213,8 @@ impl GuardedCall {
         }
     }
 
-    /// Completes when the call has left its locks, or could not acquire them. As in [`Inside`], all code except the
-    /// poll of the body is in functions that are not inlined.
+    /// Advances the call. Completes when the call has left its locks, or could not acquire them. As in [`Inside`], most
+    /// code around the poll of the body is in functions that are not inlined.
     pub(crate) fn poll(&mut self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match &mut self.stage {
@@ -234,7 +235,7 @@ impl GuardedCall {
         }
     }
 
-    /// Returns the outcome of a call that has ended: an error, or `Ok` if the body has returned.
+    /// Returns the outcome of a call that has ended: `Ok` if the body has completed, otherwise the error.
     #[inline(never)]
     pub(crate) fn result(&mut self) -> Result<(), LockError> {
         match self.take_stage() {
@@ -288,8 +289,8 @@ impl GuardedCall {
     }
 }
 
-/// Lets the release finish in the background. If there is a connection, this function hands the release to it before
-/// returning, so a later acquisition on the same connection reaches the server after the release.
+/// Lets the release finish in the background. If there is a connection, this function hands the release to that
+/// connection before it returns, so a later acquisition on the same connection reaches the server after the release.
 fn leave_behind(mut leaving: BoxFuture<'static, ()>, context: &Arc<background::Context>) {
     let mut cx = Context::from_waker(Waker::noop());
     if leaving.as_mut().poll(&mut cx).is_pending() {
@@ -302,8 +303,8 @@ pin_project! {
     /// A future that acquires its locks, runs a body under them, and releases them.
     ///
     /// # Cancel safety
-    /// The future may be dropped at any point. Dropping it drops the body first. After that, the locks that the future
-    /// holds and its place in the queue are given back in the background.
+    /// The future may be dropped at any point. Dropping it first drops the body. After that, the engine releases the
+    /// future's locks and removes the future's place in the queue, both in the background.
     #[must_use = "futures do nothing unless they are awaited"]
     pub struct Run<F: Future> {
         // Declared before `passage`, so that everything the body owns is dropped while the locks are still held.

@@ -1,4 +1,4 @@
-//! The errors of connecting a client. Each error comes with advice on what to do.
+//! The errors of connecting a client, most of them with advice on what to do.
 
 use std::{fmt, time::Duration};
 
@@ -27,7 +27,7 @@ pub enum ConnectError {
         /// The number of servers that the URL names.
         servers: usize,
     },
-    /// A Redlock URL names a server twice, which would give it two votes.
+    /// A Redlock URL names a server twice, which would give that server two votes.
     SameServerTwice {
         /// The server's address.
         server: String,
@@ -38,7 +38,7 @@ pub enum ConnectError {
         reached: usize,
         /// The number of servers needed.
         needed: usize,
-        /// Why each of the other servers is not usable.
+        /// Why each of the other servers is unusable.
         failures: Vec<ConnectError>,
     },
     /// The client's default options are out of range or contradict each other.

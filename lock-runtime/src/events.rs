@@ -43,13 +43,13 @@ counters! {
     failed,
     /// Holds that were released while they were valid.
     released,
-    /// Releases that the server did not confirm before the lease ended.
+    /// Releases that the server refused, or did not confirm before the lease ended.
     release_failed,
     /// Renewals that extended a lease.
     renewed,
-    /// Renewals that failed, or had no answer within a second, and were retried.
+    /// Renewals that failed, or had no answer within a second.
     renewal_failed,
-    /// Leases that were lost while they were held.
+    /// Leases that were lost after the body had begun, or while a guard held the lock.
     lost,
     /// Commands sent to the server, except those that set up a connection.
     commands,

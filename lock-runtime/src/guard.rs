@@ -21,8 +21,8 @@ use crate::{
     lease::{hold::HoldState, release::ReleaseOutcome},
 };
 
-/// A handle to the hold of a body. It provides the fencing token, the remaining time of the lease, and a notification
-/// when the lease is lost.
+/// A handle to a hold. It provides the fencing token, the remaining time of the lease, and a notification when the
+/// lease is lost.
 ///
 /// The handle does not keep the lock held, and may outlive the hold. In an annotated function, the option `guard =
 /// ident` binds the handle to the variable `ident`.
@@ -32,7 +32,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Returns the innermost hold that encloses the current code.
+    /// Returns the innermost hold that encloses the current code, or `None` outside any hold.
     #[must_use]
     pub fn current() -> Option<Self> {
         reentry::enclosing().map(|frame| Self {
@@ -136,7 +136,7 @@ impl Hold {
     }
 }
 
-/// The holds of a body that runs under several locks, in the order of the `keys`. Each hold has its own fencing token.
+/// The holds of a body that runs under several locks, in the order of the keys. Each hold has its own fencing token.
 ///
 /// A key that is named twice is one lock with one hold, which appears at both positions. In a function annotated with
 /// `keys`, the option `guard = ident` binds the holds to the variable `ident`.
@@ -163,7 +163,7 @@ pub struct Holds {
 }
 
 impl Holds {
-    /// Returns the holds of the innermost call that encloses the current code.
+    /// Returns the holds of the innermost call that encloses the current code, or `None` outside any hold.
     #[must_use]
     pub fn current() -> Option<Self> {
         Some(Self::of(&*reentry::enclosing()?))
@@ -207,7 +207,7 @@ impl std::ops::Deref for Holds {
     }
 }
 
-/// Runs `body` inside the locks that a guard has entered.
+/// Runs `body` inside the locks that a guard holds.
 async fn run_inside<F: Future>(
     entered: &Entered,
     several: Option<&Arc<MultiCall>>,
@@ -219,11 +219,11 @@ async fn run_inside<F: Future>(
     inside.result(entered).map(|()| body.take_output())
 }
 
-/// Holds a lock until it is released or dropped.
+/// A guard that holds a lock until the guard is released or dropped.
 ///
 /// The guard dereferences to its [`Hold`]. The guard does not stop your code when the lease is lost: watch
-/// [`lost`](Hold::lost), or run the work in [`run`](Self::run). The code after the acquisition is not inside the hold
-/// either: a nested call re-enters the key only if it runs inside `run`.
+/// [`lost`](Hold::lost), or run the work in [`run`](Self::run). Code that merely runs while the guard exists is not
+/// inside the hold: a call re-enters the key only if it is made inside `run`.
 ///
 /// # Drop
 /// Dropping the guard releases the lock in the background. Prefer [`release`](Self::release), which waits until the
@@ -251,7 +251,7 @@ impl LockGuard {
     ///
     /// The body is also inside the calls that enclose the first poll of `run`. It is not inside the calls that enclosed
     /// the acquisition: a guard that is moved to another task lends that task only its own lock. Two `run` futures of
-    /// one guard may be polled concurrently. Nested calls for the guard's key then take turns.
+    /// one guard may be polled concurrently. Calls for the guard's key that are nested in their bodies then take turns.
     ///
     /// # Errors
     /// [`LockError::Lost`] if the lease was lost before the body ended.
@@ -303,11 +303,11 @@ impl std::ops::Deref for LockGuard {
     }
 }
 
-/// Holds several locks until they are released or dropped.
+/// A guard that holds several locks until the guard is released or dropped.
 ///
-/// The guard dereferences to its [`Holds`]: `guard[0].token()` is the token of the first key. Like a [`LockGuard`], it
-/// does not stop your code when a lease is lost, and the code after the acquisition is not inside its holds. Watch
-/// [`lost`](Holds::lost), or run the work in [`run`](Self::run).
+/// The guard dereferences to its [`Holds`]: `guard[0].token()` is the token of the first key. Like a [`LockGuard`], the
+/// guard does not stop your code when a lease is lost: watch [`lost`](Holds::lost), or run the work in
+/// [`run`](Self::run). Only code inside `run` is inside the guard's holds.
 ///
 /// # Drop
 /// Dropping the guard releases its locks in the background. Prefer [`release`](Self::release).

@@ -15,11 +15,12 @@ use crate::{
     client::{LockClient, scoped},
 };
 
-/// Makes a future part of the current hold with [`in_current_hold`](Self::in_current_hold).
+/// Adds the method [`in_current_hold`](Self::in_current_hold) to every future, which makes the future part of the
+/// current hold.
 pub trait InCurrentHold: Future + Sized {
     /// Makes the future part of the hold that encloses the call of this method, wherever the future is polled later. A
     /// task spawned with the future re-enters the keys of its parent instead of waiting for them. The hold then lasts
-    /// at least until the future has ended.
+    /// at least until the future has completed or is dropped.
     ///
     /// The future also inherits the client that is scoped to the current task.
     ///
@@ -31,9 +32,9 @@ pub trait InCurrentHold: Future + Sized {
     ///   call stack, so it is inside the hold.
     /// - Tasks of other executors have no tokio ids. If a body drives them itself, they are inside the body's hold.
     ///
-    /// With this method you take responsibility for the concurrency between the body and the task, which run at the
-    /// same time inside one hold. If this method is called outside any hold, the future inherits only the client. The
-    /// loss of the lease does not stop the future: watch [`Hold::lost`](crate::Hold::lost).
+    /// With this method, the body and the task run at the same time inside one hold, so your code has to coordinate
+    /// their access to the guarded resource. If this method is called outside any hold, the future inherits only the
+    /// client. The loss of the lease does not stop the future: watch [`Hold::lost`](crate::Hold::lost).
     ///
     /// # Cancel safety
     /// Dropping the future leaves the hold.
@@ -73,14 +74,15 @@ pub trait InCurrentHold: Future + Sized {
 impl<F: Future> InCurrentHold for F {}
 
 pin_project! {
-    /// The future of [`InCurrentHold::in_current_hold`].
+    /// The future that [`InCurrentHold::in_current_hold`] returns.
     #[must_use = "futures do nothing unless they are awaited or spawned"]
     pub struct WithinHold<F> {
         #[pin]
         inner: Option<F>,
         stay: Option<Arc<Stay>>,
         frame: Option<Arc<Frame>>,
-        // The client that was scoped to the task. A spawned task would not inherit it by itself.
+        // The client that was scoped to the task that called `in_current_hold`. Tokio does not pass this client on to a
+        // spawned task.
         client: Option<LockClient>,
     }
 

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! - [`distributed_lock`] guards an `async fn`. Its documentation lists all options and placeholders.
-//! - [`LockClient`] defines where locks live. [`Lock`] and [`MultiLock`] are the explicit API on the same engine.
+//! - [`LockClient`] says where locks are stored. [`Lock`] and [`MultiLock`] are the explicit API on the same engine.
 //!   [`LockGuard`], [`MultiLockGuard`], [`Hold`] and [`Holds`] represent held locks.
 //! - [`LockError`] says why a call did not complete under its lock. [`ConnectError`] says why a client could not
 //!   connect.

@@ -26,14 +26,15 @@ use crate::{
 /// Options that are not set take the client's defaults.
 ///
 /// # Fairness
-/// Waiters of one key enter in the order in which they queued, across all processes. Callers that wait by another
-/// [`strategy`](Self::strategy) than handoff have no order, and enter only when the queue is empty. On a Redlock and in
-/// Redisson's layout there is no queue.
+/// Waiters of one key enter in the order in which they queued, across all processes. Callers with a
+/// [`strategy`](Self::strategy) other than handoff have no order, and enter only when the queue is empty. On a Redlock
+/// and in Redisson's layout there is no queue.
 ///
 /// # Cancel safety
-/// Any of the futures may be dropped at any `.await`. A dropped future leaves no key and no place in the queue behind
-/// for longer than one round trip. While the server cannot be reached, a leftover grant stays until its lease ends (at
-/// most 2 s if the caller had not confirmed the grant yet), and a leftover place in the queue stays until `wait` ends.
+/// Every future that these methods return may be dropped at any `.await`. A dropped future leaves no key and no place
+/// in the queue behind for longer than one round trip. While the server cannot be reached, a leftover grant stays until
+/// its lease ends (at most 2 s if the caller had not confirmed the grant yet), and a leftover place in the queue stays
+/// until `wait` ends.
 ///
 /// ```
 /// use std::time::Duration;
@@ -81,7 +82,7 @@ impl Lock {
         self.settings.one(self.key.clone())
     }
 
-    /// Waits for the lock, for at most `wait`.
+    /// Acquires the lock, and waits for it for at most `wait`.
     ///
     /// # Errors
     /// - [`LockError::Busy`] if the lock was not granted within `wait`.

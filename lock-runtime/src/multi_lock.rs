@@ -40,9 +40,10 @@ use crate::{
 /// lock at a time: it has no place in the queues of the locks that it has not reached yet.
 ///
 /// # Cancel safety
-/// Any of the futures may be dropped at any `.await`. A dropped future leaves no key and no place in a queue behind for
-/// longer than one round trip. While the server cannot be reached, a leftover grant stays until its lease ends (at most
-/// 2 s if the caller had not confirmed the grant yet), and a leftover place in a queue stays until `wait` ends.
+/// Every future that these methods return may be dropped at any `.await`. A dropped future leaves no key and no place
+/// in a queue behind for longer than one round trip. While the server cannot be reached, a leftover grant stays until
+/// its lease ends (at most 2 s if the caller had not confirmed the grant yet), and a leftover place in a queue stays
+/// until `wait` ends.
 ///
 /// ```
 /// use std::time::Duration;
@@ -88,12 +89,12 @@ impl MultiLock {
         self.settings.several(self.keys.iter().cloned())
     }
 
-    /// Waits until all of the locks are held, for at most `wait`.
+    /// Acquires all of the locks, and waits for them for at most `wait` in total.
     ///
     /// # Errors
-    /// The same as [`Lock::acquire`](crate::Lock::acquire). [`LockError::Busy`] names the lock that was not granted,
-    /// and the call then holds none of the other locks. [`LockError::InvalidKey`] contains [`KeyError::NoKeys`] if
-    /// there are no keys.
+    /// The same as [`Lock::acquire`](crate::Lock::acquire). [`LockError::Busy`] names the lock that was not granted.
+    /// The call then holds none of the locks. [`LockError::InvalidKey`] contains [`KeyError::NoKeys`] if there are no
+    /// keys.
     ///
     /// # Cancel safety
     /// Dropping the future gives back the locks that it has taken, and its place in the queue. The future borrows

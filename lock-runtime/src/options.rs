@@ -112,8 +112,8 @@ macro_rules! option_setters {
             self
         }
 
-        /// Sets the minimum time for which the lock stays taken. If the body ends earlier, the call returns at once,
-        /// and the lock becomes free at the end of that time.
+        /// Sets the minimum time for which the lock stays taken. If the body ends before that time is over, the call
+        /// returns at once, and the lock becomes free at the end of the time.
         ///
         /// The time counts from the grant, and must not exceed an explicit lease. The lock is free at once if the body
         /// panics or is dropped, or if a guard is dropped.
@@ -141,7 +141,7 @@ macro_rules! option_setters {
             self
         }
 
-        /// Sets a namespace other than the client's.
+        /// Sets the namespace of the key, instead of the client's namespace.
         pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
             self.settings.namespace = Some(namespace.into());
             self

@@ -60,7 +60,7 @@ pub mod v1 {
     ///
     /// # Panics
     /// If the value is too long. The panic is a compile error, because generated code calls this function in a
-    /// constant. The next functions do the same for the other options.
+    /// constant. The same applies to [`lease`] and [`hold_at_least`].
     #[must_use]
     #[track_caller]
     pub const fn wait(wait: Duration) -> Duration {
@@ -117,7 +117,7 @@ pub mod v1 {
         matches!(error, LockError::Busy { .. })
     }
 
-    /// The keys of a call, some of which may be items of lists.
+    /// The keys of a call. A placeholder with `..` adds one key for each item of its list.
     #[derive(Debug, Default)]
     #[must_use]
     pub struct Keys(Vec<Result<LockKey, KeyError>>);
@@ -148,10 +148,10 @@ pub mod v1 {
         }
     }
 
-    /// Borrows the items of a list in a key. Generated code calls `__key_items` on `&&&&Items`, and method resolution
-    /// picks the first of three traits that applies: [`ItemsOf`] for a list, [`ItemsBehind`] for a pointer to a list,
-    /// or [`ItemsBehindTwo`] for a pointer to such a pointer. The inherent method is picked last, and exists only for
-    /// the error message of its bound.
+    /// Borrows the items of a list that a key names with `..`. Generated code calls `__key_items` on `&&&&Items`, and
+    /// method resolution picks the first of three traits that applies: [`ItemsOf`] for a list, [`ItemsBehind`] for a
+    /// pointer to a list, or [`ItemsBehindTwo`] for a pointer to such a pointer. The inherent method is picked last,
+    /// and exists only for the error message of its bound.
     #[derive(Debug)]
     pub struct Items<'a, T: ?Sized>(pub &'a T);
 

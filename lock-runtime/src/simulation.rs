@@ -11,7 +11,7 @@ use crate::{
     client::builder::LockClientBuilder,
 };
 
-/// The parts of its environment that the engine depends on.
+/// The parts of the environment that the engine depends on: the clock, random numbers and the network.
 pub trait World: Send + Sync {
     /// Returns the time of the process's local clock.
     fn now(&self) -> Moment;

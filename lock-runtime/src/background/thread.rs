@@ -1,11 +1,12 @@
-//! The thread of the engine.
+//! The engine's thread.
 
 use std::thread;
 
 use once_cell::sync::Lazy;
 use tokio::runtime::{Builder, Handle};
 
-/// Returns the runtime on the engine's thread. Each process has one such thread, which starts at first use.
+/// Returns a handle to the runtime that runs on the engine's thread. A process has one engine thread, which starts when
+/// this function is first called.
 pub(crate) fn handle() -> &'static Handle {
     static ENGINE: Lazy<Handle> = Lazy::new(start);
     &ENGINE

@@ -36,7 +36,8 @@ impl<T> Watched<T> {
         lock(&self.value)
     }
 
-    /// Replaces the value if `may` allows it, and then returns the previous value.
+    /// Replaces the value and returns the previous one if `may` returns `true` for the current value. Otherwise returns
+    /// `None`.
     pub(crate) fn replace_if(&self, may: impl FnOnce(&T) -> bool, value: T) -> Option<T> {
         let replaced = {
             let mut now = lock(&self.value);
@@ -55,7 +56,7 @@ impl<T> Watched<T> {
         before
     }
 
-    /// Waits until `find` returns `Some` for the value, and returns the content.
+    /// Waits until `find` returns `Some` for the current value, and returns what the `Some` contains.
     pub(crate) async fn until<R>(&self, mut find: impl FnMut(&T) -> Option<R>) -> R {
         loop {
             let mut changed = pin!(self.changed.notified());

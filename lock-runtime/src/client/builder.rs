@@ -22,8 +22,8 @@ use crate::{
     options::ClientHandle,
 };
 
-/// The URL scheme of the in-process backend. Clients of this process whose URLs have the same text after the scheme
-/// share their locks.
+/// The URL scheme of the in-process backend. Clients of this process share their locks if their URLs have the same name
+/// after the scheme. A client whose URL has no name has locks of its own.
 const MEMORY_SCHEME: &str = "memory:";
 
 /// Collects the settings of a [`LockClient`], and connects it.
@@ -127,7 +127,7 @@ impl LockClientBuilder {
         }
     }
 
-    /// Sets where the locks live. [`LockClient::connect`] lists the URLs.
+    /// Sets the URL, which says where the locks are stored. [`LockClient::connect`] lists the supported URLs.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.target = Some(Target::Url(url.into()));
         self
@@ -138,27 +138,28 @@ impl LockClientBuilder {
         self.connection_info(client.get_connection_info().clone())
     }
 
-    /// Uses the server that the redis crate's connection info names.
+    /// Uses the server that a `ConnectionInfo` of the redis crate names.
     pub fn connection_info(mut self, info: redis::ConnectionInfo) -> Self {
         self.target = Some(Target::Redis(Box::new(info)));
         self
     }
 
-    /// Sets the namespace, which separates this application's keys from those of others on the same server. The default
-    /// is `"lock"`. In [Redisson's layout](Self::layout), the default is no namespace.
+    /// Sets the namespace, which separates this application's keys from the keys of other applications on the same
+    /// server. The default is `"lock"`. In [Redisson's layout](Self::layout), there is no namespace by default.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = Some(namespace.into());
         self
     }
 
-    /// Sets how long an acquisition may take if the call does not set its own limit: 3 s by default. The same limit
-    /// applies to connecting.
+    /// Sets how long an acquisition may take if the call sets no `wait`: 3 s by default. The same limit applies to
+    /// [`connect`](Self::connect).
     pub fn wait(mut self, wait: Duration) -> Self {
         self.defaults.wait = wait;
         self
     }
 
-    /// Sets the lease of calls that set none: 30 s by default. Such a lease is renewed after each third of its time.
+    /// Sets the lease time of calls that set none: 30 s by default. Unless such a call turns renewal off, its lease is
+    /// renewed after each third of that time.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.defaults.lease = lease;
         self
@@ -179,8 +180,8 @@ impl LockClientBuilder {
 
     /// Sets the release mode of calls that set none: [`Release::Confirmed`] by default.
     ///
-    /// A background release saves a call one round trip. Choose it if nothing that receives the call's result relies on
-    /// the lock being free already.
+    /// [`Release::Background`] saves each call one round trip. Choose it only if no code that acts on a call's result
+    /// relies on the lock being free by then.
     pub fn release(mut self, release: Release) -> Self {
         self.defaults.release = release;
         self
@@ -188,37 +189,40 @@ impl LockClientBuilder {
 
     /// Sets how the locks of this client are stored.
     ///
-    /// With [`Layout::Redisson`], they are stored as Redisson stores an `RLock`, on one Redis server: a Rust call and a
-    /// JVM thread that use the same lock exclude each other, and wake each other.
+    /// With [`Layout::Redisson`], they are stored on one Redis server, in the way in which Redisson stores an `RLock`.
+    /// A Rust call and a JVM thread that use the same lock exclude each other, and a release by one wakes the other.
     ///
-    /// The name to pass to `getLock` is the key as is, with the prefix `namespace:` if there is a
-    /// [`namespace`](Self::namespace). In a key of the attribute, the values of placeholders are escaped. Escaping does
-    /// not change letters, digits, `-`, `_`, `.` and `~`, and `<arg:raw>` turns it off.
+    /// In Redisson, pass the unchanged key to `getLock`, with the prefix `namespace:` if there is a
+    /// [`namespace`](Self::namespace). The attribute escapes the values of the placeholders in its key. Escaping does
+    /// not change letters, digits, `-`, `_`, `.` and `~`, and `<arg:raw>` turns escaping off.
     ///
     /// Differences from the native layout:
     /// - **No order.** Redisson gives a free lock to the first caller that asks, however long others have waited.
-    ///   Callers of this crate do the same: they wait by [`Strategy::Notify`] (the default here) or [`Strategy::Spin`],
-    ///   and `handoff` is refused. Calls of one process take turns.
+    ///   Callers of this crate have no order either: they wait by [`Strategy::Notify`] (the default in this layout) or
+    ///   [`Strategy::Spin`], and `handoff` is refused. Callers of one process that wait by `Notify` take turns at
+    ///   trying.
     /// - **Probes.** Callers of this crate are not notified when a Redisson spin lock or fair lock is released, or when
     ///   a lease ends. Each client therefore probes, in each runtime, every lock that a caller waits for, five times a
     ///   second.
     /// - **Fencing tokens** rise across all Rust holders. A plain `RLock` has none. An `RFencedLock` of the same name
     ///   draws from the same rising sequence once its counter `redisson_lock_token:{name}` exists. If Rust has used the
     ///   lock before that, the first token of the `RFencedLock` is still 1, which is lower than the tokens of Rust, so
-    ///   a resource refuses it until Rust takes the lock again. To avoid this, `SETNX` that counter to 0 before the
-    ///   first Rust holder.
-    /// - **Re-entry** is counted in the process. On the server, the field of a Rust holder stores its longest lease in
-    ///   ms, whereas the field of a JVM thread stores a count. This crate does not change the counts of JVM threads.
-    /// - **Leases** are measured by the server's clock. Setting the clock back makes a lease longer.
+    ///   a resource refuses it until Rust takes the lock again. To avoid this, set that counter to 0 with `SETNX`
+    ///   before Rust first takes the lock.
+    /// - **Re-entry** is counted in the process. On the server, the field of a Rust holder stores the holder's longest
+    ///   lease in ms, whereas the field of a JVM thread stores a count. This crate does not change the counts of JVM
+    ///   threads.
+    /// - **Leases** are measured by the server's clock. Setting that clock back makes a lease longer.
     ///
     /// This crate supports the lock names, hashes, channels and messages of Redisson 4.7 on a single server without
-    /// sharded channels, for `RLock`, spin locks and fenced locks. Redisson's fair locks exclude the locks of this
-    /// crate too. But a waiter of a fair lock is not notified when this crate releases, nor when an `RLock` is
-    /// released: it waits until the lease that it saw has ended. Redisson's read/write locks do *not* respect the
-    /// holder of a plain lock with the same name, in any language: give them another name.
+    /// sharded channels, for `RLock`, spin locks and fenced locks. Redisson's fair locks and the locks of this crate
+    /// exclude each other too. But a waiter of a fair lock is not notified when this crate or an `RLock` releases the
+    /// lock: the waiter waits until the lease that it saw has ended. Redisson's read/write locks do *not* respect the
+    /// holder of a plain lock with the same name, whether that holder is a Rust call or a JVM thread. Give read/write
+    /// locks other names.
     ///
     /// A client without this layout stores `order:42` under another name, `{lock:order:42}`, and nothing detects that
-    /// these are two different locks. Set the layout in every service that shares locks.
+    /// these are two different locks. Set the same layout in every service that shares the locks.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -246,8 +250,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// Accepts a server whose `maxmemory-policy` evicts keys. Under memory pressure such a server can drop a held lock.
-    /// The holder notices the loss at its next renewal or check. Until then two holders may be inside.
+    /// Sets whether to accept a server whose `maxmemory-policy` evicts keys: `false` by default. Under memory pressure,
+    /// such a server can drop a held lock. The holder notices the loss at its next renewal or check. Until then, two
+    /// holders may be inside.
     pub fn allow_eviction(mut self, allow: bool) -> Self {
         self.allow_eviction = allow;
         self

@@ -1,4 +1,4 @@
-//! The client: where locks live, the default options of calls, and how code finds its client.
+//! The client: where locks are stored, the default options of calls, and how a call finds its client.
 
 pub(crate) mod builder;
 
@@ -32,16 +32,16 @@ tokio::task_local! {
     static SCOPED: LockClient;
 }
 
-/// Returns the client that is scoped to the current task.
+/// Returns the client that is scoped to the current task, if there is one.
 pub(crate) fn scoped() -> Option<LockClient> {
     SCOPED.try_with(Clone::clone).ok()
 }
 
-/// A connection to a set of locks, and the default options of the calls that use them. A client is cheap to clone: all
-/// clones are the same client.
+/// A connection to a set of locks, and the default options of the calls that use them. A client is cheap to clone, and
+/// all clones use the same connections and counters.
 ///
 /// A client lives for as long as one of its clones, one of its [`Lock`]s or a call that uses it exists. Leases are
-/// renewed only during that time, so keep the client for as long as its guards.
+/// renewed only during that time, so keep the client for at least as long as its guards.
 ///
 /// A call uses the first of the following clients that exists: the client that the attribute names with `client = ..`,
 /// the client scoped to the task by [`scope`](Self::scope), and the client installed for the process by
@@ -78,32 +78,32 @@ impl LockClient {
     ///
     /// | URL | locks |
     /// |---|---|
-    /// | `memory:` | in this process, used by this client alone: for a first run and for unit tests. Pause tokio's clock only in tests without real I/O. |
+    /// | `memory:` | in this process, used by this client alone: for a first run and for unit tests. A test may pause tokio's clock, but only if it does no real I/O: a paused clock jumps ahead while I/O is pending, and leases then expire. |
     /// | `memory:name` | in this process, shared by all clients that use this name |
-    /// | `redis://[user:password@]host[:port][/db]` | on one Redis server, 6.2 or later, or a server that speaks its protocol |
-    /// | `rediss://…` | the same over TLS (feature `tls`, on by default) |
-    /// | `redis+unix:///path/to.sock[?db=1]`, `unix://…` | the same over a unix socket |
+    /// | `redis://[user:password@]host[:port][/db]` | on one server: Redis 6.2 or later, or a server that speaks the same protocol |
+    /// | `rediss://…` | like `redis://…`, but over TLS (feature `tls`, on by default) |
+    /// | `redis+unix:///path/to.sock[?db=1]`, `unix://…` | like `redis://…`, but over a unix socket |
     /// | `redlock://[user:password@]host1[:port],host2[:port],host3[:port][/db]` | on a majority of three or more independent Redis servers, see below |
-    /// | `redlocks://…` | the same over TLS |
+    /// | `redlocks://…` | like `redlock://…`, but over TLS |
     ///
     /// # Redlock
     /// A Redlock does not guarantee the following:
-    /// - Order and fairness: there is no queue, and a late caller may be served before an early one.
-    /// - Exclusion if the clock of a server jumps, if its speed differs from the client's clock by more than 1 % of the
-    ///   lease and 2 ms, or if a majority of the servers loses its state within one lease.
+    /// - Order and fairness: there is no queue, and a late caller may enter before an early one.
+    /// - Exclusion if the clock of a server jumps, if that clock drifts from the client's clock by more than 1 % of the
+    ///   lease plus 2 ms within one lease, or if a majority of the servers loses its state within one lease.
     /// - Timely notice of a loss: as on every backend, a process that was paused may act before it notices that its
     ///   lease has ended. Send the fencing token with every write that must not happen twice.
     ///
     /// Locks survive for as long as a majority of the servers is up: one of three servers may be down, or two of five.
-    /// If a server missed a hold, the next renewal (or the next check of a fixed lease) writes the hold there, so that
-    /// another server may then fail.
+    /// If a server was down when a lock was granted, the next renewal (or the next check of a fixed lease) writes the
+    /// hold to that server, so that another server may then fail.
     ///
-    /// Each server has a mark, the key `lock:fence:whole`, in which clients record the longest lease in use. They
-    /// record it on a majority of the servers before they request such a lease. A server that has lost its state has
-    /// lost its mark too, and its votes do not count until the longest recorded lease has passed. That time is read
-    /// from the marks of other servers: both other servers of three, or three other servers of five. If fewer servers
-    /// report their marks, and not all servers answer, the votes of the server that lost its mark do not count for a
-    /// day.
+    /// Each server has a mark, the key `lock:fence:whole`, in which clients record the longest lease in use. Before a
+    /// client requests a longer lease, it records the new maximum on a majority of the servers. A server that has lost
+    /// its state has lost its mark too, and its votes do not count until the longest recorded lease has passed. That
+    /// time is read from the marks of other servers: both other servers of three, or three other servers of five. If
+    /// fewer servers report their marks, and not all servers answer, the votes of the server that lost its mark do not
+    /// count for a day.
     ///
     /// # Errors
     /// [`ConnectError`] says what is wrong and what to do. It never contains a password.
@@ -140,7 +140,8 @@ impl LockClient {
         LockClientBuilder::new()
     }
 
-    /// Installs this client for the process. Calls use it if no client is scoped or named.
+    /// Installs this client for the process. A call uses the installed client if the call names no client and none is
+    /// scoped to its task.
     ///
     /// # Errors
     /// [`AlreadyInstalled`] if the process already has an installed client.
@@ -174,7 +175,7 @@ impl LockClient {
         SCOPED.sync_scope(self.clone(), poll)
     }
 
-    /// Returns the client that a call in this place uses if the call names no client.
+    /// Returns the client that a call made here would use if it named no client.
     ///
     /// # Errors
     /// [`LockError::NoClient`] if no client is scoped and none is installed.
@@ -184,12 +185,13 @@ impl LockClient {
             .ok_or(LockError::NoClient)
     }
 
-    /// Returns one lock. The key is used as is: escape untrusted parts with [`escape`](crate::escape).
+    /// Returns the lock with this key. The key is used as is: escape untrusted parts with [`escape`](crate::escape).
     pub fn lock(&self, key: impl Into<String>) -> Lock {
         Lock::new(self.0.clone(), LockKey::new(key))
     }
 
-    /// Returns several locks that are held together. Each key is used as is, like the key of [`lock`](Self::lock).
+    /// Returns the locks with these keys, to be acquired and held together. Each key is used as is, like the key of
+    /// [`lock`](Self::lock).
     pub fn locks(&self, keys: impl IntoIterator<Item = impl Into<String>>) -> MultiLock {
         MultiLock::new(self.0.clone(), keys.into_iter().map(LockKey::new))
     }
@@ -204,7 +206,7 @@ impl LockClient {
     /// waits until every hold has ended and every release is confirmed. Wrap the call in a timeout if a body may hang.
     ///
     /// The method waits at most 2 s for the refused acquisitions to end. If the server does not answer, the method
-    /// waits for holds only until the last lease ends, and at most 10 s. A body that still runs after that continues,
+    /// waits for holds only until the last lease ends, and at most 10 s. A body that is still running then continues,
     /// but its lease is no longer renewed.
     ///
     /// # Cancel safety
@@ -233,7 +235,7 @@ impl LockClient {
     }
 
     /// Waits until the server has been silent for as long as a shutdown waits for holds. Returns the moment at which
-    /// the silence began.
+    /// the silence began. Never completes for in-process locks.
     async fn held_in_vain(&self) -> Moment {
         let Shared {
             backend, registry, ..
@@ -264,7 +266,7 @@ impl LockClient {
     }
 }
 
-/// The error of installing a second client in one process.
+/// The error of [`LockClient::install`] if the process already has an installed client.
 #[derive(Debug)]
 pub struct AlreadyInstalled(());
 

@@ -12,7 +12,7 @@ use lock_core::lease::Moment;
 
 use crate::lease::moment::AtomicMoment;
 
-/// The position of one item in the schedule. Changed only under the mutex of the schedule.
+/// The position of one item in the schedule. Changed only while the schedule's mutex is locked.
 #[derive(Debug)]
 pub(crate) struct DueEntry {
     /// When the item is due; `None` while it is not in the schedule.
@@ -39,7 +39,8 @@ impl DueEntry {
         self.due.set(Some(due));
     }
 
-    /// Records that the item is no longer in the schedule, and returns its position.
+    /// Records that the item is no longer in the schedule. Returns the item's last position, or `None` if the item was
+    /// not in the schedule.
     pub(crate) fn take(&self) -> Option<(Moment, usize)> {
         let due = self.due.get()?;
         self.due.set(None);
@@ -69,7 +70,7 @@ pub(crate) trait Scheduled {
 #[derive(Debug)]
 pub(crate) struct DueQueue<T> {
     due: BTreeMap<Moment, Vec<Arc<T>>>,
-    /// The moment at which a timer wakes the owner of the schedule.
+    /// The moment at which a timer wakes the owner of the schedule; `None` if no timer is set.
     armed: Option<Moment>,
 }
 
@@ -98,7 +99,7 @@ impl<T: Scheduled> DueQueue<T> {
         earlier
     }
 
-    /// Removes an item. Returns `false` if it was not there.
+    /// Removes an item. Returns `false` if it was not in the schedule.
     pub(crate) fn remove(&mut self, item: &T) -> bool {
         let Some((due, place)) = item.due_entry().take() else {
             return false;
@@ -123,7 +124,7 @@ impl<T: Scheduled> DueQueue<T> {
         later && self.remove(item) && self.insert(item, due)
     }
 
-    /// Takes all items that are due, and returns when to wake next.
+    /// Takes all items that are due at `now`. Returns them, and the moment at which the owner has to wake next, if any.
     pub(crate) fn take_due(&mut self, now: Moment) -> (Vec<Arc<T>>, Option<Moment>) {
         let mut taken = Vec::new();
         while let Some(entry) = self.due.first_entry() {
@@ -135,8 +136,8 @@ impl<T: Scheduled> DueQueue<T> {
         for item in &taken {
             item.due_entry().take();
         }
-        // The timer stays set for an item that was removed. If it were set to a later moment, the next item to be
-        // inserted would have to wake the owner.
+        // A timer that was set for an item stays set when the item is removed. If the timer were moved to a later
+        // moment, inserting an item that is due before that moment would have to wake the owner.
         if self.armed.is_none_or(|armed| armed <= now) {
             self.armed = self.due.keys().next().copied();
         }

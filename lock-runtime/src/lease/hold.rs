@@ -43,7 +43,7 @@ pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
     /// Called when a hold has begun.
     fn begun(&self, hold: &Arc<HoldState>);
 
-    /// Asks the client to check the hold no later than `moment`.
+    /// Makes the hold due for a renewal or a check no later than `moment`.
     fn due_by(&self, hold: &Arc<HoldState>, moment: Moment);
 
     /// Called when the last entry has left the hold.
@@ -69,8 +69,8 @@ pub(crate) struct HoldState {
     pub(crate) token: FencingToken,
     pub(crate) terms: LeaseTerms,
     due_entry: DueEntry,
-    /// If the hold is released before this moment, the lock stays taken until then. If the moment is zero, a release
-    /// frees the lock at once.
+    /// If the hold is released before this moment, the lock stays taken until this moment. Initially zero, so that a
+    /// release frees the lock at once.
     retain_until: AtomicMoment,
     host: Arc<dyn HoldHost>,
     /// Makes a shutdown wait for the hold. `None` once the hold has been released.
@@ -83,7 +83,7 @@ pub(crate) struct HoldState {
     warned: AtomicBool,
     /// Whether the engine has warned that renewals fail. Reset by a successful renewal.
     renewal_warned: AtomicBool,
-    /// The moment until which the hold waits for its body to begin; `None` if it does not wait, and
+    /// The moment until which the hold waits for its body to begin; `None` if the hold does not wait, and
     /// [`GIVEN_UP`](Self::GIVEN_UP) once the hold has been given back.
     unused_until: AtomicMoment,
     /// The number of entries inside the hold. The last entry to leave releases the lock.
@@ -137,8 +137,9 @@ impl HoldState {
             turns: Turns::default(),
         });
         if !hold.is_fresh() {
-            // The caller confirms the lease before its body begins. Once the host knows the hold, another thread may
-            // notice that the lease has ended, which is no loss yet.
+            // Too little of the lease is left, so the caller confirms it before its body begins. Until then, the end of
+            // the lease is not a loss. `unused_until` is set before the host learns of the hold, because the engine's
+            // thread may notice the end of the lease at any time after that.
             hold.unused_until.set(Some(entered + CLAIM));
         }
         hold.host.begun(&hold);
@@ -146,7 +147,7 @@ impl HoldState {
     }
 
     /// Makes the engine give the hold back if its body has not begun by `until`, because the call might never be polled
-    /// again. If the call is polled after that, it acquires the lock again.
+    /// again. If the call is polled after the hold was given back, it acquires the lock again.
     pub(crate) fn wait_for_body(self: &Arc<Self>, until: Moment) {
         if self.is_given_up() {
             return;
@@ -160,7 +161,8 @@ impl HoldState {
         }
     }
 
-    /// Marks the body as begun, unless the hold has been given back.
+    /// Marks the body as begun. If the hold has been given back, or its in-process lease has ended, marks the lease as
+    /// not held instead.
     pub(crate) fn begin_body(&self) {
         let before = self
             .unused_until
@@ -172,7 +174,7 @@ impl HoldState {
                 self.unused_until.0.store(before, Ordering::Release);
                 false
             }
-            // For an in-process lock, the backend says whether the grant is still valid.
+            // For an in-process lock, `update_lease` returns `false` if the grant has ended.
             _ => self.update_lease(|_| {}),
         };
         if !stands {
@@ -186,19 +188,20 @@ impl HoldState {
         self.unused_until.0.load(Ordering::Acquire) == Self::GIVEN_UP
     }
 
-    /// Whether the hold is in use. A hold that waits for its body to begin is not in use. The end of such a hold is not
-    /// a loss, because the call acquires the lock again.
+    /// Whether the hold is in use. A hold that waits for its body to begin is not in use. If its lease ends while it
+    /// waits, no loss is counted, because the call acquires the lock again.
     fn is_in_use(&self) -> bool {
         self.unused_until.get().is_none()
     }
 
-    /// The moment at which the hold is given back if its body has not begun; `None` if the hold does not wait.
+    /// Returns the moment at which the hold is given back if its body has not begun; `None` if the hold does not wait
+    /// for its body.
     pub(crate) fn unused_until(&self) -> Option<Moment> {
         self.unused_until.get().filter(|_| !self.is_given_up())
     }
 
-    /// Gives the hold back if its body has not begun in time. Returns whether the hold was given back by this call. One
-    /// atomic step decides whether the hold is given back or the body begins.
+    /// Gives the hold back if its body has not begun in time. Returns `true` if this call has given the hold back.
+    /// Giving back a hold and beginning its body change the same atomic value, so never both happen.
     pub(crate) fn give_up_unused(&self, now: Moment) -> bool {
         let Some(until) = self.unused_until().filter(|until| *until <= now) else {
             return false;
@@ -218,7 +221,7 @@ impl HoldState {
         given_up
     }
 
-    /// Marks the lease as not held, without counting a loss, because no body has started under it.
+    /// Marks the lease as not held, without counting a loss, because no body has begun under it.
     fn forget_lease(&self) {
         self.lost.get_or_init(|| LossReason::NotHeld);
         self.lost_now.notify_waiters();
@@ -244,7 +247,7 @@ impl HoldState {
         self.host.counters()
     }
 
-    /// The local deadline; `None` while the backend itself keeps the lease without an end.
+    /// Returns the local deadline; `None` while the backend itself keeps the lease until the release.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         lock(&self.lease).deadline()
     }
@@ -263,7 +266,7 @@ impl HoldState {
         self.backend().maintains_leases() || lock(&self.lease).is_fresh(self.backend().now())
     }
 
-    /// The end of the lease, to which an extension adds its time.
+    /// Returns the end of the lease, to which an extension adds its time.
     pub(crate) fn lease_ends(&self) -> Moment {
         lock(&self.lease).ends(self.backend().now())
     }
@@ -278,8 +281,9 @@ impl HoldState {
         lock(&self.lease).request(extend, now)
     }
 
-    /// Applies an answer of the backend. A lease on a server is renewed only here. An answer that is read after the
-    /// local deadline does not revive the lease, even if the loss has not been noticed before.
+    /// Applies an answer of the backend. Returns the reason for the loss if the lease is lost. The deadline of a lease
+    /// on a server changes only here. An answer that is read after the local deadline does not revive the lease, even
+    /// if nobody has noticed the loss yet.
     pub(crate) fn apply(
         &self,
         requested: Requested,
@@ -302,8 +306,8 @@ impl HoldState {
         }
     }
 
-    /// Counts a renewal that failed or has no answer yet. The renewal is retried until the local deadline, so only the
-    /// first failure is logged as a warning.
+    /// Counts a renewal that failed, or that has had no answer for a while. The scheduler keeps trying until the local
+    /// deadline, so only the first of several failures in a row is logged as a warning.
     pub(crate) fn renewal_failed(&self, error: &BackendError) {
         count(&self.counters().renewal_failed);
         let remaining = self.remaining();
@@ -314,8 +318,8 @@ impl HoldState {
         }
     }
 
-    /// Sends a request to the backend, and applies the answer. Both happen on the engine's thread, so the lease is up
-    /// to date even if the caller is polled late.
+    /// Sends a request to the backend, and applies the answer. For a lease on a server, both happen on the engine's
+    /// thread, so the lease is up to date even if the caller is polled late.
     async fn ask(
         self: &Arc<Self>,
         extend: Extend,
@@ -342,13 +346,15 @@ impl HoldState {
         self.ask(Extend::To(lease)).await
     }
 
-    /// Extends the lease to its whole time before a body starts. The lease records the result.
+    /// Extends the lease to its whole time before a body begins. `Ok` means only that the backend has answered:
+    /// [`loss`](Self::loss) says whether the lease is lost.
     pub(crate) async fn confirm(self: Arc<Self>) -> Result<(), BackendError> {
         self.ask(Extend::To(self.terms.time)).await.map(drop)
     }
 
-    /// Makes a fixed lease last its whole time from now, however long the lock has been held already, because its body
-    /// begins only now. The lease records the result.
+    /// Makes a fixed lease last its whole time from now, however long the lock has been held already, because the body
+    /// begins only now. `Ok` means only that the backend has answered: [`loss`](Self::loss) says whether the lease is
+    /// lost.
     pub(crate) async fn restart(self: Arc<Self>) -> Result<(), BackendError> {
         self.ask(Extend::Restart(self.terms.time)).await.map(drop)
     }
@@ -359,8 +365,8 @@ impl HoldState {
         self.update_lease(|lease| lease.promise(until));
     }
 
-    /// Changes the lease. If the backend keeps leases by itself, passes the new end of the lease to the backend, and
-    /// returns `false` if the lease is over.
+    /// Changes the lease. If the backend keeps leases by itself, also passes the new end of the lease to the backend.
+    /// Returns `false` if the lease is over, or if that backend no longer has the grant.
     fn update_lease(&self, change: impl FnOnce(&mut Lease)) -> bool {
         let mut lease = lock(&self.lease);
         let now = self.backend().now();
@@ -396,8 +402,8 @@ impl HoldState {
             .fetch_max(AtomicMoment::nanos(until), Ordering::AcqRel);
     }
 
-    /// The moment until which the lock stays taken after its release; `None` if that moment has passed or the lease is
-    /// lost.
+    /// Returns the moment until which the lock stays taken after its release; `None` if that moment has passed or the
+    /// lease is lost.
     pub(crate) fn retained_until(&self) -> Option<Moment> {
         self.retain_until
             .get()
@@ -453,7 +459,8 @@ impl HoldState {
             .is_some_and(|until| self.backend().now() >= until)
     }
 
-    /// Whether the lease is valid as far as this process knows, even if it is being released.
+    /// Whether the lease is valid as far as this process knows. The result is also `true` while the lock is being
+    /// released.
     pub(crate) fn is_valid(&self) -> bool {
         self.lost.get().is_none() && !self.has_passed()
     }
@@ -496,7 +503,7 @@ impl HoldState {
         }
     }
 
-    /// Completes when the lease is lost. Until then, logs a warning when the body has used 80 % of a fixed lease.
+    /// Completes when the lease is lost. Logs a warning once the body has used 80 % of a fixed lease.
     pub(crate) async fn watch(self: Arc<Self>) -> LossReason {
         let late = self.begun() + self.terms.time * 4 / 5;
         if self.terms.renewal == Renewal::Fixed && !self.warned.load(Ordering::Acquire) {
@@ -547,9 +554,9 @@ impl HoldState {
         lock(&self.lease).plan()
     }
 
-    /// Extends the lease as far as a nested entry needs, and returns the entry's demand for renewal, if it has one.
-    /// This takes one round trip, or none if the lease already suffices. The deadline is not moved back when the entry
-    /// leaves.
+    /// Extends the lease as far as an additional entry needs, in one round trip, or in none if the lease already
+    /// suffices. Returns the entry's demand for renewal, or `None` if the entry asks for a fixed lease or the lease is
+    /// lost. The deadline is not moved back when the entry leaves.
     pub(crate) async fn cover(
         self: Arc<Self>,
         terms: LeaseTerms,

@@ -1,4 +1,4 @@
-//! The lease of one hold, as its process knows it. The code decides how an answer of the backend changes the lease, and
+//! The lease of one hold, as its process knows it. This file decides how an answer of the backend changes the lease. It
 //! does no I/O.
 
 pub(crate) mod due_queue;
@@ -20,25 +20,25 @@ use lock_core::{
 
 use crate::lease::policy::Plan;
 
-/// A renewal, check or restart that was sent to the backend. It is needed to apply the answer.
+/// The properties of a renewal, check or restart that was sent to the backend. They are needed to apply the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an answer is applied with the request that it answers"]
 pub(crate) struct Requested {
     extend: Extend,
     /// The lease's [`term`](Lease::term) when the request was sent.
     term: u32,
-    /// Whether the request covers the whole lease.
+    /// Whether the request asks for the whole lease time, counted from the start of the lease.
     is_whole: bool,
 }
 
 /// The effect of an answer on the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Applied {
-    /// The lease was confirmed.
+    /// The backend has confirmed the lease.
     Renewed,
-    /// Nothing changed: the request was a check, or was sent before the latest restart was answered.
+    /// Nothing changed: the request was a check, or a restart was sent or answered after the request was sent.
     Nothing,
-    /// Nothing changed: the local deadline has passed, and no later answer revives the lease.
+    /// The local deadline has passed, so the lease is lost. No later answer revives it.
     Late,
 }
 
@@ -48,16 +48,17 @@ pub(crate) struct Lease {
     time: Duration,
     /// The start of the lease: the moment of the grant, or of the restart after the call has waited for other locks.
     begun: Moment,
-    /// Rises when a restart is sent, and again when it is answered. The answer to a request of an earlier term changes
-    /// nothing, because the server may have handled that request before the restart.
+    /// Rises when a restart is sent, and again when the restart is answered. The answer to a request of an earlier term
+    /// changes nothing, because the server may have handled that request before the restart.
     term: u32,
-    /// The local deadline; `None` while the backend itself keeps the lease without an end. Only a restart may make it
-    /// earlier.
+    /// The local deadline; `None` while the backend itself keeps the lease until the release. For a lease on a server,
+    /// only a restart may make the deadline earlier.
     deadline: Option<Moment>,
     /// The deadline that would apply without the renewals that entries demand. Used only if the backend itself keeps
     /// the lease.
     promised: Moment,
-    /// The time that was left when the latest confirmation was read. Initially the validity of the grant.
+    /// The time that was left when the latest confirmation of the whole lease was read. Initially the validity of the
+    /// grant.
     confirmed: Duration,
     /// Whether the grant is a claim that has not been confirmed yet.
     claim: bool,
@@ -103,7 +104,8 @@ impl Lease {
             .is_none_or(|deadline| deadline.since(now) >= self.confirmed * 2 / 3)
     }
 
-    /// Returns the end of the lease, to which an extension at `now` adds its time. A claim counts as the whole lease.
+    /// Returns the end of the lease, to which an extension at `now` adds its time. A claim is treated as if it had been
+    /// confirmed for the whole lease time.
     pub(crate) fn ends(&self, now: Moment) -> Moment {
         match self.deadline {
             Some(deadline) if self.claim => deadline.max(self.begun + self.time),
@@ -175,8 +177,8 @@ impl Lease {
         self.plans.push(plan);
     }
 
-    /// Removes the demand of an entry that leaves. If the backend itself keeps the lease, the lease then ends as if the
-    /// last renewal had been sent now, or at the end of the plan if that is earlier.
+    /// Removes the demand of an entry that leaves. If the backend itself keeps the lease, the lease then lasts for at
+    /// least the plan's lease time, counted from now, or from the end of the plan if the plan has ended before.
     pub(crate) fn remove(&mut self, plan: Plan, now: Moment) {
         if let Some(index) = self.plans.iter().position(|other| *other == plan) {
             self.plans.swap_remove(index);

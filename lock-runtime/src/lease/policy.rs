@@ -10,8 +10,8 @@ use lock_core::{
 /// How long a hold runs before its claim is confirmed. A hold that ends earlier costs no command for the confirmation.
 const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 
-/// The minimum number of common moments in each third of a lease. Due times are rounded to common moments, so that many
-/// holds are renewed together.
+/// The minimum number of common moments in each third of a lease. Due times are rounded down to common moments, so that
+/// many holds are renewed together.
 const STEPS: u32 = 32;
 
 /// How a lease is renewed.
@@ -54,8 +54,8 @@ pub(crate) fn most_demanding(plans: &[Plan]) -> Option<Plan> {
     })
 }
 
-/// Returns how long the lease has to last from `now` for a nested entry. Returns `None` if the current plan already
-/// covers the entry or, without a plan, if the local deadline does.
+/// Returns how long the lease has to last from `now` for a nested entry. Returns `None` if the lease suffices: the
+/// current plan covers the entry or, if there is no plan, the local deadline is late enough.
 pub(crate) fn extension(
     planned: Option<Plan>,
     deadline: Moment,

@@ -16,8 +16,8 @@ use crate::{
     lease::hold::HoldState,
 };
 
-/// The holds of one client in this process. From this registry, a busy caller learns whether its own process holds the
-/// lock, and a shutdown learns when all locks are released, without asking a server.
+/// The holds of one client in this process. A caller that finds a lock busy learns from this registry, without asking a
+/// server, whether the same client holds the lock. A shutdown learns when all locks are released.
 #[derive(Debug, Default)]
 pub(crate) struct HoldRegistry {
     newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
@@ -47,7 +47,7 @@ impl HoldRegistry {
         hold.untrack();
     }
 
-    /// Registers an acquisition until the returned value is dropped, when it has become a hold or has failed.
+    /// Registers an acquisition, which is in progress until the returned value is dropped.
     pub(crate) fn entering(&self) -> TrackedTask {
         self.entering.token()
     }
@@ -58,7 +58,7 @@ impl HoldRegistry {
         newest.is_some_and(|hold| hold.is_valid())
     }
 
-    /// Returns how much is left of the lease that ends last; zero if all leases are lost.
+    /// Returns how much is left of the lease that ends last; zero if no lease is valid.
     pub(crate) fn longest_rest(&self) -> Duration {
         let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
         let holds = holds.iter().filter_map(Weak::upgrade);

@@ -25,10 +25,11 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseOutcome {
-    /// The lock was held until now. It is free now, or stays taken for the rest of `hold_at_least`.
+    /// The lock was held until the release. The next waiter gets it, or it is free, or it stays taken for the rest of
+    /// `hold_at_least`.
     Released,
-    /// An enclosing call of this key, or a task spawned with `in_current_hold`, still holds the lock. The last of these
-    /// to leave releases the lock.
+    /// Another entry into the same hold still holds the lock, such as an enclosing call or a task spawned with
+    /// `in_current_hold`. The last entry to leave releases the lock.
     StillHeld,
     /// The server has not confirmed the release yet. The release is retried in the background until the lease ends.
     InBackground,
@@ -109,11 +110,12 @@ impl EntryTicket {
         }
     }
 
-    /// Removes this entry from the hold's count. If it was the last entry, returns the release to be carried out.
+    /// Removes this entry from the hold's count. Returns the release to be carried out if it was the last entry,
+    /// otherwise `None`.
     fn go(&mut self) -> Option<Arc<Releasing>> {
         let hold = self.hold.take().filter(|_| self.inside)?;
-        // If the deadline has passed, this marks the lease as lost. Once the last entry has left, a passed deadline no
-        // longer counts as a loss.
+        // If the deadline has passed, `loss` marks the lease as lost. It is called before the entry leaves, because a
+        // deadline that passes after the last entry has left is not a loss.
         hold.loss();
         if !hold.count_out() {
             return None;
@@ -132,8 +134,8 @@ impl Drop for EntryTicket {
     }
 }
 
-/// A release in progress. The release continues in the background if this value is dropped before it is confirmed, or
-/// if its caller is not polled to read the confirmation.
+/// A release in progress. The release continues in the background if this value is dropped before the release is
+/// confirmed, or if the caller is not polled in time to read the confirmation.
 #[derive(Debug)]
 pub(crate) struct Releasing {
     hold: Arc<HoldState>,
@@ -167,7 +169,8 @@ impl UnconfirmedRelease for Releasing {
         let hold = &self.hold;
         if !hold.is_given_up() {
             tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "releasing in the background");
-            // The loss of a lost lease is already counted. Giving back its grant does not count as a release.
+            // `None` for a lost lease, because its loss is already counted, and giving back its grant must not be
+            // counted as a release.
             let lease_ends = hold.deadline().filter(|_| !hold.is_lost());
             hold.backend().release_in_background(
                 &hold.name,

@@ -56,8 +56,8 @@ struct Releases {
 }
 
 impl Releases {
-    /// Removes the releases at the front whose callers no longer wait. Most releases are confirmed long before their
-    /// callers stop waiting.
+    /// Removes the releases at the front of the queue whose callers have stopped waiting. Most callers read the
+    /// confirmation long before the release would have to continue in the background.
     fn skip_confirmed(&mut self) {
         let confirmed =
             |(_, releasing): &(_, Weak<dyn UnconfirmedRelease>)| releasing.strong_count() == 0;

@@ -60,8 +60,8 @@ impl Turn {
         result
     }
 
-    /// Waits until it is the call's turn. The turn passes to the next call if the body does not begin within a claim
-    /// (2 s). The call can then wait again, and returns to its old place in the queue.
+    /// Waits until it is the call's turn. The turn passes to the next call if the body does not begin within a claim (2
+    /// s). After that, the call can wait again by calling this method again, and returns to its old place in the queue.
     pub(crate) async fn come(&self) {
         let mut caller = Caller::new(self.ticket);
         loop {
