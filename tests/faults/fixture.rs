@@ -25,7 +25,7 @@ pub(crate) async fn client(url: &str) -> LockClient {
         .connect()
         .await
         .expect("the test server can be reached");
-    // The first call makes the client also connect from this runtime.
+    // Connecting opens only the engine's connection. The first call opens the connection of this runtime.
     let warm = format!("warm:{}", Uuid::new_v4());
     client
         .lock(warm)
@@ -40,7 +40,7 @@ pub(crate) async fn until_waiting(client: &LockClient, waiters: usize) {
     until(async || client.lock("k").status().await.unwrap().waiters == waiters).await;
 }
 
-/// Starts a caller that waits for the lock, and returns its guard and the moment of the grant.
+/// Starts a task that acquires the lock. The task returns the moment at which it entered, and the guard.
 pub(crate) fn entering(lock: Lock) -> JoinHandle<(Instant, LockGuard)> {
     tokio::spawn(async move {
         let guard = lock.acquire().await.unwrap();
@@ -48,7 +48,7 @@ pub(crate) fn entering(lock: Lock) -> JoinHandle<(Instant, LockGuard)> {
     })
 }
 
-/// Returns the stored grant of `k`: `token|lease|session_id|owner`.
+/// Returns the stored grant of `k`, in the form `token|lease|session_id|owner`, or `None` if `k` is free.
 pub(crate) async fn grant(server: &RedisServer) -> Option<String> {
     let mut connection = server.connection().await;
     ask(&mut connection, redis::cmd("GET").arg(NAME)).await
@@ -61,7 +61,7 @@ pub(crate) fn token_of(grant: &str) -> u64 {
     grant.split('|').next().unwrap().parse().unwrap()
 }
 
-/// Starts a worker process that does one task with `k` and reports on it.
+/// Starts a worker process that carries out `task` with the lock `k`, and prints what happens.
 pub(crate) fn worker(server: &RedisServer, task: &str, lease_ms: u64) -> Worker {
     worker_at(&server.url(), task, lease_ms)
 }
@@ -88,7 +88,8 @@ pub(crate) async fn left(server: &RedisServer) -> Vec<String> {
     keys.filter(|key| !key.contains("fence")).collect()
 }
 
-/// Takes the right to `CLIENT KILL` from all users of a server, so a client cannot close its old connections.
+/// Takes the right to use `CLIENT KILL` away from the server's default user, so a client cannot close its old
+/// connections.
 pub(crate) async fn refuse_client_kill(server: &RedisServer) {
     let mut rules = redis::cmd("ACL");
     rules.arg(&["SETUSER", "default", "-client|kill"]);

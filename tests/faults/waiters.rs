@@ -142,7 +142,7 @@ impl Waiters {
         let _ = (&mut self.callers[caller]).await;
     }
 
-    /// Waits for the next call to end or enter, and returns its outcome.
+    /// Waits for the next call to enter or fail, and returns its outcome.
     async fn outcome(&mut self) -> Outcome {
         let outcome = timeout(20 * SECOND, self.outcomes.recv()).await;
         outcome
@@ -163,7 +163,7 @@ impl Waiters {
         (caller, outcome.expect_err("nobody comes in"))
     }
 
-    /// Returns whether the test has already taken every outcome.
+    /// Returns `true` if no call has entered or failed since the test last read an outcome.
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.outcomes.is_empty()
     }
@@ -218,7 +218,7 @@ impl Stored {
     }
 }
 
-/// Waits until the server has given `k` to this many members at once, and returns that grant.
+/// Waits until the server has granted `k` to a cohort of this many members, and returns that grant.
 pub(crate) async fn until_cohort(server: &RedisServer, members: usize) -> Stored {
     let mut found = None;
     until(async || {

@@ -19,11 +19,12 @@ use crate::{
     waiters::{Waiters, holder, time_to_live, until_cohort},
 };
 
-/// Runs as a worker process: its callers queue one after another and are then granted the lock as a cohort.
+/// Runs as a worker process: its callers queue for `k` in the order of their numbers. Neighbours among them are granted
+/// the lock as a cohort.
 ///
-/// The caller `stays` prints `entered <number> <token>`, and stays inside until its lease is lost. Each other caller
-/// leaves at once and prints `visit <number> <token> <entered> <left>`. With `nested`, caller 0 enters again for a
-/// minute while it is inside.
+/// The caller whose number is `WORKER_STAYS` prints `entered <number> <token>`, and stays inside until its lease is
+/// lost. Each other caller leaves at once and prints `visit <number> <token> <entered> <left>`. If `WORKER_NESTED` is
+/// 1, caller 0 re-enters the lock with a lease of a minute while it is inside.
 #[tokio::test]
 #[ignore = "run as a process of its own by the other tests"]
 async fn worker_process() {
@@ -32,7 +33,8 @@ async fn worker_process() {
     let url = variable("WORKER_URL");
     let builder = LockClient::builder().url(url).namespace(NAMESPACE);
     let client = builder.connect().await.unwrap();
-    // Callers that ask before the client has a connection queue in no particular order.
+    // This call makes the client connect. Callers that ask before the client has a connection queue in no particular
+    // order.
     client.lock("warm").run(async {}).await.unwrap();
     let lease = MS * u32::try_from(number("WORKER_LEASE_MS")).unwrap();
     let (stays, nested) = (number("WORKER_STAYS"), number("WORKER_NESTED") == 1);
@@ -95,7 +97,7 @@ impl Process {
     }
 }
 
-/// Returns the numbers after `word` if the line begins with `word`.
+/// Returns the numbers after `word` if the line begins with `word`, otherwise `None`.
 fn numbers<const N: usize>(line: &str, word: &str) -> Option<[u64; N]> {
     let mut fields = line.split(' ');
     if fields.next() != Some(word) {
@@ -110,8 +112,9 @@ async fn rest(redis: &mut MultiplexedConnection) -> Duration {
     time_to_live(redis).await.expect("it is held")
 }
 
-/// Row 40: the process of a cohort is killed while the member `stays` is inside. Callers of other processes enter in
-/// the order of the queue when the lease of that member has ended.
+/// Row 40: the process of a cohort is killed while the member `stays` is inside. When the lease of that member has
+/// ended, the callers of other processes enter in the order of the queue. Returns how long after the end of the lease
+/// the first of them entered.
 async fn killed_in_a_cohort(stays: usize) -> Duration {
     const LEASE: Duration = Duration::from_millis(1500);
     const MEMBERS: usize = 64;
@@ -172,14 +175,15 @@ async fn row_40_process_of_a_cohort_killed() {
     .await;
 }
 
-/// The command with which an operator takes the grant away.
+/// The command with which an operator deletes the grant.
 #[derive(Debug, Clone, Copy)]
 enum Removal {
     Del,
     FlushAll,
 }
 
-/// Row 42: an operator takes away the grant of a cohort while its second member is inside.
+/// Row 42: an operator deletes the grant of a cohort while the second member is inside. Returns how long it takes until
+/// that member is notified of the loss.
 async fn removed(removal: Removal) -> Duration {
     const LEASE: Duration = Duration::from_millis(900);
     const MEMBERS: usize = 5;
@@ -198,8 +202,8 @@ async fn removed(removal: Removal) -> Duration {
     waiters.pass([0]).await;
     let mut second = waiters.next().await;
     second.loses();
-    // Holds back probes of the other client until the member inside is notified, because a probe would find the lock
-    // free.
+    // Holds back probes of the other client until the member inside is notified. Such a probe would find the lock free,
+    // and grant it to a caller of the other client.
     proxy.hold_requests(true);
     let removed = Instant::now();
     let mut command = match removal {
@@ -214,7 +218,7 @@ async fn removed(removal: Removal) -> Duration {
     let lost = second.guard.run(std::future::pending::<()>()).await;
     let took = removed.elapsed();
     assert_lost(&lost);
-    // The other members enter at once, under a new grant.
+    // The remaining members enter at once, under a new grant.
     let third = waiters.next().await;
     assert_eq!(third.caller, 2);
     assert!(third.token() > cohort.token + MEMBERS as u64 - 1);
@@ -255,8 +259,8 @@ async fn row_42_flushall_in_a_cohort() {
     .await;
 }
 
-/// Row 42: the process of a cohort is stopped for longer than its lease. The member inside is notified, and the others
-/// keep their places, ahead of callers that came later.
+/// Row 42: the process of a cohort is stopped for longer than the lease. When it continues, the member inside is
+/// notified of the loss. The members that have not been inside keep their places, ahead of callers that came later.
 #[tokio::test]
 async fn row_42_process_of_a_cohort_stopped() {
     const MEMBERS: usize = 4;
@@ -310,8 +314,8 @@ async fn row_42_process_of_a_cohort_stopped() {
     .await;
 }
 
-/// Row 45: the first member of a cohort has entered again for a minute, and its process is killed while the second
-/// member is inside. The lock is free when the lease of the second member has ended.
+/// Row 45: the first member of a cohort has re-entered the lock with a lease of a minute, and the process is killed
+/// while the second member is inside. The lock is free when the lease of the second member has ended.
 #[tokio::test]
 async fn row_45_killed_after_a_longer_nested_lease() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -371,7 +375,7 @@ async fn row_45_killed_after_a_longer_nested_lease() {
     .await;
 }
 
-/// Row 48: a thousand callers of four processes queue at the same time, in groups.
+/// Row 48: a thousand callers of four processes queue at the same time. Several callers of a process share a request.
 #[tokio::test]
 async fn row_48_a_thousand_queue_in_groups() {
     const PROCESSES: usize = 4;
@@ -432,8 +436,8 @@ async fn row_48_a_thousand_queue_in_groups() {
             history.record("k", token, at(entered), at(left));
         }
         history.check().assert_clean(PROCESSES * CALLERS);
-        // The bound is the sum of a tenth of a script for each caller, five probes a second for each process, and 40
-        // scripts for the first use of each script.
+        // The bound is the sum of one script for every ten callers, five probes a second for each process, and an
+        // allowance of 40 for the first use of each script.
         let looks = took.as_millis() / 200 * PROCESSES as u128;
         let scripts = u128::from(server.scripts().await - asked);
         let most = (PROCESSES * CALLERS / 10) as u128 + looks + 40;

@@ -1,4 +1,4 @@
-//! Rows 39, 41, 43, 46, 47: events that happen while a cohort has its turns and its process is running.
+//! Rows 39, 41, 43, 46, 47: events during the turns of a cohort whose process keeps running.
 
 use std::time::{Duration, Instant};
 
@@ -113,8 +113,8 @@ async fn row_39_members_cancelled() {
                 );
             }
         }
-        // The first member is left out, because the push itself gives it its turn. Row 8 and the tests of the promises
-        // drop callers at that moment.
+        // The first member is left out, because the push itself gives that member its turn. Row 8 and the tests of the
+        // promises drop callers at that moment.
         for caller in [1, middle, last] {
             let took = cancelled(&[caller], When::AtItsTurn).await;
             seen.within(
@@ -128,7 +128,7 @@ async fn row_39_members_cancelled() {
 }
 
 /// Row 41: the connection breaks while a member of a cohort is inside. That member stays inside, and the others have
-/// their turns.
+/// their turns. Returns how soon after the cohort the next process enters.
 async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     let mut fixture = Fixture::start().await;
     let (cohort, first) = fixture.inside(30 * SECOND).await;
@@ -138,7 +138,7 @@ async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     cut(&fixture).await;
     let proxy = &fixture.proxy;
     until(async || proxy.connections() > connections).await;
-    // The members queue again over the new connection and learn that they are members of the grant.
+    // Over the new connection, the members repeat their requests, and learn that they are still members of the grant.
     let status = async || fixture.behind.lock("k").status().await.unwrap();
     assert_eq!(status().await.waiters, MEMBERS - 2 + 1);
     let extended = second.guard.extend(40 * SECOND).await.unwrap();
@@ -181,7 +181,7 @@ async fn row_41_connection_killed_in_the_middle_of_a_cohort() {
         let took = cut_in_the_middle(async |fixture| {
             let mut redis = fixture.server.connection().await;
             let clients: String = ask(&mut redis, redis::cmd("CLIENT").arg("LIST")).await;
-            // Does not close the test's own connections, which have no subscriptions.
+            // Skips the test's own connections, which have no subscriptions.
             for client in clients.lines().filter(|line| !line.contains(" sub=0 ")) {
                 let id = client
                     .split(' ')
@@ -267,7 +267,7 @@ async fn row_46_member_that_keeps_the_lock() {
         keeper.leave().await;
         let returned = since.elapsed();
         assert!(returned < AT_LEAST / 2, "left after {returned:?}");
-        // The server also keeps the lock taken, so that it stays taken even if the process ends.
+        // The server also keeps the lock taken, so the lock would stay taken even if the process ended.
         let mut redis = fixture.server.connection().await;
         let left = time_to_live(&mut redis).await.expect("the lock is kept");
         assert!(left + since.elapsed() >= AT_LEAST, "{left:?}");
@@ -284,8 +284,9 @@ async fn row_46_member_that_keeps_the_lock() {
     .await;
 }
 
-/// Row 47: neighbours of one client ask for different leases and waits. All members of a cohort have the same lease,
-/// and a caller whose `wait` is over is not a member.
+/// Row 47: neighbours of one client ask for different leases and waits. All members of a cohort have the same lease. A
+/// caller whose `wait` is over before the grant does not become a member, and a member whose `wait` ends before its
+/// turn is skipped.
 #[tokio::test]
 async fn row_47_mixed_leases_and_waits() {
     row(47, async |_| {

@@ -1,4 +1,4 @@
-//! Cohorts: neighbours of one process in the queue that are granted the lock together.
+//! Cohorts: neighbours in the queue, all of one process, that are granted the lock together.
 
 mod blocked;
 mod leaving;

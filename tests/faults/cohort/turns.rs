@@ -23,8 +23,8 @@ use crate::fixture::{MS, NAME, SECOND, client, epsilon, left, until, until_waiti
 /// The numbers of the callers that entered, in the order of their entries.
 type Entered = Arc<Mutex<Vec<usize>>>;
 
-/// Queues callers of one client one after another, while another client holds the lock. Each runs its `body`
-/// while it is inside.
+/// Queues callers of one client one after another, while the lock is held. Each caller runs its own `body` under the
+/// lock.
 async fn queue<F, Fut>(client: &LockClient, callers: usize, lease: Duration, body: F) -> JoinSet<()>
 where
     F: Fn(usize) -> Fut,
@@ -75,8 +75,8 @@ async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     assert!(too_much.lock().unwrap().is_empty(), "{too_much:?}");
 }
 
-/// Nothing arrives on the connection of the waiters for longer than a claim, because their own process holds the lock.
-/// Their cohort has its turn nevertheless.
+/// While the waiters' own process holds the lock, nothing arrives on the waiters' connection for longer than a claim.
+/// Their cohort enters in its turn nevertheless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
     let server = RedisServer::start().await;
@@ -122,8 +122,8 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
                 .get_or_insert_with(Instant::now)
                 .elapsed();
             entered.lock().unwrap().push(caller);
-            // After 370 ms, a third of the lease has passed, so the next member has to ask the server before its body
-            // starts.
+            // The grant is deleted at least 370 ms after the first member has entered, and this body ends 60 ms later.
+            // By then a third of the lease has passed, so the next member has to ask the server before its body starts.
             if inside > 370 * MS && !deleted.swap(true, Ordering::SeqCst) {
                 let mut connection = server.connection().await;
                 let _: i64 = ask(&mut connection, redis::cmd("DEL").arg(NAME)).await;
@@ -233,8 +233,8 @@ fn a_release_in_the_background_needs_nobody_to_drive_its_runtime() {
     assert!(closed.is_ok(), "nothing is left to wait for");
 }
 
-/// Callers that queue together are dropped, and nobody drives the runtime that was about to send their request any
-/// longer. The callers leave nothing behind, and the client can be shut down.
+/// Callers that queue together are dropped, and the runtime that was about to send their request is not driven any
+/// more. The callers leave nothing behind, and the client can be shut down.
 #[test]
 fn callers_dropped_with_nobody_to_drive_their_runtime_leave_nothing() {
     let tests = current_thread();

@@ -188,8 +188,8 @@ async fn row_08_dropped_at_random_instants() {
             "only {dropped} were dropped"
         );
         until(async || left(&server).await.is_empty()).await;
-        // The bound leaves time for hundreds of clean-ups on a busy machine. Without clean-ups, a claim (2 s) would
-        // have to pass.
+        // The bound leaves time for hundreds of clean-ups on a busy machine. Without clean-ups, some keys would stay
+        // until a claim (2 s) has passed.
         seen.within("nothing is left on the server", 500 * MS, start.elapsed());
     })
     .await;

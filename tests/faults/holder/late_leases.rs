@@ -1,5 +1,5 @@
-//! Callers that are late to read the answer to an acquisition, or to the confirmation or restart of their lease. No
-//! body starts when the lease is over or nearly over.
+//! Callers that read an answer late: the answer to an acquisition, or to the confirmation or restart of a lease. No
+//! body starts on a lease that is over or nearly over.
 
 use std::{
     future::{Future, poll_fn},
@@ -67,8 +67,8 @@ async fn a_renewed_lease_that_began_late_is_renewed() {
     assert_eq!(lost.unwrap(), None);
 }
 
-/// A call reads the answer that grants it the lock only after the lease has ended. It was never inside, so it reports
-/// no loss and acquires the lock again within its `wait`.
+/// A call reads the answer that grants it the lock only after the lease has ended. The call was never inside, so it
+/// reports no loss, and acquires the lock again within its `wait`.
 #[tokio::test]
 async fn a_grant_that_is_read_after_its_end_is_acquired_again() {
     for store in [Store::redis().await, Store::redlock().await] {
@@ -85,8 +85,8 @@ async fn a_grant_that_is_read_after_its_end_is_acquired_again() {
     }
 }
 
-/// Many calls read their grants only after the leases have ended, while another thread looks for leases that have
-/// ended. None of these grants counts as a loss.
+/// Many calls read their grants only after the leases have ended, while the engine's thread looks for leases that have
+/// ended. No loss is counted for these grants.
 #[tokio::test]
 async fn many_grants_that_are_read_after_their_end_are_no_losses() {
     let client = connected(&Store::redis().await).await;
@@ -98,7 +98,7 @@ async fn many_grants_that_are_read_after_their_end_are_no_losses() {
     assert_eq!(client.stats().lost, 0);
 }
 
-/// A waiter that is polled only after the lease of its grant has ended acquires again, too.
+/// A waiter is polled only after the lease of its grant has ended. It acquires the lock again, and no loss is counted.
 #[tokio::test]
 async fn a_turn_that_is_read_after_its_end_is_no_loss() {
     for store in [Store::memory(), Store::redis().await] {

@@ -1,4 +1,5 @@
-//! Many holds of one process. The process renews them with shared requests, but each hold is lost by itself.
+//! Many holds of one process. The process renews them with shared requests, but the loss of one hold does not affect
+//! the others.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -120,7 +121,7 @@ async fn of_many_holds_those_that_are_gone_are_lost_and_no_others() {
         let guards = fixture.hold(&keys(MANY)).await;
         fixture.tell("DEL", "key:7", &[]).await;
         fixture.tell("DEL", "key:8", &[]).await;
-        // Gives the second key a value of another type.
+        // Gives the second deleted key a value of another type.
         match layout {
             Layout::Native => fixture.tell("HSET", "key:8", &["field", "1"]).await,
             Layout::Redisson => fixture.tell("SET", "key:8", &["1"]).await,
@@ -185,8 +186,8 @@ async fn many_holds_outlive_the_scripts_of_the_server() {
     assert_eq!(fixture.client.stats().renewal_failed, 0);
 }
 
-/// The answer to a renewal says how much of the lease was left when the server carried out the renewal. The server may
-/// have done so right after the renewal was sent, so the deadline counts from the time of sending.
+/// The answer to a renewal says how much of the lease was left when the server carried out the renewal. That may have
+/// happened right after the renewal was sent, so the deadline counts from the time of sending.
 #[tokio::test]
 async fn a_late_answer_counts_from_the_sending() {
     let fixture = Fixture::in_layout(Layout::Native).await;
@@ -235,8 +236,8 @@ async fn of_many_holds_the_released_leave_the_others_in_the_schedule() {
     let fixture = Fixture::in_layout(Layout::Native).await;
     let mut guards = fixture.hold(&keys(MANY)).await;
     for _ in 0..3 {
-        // When the first hold is released, the last hold of its batch takes the free place in the schedule. The test
-        // releases that hold next.
+        // When a hold is removed from the schedule, the last hold that is due at the same moment takes its index. The
+        // test therefore releases holds from both ends of the list.
         let mut others = VecDeque::from(guards);
         let mut released = Vec::new();
         for _ in 0..others.len() / 6 {

@@ -156,8 +156,8 @@ async fn row_49_polled_late() {
     .await;
 }
 
-/// Row 49: a caller is not polled when the answer that grants it the lock arrives. When it is polled again, it enters
-/// after the callers that were let in meanwhile.
+/// Row 49: a caller is not polled when the answer that grants it the lock arrives. When the caller is polled again, it
+/// enters after the callers that have entered in the meantime.
 // The runtime has a single thread, so no answer arrives during a poll.
 #[tokio::test]
 async fn row_49_an_answer_is_read_late() {
@@ -210,7 +210,8 @@ async fn replies_stall(server: &RedisServer, key: &str, begin: u32, time: u32, b
     proxy.hold_replies(false);
     for call in calls {
         match call.await.unwrap() {
-            // The stall may outlast the confirmed lease, so that the caller loses it at its deadline.
+            // The stall may outlast the time for which the lease is confirmed. The lease is then lost at its local
+            // deadline.
             Ok(()) | Err(LockError::Lost { .. }) => {}
             Err(error) => panic!("{error}"),
         }
@@ -338,7 +339,8 @@ async fn row_51_an_answer_is_never_read() {
 }
 
 /// Row 51: after the body of a call has ended, the call is polled only once more, although its release takes several
-/// steps. A neighbour still enters, after the minimum hold of the call or with its own lease.
+/// steps. A neighbour enters nevertheless: after the minimum hold of the call, or, if the call has extended its lease,
+/// with the neighbour's own lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_a_release_is_never_polled() {
     row(51, async |seen| {
@@ -385,8 +387,8 @@ async fn row_51_a_release_is_never_polled() {
     .await;
 }
 
-/// Row 51: a call that has a lock is no longer polled before its body begins, because its lease has to be confirmed or
-/// because the call waits for another lock.
+/// Row 51: a call has been granted a lock, and is never polled again. Its body has not begun yet, because the lease has
+/// to be confirmed first, or because the call waits for another lock.
 #[tokio::test]
 async fn row_51_no_body_begins() {
     row(51, async |seen| {
@@ -435,8 +437,8 @@ async fn both_soon(client: &LockClient) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Row 51: a caller leaves while a request that queues it is under way, and is not polled again. It does not hold up
-/// the other callers of its process.
+/// Row 51: a caller leaves while a request that queues it is under way, and is not polled again. The caller does not
+/// hold up the other callers of its process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_forgotten_while_it_leaves() {
     row(51, async |seen| {

@@ -76,9 +76,10 @@ async fn queue(client: &LockClient) {
 /// The number of callers of one worker process.
 const WAITERS: usize = 250;
 
-/// Queues the callers. Each caller prints its number and token when it is inside.
+/// Queues [`WAITERS`] callers. Each caller prints its number and token when it is inside.
 async fn waiters(client: &LockClient) {
-    // Callers that ask before the client has a connection queue in no particular order.
+    // This call makes the client connect. Callers that ask before the client has a connection queue in no particular
+    // order.
     client.lock("warm").run(async {}).await.unwrap();
     let mut callers = tokio::task::JoinSet::new();
     for caller in 0..WAITERS {
@@ -154,8 +155,8 @@ async fn next_word(worker: &mut Worker) -> String {
     }
 }
 
-/// Row 2: the holder is stopped for longer than its lease and continued. It is notified of the loss before its next
-/// guarded await completes.
+/// Row 2: the holder is stopped for longer than its lease, and then continued. The holder is notified of the loss
+/// before the next await in its body completes.
 #[tokio::test]
 async fn row_02_holder_stopped_and_continued() {
     row(2, async |seen| {
@@ -328,7 +329,7 @@ async fn row_21_queued_process_killed() {
     .await;
 }
 
-/// Row 33: a runtime is shut down while it holds a lock and while it waits for one.
+/// Row 33: a runtime is shut down while one of its tasks holds a lock and another task waits for it.
 #[tokio::test]
 async fn row_33_runtime_shut_down_while_held_and_while_waiting() {
     row(33, async |seen| {

@@ -1,4 +1,4 @@
-//! Row 37: a waiter at the head of the queue whose process is stopped.
+//! Row 37: the process of the first waiter in the queue is stopped or killed.
 
 use std::time::Instant;
 
@@ -6,8 +6,8 @@ use support::server::RedisServer;
 
 use crate::fixture::{SECOND, client, entering, row, until_waiting, worker};
 
-/// Row 37: the socket of a stopped process stays open, and an unrelated subscriber receives every push. The server
-/// therefore cannot detect that the stopped process does not listen.
+/// Row 37: the process of the first waiter is stopped or killed. A stopped process keeps its socket open, and an
+/// unrelated subscriber receives every push, so the server cannot detect that the waiter's process is not listening.
 #[tokio::test]
 async fn row_37_stopped_waiter_and_stray_subscriber() {
     row(37, async |seen| {

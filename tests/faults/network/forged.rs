@@ -201,7 +201,8 @@ async fn row_58_forged_pushes() {
 }
 
 /// Row 58: an old push of a grant is repeated while another caller is inside. A member of that grant has queued again,
-/// because the member before it stayed inside for longer than the lease. The repeated push does not let it enter.
+/// because the member before it stayed inside for longer than the lease. The repeated push does not let that member
+/// enter.
 #[tokio::test]
 async fn row_58_repeated_push() {
     log::keep();
@@ -257,7 +258,7 @@ async fn is_repeated(
     let (second, inside) = entries.recv().await.unwrap();
     let token = inside.token();
     if second == 'c' {
-        // Waits until the second member is queued again. Its process then forgets the old grant.
+        // Waits until the second member is queued again. Its process forgets the old grant during the following pause.
         until_waiting(two, 1).await;
         outstays.release().await;
         tokio::time::sleep(700 * MS).await;

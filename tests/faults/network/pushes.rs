@@ -42,7 +42,8 @@ async fn row_19_push_lost() {
     }).await;
 }
 
-/// Row 19: the connection is cut when the waiter is granted the lock. The waiter gets its place back.
+/// Row 19: the connection is cut when the waiter is granted the lock. The waiter keeps its place in the order, and
+/// enters first.
 #[tokio::test]
 async fn row_19_connection_cut_at_the_grant() {
     row(19, async |seen| {
@@ -91,7 +92,7 @@ async fn row_19_hundreds_reconnect_while_they_are_granted_or_give_up() {
         }
         let mut waiting = tokio::task::JoinSet::new();
         for i in 0..KEYS {
-            // The wait of every third caller ends around the reconnect.
+            // The `wait` of every third caller ends at about the time of the reconnect.
             let wait = if i % 3 == 0 {
                 500 * MS + MS * u32::try_from(i % 20).unwrap()
             } else {

@@ -36,8 +36,8 @@ async fn row_09_reply_of_the_grant_lost() {
     .await;
 }
 
-/// Row 10: a request reaches the server only after its caller has given up. `kill` says whether the client may close
-/// its old connections. If it may not, each request carries a deadline, after which its script does nothing.
+/// Row 10: a request reaches the server only after its caller has given up. `kill` says whether the server permits the
+/// client to close its old connections. If not, each request carries a time limit, after which its script does nothing.
 async fn late_request(kill: bool) {
     let server = RedisServer::start().await;
     if !kill {
@@ -57,7 +57,7 @@ async fn late_request(kill: bool) {
     );
     proxy.cut();
     if !kill {
-        // By now the server may no longer carry out the request.
+        // After this pause, the time limit of the request has passed, so the server must not carry it out.
         tokio::time::sleep(1500 * MS).await;
     }
     // Lets the requests of the new connection through before the old bytes arrive.
@@ -199,7 +199,7 @@ async fn row_13_half_open_socket() {
 }
 
 /// Row 13: a socket is half open. Callers whose requests have no answer yet repeat them over a new connection, although
-/// the engine's own connection is half open, too, and cannot close theirs.
+/// the engine's own connection is half open too, so that the engine cannot close the callers' connection.
 #[tokio::test]
 async fn row_13_callers_ask_again() {
     row(13, async |seen| {
@@ -276,7 +276,8 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
         let url = proxy.url();
         let (is_inside, inside) = tokio::sync::oneshot::channel();
         let (done, is_done) = mpsc::channel::<()>();
-        // The waiter's runtime has one thread, so the test can block the session just before it connects again.
+        // The waiter's runtime has one thread, so the waiter can block its session just before the session connects
+        // again.
         let waiter = thread::spawn(move || {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -322,7 +323,7 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
 }
 
 /// Row 38: a caller resends its request, is offered its turn by a push, and is cancelled before the server reads the
-/// request. Neither a grant nor a place is left behind.
+/// resent request. Neither a grant nor a place in the queue is left behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_38_caller_leaves_with_its_offer() {
     row(38, async |_| {

@@ -21,8 +21,8 @@ async fn both() -> Result<(), LockError> {
     Ok(())
 }
 
-/// A majority of the nodes grants the lock to a waiter that is not polled. The grants are given back within a claim,
-/// and the waiter asks again when it is polled.
+/// A majority of the nodes grants the lock to a waiter that is not polled. The grants are given back after at most a
+/// claim, and the waiter asks again when it is polled.
 #[tokio::test]
 async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
     let quorum = Quorum::start(3).await;
@@ -117,8 +117,8 @@ async fn a_killed_holder_blocks_for_the_rest_of_its_lease() {
     guard.release().await;
 }
 
-/// A waiter enters soon after the release, leaves nothing behind when it is dropped, and ends with an error at a
-/// shutdown.
+/// A waiter enters soon after the release. A waiter that is dropped leaves nothing behind. At a shutdown of its client,
+/// a waiter returns an error.
 #[tokio::test]
 async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
     let quorum = Quorum::start(3).await;

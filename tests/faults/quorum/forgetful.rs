@@ -1,4 +1,4 @@
-//! Row 31: nodes that come back without their state, and nodes that do not know of a hold.
+//! Row 31: nodes that come back without their state, and nodes that missed a hold.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,8 @@ async fn row_31_node_returns_empty() {
         let granted = Instant::now();
         let guard = holder.lock("k").lease(LEASE).acquire().await.unwrap();
         let token = guard.token();
-        // The third node still has to carry out the request. Its grant is given back as soon as it has done so.
+        // After this pause, the client has stopped waiting for the third node. When that node continues, it carries out
+        // the request late, and its grant is given back at once.
         sleep(LEASE / 10 + 50 * MS).await;
         quorum.servers[2].continue_process();
         until_empty(&quorum.servers[2]).await;
@@ -192,8 +193,8 @@ async fn a_node_that_kept_its_state_is_counted_at_once() {
     lock.run(async {}).await.unwrap();
 }
 
-/// A renewed hold is on two of three nodes, because the third was silent when it was granted or has lost its state
-/// since. The holder stores the hold on the third node again, so another node may fail.
+/// A renewed hold is on two of three nodes, because the third node was silent when the lock was granted, or has lost
+/// its state since then. The holder stores the hold on the third node too, so that another node may fail.
 #[tokio::test]
 async fn a_hold_returns_to_a_node_that_missed_it() {
     for restarted in [false, true] {

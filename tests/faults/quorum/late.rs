@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::{BACKOFF, client, contend, is_held_on, until_empty, warm};
 use crate::fixture::{MS, NAME, SECOND, epsilon, left, refuse_client_kill, until};
 
-/// The time for which a node carries out a request after it was sent.
+/// How long after the sending of a request a node still carries it out.
 const REQUEST_LIFE: Duration = SECOND;
 
 /// A node receives requests and does not answer until the leases of all requests have ended. Nothing is left on the
@@ -95,8 +95,8 @@ async fn one_clock_ahead_admits_nobody() {
     next.release().await;
 }
 
-/// The clock of one node jumps while all nodes hold a lock. The lease ends early on that node, but the other nodes are
-/// still a majority.
+/// The lease ends early on one node, as it does if the clock of that node jumps. The other nodes, on which the lock is
+/// held, are still a majority.
 #[tokio::test]
 async fn a_clock_that_jumps_while_all_nodes_hold_admits_nobody() {
     let quorum = Quorum::start(3).await;
@@ -221,7 +221,7 @@ async fn a_node_refuses_a_request_that_arrives_after_the_release() {
     .await;
     guard.unwrap().release().await;
     until_empty(server).await;
-    // By now the node may no longer carry out the request.
+    // After this pause, the time limit of the request has passed, so the node must not carry it out.
     sleep(REQUEST_LIFE + 500 * MS).await;
     let scripts = server.scripts().await;
     node.hold_old_requests(false);

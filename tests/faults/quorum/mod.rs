@@ -20,8 +20,8 @@ const CLAIM: Duration = Duration::from_secs(2);
 /// The longest pause between two rounds of an acquisition.
 const BACKOFF: Duration = Duration::from_millis(128);
 
-/// Returns a client with this default lease. A node that lost its state is not counted until the longest lease in use
-/// has passed.
+/// Returns a client with this default lease. The lease also determines how long a node that lost its state is not
+/// counted: until the longest lease in use has passed.
 async fn client(url: &str, lease: Duration) -> LockClient {
     let builder = LockClient::builder().url(url).namespace(NAMESPACE);
     builder.lease(lease).connect().await.unwrap()
@@ -37,7 +37,7 @@ async fn warm(url: &str) -> LockClient {
     client
 }
 
-/// Waits until a node has no grants.
+/// Waits until a node stores no grants.
 async fn until_empty(server: &RedisServer) {
     until(async || left(server).await.is_empty()).await;
 }

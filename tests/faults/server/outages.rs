@@ -232,8 +232,9 @@ async fn row_25_evicting() {
     .await;
 }
 
-/// Asserts that the server grants nothing in its present state and that a call returns an error within `wait`. After
-/// `over` has ended that state, another call, which has kept waiting, has to be granted the lock.
+/// Asserts that the server grants nothing in its present state, and that a call returns an error soon after its `wait`
+/// has ended, or earlier. Then asserts that another call, which waits while `over` ends that state, is granted the
+/// lock.
 async fn nobody_enters(
     client: &LockClient,
     server: &RedisServer,

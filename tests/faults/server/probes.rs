@@ -19,8 +19,8 @@ use tokio::{
 
 use crate::fixture::{MS, QUEUE, SECOND, client, until, until_waiting, worker_command};
 
-/// Row 54: a process waits for thousands of keys over a slow line. Its connection stays up, and it does not probe more
-/// keys a second than allowed.
+/// Row 54: a process waits for thousands of keys over a slow line. Its connection stays up, and the process does not
+/// probe more keys a second than allowed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_54_thousands_of_waited_keys() {
     const KEYS: usize = 6000;
@@ -94,9 +94,9 @@ async fn row_55_a_lease_ends() {
     .await;
 }
 
-/// Row 56: in the queue, the waiters of a stopped process are between waiters of other processes. All waiters of the
-/// stopped process together delay the others by one claim. When the process continues, its waiters have their old
-/// places.
+/// Row 56: in the queue, the waiters of a stopped process alternate with waiters of another process. All waiters of the
+/// stopped process together delay the others by at most one claim. When the process continues, its waiters return to
+/// their old places.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_56_a_stopped_process_with_many_waiters() {
     row(56, async |seen| {

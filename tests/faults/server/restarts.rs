@@ -9,7 +9,8 @@ const CLIENTS: usize = 8;
 const STRANGERS: usize = 60;
 
 /// Restarts the server while none of our clients can connect. Clients of strangers connect first and get the connection
-/// IDs that our clients had before.
+/// IDs that our clients had before. Asserts that our clients do not close the strangers' connections when they connect
+/// again.
 async fn restarted(
     server: &mut RedisServer,
     ours: &str,

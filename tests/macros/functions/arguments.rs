@@ -95,7 +95,8 @@ async fn patterns_are_taken_apart_in_the_body() {
     .await;
 }
 
-/// An enum with a single variant, which a pattern in a signature can destructure, too.
+/// An enum with a single variant. A pattern in a signature can destructure such an enum, because the pattern always
+/// matches.
 enum Only {
     One(String),
 }

@@ -1,4 +1,4 @@
-//! Other attributes on the same function.
+//! Functions that have other attributes beside `#[distributed_lock]`.
 
 use std::sync::{
     Arc,

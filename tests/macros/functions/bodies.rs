@@ -146,7 +146,8 @@ async fn ends_in_a_panicking_macro(n: u64) -> Locked<u64> {
     unreachable!("{n}")
 }
 
-/// The tail expression borrows from an argument and from a temporary. Edition 2024 drops the temporary first.
+/// The tail expression borrows from an argument and from a temporary. In edition 2024, the temporary is dropped before
+/// the argument.
 #[distributed_lock(key = "k")]
 async fn ends_in_a_temporary(shared: Mutex<Vec<u64>>) -> Locked<u64> {
     stay().await;

@@ -61,8 +61,8 @@ impl Drop for Witness {
 
 type Drops = Vec<(&'static str, bool)>;
 
-/// Makes the call end in the way of `exit`. Returns the names of the dropped values in order, and whether the lock was
-/// held at each drop.
+/// Makes the call end as `exit` says. Returns the names of the dropped values in order, and whether the lock was held
+/// at each drop.
 fn drops(exit: Exit, call: impl Future<Output = Locked<u8>>) -> Drops {
     EXIT.set(exit);
     SEEN.take();
@@ -402,7 +402,8 @@ async fn without_fallback(a: Witness, (b, _): (Witness, Witness), _: Witness) ->
     body!(Ok(0))
 }
 
-/// While the function waits, it still owns its arguments and drops them itself.
+/// A call that is dropped while it waits drops its arguments itself, although they would go to the fallback if the lock
+/// stayed busy.
 #[tokio::test]
 async fn arguments_that_a_fallback_might_have_got() {
     let b = || (witness("b"), witness("b1"));
