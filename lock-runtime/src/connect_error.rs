@@ -22,7 +22,7 @@ pub enum ConnectError {
         /// What is wrong with the URL.
         detail: String,
     },
-    /// A Redlock URL names fewer than three servers. With two, the loss of either would stop all locking.
+    /// A Redlock URL names fewer than three servers. With two servers, the loss of one would stop all locking.
     TooFewServers {
         /// The number of servers that the URL names.
         servers: usize,
@@ -36,7 +36,7 @@ pub enum ConnectError {
     NoQuorum {
         /// The number of usable servers.
         reached: usize,
-        /// The number of servers needed.
+        /// The number of usable servers that are needed: a majority.
         needed: usize,
         /// Why each of the other servers is unusable.
         failures: Vec<ConnectError>,

@@ -41,7 +41,7 @@ counters! {
     busy,
     /// Acquisitions that failed with `Unreachable`, `Refused`, `WrongLayout` or `ShutDown`.
     failed,
-    /// Holds that were released while they were valid.
+    /// Holds whose locks were released before their leases were lost.
     released,
     /// Releases that the server refused, or did not confirm before the lease ended.
     release_failed,

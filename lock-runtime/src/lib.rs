@@ -45,7 +45,7 @@
 //! # Events
 //! The engine reports every step of a lock's life as a `tracing` event with the target `lock_runtime`. Grants and
 //! releases have level `DEBUG`. Losses, failed renewals and bodies that have used 80 % of a fixed lease have level
-//! `WARN`. [`LockClient::stats`] counts the events.
+//! `WARN`. [`LockClient::stats`] returns how often each kind of event has happened.
 
 mod acquire;
 mod backend;

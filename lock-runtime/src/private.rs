@@ -117,7 +117,7 @@ pub mod v1 {
         matches!(error, LockError::Busy { .. })
     }
 
-    /// The keys of a call. A placeholder with `..` adds one key for each item of its list.
+    /// The keys of a call. A template with a `..` placeholder adds one key for each item of the list.
     #[derive(Debug, Default)]
     #[must_use]
     pub struct Keys(Vec<Result<LockKey, KeyError>>);
@@ -355,7 +355,7 @@ pub mod v1 {
         }
     }
 
-    /// A call that has entered its locks, but has no body yet. Dropping it releases the locks.
+    /// A call that has entered its locks, but has no body yet. Dropping this value releases the locks.
     #[derive(Debug)]
     #[must_use]
     pub struct Inside {

@@ -126,7 +126,7 @@ impl LockClient {
     ///
     /// # Errors
     /// [`ConnectError::MissingVariable`] if the variable is unset or empty. The method never falls back to in-process
-    /// locks, because two processes without the variable would not exclude each other. Otherwise the same as
+    /// locks, because two processes without the variable would not exclude each other. All other errors are those of
     /// [`connect`](Self::connect).
     pub async fn from_env() -> Result<Self, ConnectError> {
         match std::env::var(URL_VARIABLE) {

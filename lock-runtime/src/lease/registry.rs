@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The holds of one client in this process. A caller that finds a lock busy learns from this registry, without asking a
-/// server, whether the same client holds the lock. A shutdown learns when all locks are released.
+/// server, whether the same client holds the lock. A shutdown learns from it when all locks are released.
 #[derive(Debug, Default)]
 pub(crate) struct HoldRegistry {
     newest: Mutex<HashMap<LockName, Weak<HoldState>>>,

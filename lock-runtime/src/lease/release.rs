@@ -25,8 +25,8 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseOutcome {
-    /// The lock was held until the release. The next waiter gets it, or it is free, or it stays taken for the rest of
-    /// `hold_at_least`.
+    /// The lock was held until the release. It then passes to the next waiter, becomes free, or stays taken for the
+    /// rest of `hold_at_least`.
     Released,
     /// Another entry into the same hold still holds the lock, such as an enclosing call or a task spawned with
     /// `in_current_hold`. The last entry to leave releases the lock.

@@ -105,7 +105,8 @@ enum View {
 #[derive(Debug, Default)]
 struct Queue {
     next_ticket: u64,
-    /// The call that has the turn or is offered the turn. If there is no such call, no call waits either.
+    /// The call that has the turn or is offered the turn; `None` if there is no such call. While this is `None`, no
+    /// call waits.
     current: Option<Current>,
     /// The waiting calls, ordered by ticket.
     waiters: VecDeque<Waiter>,

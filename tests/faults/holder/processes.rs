@@ -274,8 +274,8 @@ async fn row_20_a_thousand_waiters() {
             order.iter().copied().eq(queued),
             "not in the order of their queueing"
         );
-        // Each caller has queued already, so the only script that it still sends is its release. Each process probes
-        // five times a second.
+        // All callers are queued before the count starts, so the only script that each of them sends afterwards is its
+        // release. Each process probes five times a second.
         let callers = u64::try_from(PROCESSES * WAITERS).unwrap();
         let looks =
             u64::try_from(took.as_millis() / 200 + 1).unwrap() * u64::try_from(PROCESSES).unwrap();

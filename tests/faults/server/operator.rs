@@ -13,7 +13,7 @@ use support::{
 
 use crate::fixture::{MS, NAME, SECOND, client, left, row, until};
 
-/// Row 12: a release comes after the lease has ended, while another caller is inside.
+/// Row 12: a release comes after the lease has ended, while another caller is inside. It does not affect that caller.
 #[tokio::test]
 async fn row_12_release_after_expiry() {
     row(12, async |_| {

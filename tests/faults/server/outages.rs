@@ -40,7 +40,8 @@ async fn tell(server: &RedisServer, command: &str) {
         .unwrap_or_else(|error| panic!("{command}: {error}"));
 }
 
-/// Row 14: the server is killed and restarts without its state.
+/// Row 14: the server is killed and restarts without its state. Another caller is granted the lock, and the holder is
+/// notified of the loss.
 #[tokio::test]
 async fn row_14_killed_and_nothing_persisted() {
     row(14, async |seen| {
@@ -114,7 +115,7 @@ async fn row_15_killed_with_everything_persisted() {
     .await;
 }
 
-/// Row 16: the server is paused for half of the lease.
+/// Row 16: the server is paused for half of the lease. The hold survives.
 #[tokio::test]
 async fn row_16_paused_for_half_a_lease() {
     row(16, async |_| {
@@ -138,7 +139,7 @@ async fn row_16_paused_for_half_a_lease() {
     .await;
 }
 
-/// Row 17: the server is paused for two leases.
+/// Row 17: the server is paused for two leases. The holder loses the lease, and the next caller enters after the pause.
 #[tokio::test]
 async fn row_17_paused_for_two_leases() {
     row(17, async |seen| {
@@ -352,7 +353,8 @@ async fn row_26_loading() {
     .await;
 }
 
-/// Row 32: the server's clock jumps forward by two leases.
+/// Row 32: the server's clock jumps forward by two leases. Another caller enters, and the holder is notified of the
+/// loss.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn row_32_clock_forward() {

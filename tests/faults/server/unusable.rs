@@ -8,8 +8,8 @@ use tokio::{io::AsyncWriteExt, net::TcpListener};
 
 use crate::fixture::{SECOND, row};
 
-/// Row 35: with each of these servers, connecting returns an error of a specific variant within `wait`. The error shows
-/// no password.
+/// Row 35: with each of these servers, connecting returns a specific variant of `ConnectError` within `wait`. The error
+/// shows no password.
 #[tokio::test]
 async fn row_35_unusable_servers() {
     row(35, async |seen| {
