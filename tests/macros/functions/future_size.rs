@@ -1,4 +1,5 @@
-//! The size of the future of a locked function, compared with the same function without the attribute.
+//! The size of the future of a locked function, compared with that of the same function without the attribute. The
+//! expansion of the attribute can store an argument in three places:
 //!
 //! ```text
 //! async fn pay(large: Large) -> … {       // 1: the captured argument, whose space remains after the move
@@ -9,9 +10,9 @@
 //! }
 //! ```
 //!
-//! Without the attribute there are only 1 and 3. So an argument that lives across an await has three copies instead of
-//! two. An argument that does not live across an await is only captured, and has two copies instead of one. In both
-//! cases the attribute adds one copy of the arguments, and the data of the lock.
+//! Without the attribute, only places 1 and 3 exist. An argument that lives across an await is stored in three places
+//! instead of two. An argument that is only captured is stored in two places instead of one. In both cases the
+//! attribute adds one copy of the arguments, and the data of the lock.
 
 use std::mem::{size_of, size_of_val};
 
@@ -48,7 +49,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Asserts that the attribute adds no more than one copy of the arguments and `fixed` bytes.
+    /// Asserts that the attribute adds at most one copy of the arguments and `fixed` bytes.
     fn one_copy_more(self, shape: &str, fixed: usize) -> Self {
         let Self {
             locked,
@@ -92,7 +93,7 @@ async fn consume(large: Large) -> u8 {
     large.0[0]
 }
 
-/// Returns the size that the attribute adds to a function without arguments.
+/// Returns the number of bytes that the attribute adds to the future of a function without arguments.
 fn fixed() -> usize {
     let none = sizes!([] {
         later().await;
@@ -173,8 +174,8 @@ fn arguments_that_live_over_an_await() {
     }
 }
 
-/// The plain future has one copy of these arguments, so one more copy doubles its size. `within_1_6` does not hold
-/// here.
+/// The plain future contains one copy of these arguments. The attribute adds a second copy and so doubles the size,
+/// which is more than `within_1_6` allows. So this test does not check `within_1_6`.
 #[test]
 fn arguments_that_are_only_captured() {
     let fixed = fixed();

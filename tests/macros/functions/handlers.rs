@@ -1,5 +1,5 @@
-//! Handlers of an axum router. Their keys and clients refer to parts of extractors: `Path(id): Path<u64>` and `<id>`,
-//! or `id: Path<u64>` and `<id.0>`.
+//! Handlers of an axum router whose keys and clients are parts of extractors. The key contains the argument
+//! `Path(id): Path<u64>` as `<id>`, and the argument `id: Path<u64>` as `<id.0>`.
 
 use axum::{
     Router,
@@ -19,7 +19,7 @@ struct Shop {
     locks: LockClient,
 }
 
-/// The response of the service to a request that failed because of its lock.
+/// The service's response to a request that failed with a `LockError`.
 struct ApiError(LockError);
 
 impl From<LockError> for ApiError {
@@ -44,7 +44,7 @@ async fn pay(shop: State<Shop>, id: Path<u64>, body: String) -> Result<String, A
     Ok(format!("{}: {} paid with {body}", shop.name, *id))
 }
 
-/// A handler that uses the scoped client, and a key with two parts of the path.
+/// A handler that uses the client of the enclosing scope, and whose key contains two parts of the path.
 #[distributed_lock(key = "<path.0.0>/<path.0.1>")]
 async fn cancel(
     State(shop): State<Shop>,

@@ -67,7 +67,8 @@ impl fmt::Display for Counter {
     }
 }
 
-/// A reference to the counter is not `Send`. The future still is, because the key is rendered before the first await.
+/// A `&Counter` is not `Send`, but the future is, because it renders the key before its first await and then drops the
+/// reference.
 #[distributed_lock(key = "<counter>")]
 async fn not_sync(counter: Counter) -> Locked<u64> {
     stay().await;

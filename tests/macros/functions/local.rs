@@ -1,4 +1,4 @@
-//! Futures that are not `Send`, and futures that are.
+//! Locked functions whose futures are not `Send`, and locked functions whose futures are.
 
 use std::{cell::RefCell, rc::Rc};
 

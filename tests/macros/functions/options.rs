@@ -48,7 +48,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// If a call with several keys has to wait, it queues for the key that sorts first.
+/// A call with several keys takes the key that sorts first before the others, so `guarded` gets that key.
 #[tokio::test]
 async fn several_keys_on_a_function_and_a_method() {
     guarded("account:a", Ok(("ba".into(), 3)), async || {
@@ -415,7 +415,7 @@ async fn durations_from_values() {
     assert!(busy(&while_busy("2", call(2)).await));
 }
 
-/// A value that is known only at run time is checked when the call runs, before the lock is requested.
+/// If the value of an option is known only at run time, the call checks it before it requests the lock.
 #[tokio::test]
 async fn a_value_out_of_range_is_an_error() {
     let day_and_a_bit = Duration::from_secs(25 * 60 * 60);

@@ -71,7 +71,8 @@ mod made {
     }
 }
 
-/// Defines a function whose local variables have names from the macro, while the key's argument is named by the caller.
+/// Defines a function whose local variables are named by the macro. The caller of the macro names the argument in the
+/// key.
 macro_rules! with_names_of_its_own {
     ($name:ident, $key:literal, $id:ident) => {
         #[distributed_lock(key = $key)]
@@ -86,7 +87,7 @@ macro_rules! with_names_of_its_own {
 
 with_names_of_its_own!(hygienic, "hygiene:<id>", id);
 
-/// Defines a function whose argument, and the argument's name in the key's literal, both come from the macro.
+/// Defines a struct with one method for each field. The macro itself contains the methods' argument and their key.
 macro_rules! all_its_own {
     ($name:ident { $($field:ident: $ty:ty),* }) => {
         struct $name { $($field: $ty),* }
@@ -108,7 +109,7 @@ all_its_own!(Record {
     title: String
 });
 
-/// Defines a method whose receiver, arguments and body come from the caller of the macro.
+/// Defines a method whose receiver, arguments and body are passed by the caller of the macro.
 macro_rules! passed_on {
     ($(#[$attr:meta])* ($($arguments:tt)*) -> $returned:ty { $($body:tt)* }) => {
         impl Record {

@@ -20,7 +20,8 @@ fn account() -> Account {
     }
 }
 
-// A receiver with an explicit type means the same as the short form, but the expansion handles it in separate code.
+// The receivers with an explicit type, such as `self: &Self`, mean the same as the short forms, but the expansion
+// handles them in separate code.
 #[allow(clippy::needless_arbitrary_self_type)]
 impl Account {
     #[distributed_lock(key = "account:<self.id>")]

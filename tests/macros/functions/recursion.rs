@@ -1,4 +1,5 @@
-//! Recursive functions. Functions that call themselves or each other enter their key again.
+//! Recursive functions. If a function calls itself under the same key, directly or through another function, the inner
+//! call enters the lock that the outer call holds.
 
 use std::pin::Pin;
 
@@ -16,7 +17,7 @@ async fn recursive(id: u64, depth: u64) -> Locked<u64> {
     Ok(1 + Box::pin(recursive(id, depth - 1)).await?)
 }
 
-/// Each depth has its own key.
+/// Takes a different key at each depth.
 #[distributed_lock(key = "depth:<depth>")]
 async fn over_many_keys(depth: u64) -> Locked<u64> {
     if depth == 0 {
@@ -93,8 +94,8 @@ async fn a_method_over_a_tree() {
     guarded("tree", Ok(4), async || tree.size().await).await;
 }
 
-/// Returns the address of the current end of the stack. The address of a local variable of an `async fn` would not show
-/// it, because the variable can be stored in the future.
+/// Returns the address of the current end of the stack. This function is not async, because a local variable of an
+/// `async fn` can be stored in the future, and then its address is not on the stack.
 #[inline(never)]
 fn end_of_stack() -> usize {
     let here = 0_u8;
@@ -110,8 +111,9 @@ async fn deep(id: u64, depth: usize, stack: &mut Vec<usize>) -> Locked<()> {
     }
 }
 
-/// With optimization, a thousand levels fit on the 2 MiB stack of a worker thread. Without optimization, a level can
-/// need twice as much stack, because the compiler gives each temporary its own place on the stack.
+/// With optimization, a level needs at most 2,000 bytes, so a thousand levels fit on the 2 MiB stack of a worker
+/// thread. Without optimization, a level can need twice as much, because the compiler gives each temporary its own
+/// place on the stack.
 #[tokio::test]
 async fn a_level_takes_little_of_the_stack() {
     const LEVELS: usize = 50;

@@ -104,7 +104,7 @@ async fn hidden_types() {
     .await;
 }
 
-/// The error type of a service, into which a `LockError` converts.
+/// A service's own error type, into which a `LockError` can be converted.
 #[derive(Debug, PartialEq)]
 enum PayError {
     Lock(LockError),
@@ -175,7 +175,7 @@ async fn error_types() {
     .await;
 }
 
-/// A call without a client fails with `LockError::NoClient`, converted into each error type.
+/// A call without a client fails with `LockError::NoClient`, which is converted into the function's error type.
 #[tokio::test]
 async fn a_locks_failure_in_each_error_type() {
     assert_eq!(

@@ -61,7 +61,8 @@ struct Path<T>(T);
 /// An extractor that is not `Debug`, so `#[instrument]` has to skip it.
 struct State<T>(T);
 
-/// `#[instrument]` below the attribute refers to an argument by the only name that the argument's pattern binds.
+/// Below the attribute, the argument `Path(id)` is called `id`, which is the only name in its pattern. `#[instrument]`
+/// therefore refers to the number as `id.0`.
 #[distributed_lock(key = "<id>")]
 #[instrument(skip(app), fields(order = id.0))]
 async fn extracted(State(app): State<String>, Path(id): Path<u64>) -> Locked<String> {
@@ -94,7 +95,7 @@ impl Pays for Shop {
     }
 }
 
-/// Returns the spans that have begun by the time the call waits for the lock.
+/// Holds the lock of a call, and returns the spans that have begun by the time the call waits for the lock.
 async fn begun_while_waiting<T>(call: impl Future<Output = Locked<T>>) -> Vec<&'static str> {
     let begun = Begun::default();
     let _default = tracing::subscriber::set_default(begun.clone());
@@ -116,11 +117,11 @@ async fn begun_while_waiting<T>(call: impl Future<Output = Locked<T>>) -> Vec<&'
     while_waiting
 }
 
-/// Attributes expand from the top. The span of an `#[instrument]` above the attribute covers only the body. The span of
-/// one below also covers the waiting.
+/// Attributes expand from top to bottom. If `#[instrument]` is above `#[distributed_lock]`, its span covers only the
+/// body. If it is below, its span also covers the wait for the lock.
 ///
-/// This is a single test, because `tracing` caches whether a span is enabled. If the first thread to ask had no
-/// subscriber, the span would stay disabled for all tests.
+/// These cases are a single test, because `tracing` caches whether a span is enabled. If the first thread that reached
+/// a span had no subscriber, the span would stay disabled for all tests.
 #[tokio::test]
 async fn a_span_covers_the_waiting_if_it_stands_below() {
     let nothing = Vec::<&str>::new();
@@ -138,7 +139,7 @@ async fn a_span_covers_the_waiting_if_it_stands_below() {
     guarded("7", Ok(7), async || Shop.below(7).await).await;
 }
 
-/// The error of a call: from its body or from its lock.
+/// The error of a call, which comes from its body or from its lock.
 #[derive(Debug)]
 enum Failed {
     Body,
@@ -198,8 +199,8 @@ async fn told<T>(call: impl Future<Output = Result<T, Failed>>) -> Vec<String> {
     std::mem::take(&mut *told.0.lock().unwrap())
 }
 
-/// Defines a function and a method under `#[async_trait]`, each with `#[instrument]` above and below the attribute, and
-/// checks the events that a value and an error cause.
+/// Defines a function and a method under `#[async_trait]`, each with `#[instrument]` above and below the attribute.
+/// Checks which events `#[instrument]` reports for a returned value and for a returned error.
 macro_rules! matrix {
     ($id:ident: $($case:ident $options:tt => $value:expr, $error:expr;)*) => {
         $(mod $case {
@@ -254,7 +255,7 @@ macro_rules! matrix {
                     assert_eq!(told(Shop.above(0)).await, error);
                     assert_eq!(told(Shop.below(0)).await, error);
                 }).await;
-                // Below the attribute, `#[instrument]` also reports the lock's failures.
+                // An `#[instrument]` below the attribute also reports the error of a busy lock.
                 let _held = client.lock("k").acquire().await.unwrap();
                 let busy: Vec<_> = error.iter().map(|told| told.replace("Body", "Lock")).collect();
                 client.scope(async {

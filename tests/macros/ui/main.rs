@@ -1,7 +1,7 @@
-//! The functions that the attribute accepts and refuses, and its error messages.
+//! The functions that the attribute accepts, the functions that it refuses, and its error messages.
 //!
-//! `fail/` has one file for each kind of mistake, and the expected messages in a `.stderr` file of the same name. After
-//! a change of messages, run the test with `TRYBUILD=overwrite` and review the diff.
+//! `fail/` contains one file for each kind of mistake, and a `.stderr` file of the same name with the expected
+//! messages. After you change a message, run the test with `TRYBUILD=overwrite` and review the diff.
 
 #[test]
 fn ui() {

@@ -1,4 +1,4 @@
-// A variadic function has the ABI of C, and its arguments cannot be moved into a body.
+// A variadic function uses the C ABI, and its arguments cannot be moved into a future.
 use lock_runtime::distributed_lock;
 
 unsafe extern "C" {

@@ -1,4 +1,4 @@
-// A function that returns a future runs before that future is polled, and thus outside the lock.
+// A function that returns a future can run code before the future is polled, and that code would run without the lock.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>")]

@@ -1,4 +1,4 @@
-// Two attributes take their locks in the order in which they are written. With another order elsewhere, calls deadlock.
+// Two attributes take their locks in the order written. A function with the other order could deadlock with this one.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "a")]

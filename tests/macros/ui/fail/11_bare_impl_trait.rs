@@ -1,4 +1,4 @@
-// For a return type `impl Trait`, the macro cannot know whether the hidden type can carry a lock error.
+// If the return type is `impl Trait`, the macro cannot know whether the hidden type can hold a `LockError`.
 use lock_runtime::distributed_lock;
 
 #[distributed_lock(key = "order:<id>")]

@@ -1,4 +1,4 @@
-// A function has either `key` or `keys`.
+// A function can have `key` or `keys`, but not both.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", keys = ["order:<id>"])]

@@ -1,4 +1,4 @@
-// Blanks at the ends and control characters are refused, because keys that look equal would be different locks.
+// Blanks at the ends and control characters are refused, because keys that look equal could name different locks.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = " order:<id>")]

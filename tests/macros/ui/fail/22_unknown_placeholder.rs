@@ -1,4 +1,4 @@
-// The name in the placeholder is not that of an argument.
+// The placeholder does not name an argument of the function.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<order_di>")]

@@ -1,4 +1,4 @@
-// A key has no positional arguments as in `format!`.
+// Unlike a `format!` string, a key has no positional arguments.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:{}")]

@@ -1,4 +1,4 @@
-// A placeholder in Spring's expression language would be taken as literal text.
+// A placeholder in the syntax of Spring's expression language would become literal text of the key.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:#id")]

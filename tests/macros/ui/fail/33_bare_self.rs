@@ -1,4 +1,4 @@
-// A placeholder has to name the field of `self` that identifies it, not all of `self`.
+// A placeholder has to name a field of `self`, as in `<self.id>`, not `self` itself.
 use lock_runtime::{LockError, distributed_lock};
 
 struct Order {

@@ -1,4 +1,4 @@
-// Under `#[async_trait]` the names in a pattern are bound inside the body, after the key is rendered.
+// `#[async_trait]` moves the bindings of a pattern into the body, so the key is rendered before the names are bound.
 use async_trait::async_trait;
 use lock_runtime::{LockError, distributed_lock};
 

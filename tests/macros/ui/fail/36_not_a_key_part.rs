@@ -1,4 +1,4 @@
-// The type of a value in the key does not implement `Display`.
+// A value in the key has a type that does not implement `Display`.
 use lock_runtime::{LockError, distributed_lock};
 
 struct Secret;

@@ -1,4 +1,4 @@
-// A generic argument in the key has the type `T`, and no bound says that `T` implements `Display`.
+// The key contains an argument of type `T`, but no bound says that `T` implements `Display`.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>")]

@@ -1,4 +1,4 @@
-// An option is given twice, and it would be unclear which value counts.
+// An option is given twice, so it is unclear which value applies.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", wait = "1s", wait = "2s")]

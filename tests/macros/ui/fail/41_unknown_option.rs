@@ -1,4 +1,4 @@
-// The name is not an option. It may resemble one, or be the name of an option in another library.
+// The name is not an option. Some names resemble an option, and others are options of another library.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", laese = "5s")]

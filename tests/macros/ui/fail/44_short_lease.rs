@@ -1,4 +1,4 @@
-// A lease this short could end before the body begins.
+// A lease of less than 10 ms could end before the body begins.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", lease = "0s")]

@@ -1,4 +1,4 @@
-// A lease that is renewed has to leave time for the round trips of the renewals.
+// A renewed lease has to be long enough for the round trips of its renewals.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", lease = "500ms", renew = true)]

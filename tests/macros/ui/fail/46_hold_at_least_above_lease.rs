@@ -1,4 +1,4 @@
-// `hold_at_least` keeps the lock taken by its lease, so it cannot be longer than the lease.
+// After the call has returned, only the lease keeps the lock taken, so `hold_at_least` cannot be longer than the lease.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "nightly", lease = "30s", hold_at_least = "1m")]

@@ -1,4 +1,4 @@
-// The attribute can be used in any module, so `crate` has to be an absolute path.
+// The expansion can be in any module, so `crate` has to be an absolute path.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", crate = lock_runtime)]

@@ -1,4 +1,4 @@
-// With any options, a wrong type in the body is reported once, on its own line.
+// Whatever the options, a wrong type in the body is reported once, on its own line.
 use lock_runtime::{LockError, distributed_lock};
 
 struct PayError;

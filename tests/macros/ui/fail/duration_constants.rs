@@ -1,4 +1,4 @@
-// An associated constant is checked only where the function is used.
+// The value of an associated constant is checked only if the function is used.
 use std::time::Duration;
 
 use lock_runtime::{LockError, distributed_lock};

@@ -1,4 +1,4 @@
-// If a unit is written in an unknown way, as in `5min`, the message suggests the right spelling.
+// If a duration is misspelt, as in `5min`, the message suggests the right spelling.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", wait = "5min")]

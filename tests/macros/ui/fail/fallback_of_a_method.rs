@@ -1,4 +1,4 @@
-// A fallback that is a method has to be named with its type, as `Self::later`.
+// A fallback that is a method has to be named with its type, as in `Self::later`.
 use lock_runtime::{LockError, distributed_lock};
 
 struct Shop;

@@ -1,4 +1,4 @@
-// rustc reports an unknown field, but does not suggest replacing the key with code.
+// rustc reports an unknown field at the key, without a suggestion that would replace the key by code.
 use lock_runtime::{LockError, distributed_lock};
 
 struct Request {

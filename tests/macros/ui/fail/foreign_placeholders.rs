@@ -1,4 +1,4 @@
-// A placeholder in the syntax of a shell, of SQL, of a router or the like would be taken as literal text.
+// A placeholder in the syntax of a shell, of SQL, of a router or the like would become literal text of the key.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "a:$id")]

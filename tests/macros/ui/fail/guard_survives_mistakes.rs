@@ -1,4 +1,4 @@
-// The guard is declared despite a mistake in the attribute, so the body that uses it causes no second error.
+// The guard is declared despite a mistake in the attribute, so its use in the body causes no second error.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(kye = "order:<id>", guard = hold)]

@@ -1,4 +1,4 @@
-// These modes are planned. The message says what to write until they are supported.
+// These modes are not supported yet. The message says what to write instead.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", mode = read)]

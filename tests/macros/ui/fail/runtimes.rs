@@ -1,4 +1,4 @@
-// `#[tokio::main]` and `#[tokio::test]` generate a function that is not async, so they belong below this attribute.
+// `#[tokio::main]` and `#[tokio::test]` generate sync functions, so they belong below `#[distributed_lock]`.
 use lock_runtime::{LockError, distributed_lock};
 
 #[tokio::test]

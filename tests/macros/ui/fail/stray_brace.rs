@@ -1,4 +1,4 @@
-// A key with a brace outside its one hash tag would be refused at every call, so it is a compile error.
+// A brace outside the one hash tag of a key is a compile error, because every call with the key would fail.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:{<id>")]

@@ -1,4 +1,4 @@
-// Unsafe functions are tested here, because the workspace itself forbids them.
+// Unsafe functions are tested in a file for trybuild, because the workspace forbids `unsafe` in its own code.
 #![deny(warnings)]
 
 use async_trait::async_trait;
