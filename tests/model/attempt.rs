@@ -21,11 +21,11 @@ use crate::{
     state::{Behind, By, Caller, CallerId, End, Hold, Phase, Script, Stamp, State, Tick},
 };
 
-/// The number of ticks after which a request counts as unanswered. Stands for the engine's `TRY_PATIENCE`,
+/// The number of ticks for which a caller or its cleanup waits for a reply. Models the engine's `TRY_PATIENCE`,
 /// `LEAVE_PATIENCE`, `RELEASE_PATIENCE` and `SAME_CONNECTION_PATIENCE`.
 const PATIENCE: Tick = 1;
-/// How long after the end of a caller's wait the server still carries out the caller's requests. Stands for the
-/// engine's `LATE_SLACK`.
+/// How long after the end of a caller's wait the server still executes the caller's requests. Models the engine's
+/// `LATE_SLACK`.
 const LATE_SLACK: Tick = 1;
 
 pub(crate) fn queued_grant(token: Token, until: Moment, validity: Duration) -> Grant {
@@ -38,7 +38,7 @@ pub(crate) fn queued_grant(token: Token, until: Moment, validity: Duration) -> G
 }
 
 impl Protocol {
-    /// Begins a call, which sends its first request.
+    /// Begins a call, which asks for the lock with its own request or in a batch.
     pub(crate) fn begin(&self, state: &mut State, id: CallerId) {
         let now = state.now;
         let wait = self.scenario.terms.wait(id).max(PATIENCE);
@@ -48,7 +48,8 @@ impl Protocol {
         self.ask(state, id);
     }
 
-    /// Sends the first request of an owner, as `RedisAttempt::ask` does.
+    /// Asks for the lock on behalf of an owner, as the engine's `RedisAttempt::ask` does: in a batch if the owner comes
+    /// back to a place or another caller of its process waits for the lock or holds it, otherwise alone.
     pub(crate) fn ask(&self, state: &mut State, id: CallerId) {
         let now = state.now;
         if self.scenario.terms.is_slow(id) {
@@ -75,7 +76,7 @@ impl Protocol {
     pub(crate) fn on(&self, state: &mut State, id: CallerId, event: Event) {
         match state.caller(id).attempt.0.on(event) {
             Step::Ask => self.ask_alone(state, id),
-            // The session sends the request once it is connected again.
+            // Once the session is connected again, it sends the request.
             Step::AskLater => state.caller(id).phase = Phase::Asking,
             Step::AwaitTurn => {
                 state.caller(id).phase = Phase::Queued;
@@ -90,7 +91,7 @@ impl Protocol {
         }
     }
 
-    /// Notifies a caller of its turn. A caller that is not slow takes the turn at once.
+    /// Notifies a caller of its turn. A queued caller that is not slow is polled at once.
     pub(crate) fn tell(&self, state: &mut State, id: CallerId, token: Token) {
         let caller = state.caller(id);
         caller.told = Some(token);
@@ -108,7 +109,7 @@ impl Protocol {
         }
     }
 
-    /// Returns whether none of the session's own requests for this caller is unanswered.
+    /// Returns whether the gate is open: no batch with this caller is unanswered, so the caller may enter or leave.
     fn is_gate_open(&self, caller: &Caller) -> bool {
         !caller.resending || self.is(Broken::EntersBesideItsRequest)
     }
@@ -155,7 +156,8 @@ impl Protocol {
                 token,
                 answer: Some(until),
             } => {
-                // Before cohorts had offers, a caller entered without asking its cohort.
+                // In the variant `AnswerSeats`, as in the engine before cohorts had offers, the caller enters without
+                // asking its cohort.
                 caller.phase = Phase::Queued;
                 let validity = until.since(self.clock_of(state, id));
                 let grant = queued_grant(token, until, validity);
@@ -196,7 +198,8 @@ impl Protocol {
         self.on(state, id, event);
     }
 
-    /// Asks the engine to renew the grant of an offer.
+    /// Sends a renewal for the grant of an offer, because too little of the confirmed time is left for the caller to
+    /// enter. In the variant `AnswerSeats`, the caller sends the renewal by itself.
     fn confirm_offer(&self, state: &mut State, id: CallerId, token: Token) {
         let process = self.process_of(id);
         let terms = &self.scenario.terms;
@@ -232,7 +235,7 @@ impl Protocol {
                 other.joined = caller.joined;
                 self.ask(state, next);
             }
-            // No grant names this owner, so the caller may continue with the same owner.
+            // No grant contains this owner, so no late message can let it in, and the caller may keep the same owner.
             None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
                 state.caller(id).attempt = attempt;
                 self.ask(state, id);
@@ -258,7 +261,7 @@ impl Protocol {
         }
     }
 
-    /// Gives back an untaken turn, and any grant that the owner has got by a request since.
+    /// Gives back the owner's offer, if there is one, and any grant that a later request has got for the owner.
     fn give_back(&self, state: &mut State, id: CallerId, offer: Option<Token>) {
         if let Some(token) = offer
             && let Passed::Ended(first) = self.pass(state, id, token)
@@ -270,8 +273,8 @@ impl Protocol {
         }
     }
 
-    /// Returns whether the caller has had a place. Such a caller queues in a batch, because only a batch can pass an
-    /// old place to the server.
+    /// Returns whether the caller comes back to a place that it has had in the queue. The caller then queues in a
+    /// batch, because only a batch can pass an old place to the server.
     pub(crate) fn comes_back(&self, state: &State, id: CallerId) -> bool {
         state.callers[usize::from(id)].place.is_some() && !self.is(Broken::HeadBeforeWhoComesBack)
     }
@@ -302,7 +305,7 @@ impl Protocol {
         if state.caller(id).phase != Phase::Asking {
             return; // the caller no longer awaits this reply
         }
-        let late = acquired == Acquired::Late; // the session resends a late request, even for a slow caller
+        let late = acquired == Acquired::Late; // the session resends the request without polling the caller
         if self.scenario.terms.is_slow(id) && !late {
             state.caller(id).phase = Phase::Answered {
                 reply: acquired,
@@ -330,8 +333,8 @@ impl Protocol {
                 Event::Granted(self.described(state, process, sent, found).sole())
             }
             Acquired::Held(found) => {
-                // From here on the caller counts as waiting, so that it queues again if the local deadline of the grant
-                // has passed.
+                // The caller becomes a waiter before the grant is taken up. If the local deadline of the grant has
+                // passed, `take_up` can then make the caller queue again.
                 self.on(state, id, Event::Queued);
                 let grant = self.described(state, process, sent, found);
                 return self.take_up(state, process, &grant, By::Resend);
@@ -376,7 +379,7 @@ impl Protocol {
         self.clean_up(state, id);
     }
 
-    /// Opens the gate, because the session's own request was answered or its connection is gone.
+    /// Opens the gate of a caller after its batch was answered or the connection of the batch was replaced.
     pub(crate) fn open_gate(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id);
         caller.resending = false;
@@ -392,7 +395,7 @@ impl Protocol {
         }
     }
 
-    /// Returns whether the caller's `wait` is over.
+    /// Returns whether the caller is still waiting although its `wait` is over.
     pub(crate) fn waited_enough(&self, state: &State, id: CallerId) -> bool {
         let caller = &state.callers[usize::from(id)];
         matches!(
@@ -405,13 +408,14 @@ impl Protocol {
         ) && state.now >= caller.wait_until
     }
 
-    /// Ends the wait. A caller with an offer is polled once more and may enter; any other caller leaves the queue.
+    /// Ends the wait. A caller with an offer is polled once more and may enter. A caller that may be in the queue
+    /// leaves it. Any other caller ends at once.
     pub(crate) fn stop_waiting(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         let once = self.scenario.terms.wait(id) == 0;
         let caller = state.caller(id);
         if let Some(turn) = caller.turn() {
-            // The caller may still enter during its last poll.
+            // During this last poll, the caller may enter.
             self.poll(state, id);
             if state.caller(id).turn() == Some(turn) {
                 self.give_up(state, id, End::Busy);
@@ -429,8 +433,8 @@ impl Protocol {
         }
     }
 
-    /// Handles the reply to a caller that has left the queue. If the caller was granted the lock meanwhile, it enters
-    /// if it has the turn.
+    /// Handles the reply to a `leave` at the end of a wait. If the server had granted the caller the lock before the
+    /// `leave`, the caller enters, provided that it has the turn.
     pub(crate) fn left(&self, state: &mut State, id: CallerId, sent: Stamp, found: Option<Found>) {
         let Some(found) = found else {
             self.on(state, id, Event::Left);
@@ -443,7 +447,7 @@ impl Protocol {
         self.take_up(state, process, &grant, By::Leave);
         self.poll(state, id);
         if state.caller(id).phase == Phase::Queued {
-            // The caller is not next in its cohort: its turn is still to come or has passed.
+            // The caller does not have the turn of its cohort: its turn has yet to come or was passed on.
             self.give_up(state, id, End::Busy);
         }
     }
@@ -520,7 +524,7 @@ impl Protocol {
         );
     }
 
-    /// Returns whether a request of the call, or of its background work, has gone unanswered for too long.
+    /// Returns whether a `leave` or a release of the call, or of its background work, has been unanswered for too long.
     pub(crate) fn is_impatient(&self, state: &State, id: CallerId) -> bool {
         let now = state.now;
         let caller = &state.callers[usize::from(id)];
@@ -559,8 +563,8 @@ impl Protocol {
             _ => {}
         }
         match state.caller(id).behind {
-            // A connection that does not answer this caller does not answer other callers either, so it is given up.
-            // The home session takes over the cleanup.
+            // A connection that does not answer this caller does not answer other callers either, so the process closes
+            // it. The home session takes over the cleanup.
             Some(Behind::Leave { .. }) => self.break_main(state, self.process_of(id)),
             Some(Behind::LeaveFromHome { until, .. }) if now < until => {
                 self.leave_from_home(state, id);

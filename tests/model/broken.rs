@@ -1,6 +1,6 @@
-//! Mutants of the protocol, each with one rule removed, which the checker has to detect.
+//! Variants of the protocol, each with one rule removed. The checker has to find a broken promise in each variant.
 
-/// The rule that is removed.
+/// The rule that is removed. The comment of each variant describes the protocol without the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Broken {
     /// The local deadline of a grant counts from the arrival of the reply, not from the sending of the request.
@@ -23,8 +23,8 @@ pub(crate) enum Broken {
     QueuesBehindItself,
     /// When a batch is sent again and one of its owners already has a grant, the server queues that owner.
     BatchQueuesBehindItself,
-    /// An owner that gives back its turn does not also send `leave`, so the server may grant it the lock by a request
-    /// that the server reads later.
+    /// An owner that gives back its turn does not also send `leave`, so a request that the server reads later may get
+    /// the lock for this owner.
     OfferGivenBackAlone,
     /// A cancelled call sends nothing.
     CancelWithoutLeave,
@@ -42,7 +42,7 @@ pub(crate) enum Broken {
     Barging,
     /// A waiter that queues again goes to the end of the queue, not to its old place.
     PlaceForgotten,
-    /// A waiter's place is the server's time, even if the clock was set back and the place is before older waiters.
+    /// A waiter's place is the server's time, even if the clock was set back. The waiter thus overtakes older waiters.
     PlaceByClockAlone,
     /// A waiter's wait restarts with each new connection.
     WaitBeginsAgain,
@@ -51,11 +51,12 @@ pub(crate) enum Broken {
     LeaveFreesTheCohort,
     /// When the last waiting member of a cohort leaves, the grant is released although another member is inside.
     LastWaiterReleases,
-    /// When the server describes a known cohort again, its turns begin again with the first member.
+    /// When a message describes a cohort that the process knows already, the cohort's turns begin again with the first
+    /// member.
     KnownCohortTakenUpAgain,
-    /// A member that no longer waits is still given its turn.
+    /// A member that no longer waits is given its turn instead of being passed over.
     SkippedTurnStays,
-    /// A member is given its turn for the length of a claim, regardless of the cohort's deadline.
+    /// The next member is given its turn for the length of a claim, even if the cohort's deadline has passed.
     PassIgnoresDeadline,
     /// The members of a lost cohort keep waiting for their turns instead of queueing again.
     LostCohortStaysAway,
@@ -65,13 +66,13 @@ pub(crate) enum Broken {
     /// A caller that comes back with an old place sends its own request, as if it had never queued. That request gives
     /// a free lock to the head of the queue, although the caller's old place is before the head.
     HeadBeforeWhoComesBack,
-    /// When callers queue again, a caller that never learned its place is left out.
+    /// A caller that never learned its place does not queue again when its cohort or its connection is lost.
     ComesBackToAPlaceOnly,
     /// A caller that comes back keeps its old place, although the server's clock has jumped and the caller's wait at
-    /// that place is over by that clock.
+    /// that place has ended by that clock.
     DeadPlaceStands,
-    /// A caller that has a turn from an older grant keeps that turn, although the server has granted it the lock again
-    /// since.
+    /// A caller that has an offer from an older grant keeps that offer, although the server has since granted the
+    /// caller the lock again.
     OlderGrantStands,
     /// After a reconnect, a caller in a batch also sends its own request.
     AloneAndInABatch,
@@ -85,11 +86,11 @@ pub(crate) enum Broken {
     OneTokenForACohort,
     /// All members of a cohort have the same token.
     MembersShareAToken,
-    /// A member that is given its turn enters while a request of the session for this member is still under way.
+    /// A member that is given its turn enters while a batch that includes the member is unanswered.
     EntersBesideItsRequest,
-    /// A caller renews its turn by itself. When it is polled, the server's answer lets it in, even if it has lost its
-    /// turn since. Nobody passes on a turn that its caller does not take. This was the protocol before cohorts had
-    /// offers.
+    /// A caller renews its turn by itself. When the caller is polled, the server's answer lets it in, even if the
+    /// caller has lost its turn since. Nobody passes on a turn that its caller does not take. This was the protocol
+    /// before cohorts had offers.
     AnswerSeats,
     /// A caller that was notified of its turn enters although the offer has been passed on.
     EntersWithoutOffer,
@@ -97,7 +98,7 @@ pub(crate) enum Broken {
     OfferStands,
     /// An answer to a renewal extends the hold even if it arrives after the local deadline.
     AnswerRevives,
-    /// A grant is offered to its owner because the reply to another request describes it, although the owner still has
+    /// If the reply to another request describes a grant, the grant is offered to its owner, although the owner has yet
     /// to read its own reply with the same grant.
     UnreadGrantOffered,
     /// A grant in a reply that its caller does not read lasts for its whole lease.

@@ -11,7 +11,7 @@ use crate::{
     state::{Phase, State},
 };
 
-/// Checks every state of a scenario.
+/// Checks that a scenario breaks no promise in any state, and that it reaches all of its conditions.
 #[track_caller]
 pub(crate) fn holds(scenario: Scenario) {
     let protocol = Protocol::new(scenario.deeper(), None);
@@ -20,18 +20,17 @@ pub(crate) fn holds(scenario: Scenario) {
     }
 }
 
-/// Checks that a scenario breaks this promise without this rule, and breaks no promise with the rule.
+/// Checks that a scenario breaks `promise` if the rule `broken` is removed, and breaks no promise otherwise.
 #[track_caller]
 pub(crate) fn is_caught(broken: Broken, scenario: Scenario, promise: &'static str) {
     are_caught(&[broken], &scenario, promise);
-    // With the rule in place, the scenario must not break any promise.
     if let Some((name, trace)) = run(&Protocol::new(scenario, None), false) {
         panic!("{broken:?}: `{name}` is broken also with the rule in place:\n{trace}");
     }
 }
 
-/// Checks that a scenario breaks this promise if any one of these rules is removed. Another test checks that the
-/// scenario breaks no promise with all rules.
+/// Checks that a scenario breaks `promise` if any one of these rules is removed. A separate test has to check that the
+/// scenario breaks no promise with all rules in place.
 #[track_caller]
 pub(crate) fn are_caught(broken: &[Broken], scenario: &Scenario, promise: &'static str) {
     for broken in broken {
@@ -52,7 +51,7 @@ pub(crate) fn is_known(scenario: Scenario, promise: &'static str) {
 }
 
 /// Returns the promise that can be broken in the fewest steps, and these steps, or `None` if no promise can be broken.
-/// With `reaches`, panics if the scenario does not reach all of its conditions.
+/// If `reaches` is set, panics if no promise can be broken but the scenario does not reach all of its conditions.
 fn run(protocol: &Protocol, reaches: bool) -> Option<(&'static str, String)> {
     let started = Instant::now();
     let properties = protocol.properties();

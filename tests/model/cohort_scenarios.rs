@@ -1,4 +1,4 @@
-//! Scenarios of the unchanged protocol in which a process is granted the lock for several of its callers at once.
+//! Scenarios of the unchanged protocol in which several callers of one process form a cohort.
 
 use crate::{
     check,
@@ -10,7 +10,7 @@ use crate::{
     state::ProcessId,
 };
 
-/// Returns the options of callers that begin at once, stay only briefly, and have short leases.
+/// Returns the options of callers that begin at once, have short leases and waits, and stay inside only briefly.
 pub(crate) fn callers(callers: &[ProcessId]) -> Terms {
     Terms {
         lease: 3,

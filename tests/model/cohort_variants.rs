@@ -1,4 +1,4 @@
-//! Cohorts and batches with one of their rules removed.
+//! Variants of the protocol in which one rule of cohorts or batches is removed.
 
 use crate::{
     broken::Broken,
@@ -8,7 +8,8 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// Checks that these callers break this promise under these faults if this rule is removed.
+/// Checks that a scenario with these callers and faults breaks `promise` if the rule `broken` is removed, and breaks no
+/// promise otherwise.
 #[track_caller]
 fn is_caught(broken: Broken, terms: Terms, faults: Faults, promise: &'static str) {
     let scenario = Scenario::of("a variant", terms).with(faults);
@@ -127,8 +128,8 @@ fn who_waits_in_a_cohort_that_is_lost_comes_back() {
     check::are_caught(&broken, &late_cohort(), ORDER);
 }
 
-/// A caller learns its place from a reply. If the caller was granted the lock before the server answered, the reply
-/// contains no place.
+/// A caller learns its place from the reply to its request. If the server grants the lock to the caller before it reads
+/// that request, the reply contains no place.
 #[test]
 fn who_knows_of_no_place_comes_back_as_well() {
     let terms = Terms {

@@ -20,27 +20,27 @@ use crate::{
     },
 };
 
-/// The ID of every session. No process receives messages for another process's session, so all sessions can have the
-/// same ID.
+/// The ID of every session. In the model, no process receives messages for another process's session, so all sessions
+/// can have the same ID.
 const SESSION: &str = "session";
 
 /// The interval of the engine's heartbeat. At each heartbeat, the engine renews the grants of offers.
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
-/// What happens to a grant when a turn has ended.
+/// Whether a grant has to be released after a turn has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
-    /// The grant is not released, because the next member was offered the turn, the member had already lost its turn,
-    /// or the remaining members queue again.
+    /// The grant is not released here, because the turn was offered to the next member, because the leaving member had
+    /// already lost its turn, or because the remaining members queue again.
     On,
     /// The grant with this token has to be released.
     Ended(Token),
 }
 
-/// One action of the heartbeat for a cohort.
+/// An action that the heartbeat takes for a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
-    /// Suspends the cohort, because its local deadline has passed while members still wait for their turns.
+    /// Suspends the cohort, because its local deadline has passed while members are waiting for their turns.
     Suspend,
     /// Passes on the offer, because its member has not taken it in time.
     PassOn,
@@ -68,7 +68,8 @@ impl Protocol {
         caller.expect("an owner is a caller").0
     }
 
-    /// Returns whether another caller of the process wants the lock. The caller then queues in a batch.
+    /// Returns whether another caller of the process waits for the lock or holds it. If another one does, the caller
+    /// queues in a batch.
     pub(crate) fn has_company(&self, state: &State, id: CallerId) -> bool {
         self.callers_of(self.process_of(id)).any(|other| {
             let other_phase = state.callers[usize::from(other)].phase;
@@ -84,7 +85,7 @@ impl Protocol {
         })
     }
 
-    /// Sends the next batch, unless one is under way.
+    /// Sends all callers that have to queue in one batch, unless the session is broken or a batch is unanswered.
     pub(crate) fn send_batch(&self, state: &mut State, process: ProcessId) {
         let session = &state.processes[process].main;
         if !session.up || session.sending_batch {
@@ -133,7 +134,7 @@ impl Protocol {
             self.break_main(state, process);
             return;
         }
-        // The members learn their places before they are offered turns.
+        // The members learn their places before `take_up_described` offers them turns.
         for (id, place) in joined.members.iter() {
             let caller = state.caller(id);
             if place.is_some() {
@@ -152,7 +153,8 @@ impl Protocol {
         self.send_batch(state, process);
     }
 
-    /// Takes up a grant that a reply describes. The grant's validity counts from the sending of the request.
+    /// Takes up a grant that a reply describes. The validity of the grant counts from the moment when the request was
+    /// sent.
     pub(crate) fn take_up_described(
         &self,
         state: &mut State,
@@ -168,7 +170,7 @@ impl Protocol {
             Phase::Asking | Phase::Answered { .. }
         );
         if owners.len() == 1 && unread && !self.is(Broken::UnreadGrantOffered) {
-            return; // the owner learns of the grant from its own reply
+            return; // the owner reads the grant in its own reply
         }
         let grant = self.described(state, process, sent, found);
         self.take_up(state, process, &grant, by);
@@ -202,8 +204,8 @@ impl Protocol {
         let told = format!("{token}|{lease}|{}|lock", owners_text(owners));
         let signed = format!("{SESSION}{told}{SESSION}");
         let signature = sha1_smol::Sha1::from(signed).digest();
-        // The server made this push after it had answered the newest answered command, so the sending of that command
-        // precedes the push.
+        // The validity counts from the sending of the newest command that the server has answered. The server sends the
+        // push after that answer, so the validity never counts from a moment after the grant.
         let stamp = state.processes[process].main.answered;
         let after = if self.is(Broken::DeadlineFromThePush) {
             self.moment(state, process)
@@ -217,7 +219,8 @@ impl Protocol {
         self.take_up(state, process, &grant, By::Push);
     }
 
-    /// Begins the cohort of a grant that the server reports, unless it is known already.
+    /// Begins the cohort of a grant that the server reports, unless the process knows this grant or a newer one. A
+    /// suspended cohort begins again if a reply describes its grant.
     pub(crate) fn take_up(
         &self,
         state: &mut State,
@@ -242,7 +245,7 @@ impl Protocol {
         if let [owner] = grant.owners[..]
             && !self.may_be_told(state, self.caller_of(owner), first)
         {
-            return; // a single owner that no longer waits gives the grant back itself
+            return; // a single owner that no longer waits cleans up the grant itself
         }
         let replaced = state.processes[process].entry.replace(Entry {
             cohort,
@@ -258,7 +261,7 @@ impl Protocol {
             }
         }
         if !self.offer_next(state, process) {
-            // No member was offered a turn, because none waits any longer or because the local deadline has passed.
+            // No member was offered a turn, because no member is waiting or because the local deadline has passed.
             let waits = self.has_waiting(state, process);
             if !(waits && self.queue_again_late(state, process, first)) {
                 self.end(state, process);
@@ -266,7 +269,8 @@ impl Protocol {
             }
         }
         if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
-            // The server has lost the grant of the replaced cohort.
+            // The server has granted the lock again, so it has lost the grant of the replaced cohort. Members that the
+            // new grant does not include queue again.
             let others = replaced.cohort.to_come().iter();
             let others = others.filter(|owner| !grant.owners.contains(owner));
             let others: Vec<_> = others.map(|owner| self.caller_of(*owner)).collect();
@@ -281,7 +285,7 @@ impl Protocol {
         owners.map(|owner| self.caller_of(*owner)).collect()
     }
 
-    /// Returns whether any member that has not had its turn still waits.
+    /// Returns whether any member whose turn is still to come is waiting.
     pub(crate) fn has_waiting(&self, state: &State, process: ProcessId) -> bool {
         let to_come = self.to_come(state, process).into_iter();
         to_come
@@ -289,8 +293,8 @@ impl Protocol {
             .any(|id| state.callers[usize::from(id)].is_waiting())
     }
 
-    /// Returns whether the grant with the token `first` may offer a turn to a caller. It may if the caller waits
-    /// without an offer, or with an offer from an older grant, which the server has lost.
+    /// Returns whether the cohort with the first token `first` may offer a turn to a caller. It may if the caller is
+    /// waiting and has no offer, or has an offer from an older grant, which the server has lost.
     fn may_be_told(&self, state: &State, id: CallerId, first: Token) -> bool {
         let caller = &state.callers[usize::from(id)];
         let is_newer = |older: Token| older < first && !self.is(Broken::OlderGrantStands);
@@ -301,8 +305,8 @@ impl Protocol {
         waits && caller.turn().is_none_or(is_newer)
     }
 
-    /// Offers the turn to the next member that still waits. Returns `false` if no member waits or the local deadline
-    /// has passed.
+    /// Offers the turn to the next member that is waiting. Returns `false` if no member is waiting or if the local
+    /// deadline has passed.
     fn offer_next(&self, state: &mut State, process: ProcessId) -> bool {
         let now = self.moment(state, process);
         while let Some(entry) = &mut state.processes[process].entry {
@@ -351,8 +355,9 @@ impl Protocol {
         }
     }
 
-    /// Forgets a grant whose release is confirmed or was given up. The grant stays known while a caller waits, because
-    /// a late message may still report it.
+    /// Marks the cohort of a grant as released, after the release was confirmed or given up. Forgets the cohort only if
+    /// no caller of the process is waiting. Otherwise a late message that describes the grant would begin the cohort
+    /// again.
     pub(crate) fn forget(&self, state: &mut State, process: ProcessId, token: Token) {
         let at_lock = self.callers_of(process).any(|id| state.caller(id).waits());
         let known = &mut state.processes[process].entry;
@@ -365,7 +370,7 @@ impl Protocol {
         }
     }
 
-    /// Forgets a released grant if no caller of the process waits, as the next heartbeat does.
+    /// Forgets a released cohort if no caller of the process is waiting, as the heartbeat does.
     pub(crate) fn forget_released(&self, state: &mut State, process: ProcessId) {
         if !self.callers_of(process).any(|id| state.caller(id).waits()) {
             let known = &mut state.processes[process].entry;
@@ -373,7 +378,8 @@ impl Protocol {
         }
     }
 
-    /// Sends a renewal on behalf of a caller, as each caller did by itself before cohorts had offers.
+    /// Sends a renewal on behalf of a caller (`Broken::AnswerSeats`). Before cohorts had offers, each caller renewed
+    /// its turn in this way.
     pub(crate) fn renew_by_itself(&self, state: &mut State, id: CallerId, token: Token) {
         let renewal = Renewal {
             token,
@@ -383,7 +389,8 @@ impl Protocol {
         self.send(state, id, Script::Renew(renewal));
     }
 
-    /// Returns the token by which the server identifies the grant of a member.
+    /// Returns the token by which the server identifies the grant of a member, or `None` if no cohort contains the
+    /// member.
     pub(crate) fn known_by(
         &self,
         state: &State,
@@ -396,8 +403,8 @@ impl Protocol {
         cohort.map(|cohort| token_of(cohort.first()))
     }
 
-    /// Returns the token by which the server identifies the grant of a cohort's member, `None` if the grant belongs to
-    /// no cohort, or `Err` if the member has lost its turn.
+    /// Returns the token by which the server identifies the grant of a member, `Ok(None)` if no cohort contains the
+    /// member, or `Err` if the member does not have the turn of its cohort.
     pub(crate) fn known(
         &self,
         state: &State,
@@ -413,7 +420,7 @@ impl Protocol {
         }
     }
 
-    /// Renews the grant of an offer, as the engine does.
+    /// Sends a renewal for the grant of an offer, as the engine does.
     pub(crate) fn renew_offer(&self, state: &mut State, process: ProcessId, lease: Duration) {
         if let Some(entry) = &mut state.processes[process].entry
             && entry.cohort.is_offered()
@@ -453,7 +460,8 @@ impl Protocol {
         lease.filter(|_| !entry.renewing).map(Chore::Renew)
     }
 
-    /// Passes on an offer that its member has not taken, as the engine does.
+    /// Passes an offer that its member has not taken to the next member, as the engine does. Releases the grant if no
+    /// other member is waiting.
     pub(crate) fn pass_on(&self, state: &mut State, process: ProcessId) {
         let Some(entry) = &state.processes[process].entry else {
             return;
@@ -467,8 +475,8 @@ impl Protocol {
         self.poll_if_prompt(state, self.caller_of(missed.owner));
     }
 
-    /// Suspends the cohort: the members whose turns are still to come queue again. If the server still has their grant,
-    /// they share it again.
+    /// Suspends the cohort: the members whose turns are still to come queue again. If the reply to their batch
+    /// describes the same grant, the members share that grant again.
     pub(crate) fn suspend(&self, state: &mut State, process: ProcessId) {
         let to_come = self.to_come(state, process);
         if let Some(Entry { cohort, .. }) = &mut state.processes[process].entry {
@@ -480,8 +488,9 @@ impl Protocol {
         }
     }
 
-    /// Returns the token of the cohort in which this owner still awaits its turn, if there is one. The server has lost
-    /// the grant of this cohort, because a probe sent at `sent` found the owner neither in the queue nor in a grant.
+    /// Returns the first token of the cohort in which this owner awaits its turn, after a probe found the owner neither
+    /// in the queue nor in a grant, so that the server has lost the grant of this cohort. Returns `None` if there is no
+    /// such cohort, or if the process learned of the cohort only after the moment `sent` at which the probe was sent.
     pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
         let entry = state.processes[self.process_of(id)].entry.as_ref()?;
         let cohort = &entry.cohort;
@@ -496,8 +505,8 @@ impl Protocol {
         }
     }
 
-    /// Ends the turn of the member with this token. The turn is then offered to the next member, or the grant has to be
-    /// released.
+    /// Ends the turn of the member with this token. Offers the next turn to a waiting member, or returns the token of
+    /// the grant that the calling code has to release.
     pub(crate) fn pass(&self, state: &mut State, id: CallerId, token: Token) -> Passed {
         let process = self.process_of(id);
         let entry = &mut state.processes[process].entry;
@@ -525,8 +534,8 @@ impl Protocol {
         Passed::Ended(first)
     }
 
-    /// Makes the waiting members of a cohort queue again, because its local deadline has passed. Returns `false` if the
-    /// variant that is checked forbids it.
+    /// Makes the waiting members of a cohort queue again, because its local deadline has passed. Returns `false` and
+    /// does nothing in the variant `LostCohortStaysAway`.
     fn queue_again_late(&self, state: &mut State, process: ProcessId, first: Token) -> bool {
         state.observed.lost_cohort = true;
         if self.is(Broken::LostCohortStaysAway) {
@@ -547,7 +556,7 @@ impl Protocol {
         }
     }
 
-    /// Ends a cohort whose grant the server no longer has. The members that still wait queue again.
+    /// Ends a cohort whose grant the server has lost. The members that are waiting for their turns queue again.
     pub(crate) fn lose_cohort(&self, state: &mut State, process: ProcessId, first: Token) {
         let to_come = self.to_come(state, process);
         let waited_for = self.has_waiting(state, process);
@@ -582,7 +591,7 @@ impl Protocol {
         self.send_batch(state, process);
     }
 
-    /// Releases a cohort in the background.
+    /// Releases the grant of a cohort in the background, unless this release is already under way.
     pub(crate) fn let_go(&self, state: &mut State, process: ProcessId, first: Token) {
         let terms = &self.scenario.terms;
         let until: Tick = state.now + terms.longest_lease().max(terms.claim);
@@ -596,8 +605,8 @@ impl Protocol {
         }
     }
 
-    /// Handles the server's answer to a renewal for the member with this token. Returns whether that member still has
-    /// the turn, so that the answer extends its hold.
+    /// Handles the server's answer to a renewal for the member with this token. Returns whether the answer extends the
+    /// member's hold, which requires that the member has the turn.
     pub(crate) fn confirm(
         &self,
         state: &mut State,
@@ -632,8 +641,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the local deadline of a grant. The validity, minus the allowance for drift, counts from the sending of
-    /// the request, because the request was sent before the server granted the lock.
+    /// Returns the local deadline of a grant. The validity, minus the allowance for drift, counts from the moment when
+    /// the request was sent, because that moment is certainly before the grant.
     pub(crate) fn deadline(
         &self,
         state: &State,

@@ -1,6 +1,6 @@
-//! A short list that implements `Copy`.
+//! A list of at most four items that implements `Copy`.
 
-/// The length of the longest list: no process has more than four owners.
+/// The maximum length of a list. It is enough, because no process has more than four owners.
 const MOST: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

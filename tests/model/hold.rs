@@ -1,4 +1,4 @@
-//! A hold: its local deadline, its renewals and its release, as in `lease/` of the runtime.
+//! A hold with its local deadline, its renewals and its release, as in the runtime's `lease/`.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::{
 };
 
 impl Protocol {
-    /// Begins a hold, as `HoldState::begin` does, and polls the body for the first time.
+    /// Begins a hold, as `HoldState::begin` does, and polls the body for the first time, unless the local deadline has
+    /// passed.
     pub(crate) fn enter(&self, state: &mut State, id: CallerId, grant: &Grant) {
         let (terms, process) = (&self.scenario.terms, self.process_of(id));
         let token = token_of(grant.token.get());
@@ -63,8 +64,8 @@ impl Protocol {
         if hold.tending || self.clock_of(state, id) >= hold.until || now < hold.tended + 1 {
             return None;
         }
-        // A check cannot detect a loss in a scenario in which the server neither loses its state nor has a clock that
-        // jumps, so it is left out there.
+        // If the server neither loses its state nor has a clock that jumps, a check cannot find a loss. Scenarios
+        // without these faults therefore leave checks out.
         let checks =
             faults.state_losses + faults.restarts + faults.jumps_ahead + faults.jumps_back > 0;
         match (terms.renewed, hold.claim, checks) {
@@ -150,14 +151,15 @@ impl Protocol {
         }
     }
 
-    /// Drops the body, as `HoldState::lose` does.
+    /// Drops the body of a lost hold, as the engine does after `HoldState::lose`.
     pub(crate) fn lose(&self, state: &mut State, id: CallerId) {
         if let Phase::Inside(hold) = state.caller(id).phase {
             self.end_inside(state, id, hold.token, hold.until, End::Lost);
         }
     }
 
-    /// Ends the body, as `EntryDuty::leave` does. Only the last member of a cohort sends a release.
+    /// Completes the body and leaves the hold, as `EntryTicket::leave` does. In a cohort, the caller sends a release
+    /// only if [`pass`](Self::pass) returns that the grant has to be released.
     pub(crate) fn finish(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         if let Phase::Inside(Hold { token, until, .. }) = state.caller(id).phase {
@@ -175,8 +177,8 @@ impl Protocol {
         }
     }
 
-    /// Ends a call that has a grant. If the release is not over yet, it continues in the background, as in the engine's
-    /// `release_until`.
+    /// Ends a call that is inside or awaits its release. If the grant has to be released, the release continues in the
+    /// background, as in the engine's `release_until`.
     pub(crate) fn end_inside(
         &self,
         state: &mut State,

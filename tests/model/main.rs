@@ -5,84 +5,90 @@
 //!
 //! The checker runs the engine's own decision types. [`cohort::Cohort`], [`attempt_state::AttemptState`] and
 //! [`grant::GrantSnapshot`] are the engine's files, compiled into this crate, so their unit tests run here too. The
-//! engine's I/O around them is modelled: the registry of cohorts, the sessions, the scripts, the holds.
+//! engine's I/O around these types is modelled: the registry of cohorts, the sessions, the scripts, the holds.
 //!
 //! # What is modelled
 //!
 //! One lock on one server, one to three processes, and one to four callers, each of which calls once. A caller's future
 //! is polled as soon as it is woken. Slow callers are the exception: their futures are polled at any later step or
-//! never again, so they read offers and answers late. A caller that misses its turn continues as another owner, and
-//! keeps its place.
+//! never again, so slow callers read offers and answers late. A caller that misses its turn continues as another owner,
+//! and keeps its place.
 //!
 //! - `server.rs`: the grant, the queue and the fence, and each script as one step that decides as the script does
 //!   (`acquire`, with `acquire_free` before it, `queue`, `release`, `renew`, `leave`, `probe`, `grant_next`,
 //!   `next_token`).
-//! - `attempt.rs`: drives an `AttemptState`. It sends the requests that the state asks for, asks the cohort for entry,
-//!   gives up, and cleans up.
+//! - `attempt.rs`: drives an `AttemptState`. This file sends the requests that the state asks for, asks the cohort to
+//!   let the caller in, gives up, and cleans up.
 //! - `cohorts.rs`: drives a `Cohort` as the registry of a process does, and sends the batches that queue several
 //!   callers.
 //! - `session.rs`: the sessions with their pushes, probes and heartbeat, and the effects of a broken connection.
 //! - `hold.rs`: the hold with its local deadline, its renewals and its release.
-//! - `wire.rs`: the connections. A session's connection keeps the order of messages in both directions; the home
-//!   session keeps none. The server may read requests that an old connection has left behind until it closes that
-//!   connection.
+//! - `wire.rs`: the connections. A session's connection keeps the order of messages in both directions. The home
+//!   session delivers messages in any order. Until the server closes an old connection, it may read requests that this
+//!   connection has left behind.
 //! - `protocol.rs`: the possible next steps. Due steps happen before the next tick, in any order. If a tick passes
-//!   before all due steps have happened, that tick is `late`. A late tick stands for a slow network, a slow server or a
-//!   stopped process. Bodies end, callers begin and servers notice dead connections at any time.
+//!   before all due steps have happened, that tick is `late`. A late tick models a slow network, a slow server or a
+//!   stopped process. Callers may begin, bodies may end and the server may notice dead connections at any time.
 //! - `scenario.rs`: the callers, their options, and how often each fault may happen: lateness, crashes, broken
 //!   connections, cancelled calls, lost pushes, lost replies, a server that loses its state or restarts, clocks that
 //!   jump or run unevenly.
 //! - `properties.rs`: the promises, which hold in every state, and the conditions that each scenario has to reach. A
-//!   scenario that never reaches them proves nothing.
+//!   scenario that does not reach its conditions proves nothing.
 //!
 //! `scenarios.rs` and `cohort_scenarios.rs` check the unchanged protocol. `variants.rs` and `cohort_variants.rs` remove
 //! one rule at a time (`broken.rs`), and the checker has to find that the promise which the rule protects is broken.
-//! `slow.rs` does both for slow callers. If one of the engine's types implements the rule, the driver ignores or alters
-//! the answer of that type. A failed check prints the steps that lead to the broken promise.
+//! For slow callers, `slow.rs` contains checks of both kinds. Where one of the engine's types implements a rule, the
+//! model removes the rule by ignoring or altering the answer of that type. A failed check prints the steps that lead to
+//! the broken promise.
 //!
 //! # Time
 //!
-//! The server and the waits count ticks. The engine's types use [`Moment`](lock_core::lease::Moment)s: each scenario
-//! sets the number of ticks in the engine's claim of 2 s, so a tick is 0.5 to 2 s long. The engine's types compute
-//! local deadlines to the nanosecond. A process's clock falls behind by a millisecond at a time, which the engine's
-//! allowance for drift has to cover.
+//! The server's clock and the waits count ticks. The engine's types use [`Moment`](lock_core::lease::Moment)s. Each
+//! scenario sets the number of ticks in the engine's claim of 2 s, so a tick is 0.5 to 2 s long. The engine's types
+//! compute local deadlines to the nanosecond. A process's clock can fall behind by a millisecond at a time, and the
+//! engine's allowance for drift has to cover this lag.
 //!
 //! # Defects that the model has found
 //!
-//! Each of these variants brings one of these defects back. Defects of the runtime: `Broken::GateOpensWithTheBreak`,
-//! `Broken::OlderGrantStands`, `Broken::HeadBeforeWhoComesBack`, `Broken::ComesBackToAPlaceOnly`,
-//! `Broken::DeadPlaceStands` and `Broken::OfferGivenBackAlone`. A defect of the first design of cohorts:
-//! `Broken::LostCohortReleasedFirst`. Defects that appear only with slow callers: `Broken::AnswerSeats`, a defect of
-//! the runtime before cohorts had offers, and `Broken::UnreadGrantOffered`, a defect of the first version with offers.
-//! The tests at the end of `variants.rs` show the known gaps.
+//! The model has found the following defects. For each, a variant in `broken.rs` has the defect again:
 //!
-//! One rule holds in the model but not yet in the engine: if the server has lost a grant and then grants the lock to
-//! the same owner again, an offer from the newer grant replaces the offer from the older one
-//! (`Broken::OlderGrantStands`). In the engine, nobody uses the newer grant until its claim ends, and then the lock
-//! goes to the next waiter.
+//! - defects of the runtime: `Broken::GateOpensWithTheBreak`, `Broken::OlderGrantStands`,
+//!   `Broken::HeadBeforeWhoComesBack`, `Broken::ComesBackToAPlaceOnly`, `Broken::DeadPlaceStands` and
+//!   `Broken::OfferGivenBackAlone`
+//! - a defect of the first design of cohorts: `Broken::LostCohortReleasedFirst`
+//! - defects that appear only with slow callers: `Broken::AnswerSeats`, a defect of the runtime before cohorts had
+//!   offers, and `Broken::UnreadGrantOffered`, a defect of the first version with offers
 //!
-//! With `MODEL_DEEPER=1`, every scenario that fits into 17 GB of memory keeps its promises. Two scenarios do not fit:
-//! `one_thing_goes_wrong_with_a_cohort_and_all_is_late` and `a_cohort_is_late_and_others_wait`.
+//! The tests at the end of `variants.rs` show the known gaps of the protocol.
+//!
+//! One rule is part of the model but not yet of the engine. If the server has lost a grant and then grants the lock to
+//! the same owner again, an offer from the newer grant replaces the offer from the older grant
+//! (`Broken::OlderGrantStands`). In the engine, nobody uses the newer grant. When its claim ends, the lock goes to the
+//! next waiter.
+//!
+//! With `MODEL_DEEPER=1`, every scenario whose states fit into 17 GB of memory keeps its promises. Two scenarios need
+//! more memory: `one_thing_goes_wrong_with_a_cohort_and_all_is_late` and `a_cohort_is_late_and_others_wait`.
 //!
 //! # What is not modelled
 //!
 //! Several keys, a retained lock (`hold_at_least`), `notify` and `spin`, Redlock, re-entry with its restarted leases, a
-//! server that refuses commands (out of memory, read only), `extend`, and `max_hold` of a renewed lease. A caller that
-//! leaves the queue takes no free lock, although `leave.lua` may grant it one, and waiters whose sessions do not listen
-//! keep their places.
+//! server that refuses commands (out of memory, read only), `extend`, and `max_hold` of a renewed lease are not
+//! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant it one.
+//! Waiters of a process that is not listening keep their places, although the scripts remove the waiters of such a
+//! process.
 //!
 //! Liveness is checked by conditions that must never hold: a caller waits for a free lock for two ticks at which
-//! nothing is due, a wait is longer than allowed, or something is left at the horizon, when everything has to be over.
-//! The server's `TIME` has 16 steps in a tick, more than the number of grants in a tick. When the server loses its
-//! state, one tick passes.
+//! nothing is due, a wait is longer than allowed, or a grant or a waiter is left at the horizon, the tick at which all
+//! calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants in a tick. When
+//! the server loses its state, one tick passes.
 //!
 //! # How to check deeper
 //!
-//! `MODEL_DEEPER=1 cargo test --release --test model scenarios -- --nocapture --test-threads 1` adds one to the limits
-//! of late ticks, crashes, broken connections, cancelled calls, lost pushes and lost replies that a scenario has, and
-//! one to its limit of all faults together. It takes minutes and some GB. To run a single scenario, replace `scenarios`
-//! by the name of its test. `MODEL_DEEPER=2` adds two, and `MODEL_DEEPER=0` adds nothing but runs the large scenarios,
-//! which are skipped by default.
+//! `MODEL_DEEPER=1 cargo test --release --test model scenarios -- --nocapture --test-threads 1` raises by one each
+//! limit of a scenario that is not zero: the limits of late ticks, crashes, broken connections, cancelled calls, lost
+//! pushes and lost replies, and the limit of all faults together. The run takes minutes and some GB of memory. To run a
+//! single scenario, replace `scenarios` by the name of its test. `MODEL_DEEPER=2` raises the limits by two.
+//! `MODEL_DEEPER=0` raises no limit but runs the large scenarios, which are skipped by default.
 
 mod attempt;
 mod broken;

@@ -1,5 +1,5 @@
-//! The promises, which hold in every state, and the conditions that each scenario has to reach. A scenario that never
-//! reaches them proves nothing.
+//! The promises, which hold in every state, and the conditions that each scenario has to reach. A scenario that does
+//! not reach its conditions proves nothing.
 
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ pub(crate) type Condition = fn(&Protocol, &State) -> bool;
 /// A promise that holds in every state, and its name.
 pub(crate) type Promise = (&'static str, Condition);
 
-/// Returns the promises that hold under all faults of this scenario.
+/// Returns the promises that hold under all faults of this scenario. If the scenario shows gaps, also returns promises
+/// that are known not to hold.
 pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
     let faults = &scenario.faults;
     let loses_state = faults.state_losses + faults.restarts > 0;
@@ -55,8 +56,8 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
     if !loses_state || faults.jumps_back == 0 || scenario.shows_gaps {
         promises.push((TOKENS, |_, state| !state.observed.token_fell));
     }
-    // After a loss of state, or if the clock jumps ahead, bodies may overlap until the first holder is notified of its
-    // loss. This gap is documented.
+    // If the server loses its state or its clock jumps ahead, bodies may overlap until the first holder is notified of
+    // its loss. This gap is documented.
     if !loses_state && faults.jumps_ahead == 0 || scenario.shows_gaps {
         promises.push((EXCLUSION, |protocol, state| inside(protocol, state) <= 1));
         promises.push((BEGUN, |_, state| !state.observed.begun_fell));
@@ -65,8 +66,8 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
         promises.push((ORDER, |_, state| state.observed.overtaken.is_none()));
         promises.push((FORGOTTEN, |_, state| state.observed.neglected < 2));
     }
-    // If a process may not close its old connections, a late request can take the lock for one lease after its caller
-    // has gone.
+    // If a process may not close its old connections, a request that the server reads late can take the lock for one
+    // lease after its caller has gone.
     if scenario.terms.may_kill || scenario.shows_gaps {
         promises.push((TOLD, holder_is_told));
         promises.push((LEFT, leavers_are_gone));
@@ -77,7 +78,8 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
     promises
 }
 
-/// Returns the scenario's promises, and the conditions that it has to reach, as properties for the checker.
+/// Returns the promises of a scenario, and the conditions that the scenario has to reach, as properties for the
+/// checker.
 pub(crate) fn of(protocol: &Protocol) -> Vec<Property<Protocol>> {
     let property = |expectation| {
         move |(name, condition): &(&'static str, Condition)| Property {
@@ -112,8 +114,8 @@ fn inside(protocol: &Protocol, state: &State) -> usize {
     holds(protocol, state).count()
 }
 
-/// Returns whether the server's grant is accounted for: one of its owners is inside with it, will be notified of it, or
-/// gives it back, or the process of the owners is dead.
+/// Returns whether the server's grant is accounted for: one of the owners is inside with the grant, will be notified of
+/// it or is giving it back, or the process of the owners is dead.
 fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     let Some(grant) = state.server.grant else {
         return true;
@@ -133,11 +135,11 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     let releases = |request: &Request| request.script == Script::Release(grant.token);
     let mut sent = process.main.requests.iter().chain(&process.home.requests);
     if sent.any(releases) {
-        return true; // a call has ended without awaiting its release, which is still under way
+        return true; // a release of this grant is on its way to the server
     }
-    // After a loss of state, a caller may be granted the lock again while it is inside by the older grant or after it
-    // has left. If the push is lost too, nobody gives the newer grant back. The newer grant then lasts until its claim
-    // ends, which `CLAIM` checks.
+    // After a loss of state, the server may grant the lock to a caller again while the caller is inside by the older
+    // grant or after the caller has left. If the push of the newer grant is lost, nobody gives that grant back. It then
+    // lasts until its claim ends, which `CLAIM` checks.
     let (left, at_first) = (&state.faults, &protocol.scenario.faults);
     let lost_state = left.state_losses < at_first.state_losses || left.restarts < at_first.restarts;
     let lost_push = state.observed.lost_push == Some(grant.token);
@@ -191,7 +193,7 @@ fn wait_is_bounded(protocol: &Protocol, state: &State) -> bool {
         })
 }
 
-/// Returns whether a late message from a cohort lets in only callers that have an offer.
+/// Returns whether a late message from a cohort would let in only callers that have an offer.
 fn offers_are_asked_for(_: &Protocol, state: &State) -> bool {
     let word = queued_grant(0, Moment::new(Duration::ZERO), Duration::ZERO);
     state.callers.iter().all(|caller| {
@@ -205,8 +207,8 @@ fn claim_ends(_: &Protocol, state: &State) -> bool {
     claim.is_none_or(|until| state.server.clock < until)
 }
 
-/// Returns whether no offer and no unread reply has stood for too long. Allowed are a claim, a tick for the next
-/// heartbeat, and the ticks that were late.
+/// Returns whether every offer was taken, and every reply with a grant was read, in time: within a claim, one tick for
+/// the next heartbeat, the late ticks, and the ticks that passed while the server lost its state.
 fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
     if protocol.is(Broken::AnswerSeats) {
         return true; // in this variant, nobody passes an offer on

@@ -18,9 +18,9 @@ use crate::{
     },
 };
 
-/// The initial time, late enough for a clock to be set back.
+/// The time at the start, which is late enough that the server's clock can be set back.
 const START: Tick = 3;
-/// The number of ticks by which a clock jumps.
+/// The number of ticks by which the server's clock jumps.
 const JUMP: Tick = 2;
 
 pub(crate) fn moment_of(stamp: Stamp) -> Moment {
@@ -43,7 +43,7 @@ pub(crate) enum Action {
     ServeHome(ProcessId, usize),
     /// The server reads a request that an old connection has left behind.
     ServeOld(ProcessId),
-    /// A process receives the next push or reply.
+    /// A process reads the next push or reply of its session.
     Hear(ProcessId),
     HearHome(ProcessId, usize),
     StopWaiting(CallerId),
@@ -53,7 +53,7 @@ pub(crate) enum Action {
     Poll(CallerId),
     /// The engine gives up the grant in a reply that a slow caller has not read.
     Revoke(CallerId),
-    /// The heartbeat suspends a cohort, or passes on or renews its offer.
+    /// The heartbeat suspends a cohort, passes on its offer, or renews the grant of its offer.
     TendCohort(ProcessId, Chore),
     /// A caller inside loses its hold, because the local deadline has passed.
     Lose(CallerId),
@@ -131,14 +131,14 @@ impl Protocol {
             .filter_map(move |(id, of)| (*of == process).then_some(id))
     }
 
-    /// Returns the latest time at which a caller may still wait.
+    /// Returns the latest time at which a caller may be waiting.
     fn last_queue(&self) -> Tick {
         let (terms, faults) = (&self.scenario.terms, &self.scenario.faults);
         let spare = faults.late + 2 * faults.jumps_back + faults.lags + faults.state_losses + 2;
         START + terms.begin_within + terms.wait + spare.cast_signed()
     }
 
-    /// Returns the time at which everything has to be over.
+    /// Returns the time at which all calls have to be over and the server has to be empty.
     pub(crate) fn horizon(&self) -> Tick {
         let terms = &self.scenario.terms;
         self.last_queue()
@@ -155,7 +155,7 @@ impl Protocol {
             && (index == 0 || state.callers[index - 1].phase != Phase::Idle)
     }
 
-    /// Adds the actions that are due. Due actions happen before the next tick, unless that tick is late.
+    /// Adds the actions that are due. Due actions happen before the next tick. A tick that passes earlier is late.
     fn due(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, process) in state.processes.iter().enumerate() {
             if !process.main.requests.is_empty() {
@@ -318,7 +318,7 @@ impl Protocol {
         }
     }
 
-    /// Makes the server lose its state. One tick passes meanwhile.
+    /// Makes the server lose its state, while one tick passes.
     fn lose_state(&self, state: &mut State) {
         state.server.clock += 1;
         state.now += 1;
@@ -344,7 +344,7 @@ impl Protocol {
         }
     }
 
-    /// Gives up background releases that have been tried for long enough.
+    /// Gives up the background releases that have reached their time limits.
     fn give_up_releases(&self, state: &mut State) {
         for process in 0..state.processes.len() {
             let now = state.now;
@@ -361,7 +361,7 @@ impl Protocol {
 
     pub(crate) fn is_over(&self, state: &State) -> bool {
         let ended = (0..).zip(&state.callers).all(|(id, caller)| {
-            // A caller that is never polled again never ends.
+            // A slow caller may never be polled again, and then it never ends.
             let forgotten = self.scenario.terms.is_slow(id) && caller.waits();
             let never = caller.phase == Phase::Idle && !self.may_begin(state, id);
             caller.has_ended() || never || forgotten && caller.behind.is_none()
@@ -536,7 +536,8 @@ impl Model for Protocol {
     }
 }
 
-/// Clears values that no longer matter, because they would distinguish equal states.
+/// Clears values that have no further effect. Otherwise the checker would visit states that differ only in these
+/// values.
 fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
     if let Phase::Ended(_) = caller.phase {
         caller.wait_until = 0;
@@ -553,7 +554,7 @@ fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
             caller.carried = None;
         }
     }
-    // While the server still has the caller in its queue, the checks of other callers need the order of joining.
+    // While the caller is in the server's queue, the check for overtaken callers needs the order of joining.
     if caller.has_ended() && !is_queued {
         caller.joined = None;
     }

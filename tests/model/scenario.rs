@@ -16,7 +16,7 @@ pub(crate) struct Scenario {
     pub(crate) faults: Faults,
     /// Whether the checker also checks the promises that are known not to hold in this scenario.
     pub(crate) shows_gaps: bool,
-    /// The conditions that the scenario has to reach. If it does not reach them, it proves nothing.
+    /// The conditions that the scenario has to reach. A scenario that does not reach its conditions proves nothing.
     pub(crate) reaches: Vec<Reached>,
 }
 
@@ -25,41 +25,41 @@ pub(crate) struct Terms {
     /// The process of each caller.
     pub(crate) callers: Vec<ProcessId>,
     pub(crate) lease: Tick,
-    /// The callers whose lease differs from `lease`, with their leases.
+    /// The callers whose lease differs from `lease`, each with its own lease.
     pub(crate) leases: Vec<(CallerId, Tick)>,
     /// The largest number of owners in one cohort.
     pub(crate) cohort_limit: usize,
     /// Whether the lease is renewed while the body runs.
     pub(crate) renewed: bool,
-    /// How long the server keeps a pushed grant that is not confirmed (`lease::CLAIM`).
+    /// How long the server keeps an unconfirmed pushed grant. Models the engine's `lease::CLAIM`.
     pub(crate) claim: Tick,
     pub(crate) wait: Tick,
     /// The callers that try once and do not wait.
     pub(crate) once: Vec<CallerId>,
     /// The slow callers, whose futures are polled at any time or never again.
     pub(crate) slow: Vec<CallerId>,
-    /// Pairs of owners: a caller that misses its turn as the first owner continues as the second owner, and keeps its
-    /// place.
+    /// Pairs of owners. A caller that misses its turn as the first owner of a pair continues as the second owner, and
+    /// keeps its place.
     pub(crate) next_owners: Vec<(CallerId, CallerId)>,
     /// The number of ticks within which all callers begin.
     pub(crate) begin_within: Tick,
-    /// The longest duration of a body.
+    /// The maximum duration of a body.
     pub(crate) body: Tick,
     /// Whether the server lets a process close its old connections.
     pub(crate) may_kill: bool,
 }
 
-/// How often each fault may happen in one run, and how many faults may happen in total.
+/// How often each fault may happen on one path of the checker, and how many faults may happen in total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Faults {
-    /// The number of ticks that may pass while an action is due. Late ticks stand for delayed messages and stopped
+    /// The number of ticks that may pass while an action is due. Late ticks model delayed messages and stopped
     /// processes.
     pub(crate) late: u8,
     pub(crate) crashes: u8,
     pub(crate) breaks: u8,
     pub(crate) cancels: u8,
     pub(crate) lost_pushes: u8,
-    /// The number of background requests that the server carries out but whose replies are lost.
+    /// The number of background requests that the server executes but whose replies are lost.
     pub(crate) lost_replies: u8,
     pub(crate) state_losses: u8,
     pub(crate) restarts: u8,
@@ -118,7 +118,8 @@ impl Faults {
         }
     }
 
-    /// Returns faults of which at most `any` happen, all of kinds that other callers must not notice.
+    /// Returns a limit of `any` faults in total: crashes, broken connections, cancelled calls, lost pushes and lost
+    /// replies. None of these faults may break a promise to another caller.
     pub(crate) const fn any(any: u8) -> Self {
         Self {
             crashes: 1,
@@ -163,7 +164,7 @@ impl Scenario {
         }
     }
 
-    /// Raises the limits of the faults as `MODEL_DEEPER` asks.
+    /// Raises the limits of faults by the number in the environment variable `MODEL_DEEPER`, as described in `main.rs`.
     pub(crate) fn deeper(mut self) -> Self {
         let more = std::env::var("MODEL_DEEPER").map_or(0, |more| {
             more.parse().expect("MODEL_DEEPER is a small number")
@@ -187,7 +188,7 @@ impl Scenario {
 }
 
 impl Terms {
-    /// Returns the options of one caller for each entry of `callers`, in the process that the entry names. The callers
+    /// Returns the options of one caller for each entry of `callers`. The entry is the caller's process. The callers
     /// begin at once and stay inside only briefly.
     pub(crate) fn of(callers: &[ProcessId]) -> Self {
         Self {
@@ -263,7 +264,7 @@ impl Terms {
         Duration::from_millis(self.millis(ticks))
     }
 
-    /// Returns the number of ticks that this time takes, rounded up.
+    /// Converts a duration to ticks, rounded up.
     pub(crate) fn ticks(&self, time: Duration) -> Tick {
         let ticks = time.as_nanos().div_ceil(self.time(1).as_nanos());
         Tick::try_from(ticks).unwrap_or(Tick::MAX)

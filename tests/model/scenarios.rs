@@ -9,7 +9,7 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// The conditions that a scenario reaches if all faults of `Faults::any` may happen.
+/// The conditions that a scenario has to reach if all faults of `Faults::any` may happen.
 const GONE_WRONG: [Reached; 7] = [
     HANDOFF,
     HEALED,
@@ -20,7 +20,7 @@ const GONE_WRONG: [Reached; 7] = [
     GIVEN_BACK,
 ];
 
-/// Returns the options of two processes with one caller each, which begin at once.
+/// Returns the options of two callers of different processes that begin at once.
 fn two_at_once() -> Terms {
     Terms {
         body: 3,
@@ -28,7 +28,7 @@ fn two_at_once() -> Terms {
     }
 }
 
-/// Returns the options of two processes with one caller each, which begin within one tick.
+/// Returns the options of two callers of different processes that begin within one tick.
 fn two_processes() -> Terms {
     Terms {
         begin_within: 1,

@@ -1,6 +1,6 @@
-//! The server: its state of one lock, and for each script a function that decides as the script does.
+//! The server: the state that it stores for one lock, and for each script a function that decides as the script does.
 //!
-//! The scripts are in `lock-runtime/src/backend/redis/protocol/native/*.lua`. Each function has the name of its script.
+//! The scripts are in `lock-runtime/src/backend/redis/protocol/native/*.lua`. Each function is named after its script.
 
 use crate::{
     broken::Broken,
@@ -9,22 +9,22 @@ use crate::{
     state::{CallerId, ProcessId, Tick},
 };
 
-/// A fencing token. If the counter is lost, the next token is taken from the server's clock, so tokens have the unit of
-/// [`micros`].
+/// A fencing token. If the server has lost the counter, it takes the next token from its clock, so tokens have the unit
+/// of [`micros`].
 pub(crate) type Token = u16;
 /// A waiter's score in the queue, in the unit of [`micros`].
 pub(crate) type Place = u16;
 
 const MICROS_A_TICK: i16 = 16;
 
-/// Returns the server's `TIME`. Each tick has more steps of this time than grants or new waiters, so tokens and places
-/// stay distinct.
+/// Returns the server's `TIME`, which has 16 steps in each tick. A tick has fewer grants and fewer new waiters than
+/// steps, so tokens and places stay distinct.
 pub(crate) fn micros(clock: Tick) -> u16 {
     u16::try_from(i16::from(clock) * MICROS_A_TICK).unwrap_or(0)
 }
 
 /// The grant, which the real server stores as the string `token|lease|session|owner owner …` with an expiry. The model
-/// stores no session, because the first owner determines it.
+/// stores no session, because the first owner determines the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Grant {
     /// The token of the first owner, which identifies the grant. Each further owner has the next higher token.
@@ -32,8 +32,8 @@ pub(crate) struct Grant {
     pub(crate) lease: Tick,
     pub(crate) owners: Few<CallerId>,
     pub(crate) expires: Tick,
-    /// The end of the claim, or `None` for a confirmed grant. The real server does not store it; only the properties
-    /// use it.
+    /// The end of the claim, or `None` for a confirmed grant. Only the properties use this time, and the real server
+    /// does not store it.
     pub(crate) claimed_until: Option<Tick>,
 }
 
@@ -48,7 +48,8 @@ pub(crate) struct Member {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Server {
     pub(crate) clock: Tick,
-    /// The number of waiters that have queued in this tick, so that no two waiters get the same place.
+    /// The number of waiters that have queued in this tick. It is added to the places of new waiters, so that no two
+    /// waiters get the same place.
     pub(crate) into_tick: Place,
     pub(crate) grant: Option<Grant>,
     /// The waiters in the order of their places.
@@ -83,17 +84,17 @@ pub(crate) struct Push {
     pub(crate) token: Token,
 }
 
-/// One run of a script: its inputs apart from the arguments, and its effects apart from the reply.
+/// One run of a script: the inputs that are not arguments of the script, and the effects other than the reply.
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) terms: &'a Terms,
     pub(crate) broken: Option<Broken>,
     pub(crate) floor: Token,
-    /// For each process, whether its session has a subscriber as far as the server knows.
+    /// For each process, whether the server counts a subscriber of its session's notification channel.
     pub(crate) heard: Vec<bool>,
     pub(crate) pushes: Vec<Push>,
     pub(crate) granted: Vec<Grant>,
-    /// Whether a waiter was passed over because it was dead or could not be notified.
+    /// Whether a waiter was passed over because its `wait` was over or it could not be notified.
     pub(crate) skipped: bool,
 }
 
@@ -120,7 +121,7 @@ impl Server {
         *self = Self::new(self.clock);
     }
 
-    /// Removes expired keys.
+    /// Removes the grant and the queue if they have expired.
     pub(crate) fn expire(&mut self) {
         if self.grant.is_some_and(|grant| grant.expires <= self.clock) {
             self.grant = None;
@@ -139,7 +140,7 @@ impl Server {
         self.grant.is_some_and(|grant| grant.owners.contains(owner))
     }
 
-    /// Returns whether the waiter's `wait` is not over (in the scripts: `head[2] + wait * 1000 > now`).
+    /// Returns whether the waiter is live: its `wait` is not over (in the scripts: `head[2] + wait * 1000 > now`).
     pub(crate) fn is_living(&self, member: Member, terms: &Terms) -> bool {
         member.place + micros(terms.wait(member.owner)) > micros(self.clock)
     }
@@ -189,7 +190,7 @@ impl Server {
         (!self.queue.is_empty()).then(|| self.queue.remove(0))
     }
 
-    /// Removes an owner from the queue. Returns whether it was there.
+    /// Removes an owner from the queue. Returns whether the owner was in the queue.
     fn remove(&mut self, owner: CallerId) -> bool {
         let before = self.queue.len();
         self.queue.retain(|member| member.owner != owner);
@@ -203,8 +204,9 @@ impl Server {
         }
     }
 
-    /// Returns the head of the queue, and the waiters directly behind it that belong to the same process and ask for
-    /// the same lease.
+    /// Returns the head and the live waiters directly behind it that belong to the same process and ask for the same
+    /// lease, at most `cohort_limit` owners in total. Removes these waiters, and the dead waiters between them, from
+    /// the queue.
     fn cohort(&mut self, run: &mut Run<'_>, head: CallerId) -> Few<CallerId> {
         let terms = run.terms;
         let mut owners = Few::from_iter([head]);
@@ -229,8 +231,8 @@ impl Server {
         owners
     }
 
-    /// `grant_next`: grants the lock to the first live waiter that can be notified and to its cohort, or deletes the
-    /// grant if there is no such waiter.
+    /// Runs `grant_next.lua`: grants the lock to the first live waiter that can be notified and to its cohort, or
+    /// deletes the grant if there is no such waiter.
     fn grant_next(&mut self, run: &mut Run<'_>) {
         while let Some(head) = self.pop_first() {
             if self.is_living(head, run.terms) {
@@ -270,7 +272,7 @@ impl Server {
         Acquired::Taken(grant.token)
     }
 
-    /// Runs `acquire_free.lua`, and then `acquire.lua` if the lock is taken or somebody waits.
+    /// Runs `acquire_free.lua`, and then `acquire.lua` if the lock is taken or the queue is not empty.
     pub(crate) fn acquire(
         &mut self,
         run: &mut Run<'_>,
@@ -284,7 +286,7 @@ impl Server {
             return self.take(run, owner);
         }
         if self.grant.is_none() {
-            // If the queue has live waiters, its head gets the lock, no matter which caller asks.
+            // The lock goes to the first live waiter in the queue, no matter which caller asks.
             if self.queue[0].owner == owner {
                 self.remove(owner);
                 return self.take(run, owner);
@@ -304,9 +306,9 @@ impl Server {
         Acquired::Queued(self.join(run, owner, None))
     }
 
-    /// Queues an owner, as `ZADD NX` does, at its old place or at the end. If the clock has jumped and the owner's wait
-    /// is over at its old place, the owner queues at the end. Otherwise the server would remove the owner again and
-    /// again.
+    /// Queues an owner at its old place or at the end, unless the owner is in the queue already (as `ZADD NX` does). If
+    /// the clock has jumped and the owner's wait at its old place is over, the owner queues at the end. At its old
+    /// place, the server would remove the owner each time that it queues.
     fn join(&mut self, run: &Run<'_>, owner: CallerId, place: Option<Place>) -> Place {
         let stands = |place: &Place| {
             let place = *place;
@@ -318,7 +320,7 @@ impl Server {
             _ => {
                 let now = micros(self.clock) + self.into_tick;
                 match self.queue.last() {
-                    // A clock that was set back does not reorder the queue.
+                    // Even if the clock was set back, the place is behind all older waiters.
                     Some(last) if !run.is(Broken::PlaceByClockAlone) => now.max(last.place + 1),
                     _ => now,
                 }
@@ -335,7 +337,7 @@ impl Server {
         place
     }
 
-    /// Runs `queue.lua`: queues several callers of one process, except the owners of the current grant.
+    /// Runs `queue.lua`: queues several callers of one process, except callers that own the current grant.
     pub(crate) fn queue(
         &mut self,
         run: &mut Run<'_>,
@@ -368,8 +370,8 @@ impl Server {
         }
     }
 
-    /// Runs `release_last.lua`, and then `release.lua` if somebody waits. Returns whether the lock was held with this
-    /// token.
+    /// Runs `release_last.lua`, and then `release.lua` if the queue is not empty. Returns whether the lock was held
+    /// with this token.
     pub(crate) fn release(&mut self, run: &mut Run<'_>, token: Token) -> bool {
         let Some(held) = self.grant else {
             return false;
@@ -381,7 +383,8 @@ impl Server {
         true
     }
 
-    /// Runs `renew.lua`. A lease of 0 is a check. Returns the remaining time if the lock is held with this token.
+    /// Runs `renew.lua`. If `lease` is 0, this is a check, which extends nothing. Returns the time left of the grant,
+    /// or `None` if the lock is not held with this token.
     pub(crate) fn renew(
         &mut self,
         run: &Run<'_>,
@@ -419,9 +422,9 @@ impl Server {
         Some(lease)
     }
 
-    /// Runs `leave.lua`. Returns the caller's grant if it has one, so that the caller can enter. With `abandon`, a
-    /// grant whose only owner is the caller is released instead. The grant of a cohort is returned in either case,
-    /// because only the cohort's process releases it.
+    /// Runs `leave.lua`. If the caller owns the current grant, returns that grant, so that the caller can enter. With
+    /// `abandon`, a grant whose only owner is the caller is released instead. The grant of a cohort is returned in both
+    /// cases, because only the cohort's process may release it.
     pub(crate) fn leave(
         &mut self,
         run: &mut Run<'_>,
@@ -442,8 +445,8 @@ impl Server {
         Some(self.found(held))
     }
 
-    /// Runs `probe.lua`. Returns the grant if it belongs to the caller's session, and whether the caller is neither
-    /// queued nor an owner of the grant.
+    /// Runs `probe.lua`. Returns the grant, if it belongs to the process `session`, and whether the server has lost
+    /// `member`, which is then neither in the queue nor an owner of the grant.
     pub(crate) fn probe(
         &mut self,
         run: &mut Run<'_>,

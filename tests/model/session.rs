@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Protocol {
-    /// Sends a script over the session's connection. If the connection is broken, [`Self::reconnect`] sends what is
-    /// still needed.
+    /// Sends a script over the session's connection. If the connection is broken, the script is dropped, and
+    /// [`Self::reconnect`] later sends the scripts that are needed at that time.
     pub(crate) fn send(&self, state: &mut State, id: CallerId, script: Script) {
         let process = self.process_of(id);
         let sent = self.stamp(state, process);
@@ -72,8 +72,8 @@ impl Protocol {
                 if let Some(found) = found {
                     self.take_up_described(state, process, sent, found, By::Leave);
                 }
-                // Without `the client closes it with `CLIENT KILL``, a late request may still arrive, so the cleanup
-                // continues.
+                // If the process may not close the old connection with `CLIENT KILL`, the server may read the caller's
+                // request later, so the cleanup continues.
                 let may_kill = self.scenario.terms.may_kill;
                 let caller = state.caller(id);
                 match caller.behind {
@@ -103,8 +103,9 @@ impl Protocol {
         }
     }
 
-    /// Returns the waiter that the next probe asks for, like `Session::awaited`: the oldest waiter of the process.
-    /// Returns no waiter while the process holds the lock, because the process will release the lock itself.
+    /// Returns the waiter on whose behalf the next probe is sent: the oldest waiter of the process. Returns no waiter
+    /// if the process has probed in this tick, or while the process holds the lock, because it will release the lock
+    /// itself.
     pub(crate) fn awaited(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
         let holds = |id: &CallerId| {
             let now = self.clock_of(state, *id);
@@ -136,8 +137,9 @@ impl Protocol {
         }
     }
 
-    /// Sends a probe, as the engine's `beat` does. A probe that finds nothing is sent and answered in a single step,
-    /// because no other step could interfere.
+    /// Sends a probe, as the engine's `beat` does. If no other request is unread, the server executes the probe in the
+    /// same step. If the probe then finds nothing and no other message is pending, the process reads the reply in this
+    /// step too. This keeps the number of states small.
     pub(crate) fn probe(&self, state: &mut State, id: CallerId) {
         let process = self.process_of(id);
         let this = &mut state.processes[process];
@@ -178,13 +180,14 @@ impl Protocol {
         }
     }
 
-    /// Queues all waiting callers of a process again, as the session does over a new connection.
+    /// Queues all waiting callers of a process again in a batch, as the session does over a new connection. Callers
+    /// that have an offer are left out.
     pub(crate) fn resend(&self, state: &mut State, process: ProcessId) {
         let mut queued: Vec<_> = self
             .callers_of(process)
             .filter(|id| state.caller(*id).phase == Phase::Queued && state.caller(*id).is_waiting())
             .collect();
-        // A caller that an unanswered batch includes is not queued a second time.
+        // A caller in an unanswered batch is not sent a second time.
         queued.retain(|id| !state.caller(*id).resending);
         if self.is(Broken::ComesBackToAPlaceOnly) {
             queued.retain(|id| state.caller(*id).place.is_some());
@@ -195,7 +198,8 @@ impl Protocol {
         self.send_batch(state, process);
     }
 
-    /// Breaks the session's connection from the view of its process. The server might not have noticed yet.
+    /// Breaks the session's connection for its process. The server notices this later, and may read the unread requests
+    /// until then.
     pub(crate) fn break_main(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         this.main.up = false;
@@ -215,15 +219,15 @@ impl Protocol {
             if let Some(Behind::Leave { .. }) = caller.behind {
                 self.leave_from_home(state, id);
             }
-            // The gate stays shut until the old connection is known to be closed on the server. Only the variant
-            // `GateOpensWithTheBreak` opens it now.
+            // The gate stays shut until the process has reconnected and, if it may, has closed the old connection on
+            // the server. Only the variant `GateOpensWithTheBreak` opens the gate now.
             if state.caller(id).resending && self.is(Broken::GateOpensWithTheBreak) {
                 self.open_gate(state, id);
             }
         }
     }
 
-    /// Connects again, and resends everything that is unanswered.
+    /// Connects again, and resends the requests that callers still await.
     pub(crate) fn reconnect(&self, state: &mut State, process: ProcessId) {
         let (floor, now) = (micros(state.server.clock), self.stamp(state, process));
         let this = &mut state.processes[process];
@@ -267,7 +271,7 @@ impl Protocol {
         }
     }
 
-    /// Resends a request of the home session whose reply was lost.
+    /// Handles the loss of a reply to a request of the home session: resends the request if it is still needed.
     pub(crate) fn answer_lost(&self, state: &mut State, id: CallerId, reply: Reply) {
         if let Reply::Released(token) = reply {
             let letting_go = &state.processes[self.process_of(id)].letting_go;
@@ -299,7 +303,7 @@ impl Protocol {
         }
     }
 
-    /// Kills a process. The server may still read requests that the process sent before.
+    /// Kills a process. The server may later read requests that the process has sent.
     pub(crate) fn crash(&self, state: &mut State, process: ProcessId) {
         for id in self.callers_of(process) {
             let lease = self.scenario.terms.lease(id);

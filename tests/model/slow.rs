@@ -8,8 +8,8 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// Returns the options of three callers of one process. The second caller is slow and may miss its turn once, after
-/// which it continues as owner 3.
+/// Returns the options of three callers of one process. The second caller is slow. If it misses its turn, it continues
+/// as owner 3.
 fn slow_member() -> Terms {
     Terms {
         once: vec![0],
@@ -20,7 +20,8 @@ fn slow_member() -> Terms {
     }
 }
 
-/// Returns the options of two callers of different processes. The first caller is slow and may continue as owner 2.
+/// Returns the options of two callers of different processes. The first caller is slow. If it misses its turn, it
+/// continues as owner 2.
 fn slow_holder() -> Terms {
     Terms {
         slow: vec![0],
@@ -50,7 +51,7 @@ fn is_caught(broken: Broken, terms: Terms, faults: Faults, promise: &'static str
     check::is_caught(broken, scenario, promise);
 }
 
-/// The engine had this defect before cohorts had offers. The defect appears without any fault.
+/// The engine had the defect `AnswerSeats` before cohorts had offers. The defect appears without any fault.
 #[test]
 fn an_answer_of_the_server_seats_nobody() {
     is_caught(Broken::AnswerSeats, slow_member(), late(0), EXCLUSION);
@@ -71,7 +72,7 @@ fn an_offer_that_nobody_takes_is_passed_on() {
     is_caught(Broken::OfferStands, slow_member(), late(0), TAKEN);
 }
 
-/// Returns a scenario with a cohort, in which the answers to renewals may be late.
+/// Returns a scenario with a cohort whose renewals may be answered late.
 fn late_answers() -> Scenario {
     Scenario {
         faults: late(1),
@@ -102,8 +103,7 @@ fn an_answer_after_the_deadline_revives_nothing() {
     check::are_caught(&[Broken::AnswerRevives], &late_answers(), EXCLUSION);
 }
 
-/// Returns a scenario with a slow caller that misses its turn, and with other callers that queue behind the slow
-/// caller.
+/// Returns a scenario in which a slow caller misses its turn while other callers are queued behind it.
 fn comes_back() -> Scenario {
     Scenario {
         reaches: vec![MISSED, CAME_BACK],

@@ -33,10 +33,10 @@ pub(crate) struct State {
     pub(crate) observed: Observed,
 }
 
-/// What an observer of all processes and the server has seen so far. Only the properties use it.
+/// What an observer of all processes and the server has seen so far. Only the properties use these values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Observed {
-    /// The newest grant whose push was lost.
+    /// The token of the newest grant whose push was lost.
     pub(crate) lost_push: Option<Token>,
     /// The newest token that was granted.
     pub(crate) token: Token,
@@ -44,16 +44,16 @@ pub(crate) struct Observed {
     /// The newest token with which a body has begun.
     pub(crate) begun: Token,
     pub(crate) begun_fell: bool,
-    /// Whether a process was killed and the lock stayed taken for longer than the lease of the caller that was inside.
+    /// Whether a process was killed while its grant was to last for longer than the lease of the caller inside.
     pub(crate) outlived: bool,
-    /// A caller that was granted the lock out of order, and a caller that had queued before it and was still waiting.
+    /// A caller that was granted the lock out of order, and a waiting caller that had queued before it.
     pub(crate) overtaken: Option<(CallerId, CallerId)>,
-    /// The number of consecutive ticks in which nothing was late and a live caller waited although the lock was free or
-    /// the caller was not in the queue.
+    /// The number of consecutive ticks at which nothing was due, but a connected caller was waiting for a free lock, or
+    /// was waiting and neither in the queue nor an owner of the grant.
     pub(crate) neglected: u8,
     /// Whether the lock was granted to a waiter that could not be notified.
     pub(crate) unheard: bool,
-    /// Whether a waiter was passed over because it was dead or could not be notified.
+    /// Whether a waiter was passed over because its `wait` was over or it could not be notified.
     pub(crate) skipped: bool,
     /// Whether a cohort let a member in at or after the cohort's local deadline.
     pub(crate) seated_late: bool,
@@ -63,14 +63,14 @@ pub(crate) struct Observed {
     pub(crate) passed_over: bool,
     /// Whether an offer was passed on because its member did not take it.
     pub(crate) missed: bool,
-    /// Whether the engine gave up a reply because its caller did not read it.
+    /// Whether the engine gave up the grant in a reply because the caller did not read the reply.
     pub(crate) revoked: bool,
     /// Whether a cohort was lost and its members queued again.
     pub(crate) lost_cohort: bool,
     /// Whether a cohort was released because none of its members was waiting when its process was notified of the
     /// grant.
     pub(crate) nobody_left: bool,
-    /// Whether the server described a cohort that its process knew already or that was over.
+    /// Whether a message described a cohort that its process already knew or that was older than the known cohort.
     pub(crate) told_again: bool,
 }
 
@@ -81,8 +81,8 @@ pub(crate) struct Process {
     /// How far the process's clock has fallen behind, in ms.
     pub(crate) lag: u8,
     pub(crate) main: Session,
-    /// The unread requests of a connection that the process has closed. The server has not noticed the end of this
-    /// connection and still counts its subscription.
+    /// The requests that the server has not read from a connection that the process has closed. Until the server
+    /// notices that the connection is closed, it counts the connection's subscription.
     pub(crate) old: Option<Vec<Request>>,
     pub(crate) home: Home,
     /// The newest cohort of the process.
@@ -99,7 +99,7 @@ pub(crate) struct Process {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) cohort: Cohort,
-    /// Whether the server has been asked to renew the offer.
+    /// Whether a renewal of the grant was sent for the offer and is unanswered.
     pub(crate) renewing: bool,
     /// When the current turn was offered.
     pub(crate) since: Tick,
@@ -107,8 +107,9 @@ pub(crate) struct Entry {
     pub(crate) by: By,
 }
 
-/// Hashes only values that still matter, because other values would distinguish equal states. In a cohort that is over,
-/// only its token, its last turn, and whether it was released or suspended still matter.
+/// Hashes only values that have a further effect. Otherwise the checker would visit states that differ only in the
+/// other values. If the cohort is over, only its first token, its last turn, and whether it was released or suspended
+/// have a further effect.
 impl Hash for Entry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let cohort = &self.cohort;
@@ -121,7 +122,8 @@ impl Hash for Entry {
     }
 }
 
-/// The connection that carries the callers' commands. Both directions keep their order.
+/// The connection that carries the callers' commands. Messages arrive in the order in which they were sent, in both
+/// directions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Session {
     pub(crate) up: bool,
@@ -154,8 +156,8 @@ pub(crate) struct Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Script {
-    /// The caller's own request, sent if the caller has never had a place and no other caller of its process wants the
-    /// lock.
+    /// The caller's own request. It is sent if the caller makes a single attempt, or if the caller has never had a
+    /// place and no other caller of its process waits for the lock or holds it.
     Acquire {
         not_after: Option<Tick>,
     },
@@ -164,8 +166,8 @@ pub(crate) enum Script {
         members: Few<(CallerId, Option<Place>)>,
         not_after: Option<Tick>,
     },
-    /// Takes a caller out of the queue. With `close`, the script follows a `CLIENT KILL` of the connection that carried
-    /// the caller's request.
+    /// Removes a caller from the queue. With `close`, a `CLIENT KILL` of the connection that carried the caller's
+    /// request precedes the script.
     Leave {
         abandon: bool,
         close: bool,
@@ -210,8 +212,8 @@ pub(crate) enum Reply {
     Probed(Option<Found>, bool),
 }
 
-/// The acquisition of a caller. The phase inside `AttemptState` is not hashed, because it follows from the model's
-/// [`Phase`] as long as the server refuses no request.
+/// The acquisition of a caller. The phase inside `AttemptState` is not hashed, because the model's [`Phase`] determines
+/// it: in the model, the server refuses no request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt(pub(crate) AttemptState);
 
@@ -231,8 +233,8 @@ pub(crate) struct Caller {
     pub(crate) wait_until: Tick,
     /// When the call began. Only the properties use it.
     pub(crate) began: Tick,
-    /// When the request of a slow caller was sent. The engine gives up the reply if the caller does not read it in
-    /// time.
+    /// When the request of a slow caller was sent. If the caller does not read the reply in time, the engine gives up
+    /// the grant in the reply.
     pub(crate) asked: Tick,
     pub(crate) place: Option<Place>,
     /// The caller's number in the order of joining the queue. Only the properties use it.
@@ -260,14 +262,14 @@ pub(crate) enum By {
     Push,
     Probe,
     Leave,
-    /// The turn of the member before it in its cohort ended.
+    /// The previous member of the cohort ended its turn.
     Pass,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Idle,
-    /// The caller's request is under way, or will be sent over the next connection.
+    /// The caller's request is unanswered, or will be sent over the next connection.
     Asking,
     /// The reply has arrived, and the caller's future has not been polled since.
     Answered {
@@ -287,8 +289,8 @@ pub(crate) enum Phase {
     },
     /// The caller's body runs.
     Inside(Hold),
-    /// The caller's `wait` is over, and the caller leaves the queue. The server's reply decides whether the caller
-    /// still enters.
+    /// The caller's `wait` is over, and the caller leaves the queue. If the server's reply contains a grant, the caller
+    /// may enter.
     Leaving {
         since: Tick,
     },
@@ -312,7 +314,7 @@ pub(crate) struct Hold {
     pub(crate) claim: bool,
     /// The time of the newest renewal or check.
     pub(crate) tended: Tick,
-    /// Whether that renewal or check is unanswered.
+    /// Whether the newest renewal or check is unanswered.
     pub(crate) tending: bool,
     pub(crate) by: By,
 }
@@ -340,8 +342,8 @@ pub(crate) enum Behind {
     Leave {
         since: Tick,
     },
-    /// Sends `leave` over the home session. If the server lets it, the home session first closes the connection that
-    /// carried the caller's request.
+    /// Sends `leave` over the home session. If the server allows `CLIENT KILL`, the home session first closes the
+    /// connection that carried the caller's request.
     LeaveFromHome {
         until: Tick,
         sent: Tick,
@@ -364,7 +366,7 @@ impl State {
 }
 
 impl Caller {
-    /// Returns whether the caller still waits: it has neither entered nor ended.
+    /// Returns whether the call has begun, but has neither entered nor ended.
     pub(crate) fn waits(&self) -> bool {
         matches!(
             self.phase,
@@ -377,7 +379,7 @@ impl Caller {
         )
     }
 
-    /// Returns whether the caller can be offered a turn: it waits and has no offer.
+    /// Returns whether the caller can be offered a turn: it awaits its reply or its turn, and has no offer.
     pub(crate) fn is_waiting(&self) -> bool {
         let waits = matches!(
             self.phase,
@@ -386,12 +388,12 @@ impl Caller {
         waits && self.turn().is_none()
     }
 
-    /// Returns the token of the turn that is offered to the caller.
+    /// Returns the token of the turn that is offered to the caller, or `None` if the caller has no offer.
     pub(crate) fn turn(&self) -> Option<Token> {
         self.told.or_else(|| self.attempt.0.offer().map(token_of))
     }
 
-    /// Returns a token of the grant with which the caller is inside or which the caller gives back.
+    /// Returns a token of the grant with which the caller is inside or which the caller is releasing.
     pub(crate) fn held(&self) -> Option<Token> {
         match (self.phase, self.behind) {
             (Phase::Inside(hold), _) => Some(hold.token),

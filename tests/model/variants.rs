@@ -7,7 +7,8 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// Checks that these callers break this promise under these faults if this rule is removed.
+/// Checks that a scenario with these callers and faults breaks `promise` if the rule `broken` is removed, and breaks no
+/// promise otherwise.
 #[track_caller]
 fn is_caught(broken: Broken, terms: Terms, faults: Faults, promise: &'static str) {
     let scenario = Scenario::of("a variant", terms).with(faults);
@@ -110,8 +111,8 @@ fn the_gate_stays_shut_until_the_old_connection_is_closed() {
     );
 }
 
-/// The engine sends releases over another connection than requests. The server may therefore read a release before a
-/// request that was sent again.
+/// The engine sends background releases over another connection than requests. The server may therefore read a release
+/// before a request that was resent earlier.
 #[test]
 fn who_gives_back_a_turn_leaves_as_well() {
     let faults = Faults {
@@ -275,8 +276,8 @@ fn a_lost_counter_goes_on_above_the_clock() {
     );
 }
 
-/// A push offers an owner its turn, the server loses the pushed grant, and a request that is sent again grants the
-/// owner the lock a second time. If the newer grant did not replace the older one, nobody would give it back.
+/// A push offers an owner its turn, the server loses the pushed grant, and a resent request grants the owner the lock a
+/// second time. If the newer grant did not replace the older one, nobody would give the newer grant back.
 #[test]
 fn the_newer_grant_counts() {
     let faults = Faults {
@@ -332,7 +333,7 @@ fn known_to_fail_when_state_is_lost_and_the_clock_set_back() {
     );
 }
 
-/// Shows the documented gap of promise 6: a grant is left that nobody knows of.
+/// Shows the documented gap of promise 6: a late request leaves a grant that no caller knows of.
 #[test]
 fn known_to_fail_without_client_kill() {
     let terms = Terms {

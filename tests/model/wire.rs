@@ -1,5 +1,5 @@
-//! The connections between the processes and the server. A session's connection keeps the order of requests, and of
-//! pushes and replies; the home session keeps none.
+//! The connections between the processes and the server. A session's connection keeps the order of requests, and the
+//! order of pushes and replies. The home session delivers messages in any order.
 
 use crate::{
     protocol::Protocol,
@@ -73,7 +73,8 @@ impl Protocol {
             Script::Acquire { not_after } => {
                 let caller = &mut state.callers[usize::from(owner)];
                 if caller.place.is_none() && !server.is_queued(owner) {
-                    // If the caller had a place, it never learned of that place.
+                    // The caller may have had a place, but it never learned of it and cannot come back to it. Its order
+                    // of joining counts from this request.
                     caller.joined = None;
                 }
                 Reply::Acquired(server.acquire(&mut run, owner, not_after))
@@ -123,12 +124,12 @@ impl Protocol {
             if main.up {
                 main.events.push(Event::Push(push));
             } else {
-                // The connection to which the push goes is closed.
+                // The server sends the push to a connection that the process has closed.
                 state.observed.lost_push = state.observed.lost_push.max(Some(push.token));
             }
         }
-        // Numbers the new waiters in the order of their places, including those that the same script queued and then
-        // granted the lock.
+        // Numbers the new waiters in the order of their places, including waiters that this script first queued and
+        // then granted the lock.
         let mut places: Vec<_> = state
             .server
             .queue
@@ -169,7 +170,7 @@ impl Protocol {
         observed.token = observed.token.max(last);
         let is_heard = |owner: CallerId| heard[terms.process_of(owner)];
         observed.unheard |= grant.claimed_until.is_some() && !grant.owners.iter().all(is_heard);
-        // An owner of the previous grant that has not had its turn waits as well.
+        // An owner of the previous grant that has not had its turn is also waiting.
         let passed_by = had.into_iter().flat_map(|had| had.owners.iter());
         let queued = state.server.queue.iter().filter_map(|member| {
             let lives = state.server.is_living(*member, terms);
@@ -178,7 +179,7 @@ impl Protocol {
         let waiting: Vec<_> = queued.chain(passed_by).collect();
         for owner in grant.owners.iter() {
             if had.is_some_and(|had| had.owners.contains(owner)) {
-                continue; // it already had the grant
+                continue; // the owner already owned the previous grant
             }
             if !state.processes[terms.process_of(owner)].alive {
                 continue; // `CLAIM` checks that a dead owner keeps the lock only for a claim
@@ -195,8 +196,7 @@ impl Protocol {
                 } else {
                     caller.is_waiting() && !grant.owners.contains(other)
                 };
-                // A place no longer counts once its caller's wait is over: the caller is about to leave, and could only
-                // queue again at the end.
+                // A caller whose wait is over cannot be overtaken, because it is about to leave.
                 let may_still_enter = caller.wait_until > state.now;
                 if is_before && waits && may_still_enter && is_heard(other) {
                     state.observed.overtaken.get_or_insert((owner, other));

@@ -1,4 +1,4 @@
-// A fallback takes the function's arguments by value, then the error. A wrong signature is reported at the path in `fallback`.
+// A fallback takes the function's arguments and then the error, by value. A wrong signature is reported at its name.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", on_busy = fallback(without_error))]
