@@ -85,8 +85,8 @@ async fn tls_works_and_a_mismatch_is_told() {
     works(&made.unwrap()).await;
 }
 
-/// Each `#[tokio::test]` has a runtime of its own. A client created in a runtime that has ended also serves the next
-/// runtime.
+/// A client can be used in a new runtime after the runtime in which it was created has ended. Tests that share a client
+/// rely on this, because each `#[tokio::test]` has its own runtime.
 #[test]
 fn a_client_outlives_the_runtime_that_made_it() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();
@@ -98,7 +98,7 @@ fn a_client_outlives_the_runtime_that_made_it() {
     guard.blocking_release();
 }
 
-/// The first call is made in a runtime that has already ended.
+/// The first call runs on the handle of a runtime that has already ended.
 #[test]
 fn a_runtime_that_has_ended_does_not_stop_a_client() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();
@@ -195,8 +195,8 @@ async fn a_guard_tells_and_extends() {
     }
 }
 
-/// A blocking body occupies the caller's only runtime thread for three times the lease. The engine's own thread renews
-/// the lease.
+/// A blocking body occupies the caller's only runtime thread for three times the length of the lease. Meanwhile the
+/// engine's own thread renews the lease.
 #[test]
 fn a_blocked_runtime_does_not_stop_its_renewals() {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -268,7 +268,8 @@ async fn under_a_paused_clock_nothing_is_waited_for() {
     assert!(started.elapsed() < 5 * SECOND);
 }
 
-/// A paused clock jumps ahead while real I/O is awaited, so the lease ends. A running clock does not jump.
+/// If the clock is paused, it jumps ahead while the body awaits real I/O, so the lease ends. A running clock does not
+/// jump.
 #[test]
 fn a_lease_lasts_over_real_io_where_the_clock_runs() {
     let wait_for_a_thread = |paused: bool| {

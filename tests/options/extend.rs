@@ -1,4 +1,4 @@
-//! `extend`: the moment from which the new time counts, and its limits.
+//! `extend`: from which moment the added time counts, and when an extension fails.
 
 use std::{
     future::{Future, poll_fn},
@@ -42,8 +42,8 @@ async fn extensions_called_together_do_not_add_up() {
     .await;
 }
 
-/// A grant that was passed on by a release lasts only a claim at first. An extension counts from the end of the lease
-/// that the caller asked for.
+/// A grant that a release has passed on lasts only for a claim until it is confirmed. Even so, an extension counts from
+/// the end of the whole lease that the caller asked for.
 #[tokio::test]
 async fn what_was_handed_on_is_extended_from_the_end_of_its_lease() {
     on_stores_with_a_queue(|store| async move {
@@ -62,8 +62,8 @@ async fn what_was_handed_on_is_extended_from_the_end_of_its_lease() {
     .await;
 }
 
-/// The caller's thread is blocked for longer than the lease. The engine renews the lease, so the extension still
-/// succeeds.
+/// The caller's thread is blocked for longer than the lease. The extension succeeds, because the engine renews the
+/// lease meanwhile.
 #[tokio::test]
 async fn an_extension_lasts_as_long_as_the_lease_is_renewed() {
     for store in [Store::redis().await, Store::redlock().await] {

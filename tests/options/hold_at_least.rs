@@ -42,7 +42,7 @@ async fn the_value_returns_at_once_and_the_next_one_enters_at_the_end() {
             assert_eq!(client.scope(job(result.clone())).await, result);
             let returned = start.elapsed();
             assert!(returned < SECOND / 2, "{returned:?}");
-            // The lock is also busy for the process that held it.
+            // The lock is busy even for the client that held it.
             let busy = client.scope(job(Ok(1))).await;
             assert_busy(&busy);
             let entered = next(&other, start).await;
@@ -95,7 +95,7 @@ async fn those_who_wait_already_enter_at_the_end_in_order() {
 }
 
 /// A caller requests the confirmation of its turn, but is not polled when the answer arrives, so another caller gets
-/// the turn. The first caller enters only after the other caller's minimum hold.
+/// the turn. The first caller enters only after the minimum hold of the other caller is over.
 #[tokio::test]
 async fn a_neighbour_that_is_polled_late_waits_for_the_end() {
     const LEAST: Duration = Duration::from_millis(400);
@@ -332,7 +332,7 @@ async fn longer_than_the_lease_is_refused_before_anything_is_sent() {
     hold(&client, "job").await.release().await;
 }
 
-/// The cost of a release does not depend on how many locks stay taken.
+/// The cost of a release does not depend on the number of locks that are retained.
 #[tokio::test]
 async fn thousands_of_kept_locks_cost_no_more_each_than_the_first() {
     const MANY: usize = 1000;

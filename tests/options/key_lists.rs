@@ -240,7 +240,7 @@ async fn it_waits_for_each_item_in_turn() {
     .await;
 }
 
-/// A type whose field is the list.
+/// A type with a field that is the list.
 struct Cart {
     items: Vec<Item>,
 }

@@ -17,8 +17,8 @@ fn of_level(level: Level, records: &[Record]) -> Vec<&Record> {
         .collect()
 }
 
-/// An outage logs one WARN when it begins and one INFO with its length when it is over, regardless of the number of
-/// calls and sessions. A hold whose renewals are not answered logs one WARN.
+/// A client logs one WARN when an outage begins and one INFO with the length of the outage when it is over, regardless
+/// of the number of calls and sessions. For a hold whose renewals are not answered, it logs one WARN.
 #[tokio::test]
 async fn an_outage_is_told_once() {
     log::keep();
@@ -76,7 +76,7 @@ async fn an_outage_is_told_once() {
     }
 }
 
-/// The outage of one server of a quorum is logged in the same way, although no call fails because of it.
+/// The beginning and the end of the outage of one server of a quorum are each logged once, although no call fails.
 #[tokio::test]
 async fn an_outage_of_a_server_of_a_quorum_is_told_once() {
     log::keep();
@@ -104,7 +104,7 @@ async fn an_outage_of_a_server_of_a_quorum_is_told_once() {
     assert_eq!(of_outage("no connection"), 1);
 }
 
-/// A client logs no warning while its server answers, or when it is shut down.
+/// A client logs nothing about a server that answers, not even when the client is shut down.
 #[tokio::test]
 async fn nothing_is_told_of_a_server_that_answers() {
     log::keep();
@@ -133,7 +133,7 @@ async fn a_lock_that_nobody_used_is_not_told_as_lost() {
     support::stores::until_waiting(&other, "unused:b", 1).await;
     server.stop_process();
     until(async || client.stats().renewal_failed > 0).await;
-    // This sleep is longer than the lease of the lock that the call already has.
+    // This sleep is longer than the lease of the lock that the call already holds.
     tokio::time::sleep(7 * SECOND).await;
     server.continue_process();
     held.release().await;

@@ -1,4 +1,4 @@
-//! Tests of a call's options and of the API that no promise covers, on every backend.
+//! Tests of the options of a call, and of the parts of the API that no promise covers, on every backend.
 
 mod extend;
 mod hold_at_least;

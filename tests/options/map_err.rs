@@ -1,4 +1,4 @@
-//! `map_err`: a lock's error is converted into the function's error without `From<LockError>`.
+//! `map_err`: converts a `LockError` into the function's error type, which need not implement `From<LockError>`.
 
 use lock_runtime::{LockError, distributed_lock};
 

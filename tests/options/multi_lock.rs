@@ -301,7 +301,7 @@ async fn what_runs_in_a_guard_enters_again() {
     on_every_store(|store| async move {
         let [client, other] = store.clients().await;
         let guard = client.locks(["b", "a"]).acquire().await.unwrap();
-        // Only code that runs in the guard can enter its locks again.
+        // Only code that runs in the guard can reenter the guard's locks.
         for key in ["a", "b"] {
             let stranger = client.lock(key).try_acquire().await;
             assert_busy(&stranger);

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::stores::{Store, hold, on_every_store, on_stores_with_a_queue, until_waiting};
 
-/// A type that can only be moved.
+/// A type that can be moved, but neither copied nor cloned.
 #[derive(Debug, PartialEq)]
 struct Order(u64);
 
@@ -197,7 +197,7 @@ async fn dropped_while_it_waits_a_call_with_a_fallback_leaves_nothing() {
 #[distributed_lock(key = "k", wait = "0s")]
 async fn outer() -> Result<u8, LockError> {
     let told = Notify::new();
-    // The second call does not get its turn while the first call is inside.
+    // The second call finds the lock busy, because the first call, its sibling, is inside.
     let (first, second) = tokio::join!(nested(&told), nested(&told));
     Ok(first? + second?)
 }

@@ -66,7 +66,8 @@ impl Fixture {
         took
     }
 
-    /// The body of a call for `unanswered`. From here on, the servers' replies are held back.
+    /// Serves as the body of a call for `unanswered`. From the start of the body on, the servers' replies are held
+    /// back.
     async fn body(&self) -> u8 {
         self.hold_replies(true);
         tokio::task::yield_now().await;
@@ -74,7 +75,8 @@ impl Fixture {
     }
 }
 
-/// Makes the client connect from this runtime. Until then, calls to a quorum use the engine's own connections.
+/// Makes the client connect from this runtime. Before it has connected, calls to a quorum use the engine's own
+/// connections.
 async fn warm(store: &Store, client: &LockClient) {
     client.lock("warm").run(async {}).await.unwrap();
     if store.is_redlock() {
@@ -189,7 +191,8 @@ async fn the_same_client_is_never_in_its_own_way() {
     .await;
 }
 
-/// The next acquisition is sent after the release, even if the replies are slow.
+/// A client sends its next acquisition after the release, so the acquisition finds the lock free even if replies are
+/// slow.
 #[tokio::test]
 async fn the_next_acquisition_goes_after_the_release() {
     on_every_server(async |store| {

@@ -14,8 +14,8 @@ use tokio::{runtime::Builder, sync::oneshot};
 
 use crate::stores::{MS, SECOND, Store};
 
-/// Runs a test on a runtime without a timer and an I/O driver, on a runtime with only a timer, and on a runtime with
-/// only an I/O driver.
+/// Runs a test on three runtimes: one with neither a timer nor an I/O driver, one with only a timer, and one with only
+/// an I/O driver.
 fn on_bare_runtimes<F, Fut>(store: &Store, test: F)
 where
     F: Fn(Store) -> Fut,
@@ -102,8 +102,8 @@ impl Wake for Inline {
     }
 }
 
-/// In process, a release and the end of a turn wake the next caller. A waker can poll that caller at once, on the same
-/// thread.
+/// In the in-process backend, a release and the end of a turn wake the next caller. The waker of that caller can poll
+/// it at once, on the same thread.
 #[test]
 fn a_caller_may_be_polled_by_the_one_that_wakes_it() {
     let (ended, has_ended) = mpsc::channel();

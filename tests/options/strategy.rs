@@ -49,7 +49,7 @@ async fn each_enters_when_the_lock_is_free() {
             guard.release().await;
             waiting.await.unwrap().release().await;
             let took = released.elapsed();
-            // A caller that spins sleeps for at most 128 ms.
+            // A caller that spins sleeps for at most 128 ms between two attempts.
             assert!(took < 130 * MS + epsilon(), "{strategy:?}: {took:?}");
         }
         until(async || store.keys().await.is_empty()).await;
@@ -184,7 +184,7 @@ async fn each_is_busy_at_the_end_of_its_wait_and_leaves_nothing() {
                 }
                 other => panic!("{strategy:?}: {other:?}"),
             }
-            // The same is true for a caller that is dropped while it waits.
+            // A caller that is dropped while it waits leaves nothing behind either.
             let lock = client.lock("k").strategy(strategy).wait(20 * SECOND);
             let dropped = tokio::time::timeout(100 * MS, lock.acquire()).await;
             assert!(dropped.is_err());
@@ -334,7 +334,7 @@ async fn a_lock_that_is_free_when_the_wait_ends_is_entered() {
     .await;
 }
 
-/// One caller of a process waits but is not polled. The other callers of the process still enter.
+/// One caller of a process waits but is not polled. It does not keep the other callers of the process from entering.
 #[tokio::test]
 async fn a_waiter_that_is_not_polled_keeps_no_turn() {
     const OTHERS: usize = 3;

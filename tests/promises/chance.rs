@@ -20,7 +20,7 @@ struct Visits {
     inside: [Cell<bool>; 2],
 }
 
-/// A body that is inside one of the keys, until it completes or is dropped.
+/// A body that runs under one of the keys, until it completes or is dropped.
 struct Visit<'a>(&'a Cell<bool>);
 
 impl<'a> Visit<'a> {
@@ -89,8 +89,8 @@ pub(crate) fn runtime() -> Runtime {
     builder.build().expect("a runtime can be built")
 }
 
-/// Polls the callers as the steps say, and replaces each call that has ended. Then stops polling them. Unless `long` is
-/// set, another caller then has to get each of the keys.
+/// Polls the callers as the steps say, and replaces each call that has ended. Then stops polling them. If `long` is not
+/// set, no body can be inside at this point, so another caller then has to get each of the keys.
 pub(crate) async fn poll(client: &LockClient, steps: Steps, long: bool, keys: &[&str]) {
     let visits = Visits {
         long,

@@ -74,7 +74,7 @@ async fn token(client: &LockClient) -> u64 {
     token
 }
 
-/// Tokens still rise when the server loses all its data and the client continues on its old connection.
+/// Tokens rise even if the server loses all its data and the client continues on its old connection.
 #[tokio::test]
 async fn tokens_rise_over_flushall_on_an_old_connection() {
     let server = RedisServer::start().await;
@@ -99,7 +99,7 @@ async fn tokens_rise_over_flushall_on_an_old_connection() {
     }
 }
 
-/// Tokens still rise when a replica that lacks the newest grants is promoted.
+/// Tokens rise even if a replica that lacks the newest grants replaces the master.
 #[tokio::test]
 async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
     let master = RedisServer::start().await;
@@ -112,7 +112,7 @@ async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
         info.contains("master_link_status:up")
     })
     .await;
-    // Promotes the replica, which has received none of the master's latest grants.
+    // Promotes the replica now, so that it receives none of the grants that the master makes from here on.
     ask::<()>(
         &mut on_replica,
         redis::cmd("REPLICAOF").arg("NO").arg("ONE"),
@@ -130,7 +130,8 @@ async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
     );
 }
 
-/// If a holder notices its loss late, a resource can refuse its writes, because the next holder's token is higher.
+/// If a holder notices its loss late, a resource can refuse that holder's writes, because the next holder's token is
+/// higher.
 #[tokio::test]
 async fn whoever_follows_an_expired_hold_has_a_higher_token() {
     on_every_store(|store| async move {

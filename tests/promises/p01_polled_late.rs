@@ -27,8 +27,8 @@ async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
 
-/// If this process has the current grant, the reply to another caller's queue request describes that grant too. The
-/// owner of the grant can read its own reply later, and is granted the lock only once.
+/// If one caller of a process owns the current grant, the reply to another caller that queues describes that grant too.
+/// If the owner reads its own reply later than the other caller, it is nevertheless granted the lock only once.
 #[tokio::test]
 async fn a_grant_that_its_owner_reads_late_is_its_own() {
     let store = Store::redis().await;
@@ -57,8 +57,8 @@ async fn a_grant_that_its_owner_reads_late_is_its_own() {
     other.release().await;
 }
 
-/// Polls a future of this client until this many callers wait for the key and the future has read the reply that it is
-/// queued.
+/// Polls a future of this client until this many callers wait for the key and the future has read the reply with its
+/// place in the queue.
 async fn poll_until_waiting<T>(
     future: &mut Pin<Box<impl Future<Output = T>>>,
     client: &LockClient,
@@ -67,7 +67,8 @@ async fn poll_until_waiting<T>(
 ) {
     until(async || {
         assert!(!poll_once(future).await, "it has to wait");
-        // The status uses the same connection as the future's request, so its answer comes later.
+        // The status uses the same connection as the future's request, so the status arrives after the reply to that
+        // request.
         let status = client.lock(key).status().await.unwrap();
         status.waiters == waiters
     })
@@ -97,7 +98,8 @@ async fn fixed(
     Ok(())
 }
 
-/// Stops polling a call that has the first of its two locks and waits for the second lock.
+/// Stops polling a call that has the first of its two locks and waits for the second lock. Asserts that both locks pass
+/// to other callers in time. If `granted` is set, the second lock is first granted to the call.
 async fn forgotten_between(
     store: &Store,
     [one, two]: [&str; 2],
@@ -118,7 +120,7 @@ async fn forgotten_between(
         assert!(took < DELAY + epsilon(), "{two} after {took:?}");
     }
     let taken = other.lock(one).wait(20 * SECOND).acquire().await.unwrap();
-    // The lock passes to the next caller after the call's `wait` and a claim.
+    // The lock passes to the next caller at most a claim after the end of the call's `wait`.
     let took = started.elapsed();
     assert!(took < SECOND + DELAY + epsilon(), "{one} after {took:?}");
     // The call is polled again after its `wait` is over, and gives both locks back.
@@ -132,8 +134,8 @@ async fn forgotten_between(
     until_free(&other, two).await;
 }
 
-/// A call for two locks is not polled while it waits for the second lock. Whatever its lease, its locks pass to other
-/// callers, even if the second lock is granted in the meantime.
+/// A call for two locks is not polled while it waits for the second lock. Whatever the lease of the call, its locks
+/// pass to other callers, even if the second lock is granted to it in the meantime.
 #[tokio::test]
 async fn a_lock_whose_body_has_not_begun_is_passed_on() {
     on_stores_with_a_queue(|store| async move {
@@ -149,8 +151,8 @@ async fn a_lock_whose_body_has_not_begun_is_passed_on() {
     .await;
 }
 
-/// Two neighbours in the queue are no longer polled. Each of them delays the callers behind them by one claim, and gets
-/// its old place back.
+/// Two neighbours in the queue are no longer polled. Each of them delays the callers behind it by at most one claim.
+/// When the two are polled again, they get their old places back.
 #[tokio::test]
 async fn callers_that_are_forgotten_one_behind_the_other_are_passed_over() {
     on_stores_with_a_queue(|store| async move {
@@ -192,8 +194,8 @@ async fn callers_that_are_forgotten_one_behind_the_other_are_passed_over() {
     .await;
 }
 
-/// A caller that is not polled loses its turn before it has read the reply with its place in the queue. It gets that
-/// place back.
+/// A caller that is not polled loses its turn before it has read the reply with its place in the queue. When it is
+/// polled again, it gets that place back.
 #[tokio::test]
 async fn a_caller_comes_back_to_a_place_of_which_it_has_not_read() {
     on_stores_with_a_queue(|store| async move {
@@ -274,8 +276,8 @@ async fn a_caller_that_is_polled_rarely_delays_others_once() {
     );
 }
 
-/// On a server, a caller that is polled rarely returns to its place at the head each time. Only the first offer to it
-/// lasts a whole claim. Later offers are shorter.
+/// On a server, a caller that is polled rarely returns to its place at the head of the queue each time that it misses
+/// its turn. Only the first offer to this caller lasts a whole claim. Later offers are shorter.
 #[tokio::test]
 async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
     const OTHERS: usize = 4;

@@ -48,7 +48,7 @@ async fn one_attempt_neither_queues_nor_overtakes() {
         assert_busy(&other.lock("k").try_acquire().await);
         assert!(started.elapsed() < support::epsilon());
         assert_eq!(client.lock("k").status().await.unwrap().waiters, 1);
-        // This attempt arrives while the lock passes to the waiter. The waiter still enters first.
+        // This attempt arrives while the lock passes to the waiter, but it does not overtake the waiter.
         let lock = other.lock("k");
         let (_, tried) = tokio::join!(guard.release(), lock.try_acquire());
         assert_busy(&tried);
@@ -57,8 +57,8 @@ async fn one_attempt_neither_queues_nor_overtakes() {
     .await;
 }
 
-/// The maximum time that a call takes beyond its `wait` if the server is silent. The caller tries to leave the queue in
-/// this time.
+/// The maximum time that a call takes beyond its `wait` if the server is silent. The call spends this time on an
+/// attempt to leave the queue.
 const LEAVING: Duration = Duration::from_millis(200);
 
 /// The server accepts the request and never answers.
@@ -116,7 +116,7 @@ async fn a_wait_spans_a_reconnect() {
     entering.await.unwrap().unwrap().release().await;
 }
 
-/// A caller that passes the rest of its own deadline as `wait` can pass less than a millisecond.
+/// A service that passes the time left until its own deadline as `wait` may pass less than a millisecond.
 #[tokio::test]
 async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
     on_every_store(|store| async move {
@@ -135,8 +135,8 @@ async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
     .await;
 }
 
-/// A process has more callers than it can send requests for within their `wait`. Some callers time out, but the server
-/// answers, so they do not report it as unreachable.
+/// A process has so many callers that it cannot send the requests of all within their `wait`. Some callers time out,
+/// but they do not report the server as unreachable, because it answers other requests of the process.
 #[tokio::test]
 async fn many_waiters_are_late_and_their_server_is_not_unreachable() {
     const CALLERS: usize = 10_000;

@@ -11,8 +11,8 @@ use tokio::{task::JoinSet, time::sleep};
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
-/// The test forgets a hold instead of killing its process. To the server both look the same. `tests/faults` kills real
-/// processes.
+/// The test forgets a guard instead of killing its process. To other processes, both look the same. `tests/faults`
+/// kills real processes.
 #[tokio::test]
 async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     let store = Store::redis().await;
@@ -20,7 +20,7 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     let guard = dead.lock("k").lease(SECOND).acquire().await.unwrap();
     let started = Instant::now();
     std::mem::forget(guard);
-    // The waiter asks for a longer lease. Only the rest of the holder's lease limits how long it waits.
+    // The waiter asks for a longer lease, but it waits only for the rest of the holder's lease.
     let entered = alive
         .lock("k")
         .wait(10 * SECOND)
@@ -36,8 +36,8 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     entered.release().await;
 }
 
-/// Queues this many callers of one process and then cuts them off silently. The server does not notice, and grants them
-/// the lock.
+/// Queues this many callers of one process, and then cuts the process off silently. The server does not notice this,
+/// and grants the callers the lock. Asserts that they delay the next caller by at most two seconds.
 async fn delayed_by_silent(callers: usize) {
     let store = Store::redis().await;
     let proxy = FaultProxy::start(shared_server().await.port()).await;
@@ -73,7 +73,7 @@ async fn a_cohort_that_only_looks_alive_delays_by_two_seconds_at_most() {
     delayed_by_silent(8).await;
 }
 
-/// A member of a cohort forgets its hold, and its process continues to run. The other members and the caller behind
+/// A member of a cohort forgets its guard, and its process continues to run. The other members and the caller behind
 /// them in the queue enter when the lease has ended.
 #[tokio::test]
 async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
@@ -105,8 +105,8 @@ async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
         guard.release().await;
         callers.push(caller);
     }
-    // The caller of the other client is in the queue when the lease ends, so it may enter first. The members enter in
-    // their order.
+    // When the lease ends, the caller of the other client is in the queue, so it may enter before the members. The
+    // members enter in their order.
     callers.retain(|caller| *caller < MEMBERS);
     assert_eq!(callers, [1, 2, 3]);
 }
@@ -115,7 +115,7 @@ async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
 /// lock.
 #[tokio::test]
 async fn a_place_whose_wait_is_over_is_passed_by() {
-    // No other test uses this server, so nobody else takes a token here.
+    // No other test uses this server, so only this test takes tokens from it.
     let server = RedisServer::start().await;
     let store = Store::on(&server.url());
     let [client, other] = store.clients().await;

@@ -76,7 +76,7 @@ async fn the_body_is_dropped_at_the_end_of_a_fixed_lease() {
     .await;
 }
 
-/// The deadline is checked before a poll, so a body that slept through it is not polled again.
+/// The engine checks the deadline before each poll, so a body that blocks beyond its deadline is not polled again.
 #[tokio::test]
 async fn a_body_is_never_polled_after_its_deadline() {
     on_every_store(|store| async move {
@@ -212,7 +212,8 @@ async fn a_renewed_lease_outlives_its_time_and_max_hold_ends_it() {
     .await;
 }
 
-/// The renewal of a nested call ends with that call. The deadline of the last renewal then stays, and is not extended.
+/// If a nested call has a fixed lease renewed, the renewal ends when the nested call leaves. The deadline that the last
+/// renewal has set remains.
 #[tokio::test]
 async fn a_fixed_lease_is_fixed_again_when_a_renewed_call_in_it_has_left() {
     on_every_store(|store| async move {
@@ -232,7 +233,7 @@ async fn a_fixed_lease_is_fixed_again_when_a_renewed_call_in_it_has_left() {
             lasted > 600 * MS && lasted < SECOND + support::epsilon(),
             "{lasted:?}"
         );
-        // The same is true for a guard, although nothing polls a guard as it polls a call.
+        // The renewal of a call nested in a guard ends in the same way, although nothing polls a guard.
         let guard = client.lock("k").lease(300 * MS).acquire().await.unwrap();
         guard.run(nested.run(async {})).await.unwrap().unwrap();
         let next = client.lock("k").wait(5 * SECOND).acquire().await;
@@ -269,7 +270,7 @@ async fn a_hold_that_was_released_is_never_lost() {
     .await;
 }
 
-/// A guard that is released after its deadline counts as lost, even if the loss was not noticed before the release.
+/// A guard that is released after its deadline reports a loss, even if nobody noticed the loss before the release.
 #[tokio::test]
 async fn a_hold_that_is_released_after_its_lease_was_lost() {
     on_every_store(|store| async move {

@@ -70,7 +70,7 @@ async fn calls_dropped_at_any_moment_leave_nothing() {
     .await;
 }
 
-/// Some members of a cohort are dropped while others are inside. Each remaining member still gets its turn.
+/// Some members of a cohort are dropped while another member is inside. Each remaining member gets its turn.
 #[tokio::test]
 async fn waiters_dropped_while_their_neighbours_are_inside() {
     const CALLERS: usize = 7;
@@ -257,8 +257,7 @@ async fn what_a_dropped_body_owned_is_dropped_inside_its_hold() {
     .await;
 }
 
-/// The hold lasts until all values that the body owned have been dropped, so a destructor can still enter the lock
-/// again.
+/// The hold lasts until all values that the body owned have been dropped, so a destructor can reenter the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_destructor_enters_the_lock_of_its_dropped_body_again() {
     struct Entering(LockClient, Arc<OnceLock<Result<FencingToken, LockError>>>);

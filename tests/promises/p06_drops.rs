@@ -1,7 +1,7 @@
-//! Promise 6: hundreds of calls are dropped in each state of an acquisition and leave nothing behind.
+//! Promise 6: hundreds of calls are dropped in each state of an acquisition, and leave nothing behind.
 //!
-//! Each test prints how many calls it dropped in its state. Within ε after that, no key and no queue entry may be left
-//! on the server. If the connection is cut at the drop, a key can stay until its claim or lease ends.
+//! Each test prints how many calls it dropped in its state. Within `support::epsilon()` after the last drop, no key may
+//! be left on the server. If the connection is cut at the drop, a key can remain until its claim or lease ends.
 
 use std::{
     future::Future,
@@ -21,8 +21,8 @@ use uuid::Uuid;
 const DROPS: usize = 500;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What each test uses: a namespace, a client whose calls are dropped, another client that holds locks, and a
-/// connection that lists the keys left on the server.
+/// The parts that every test uses: a namespace, a client whose calls are dropped, another client that holds locks, and
+/// a connection that lists the keys on the server.
 struct Fixture {
     namespace: String,
     dropping: LockClient,
@@ -70,7 +70,7 @@ impl Fixture {
         keys.expect("the server lists its keys")
     }
 
-    /// Waits until no key is left, and returns how long that took.
+    /// Waits until no key is left, and returns how long that took. Panics if it takes longer than `at_most`.
     async fn until_clean(&mut self, at_most: Duration) -> Duration {
         let started = Instant::now();
         loop {
@@ -116,8 +116,8 @@ async fn unsent() {
     report("unsent", DROPS, took);
 }
 
-/// State: the request is on its way or executed, and its answer has not been read, because the runtime hardly runs
-/// between the poll and the drop.
+/// Each call is dropped when its request is on its way or executed, but its answer has not been read. Between the poll
+/// and the drop, the test yields to the runtime at most once.
 #[tokio::test]
 async fn unanswered() {
     let mut fixture = Fixture::direct().await;
@@ -229,8 +229,8 @@ async fn releasing() {
     report("releasing", drops, took);
 }
 
-/// The connection is cut just before the call is dropped. The clean-up uses another connection, and is done by the time the claim or
-/// lease ends.
+/// The connection is cut just before the call is dropped. The cleanup uses another connection, and no key is left when
+/// the claim or the lease has ended.
 #[tokio::test]
 async fn with_the_connection_cut_at_the_drop() {
     let server = RedisServer::start().await;

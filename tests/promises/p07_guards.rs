@@ -1,4 +1,4 @@
-//! Promise 7: code that runs in a guard, with `guard.run`, can enter the guard's locks again.
+//! Promise 7: code that runs in a guard, with `guard.run`, can reenter the guard's locks.
 
 use lock_runtime::{BusyWith, Hold, Holds, LockError};
 use support::{Room, assert_busy};
@@ -82,8 +82,8 @@ async fn siblings_below_one_guard_take_turns() {
         let guard = hold(&client, "k").await;
         let (a, b) = tokio::join!(guard.run(nested()), guard.run(nested()));
         a.unwrap().and(b.unwrap()).unwrap();
-        // The same is true inside a call that has entered through the guard. There, `guard.run` and a nested call are
-        // siblings.
+        // Siblings also take turns inside a call that has entered through the guard. There, `guard.run` and a nested
+        // call are siblings.
         let below = lock.run(async {
             let (a, b) = tokio::join!(guard.run(nested()), nested());
             a.unwrap().and(b)
@@ -92,7 +92,7 @@ async fn siblings_below_one_guard_take_turns() {
         let (below, other) = tokio::join!(guard.run(below), other);
         below.unwrap().unwrap().and(other.unwrap()).unwrap();
         guard.release().await;
-        // The same is true for a guard that was itself acquired inside the hold.
+        // Siblings also take turns below a guard that was acquired inside the hold.
         let entered_again = lock.run(async {
             let guard = lock.acquire().await?;
             let (a, b) = tokio::join!(guard.run(nested()), guard.run(guard.run(nested())));

@@ -1,6 +1,5 @@
 //! Promise 7: random programs of nested calls, guards and tasks, compared with the rule of re-entry. Each call that is
-//! inside a lock is an entry. A caller can enter a held lock again only if it runs inside the newest entry of that
-//! lock.
+//! inside a lock is an entry. A caller can reenter a held lock only if it runs inside the newest entry of that lock.
 
 use std::{
     collections::HashMap,
@@ -61,7 +60,7 @@ type Entry = u32;
 /// The entries that enclose the running code.
 type Stack = Vec<Entry>;
 
-/// Whether a call got inside its lock, and how.
+/// How a call enters its lock, or why it is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entrance {
     New,

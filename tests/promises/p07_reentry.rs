@@ -1,4 +1,5 @@
-//! Promise 7: re-entry follows the call stack. Calls nested in a hold's body enter again, and all other calls wait.
+//! Promise 7: re-entry follows the call stack. Calls nested in the body of a hold reenter the lock, and all other calls
+//! wait.
 
 use std::{
     future::Future,
@@ -104,7 +105,7 @@ async fn a_hold_lasts_until_the_last_entry_under_it_has_left() {
             })
             .await
             .unwrap();
-        // The call has returned, but its task is still inside.
+        // The call has returned, but the task that it started is still inside.
         assert_busy(&other.lock("k").try_acquire().await);
         go_on.send(()).unwrap();
         task.unwrap().await.unwrap();
@@ -262,7 +263,7 @@ async fn tasks_of_a_runtime_that_a_body_drives_are_strangers() {
     .await;
 }
 
-/// A nested call enters again if the body that polls it is inside, whichever task polls that body.
+/// A nested call reenters the lock if the body that polls the call is inside, whichever task polls that body.
 #[tokio::test]
 async fn a_body_that_moves_to_another_task_stays_inside_its_hold() {
     on_every_store(|store| async move {
@@ -322,8 +323,8 @@ fn tick(client: LockClient, left: usize, done: oneshot::Sender<()>) -> BoxFuture
     })
 }
 
-/// Each task starts the next with `in_current_hold`. The start and the end of a task cost the same in a chain of any
-/// length.
+/// Each task starts the next one with `in_current_hold`. The cost of starting and ending a task does not depend on the
+/// length of the chain.
 #[tokio::test]
 async fn a_chain_of_tasks_that_take_each_other_along_ends() {
     const STEPS: usize = 20_000;

@@ -156,7 +156,8 @@ async fn k_and_x(client: &LockClient, ran: &AtomicBool) -> Result<(), LockError>
     Ok(())
 }
 
-/// A sibling has its turn at one lock, waits for another lock, and is no longer polled.
+/// A sibling has its turn at one lock, waits for another lock, and is no longer polled. Its turn passes to the next
+/// sibling.
 #[tokio::test]
 async fn a_turn_whose_body_has_not_begun_is_passed_on() {
     on_stores_with_a_queue(|store| async move {
@@ -190,8 +191,8 @@ async fn a_turn_whose_body_has_not_begun_is_passed_on() {
     .await;
 }
 
-/// A nested call still waits for another lock when its caller returns. The nested call does not keep the caller's lock
-/// taken, and later acquires both locks itself.
+/// A nested call is waiting for another lock when the enclosing call returns. The nested call does not keep the lock of
+/// the enclosing call taken, and later acquires both locks itself.
 #[tokio::test]
 async fn a_hold_is_not_kept_for_a_body_that_has_not_begun() {
     on_stores_with_a_queue(|store| async move {
@@ -215,7 +216,8 @@ async fn a_hold_is_not_kept_for_a_body_that_has_not_begun() {
     .await;
 }
 
-/// A sibling has its turn, and has requested a longer lease. It is not polled when the answer arrives.
+/// A sibling has its turn and has requested a longer lease, but it is not polled when the answer arrives. Its turn
+/// passes to the next sibling.
 #[tokio::test]
 async fn a_turn_is_passed_on_whose_extension_is_not_read() {
     for store in [Store::redis().await, Store::redlock().await] {

@@ -40,7 +40,8 @@ async fn values_and_errors_pass_through() {
     .await;
 }
 
-/// A body that blocks beyond the end of its lease and then completes still returns its value. The loss is counted.
+/// If a body blocks beyond the end of its lease and then completes, the call returns the value of the body. The loss is
+/// counted.
 #[tokio::test]
 async fn a_body_that_completes_keeps_its_value_though_the_lease_is_lost() {
     on_every_store(|store| async move {
@@ -55,7 +56,7 @@ async fn a_body_that_completes_keeps_its_value_though_the_lease_is_lost() {
     .await;
 }
 
-/// The server is gone when the body ends. The release fails, and the call still returns the value.
+/// The server is gone when the body ends. The release fails, but the call returns the value of the body.
 #[tokio::test]
 async fn a_failed_release_does_not_replace_the_value() {
     log::keep();

@@ -215,7 +215,7 @@ async fn every_unusable_server_is_a_typed_error_in_time_and_prints_no_password()
     assert_eq!(missing, ConnectError::MissingUrl);
 }
 
-/// If a user lacks a right that locks need, the error names it.
+/// If a user lacks a right that locks need, the error names that right.
 #[tokio::test]
 async fn a_missing_right_is_named() {
     let server = RedisServer::start().await;
@@ -326,7 +326,7 @@ async fn transfer(from: u64, to: u64) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Connecting to an address without a server fails at once, however long `wait` is.
+/// Connecting to an address without a server fails at once, no matter how long `wait` is.
 #[tokio::test]
 async fn connecting_fails_at_once_where_no_server_answers() {
     let mut server = RedisServer::start().await;
@@ -472,7 +472,7 @@ async fn every_unusable_quorum_is_a_typed_error() {
         "{error:?}"
     );
 
-    // A node that evicts keys does not count, but the other two are a majority.
+    // A node that evicts keys is not counted, but the other two nodes are a majority.
     let mixed = LockClient::connect(format!(
         "redlock://127.0.0.1:{a},127.0.0.1:{e},127.0.0.1:{b}"
     ));

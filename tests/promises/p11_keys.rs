@@ -101,7 +101,7 @@ async fn namespaces_separate_and_cannot_be_confused_either() {
         let client = store.client().await;
         let ours = client.lock("b:c").namespace("a").acquire().await.unwrap();
         let theirs = client.lock("c").namespace("a:b").try_acquire().await;
-        // A name in Redisson's layout is used as is.
+        // In Redisson's layout, namespaces and keys are not escaped, so both calls use the same lock.
         assert_eq!(theirs.is_err(), store.is_redisson());
         assert!(
             client

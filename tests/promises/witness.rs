@@ -1,4 +1,5 @@
-//! A value that records the current hold when it is dropped, so tests see which hold a body's values are dropped in.
+//! A value that records the current hold when it is dropped. It shows tests in which hold the values of a body are
+//! dropped.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,5 @@
-//! Tests of Redisson's layout against the real Redisson, in both directions: `sh tests/redisson/run.sh`.
+//! Tests of Redisson's layout against the real Redisson, in both directions. `sh tests/redisson/run.sh` runs these
+//! tests.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -15,14 +16,14 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// The lease of a lock that the JVM takes without specifying a lease. The JVM's watchdog renews it every third of this
-/// time.
+/// The lease of a lock that the JVM takes without specifying a lease. The JVM's watchdog renews such a lease every
+/// third of this time.
 const WATCHDOG: Duration = Duration::from_secs(3);
 
 /// A service on the JVM.
 struct Service {
     worker: Worker,
-    /// Answers that the test has not taken yet, each with the name of the thread that gave it.
+    /// The answers that the test has not read yet, each after the name of the thread that sent it.
     answers: VecDeque<(String, String)>,
 }
 
@@ -43,12 +44,12 @@ impl Service {
         }
     }
 
-    /// Gives one of the service's threads an order.
+    /// Sends an order to one of the service's threads.
     fn tell(&mut self, thread: &str, order: &str) {
         self.worker.tell(&format!("{thread} {order}"));
     }
 
-    /// Returns the next answer of one of these threads, after the thread's name.
+    /// Waits for the next answer from any of these threads, and returns the name of the thread and the answer.
     async fn answer_of(&mut self, threads: &[&str]) -> (String, String) {
         loop {
             let mut answers = self.answers.iter();
@@ -73,7 +74,7 @@ impl Service {
     }
 }
 
-/// One lock, seen from both sides.
+/// One lock that a client of this crate and a service on the JVM share.
 struct Fixture {
     store: Store,
     client: LockClient,
@@ -94,13 +95,13 @@ impl Fixture {
         }
     }
 
-    /// Gives thread `a` of the service an order for the lock, and returns the answer.
+    /// Sends an order for the lock to thread `a` of the service, and returns the answer.
     async fn jvm(&mut self, verb: &str, rest: &str) -> String {
         let order = format!("{verb} {} {rest}", self.name);
         self.service.ask("a", order.trim_end()).await
     }
 
-    /// Waits until this many clients listen for a release.
+    /// Waits until this many connections are subscribed to the channel of the lock's releases.
     async fn until_listening(&self, clients: u32) {
         let channel = format!("redisson_lock__channel:{{{}}}", self.name);
         until(async || {
@@ -123,7 +124,7 @@ async fn it_waits_for_us() {
         fixture.jvm("unlock", "").await,
         "IllegalMonitorStateException"
     );
-    // Each release has to wake the next of the three threads, long before our lease of 30 s would end.
+    // Each release has to wake the next of the three threads, long before the lease of our hold (30 s) would end.
     let threads = ["b", "c", "d"];
     for thread in threads {
         let order = format!("lock {} 20000", fixture.name);
@@ -220,7 +221,7 @@ async fn both_exclude_each_other_and_nobody_is_missed() {
 #[tokio::test]
 async fn both_watchdogs_renew() {
     let mut fixture = Fixture::start().await;
-    // The JVM's watchdog renews this lock, so it is still busy after two leases.
+    // The JVM's watchdog renews the lease of this lock, so the lock is busy even after two lengths of the lease.
     assert_eq!(fixture.jvm("lock", "").await, "in");
     let lock = fixture.client.lock("k").lease(SECOND).renew(true);
     let busy = lock.clone().wait(2 * WATCHDOG).acquire().await;

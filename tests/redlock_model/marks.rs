@@ -1,18 +1,19 @@
 //! The marks by which a Redlock recognizes nodes that have lost their state.
 //!
-//! The model has three nodes, one lock, and two clients with different leases. In each step, one node carries out one
-//! request, so all requests of a round, of a marking and of a check come in every order. Between the steps, nodes lose
-//! their state, leases end, and time passes in ticks. A round has no time limit, which allows more than the runtime
-//! does. As the promise requires, a majority of the nodes never lacks its state at the same time.
+//! The model has three nodes, one lock, and two clients with different leases. In each step, one node executes one
+//! request, so the requests of a round, of a marking and of a check are executed in every possible order. Between the
+//! steps, nodes lose their state, leases end, and time passes in ticks. Only its lease limits the length of a round, so
+//! the model allows more than the runtime does. At most one node at a time lacks its state, because the promise holds
+//! only while a majority of the nodes has its state.
 //!
-//! The model leaves out tokens, renewals (a longer lease is marked and counted like a new one), clocks that drift, and
-//! clients that ask before they have marked their lease.
+//! The model leaves out tokens, clocks that drift, and clients that ask for the lock before they have marked their
+//! lease. It also leaves out renewals, because a longer lease is marked and counted like a new one.
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 const NODES: usize = 3;
 const MAJORITY: usize = NODES / 2 + 1;
-/// The number of other nodes whose marks a client has to read before it counts a node that has lost its state again.
+/// The number of other nodes whose marks a client has to read before it again counts a node that has lost its state.
 const ENOUGH: usize = NODES - MAJORITY + 1;
 /// The leases of the clients, in ticks. At the beginning, every mark already contains the shorter lease. The client
 /// with the shorter lease checks the nodes that lost their state.
@@ -26,7 +27,8 @@ const LOSSES: u8 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// Any mark or token from another client ends the quarantine, as in an earlier version.
+    /// The quarantine lasts only as long as the lease of the client that checks the node, even if the marks of other
+    /// nodes contain a longer lease. In an earlier version, any client could end the quarantine in this way.
     AnyoneAdmits,
     /// A client writes its lease into the marks only with its request for the lock, not into a majority of the marks
     /// before the request.
@@ -40,11 +42,12 @@ enum Broken {
 /// The state of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Node {
-    /// The longest lease in the node's mark, or `None` while the node has lost its state.
+    /// The longest lease in the node's mark, or `None` while the node has no mark because it has lost its state.
     whole: Option<u8>,
     /// How long the node has been without a mark, in ticks.
     age: u8,
-    /// The number of the node's newest loss of state, counted across all nodes, or 0 if it has lost none.
+    /// The number of the node's newest loss of state, or 0 if the node has never lost its state. Losses are counted
+    /// across all nodes.
     loss: u8,
     /// The client that holds the lock on this node, and the ticks that are left of its lease.
     grant: Option<(usize, u8)>,
@@ -53,9 +56,9 @@ struct Node {
 /// The progress of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Client {
-    /// The client writes its lease into the marks. For each node on which the client has done so, `marked` contains the
-    /// number of the node's newest loss at that time. `found` says on which nodes the client has found its lease again
-    /// after it had written it to a majority.
+    /// The client writes its lease into the marks of the nodes. For each mark that it has written, `marked` contains
+    /// the number that the node's newest loss had at that time. Once the client has written a majority of the marks, it
+    /// reads them again, and `found` names the nodes whose marks contained its lease.
     Marks {
         marked: [Option<u8>; NODES],
         found: [bool; NODES],
@@ -107,8 +110,8 @@ enum Action {
 struct Marks(Broken);
 
 impl Marks {
-    /// Returns how long the client with the shorter lease does not count a node that lost its state, or `None` while it
-    /// knows too few marks of other nodes.
+    /// Returns how long the client with the shorter lease does not count a node that has lost its state, or `None`
+    /// while the client has read too few marks of other nodes.
     fn quarantine(&self, state: &State, lost: usize) -> Option<u8> {
         let own = LEASES[CLIENTS - 1];
         if self.0 == Broken::AnyoneAdmits {

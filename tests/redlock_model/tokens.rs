@@ -1,12 +1,13 @@
 //! The tokens on which the nodes of a Redlock agree.
 //!
-//! The model has three nodes, one lock, and clients that each run one round by the engine's own [`Agreement`]. In each
-//! step, one node carries out one request, or one client reads one reply, so requests and replies come in every order.
-//! Clients give up and leave at any time. A lease may end at any time after its client is gone. States that differ only
-//! in the numbers of the clients count as one.
+//! The model has three nodes, one lock, and three clients. Each client runs one round with the engine's own
+//! [`Agreement`]. In each step, one node executes one request, or one client reads one reply, so requests and replies
+//! are handled in every possible order. Clients give up and leave at any time. A lease may end at any time after its
+//! client is gone. States that differ only in the numbers of the clients count as one state.
 //!
-//! The model leaves out time: a lease does not end on a node while its client asks or is inside, because leases promise
-//! exactly that. It also leaves out renewals, and nodes that lose their state, which `marks.rs` models.
+//! The model leaves out time. While a client asks for the lock or is inside, its lease does not end on any node,
+//! because that is what a lease promises. The model also leaves out renewals, and nodes that lose their state, which
+//! `marks.rs` models.
 
 use lock_core::fencing::FencingToken;
 use stateright::{Checker, HasDiscoveries, Model, Property};
@@ -21,8 +22,8 @@ const CLIENTS: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// A node that has offered a greater token is still sent the agreed token and counts toward the majority, as it did
-    /// in an earlier version.
+    /// A node that has offered a token greater than the agreed one is sent the agreed token and counts toward the
+    /// majority, as in an earlier version.
     MoreCounts,
     /// A node that is sent the agreed token does not raise its fence to that token.
     FenceStays,
@@ -71,8 +72,8 @@ struct State {
 }
 
 impl State {
-    /// Returns the state with its clients sorted, which is the same for all states that differ only in the numbers of
-    /// the clients.
+    /// Returns the state with its clients sorted. The result is the same for all states that differ only in the numbers
+    /// of the clients.
     fn representative(&self) -> Self {
         let mut order: [usize; CLIENTS] = std::array::from_fn(|client| client);
         order.sort_by_key(|client| {
@@ -99,12 +100,12 @@ impl State {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Action {
-    /// The client's request is carried out by the node. The fields are the client and the node.
+    /// The node executes the client's request. The fields are the client and the node.
     Carry(usize, usize),
     /// The client reads the node's reply. The fields are the client and the node.
     Read(usize, usize),
-    /// The client gives its grants back: the round failed, the call was dropped, or the body has ended. A client whose
-    /// later requests no node carries out represents a client that has crashed.
+    /// The client gives its grants back, because the round failed, the call was dropped, or the body has ended. Paths
+    /// on which no node executes these requests model a client that has crashed.
     Leave(usize),
     /// The lease of a client that is gone ends on a node.
     Expire(usize),
@@ -117,7 +118,7 @@ impl Tokens {
     /// knows the token.
     fn read(&self, state: &mut State, client: usize, node: usize, offer: Option<u8>) {
         let Client::Asks(agreement) = &mut state.clients[client] else {
-            // This node's offer arrives after the client has entered. The node still joins the hold.
+            // This node's offer arrives after the client has entered, so the node is sent the token of the hold.
             if let (Client::Inside(token), Some(offer)) = (&state.clients[client], offer)
                 && offer != *token
             {

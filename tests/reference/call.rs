@@ -1,4 +1,4 @@
-//! One call of the API, polled by hand, only after its waker was called.
+//! One call of the API. The test polls the call by hand, and only after the call's waker was called.
 
 use std::{
     cell::{Cell, RefCell},
@@ -63,7 +63,7 @@ impl<T> Polled<T> {
 
 type Job = Box<dyn FnOnce()>;
 
-/// The controls with which a test drives a body.
+/// The controls with which the test drives a body.
 #[derive(Default)]
 struct Body {
     holds: RefCell<Vec<Hold>>,
@@ -229,7 +229,8 @@ impl Call {
         self.poll();
     }
 
-    /// Releases the guard of a call, or lets its body end. A call with a body needs further polls to complete.
+    /// Releases the guard of a call, or makes its body end. A call with a body may need further polls before it
+    /// completes.
     pub(crate) async fn leave(call: &Rc<RefCell<Self>>) {
         let guard = call.borrow_mut().guard.take();
         if let Some(guard) = guard {

@@ -1,5 +1,5 @@
-//! Regression tests: the shortest sequences that led to the defects that the state machine has found in the engine and
-//! in the model.
+//! Regression tests for the defects that the state machine has found in the engine and in the model. Each test runs the
+//! shortest sequence that showed the defect.
 
 use lock_runtime::Strategy;
 use proptest::test_runner::Config;
@@ -32,7 +32,7 @@ fn notified(client: usize) -> Spec {
     }
 }
 
-/// The shutdown used to wait for a caller with `notify` until the end of the caller's `wait`.
+/// The engine's defect: a shutdown waited for a caller with `notify` until the end of the caller's `wait`.
 #[test]
 fn a_shutdown_dismisses_who_is_notified() {
     run(vec![
@@ -42,8 +42,8 @@ fn a_shutdown_dismisses_who_is_notified() {
     ]);
 }
 
-/// Nobody woke a caller with `notify` when a retained lock became free. The caller probed again only at the end of the
-/// lease that it had seen, or never if it had seen no lease.
+/// The engine's defect: nobody woke a caller with `notify` when a retained lock became free. The caller probed again
+/// only at the end of the lease that it had seen, or never if it had seen no lease.
 #[test]
 fn the_end_of_a_kept_lock_wakes_who_is_notified() {
     let at_least = Spec {
@@ -58,7 +58,8 @@ fn the_end_of_a_kept_lock_wakes_who_is_notified() {
     ]);
 }
 
-/// Nobody woke a caller with `notify` at the end of a lease that began after the caller had seen the lock.
+/// The engine's defect: nobody woke a caller with `notify` at the end of a lease that began after the caller had tried
+/// the lock.
 #[test]
 fn the_end_of_a_later_lease_wakes_who_is_notified() {
     let short = Spec {
@@ -74,7 +75,7 @@ fn the_end_of_a_later_lease_wakes_who_is_notified() {
     ]);
 }
 
-/// The model used to count the loss of a lock that its caller held only while it waited for a second lock.
+/// The model's defect: it counted the loss of a lock that a call held only while the call waited for a second lock.
 #[test]
 fn a_call_that_is_shut_down_on_its_way_in_has_lost_nothing() {
     let body = Spec {

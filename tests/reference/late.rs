@@ -1,10 +1,10 @@
-//! Callers that are polled late, rarely, once, or never again, on servers whose replies are late too. The results of
-//! calls are not determined, but these laws hold: no two valid holds overlap, tokens rise in the order of entry, a
-//! caller that was never inside does not report a loss, and a caller that is not polled delays others by at most one
-//! claim.
+//! Callers that are polled late, rarely, once, or never again, on servers whose replies are late. The test cannot
+//! predict the results of the calls, but it checks that these laws hold: no two valid holds overlap, tokens rise in the
+//! order of entry, a caller that was never inside does not report a loss, and a caller that is not polled delays others
+//! by at most one claim.
 //!
-//! The callers of many locks run concurrently, because their pauses take real time. `LATE_SEED` repeats the seed that a
-//! failure names, and `LATE_ROUNDS` sets the number of rounds.
+//! The callers of many locks run concurrently, because their pauses take real time. Each round prints its seed. To
+//! repeat a round, set `LATE_SEED` to its seed. `LATE_ROUNDS` sets the number of rounds.
 
 use std::{
     cell::{Cell, RefCell},
@@ -45,7 +45,7 @@ const CLAIM: Duration = Duration::from_secs(2);
 enum Form {
     /// Runs a body that ends at its first poll, or after two more polls if `long` is set.
     Body { long: bool },
-    /// Acquires a guard and keeps it for two polls.
+    /// Acquires a guard, and releases it after two more polls.
     Guard,
     /// Acquires both locks of the pair.
     Both,
@@ -91,14 +91,14 @@ fn weather() -> impl Strategy<Value = Weather> {
     vec((pauses(), stalls, 0..PROCESSES), 0..6)
 }
 
-/// The valid holds of one lock, and the newest token of that lock.
+/// The holds of the callers that are inside one lock, and the newest token of that lock.
 #[derive(Default)]
 struct Inside {
     holds: RefCell<Vec<Hold>>,
     newest: Cell<Option<FencingToken>>,
 }
 
-/// Counts a caller as inside a lock until this value is dropped.
+/// Keeps a hold in the list of the holds of a lock until this value is dropped.
 struct Visit<'a>(&'a Inside, FencingToken);
 
 impl Inside {
@@ -242,8 +242,8 @@ impl Fixture<'_> {
                 calls[*who] = call(*who);
             }
         }
-        // A caller that is never polled again while it is inside keeps the lock, so the lock is tried only if nobody is
-        // inside.
+        // A caller that is inside and is never polled again keeps the lock, so the test tries the lock only if nobody
+        // is inside.
         if self.inside[0].holds.borrow().is_empty() {
             // Each late caller may delay this call by a claim on this lock and by another claim on the second lock,
             // because a call with both locks keeps the first while it waits for the second. The prompt caller itself
@@ -271,7 +271,7 @@ impl Fixture<'_> {
     }
 }
 
-/// Runs one round of many locks at the same time.
+/// Runs one round, in which the callers of all locks run concurrently.
 async fn round(runner: &mut TestRunner, ways: &[Vec<FaultProxy>], urls: &[String]) {
     let mut pick = |_| late().new_tree(runner).expect("there is one").current();
     let lates: Vec<Late> = (0..LOCKS).map(&mut pick).collect();
@@ -316,7 +316,7 @@ async fn round(runner: &mut TestRunner, ways: &[Vec<FaultProxy>], urls: &[String
     join(storm, join_all(fixtures)).await;
 }
 
-/// Prints the callers of a lock if polling them panics.
+/// Prints the callers of a lock and the order of their polls if one of the polls panics.
 struct Blame<'a>(&'a Late);
 
 impl Drop for Blame<'_> {
@@ -331,7 +331,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Runs this many rounds, unless `LATE_ROUNDS` is set.
+/// Runs as many rounds as `LATE_ROUNDS` says, or `rounds` if it is not set.
 async fn rounds(rounds: u64, ways: &[Vec<FaultProxy>], urls: &[String]) {
     let first = number("LATE_SEED").unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0 >> 16);
     for seed in first..first + number("LATE_ROUNDS").unwrap_or(rounds) {

@@ -1,5 +1,5 @@
 //! Runs random sequences of callers' actions on the real backends and on a model of the promises. Compares the order of
-//! grants, the tokens, the losses and the counters, and checks that nothing is left at the end.
+//! grants, the tokens, the losses and the counters, and checks that no holder, waiter or key is left at the end.
 //!
 //! `PROPTEST_CASES` sets the number of sequences. A failing sequence is shrunk and printed, and its seed is written to
 //! `regressions/`. The next run tries the seeds in that directory first.
@@ -56,7 +56,7 @@ impl Home for Redis {
     }
 }
 
-/// Returns a configuration with this many cases, unless `PROPTEST_CASES` is set.
+/// Returns a configuration with the number of cases in `PROPTEST_CASES`, or `cases` if it is not set.
 fn config(cases: u32, regressions: &'static str) -> Config {
     let chosen = std::env::var_os("PROPTEST_CASES").is_some();
     let config = Config::default();
@@ -64,8 +64,8 @@ fn config(cases: u32, regressions: &'static str) -> Config {
         cases: if chosen { config.cases } else { cases },
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(regressions))),
         max_shrink_iters: 2000,
-        // This limit is in ms. Shrinking on a server is slow, because each failing try waits in vain for an expected
-        // event.
+        // This limit is in ms. Shrinking on a server is slow, because each failing sequence waits for an event that
+        // does not occur, until a time limit.
         max_shrink_time: 60_000,
         ..config
     }

@@ -19,9 +19,9 @@ use spec::{MARGIN, RENEWED_LEASE};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The call waits for its turn among the siblings that are nested in this call.
+    /// The call waits for its turn among its siblings. The ID is that of the enclosing call.
     Turn(CallId),
-    /// The call waits for the lock with its strategy.
+    /// The call waits for the lock, with the strategy in its options.
     Lock,
     Inside,
     Ended(Outcome),
@@ -84,7 +84,7 @@ pub(crate) struct Hold {
     used: bool,
 }
 
-/// The hold because of which a lock is taken.
+/// The hold that keeps a lock taken.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Held {
     pub(crate) hold: HoldId,
@@ -115,13 +115,14 @@ pub(crate) struct Counts {
     pub(crate) failed: u64,
     pub(crate) released: u64,
     pub(crate) lost: u64,
-    /// The number of background releases that may find no grant. The real client may count them as carried out.
+    /// The number of background releases that may find no grant. The real client may or may not count them in
+    /// `released`.
     pub(crate) unsure: u64,
     /// The number of calls that got a second lock for which they may or may not have waited, because the holders of
     /// both of their locks may have left at the same moment.
     pub(crate) tied: u64,
-    /// The number of dropped calls. A caller that arrives while a dropped call is being removed queues behind that
-    /// call, although the lock is free.
+    /// The number of dropped calls. A caller that asks for the lock before the server has removed a dropped call queues
+    /// behind that call, although the lock is free in the model.
     pub(crate) dropped: u64,
 }
 
@@ -148,8 +149,8 @@ pub(crate) struct Model {
     pub(crate) calls: BTreeMap<CallId, Call>,
     pub(crate) holds: Vec<Hold>,
     turns: BTreeMap<(CallId, usize), Turn>,
-    /// The calls that hold some but not all of their locks. Each takes its next lock once all calls that leave at the
-    /// same moment have left.
+    /// The calls that have just been granted one of their locks, but not the last one. Each call takes its next lock
+    /// after all calls that leave at the same moment have left.
     arriving: Vec<CallId>,
     /// The times at which something happened during the newest step.
     pub(crate) moments: Vec<u64>,
@@ -189,8 +190,8 @@ impl Model {
         }
     }
 
-    /// Returns the calls in which a call is nested, the innermost first. A call inside a guard is not inside the calls
-    /// in which the guard was acquired, because the test enters guards outside all calls.
+    /// Returns the calls in which a call is nested, the innermost first. A call that runs in a guard is not nested in
+    /// the calls in which the guard was acquired, because the test uses guards outside all bodies.
     fn around(&self, id: CallId) -> impl Iterator<Item = CallId> {
         around(&self.calls, id)
     }
@@ -286,8 +287,8 @@ impl Model {
             .find(|around| self.calls[around].spec.keys.contains(&key))
     }
 
-    /// Returns whether this call would take the lock out of order. It would if a call with a lock that comes later in
-    /// the order lies between this call and the enclosing call that has entered the lock.
+    /// Returns whether this call would take the lock out of order. It would if a call with several locks, of which one
+    /// comes later in the order, lies between this call and the enclosing call that has entered the lock.
     fn is_out_of_order(&self, id: CallId, key: usize) -> bool {
         let inside = self.inside_of(id, key);
         self.around(id)
@@ -366,7 +367,8 @@ impl Model {
         }
     }
 
-    /// Grants a lock to a call, which takes its next lock or enters.
+    /// Grants a lock to a call. If this is the last of its locks, the call enters. Otherwise it takes its next lock in
+    /// [`arrive`](Self::arrive).
     fn grant(&mut self, id: CallId, key: usize, waited: bool) {
         self.give(id, key, waited);
         let call = &self.calls[&id];

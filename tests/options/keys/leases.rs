@@ -32,7 +32,8 @@ async fn what_is_had_is_kept_while_the_next_one_is_waited_for_and_begins_anew() 
         let waiting = client.scope(short_lease(std::future::ready(())));
         let holding = async {
             until_waiting(&other, "b", 1).await;
-            // This caller's `wait` is longer than the lease of the first lock.
+            // This caller waits for longer than the lease of the first lock, so it would get that lock if the lease
+            // were not renewed.
             let taken = other.lock("a").wait(2500 * MS).acquire().await;
             overtaken.store(taken.is_ok(), Ordering::SeqCst);
             guard.release().await;
@@ -113,7 +114,8 @@ async fn less_patient(ran: &AtomicBool) -> Result<(), LockError> {
     Ok(())
 }
 
-/// The body has not begun while the call waits, so the call does not report the loss.
+/// While the call waits for its second lock, its body has not begun. So the call acquires the lost first lock again,
+/// and does not report the loss.
 #[tokio::test]
 async fn what_is_lost_while_another_one_is_waited_for_is_taken_again() {
     let store = Store::redis().await;

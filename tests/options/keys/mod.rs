@@ -41,7 +41,7 @@ async fn all_are_held_and_all_are_released() {
         let body = async |holds: &lock_runtime::Holds| {
             assert_eq!(held(&other, &keys).await, ["account:1", "account:2"]);
             assert_eq!(holds.len(), 2);
-            // The holds are in the order of the attribute, each with the token of its own lock.
+            // The holds are in the order in which the attribute names the keys. Each has the token of its own lock.
             assert_eq!(holds[0].key().as_str(), "account:2");
             assert_eq!(holds[1].key().as_str(), "account:1");
             let status = other.lock("account:2").status().await.unwrap();
@@ -256,7 +256,8 @@ async fn dropped_at_any_time_it_leaves_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// For any keys and any nesting of the calls, no two bodies of one key overlap, and no lock is held at the end.
+    /// For any keys and any nesting of the calls, no two bodies overlap under the same key, and no lock is held at the
+    /// end.
     #[test]
     fn no_set_of_calls_overlaps_or_leaves_anything(
         calls in prop::collection::vec((0_u64..4, 0_u64..4, prop::bool::ANY), 2..10)

@@ -1,4 +1,4 @@
-//! Calls with several keys: nested calls, and sibling calls in one task.
+//! Calls with several keys that are nested in other calls, or siblings in one task.
 
 use std::future::Future;
 
@@ -34,17 +34,18 @@ async fn only_e() -> Result<(), LockError> {
 async fn a_nested_call_tries_what_stands_before_once_and_waits_for_what_stands_behind() {
     on_stores_with_a_queue(|store| async move {
         let [client, other] = store.clients().await;
-        // A free lock is acquired even if it is out of order.
+        // A nested call acquires a free lock even if the lock is out of order.
         client.scope(b_and_d(a_and_c())).await.unwrap();
         client.scope(b_and_d(only_a())).await.unwrap();
         let guard = hold(&other, "a").await;
         out_of_order(client.scope(b_and_d(a_and_c())).await);
         out_of_order(client.scope(b_and_d(only_a())).await);
-        // The same is true if the enclosing call has one key and the nested call has several.
+        // A taken lock that is out of order is also refused if the enclosing call has one key and the nested call has
+        // several.
         let under_one = client.lock("b").run(client.scope(a_and_c())).await;
         out_of_order(under_one.unwrap());
-        // If both calls have only one key, the user is responsible for the order. The nested call then waits for at
-        // most its `wait`.
+        // If both calls have only one key, the user is responsible for the order, and the nested call waits for the
+        // lock.
         let (waited, ()) = tokio::join!(client.lock("b").run(client.scope(only_a())), async {
             until_waiting(&other, "a", 1).await;
             guard.release().await;
@@ -71,7 +72,7 @@ async fn nested_in_itself_it_enters_again() {
             let tokens = [outer[0].token(), outer[1].token()];
             let inner = async |holds: &lock_runtime::Holds| {
                 assert_eq!([holds[1].token(), holds[0].token()], tokens);
-                // This call enters one of the locks again, and acquires another lock.
+                // This call reenters one of the locks, and acquires another one.
                 transfer(2, 3, nothing).await.unwrap();
                 assert_eq!(
                     held(&other, &["account:2", "account:3"]).await,
@@ -79,7 +80,7 @@ async fn nested_in_itself_it_enters_again() {
                 );
             };
             transfer(2, 1, inner).await.unwrap();
-            // The outer call still has both of its locks.
+            // After the nested calls, the outer call holds both of its locks.
             assert_eq!(held(&other, &["account:1", "account:2"]).await.len(), 2);
         };
         client.scope(transfer(1, 2, body)).await.unwrap();
@@ -95,7 +96,8 @@ async fn siblings_take_turns_in_the_same_order() {
         let inside = Room::default();
         let body = async |_: &lock_runtime::Holds| {
             let alone = async |_: &lock_runtime::Holds| inside.stay(5 * MS).await;
-            // The first two calls take turns. The third call also acquires a lock that is not held yet.
+            // The calls take turns at the locks of the enclosing call. The third call also acquires a lock that the
+            // enclosing call does not hold.
             let (a, b, c) = tokio::join!(
                 transfer(1, 2, alone),
                 transfer(2, 1, alone),

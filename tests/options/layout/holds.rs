@@ -43,11 +43,11 @@ async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try
         let lock = client.lock("k").lease(2 * SECOND).renew(true);
         let guard = lock.acquire().await.unwrap();
         let _: i64 = jvm.ask(change[0], &change[1..]).await;
-        // The renewal notices the change.
+        // The next renewal cuts the changed lease to the length that the holder asked for.
         until(async || (0..=2000).contains(&Jvm::at(&store, "k").await.left().await)).await;
         assert!(guard.remaining() <= 2 * SECOND, "{:?}", guard.remaining());
         guard.release().await;
-        // A fixed lease has no renewal that could notice the change. The next attempt of another caller notices it.
+        // A fixed lease is not renewed. It is cut by the next attempt of another caller.
         let lock = client.lock("k").lease(2 * SECOND).renew(false);
         let guard = lock.acquire().await.unwrap();
         let _: i64 = jvm.ask(change[0], &change[1..]).await;
@@ -58,7 +58,7 @@ async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try
         drop(guard);
         until(async || store.keys().await.is_empty()).await;
     }
-    // A lease that `extend` has lengthened is not shortened.
+    // The attempt of another caller does not cut a lease that `extend` has lengthened.
     let guard = client.lock("k").lease(2 * SECOND).acquire().await.unwrap();
     guard.extend(10 * SECOND).await.unwrap();
     let busy = client.lock("k").try_acquire().await;
@@ -125,8 +125,8 @@ async fn tokens_rise_together_with_those_of_a_fenced_lock() {
     let counter = format!("redisson_lock_token:{{{}}}", jvm.lock);
     let mut newest = hold(&client, "k").await.token().get();
     until(async || store.keys().await.is_empty()).await;
-    // Our locks create no counter. The JVM creates it with its first token, which is 1. In the second round, the JVM's
-    // counter is far ahead of our tokens.
+    // Our locks do not create Redisson's counter of tokens. The JVM creates it with its first token, which is 1. In the
+    // second round, the counter is far ahead of our tokens.
     let ahead = (newest + 1_000_000).to_string();
     for theirs in ["1", &ahead] {
         jvm.ask::<()>("SET", &[&counter, theirs]).await;

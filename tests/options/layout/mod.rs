@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::stores::{MS, Store};
 
-/// One thread of a JVM service.
+/// A client that behaves like one thread of a JVM service.
 struct Jvm {
     redis: MultiplexedConnection,
     lock: String,
@@ -43,8 +43,8 @@ impl Jvm {
         ask(&mut self.redis, redis::cmd(verb).arg(args)).await
     }
 
-    /// Enters the lock, or enters it again. If somebody else holds the lock, returns the time left of that holder's
-    /// lease in ms.
+    /// Acquires the lock, or reenters it if this thread holds it, and returns `None`. If somebody else holds the lock,
+    /// returns the time left of that holder's lease in ms.
     async fn try_lock(&mut self, lease: Duration) -> Option<i64> {
         let script = "
             if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
@@ -59,7 +59,8 @@ impl Jvm {
             .await
     }
 
-    /// Leaves the lock once. Returns whether this released the lock, or `None` if this thread did not hold it.
+    /// Leaves the lock once. Returns `Some(true)` if this released the lock, `Some(false)` if this thread has entered
+    /// it more often, or `None` if this thread did not hold it.
     async fn unlock(&mut self) -> Option<bool> {
         let script = "
             if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
@@ -88,8 +89,8 @@ impl Jvm {
         self.ask("HGETALL", &[&lock]).await
     }
 
-    /// Enters as soon as the lock is free. Like Redisson, this subscribes, tries again, and then waits for a message,
-    /// but no longer than the lease that the attempt has read.
+    /// Acquires the lock as soon as it is free. Like Redisson, subscribes to the lock's channel, tries again, and then
+    /// waits for a message, but for no longer than the time left that the attempt has read.
     async fn lock(&mut self, lease: Duration) {
         if self.try_lock(lease).await.is_none() {
             return;
@@ -107,7 +108,7 @@ impl Jvm {
         }
     }
 
-    /// Returns the number of connections that listen for a release.
+    /// Returns the number of connections that are subscribed to the channel of the lock's releases.
     async fn listeners(&mut self) -> u32 {
         let channel = self.channel();
         let (_, listeners): (String, u32) = self.ask("PUBSUB", &["NUMSUB", &channel]).await;

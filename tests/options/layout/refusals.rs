@@ -1,4 +1,4 @@
-//! What Redisson's layout refuses, and the rights that a user needs for it.
+//! What clients with Redisson's layout refuse, and the rights that a user needs for this layout.
 
 use lock_runtime::{ConnectError, Layout, LockClient, LockError, OptionsError, Strategy};
 use redis::Value;
@@ -85,7 +85,7 @@ async fn a_refusal_leaves_nothing_to_clean_up() {
     deleted.unwrap();
 }
 
-/// The general rights and the rights for shared locks that docs/guides/acl.md lists are enough.
+/// A user needs no more than the general rights and the rights for shared locks that docs/guides/acl.md lists.
 #[tokio::test]
 async fn a_user_with_few_rights_can_share_locks() {
     let server = RedisServer::start().await;
@@ -144,7 +144,7 @@ async fn what_the_layout_has_not_is_refused() {
     let refused = queueing.connect().await.err();
     let no_queue = OptionsError::NoQueue;
     assert_eq!(refused, Some(ConnectError::InvalidDefaults(no_queue)));
-    // Without a namespace the key itself is the name, as for Redisson's `getLock`.
+    // Without a namespace, the lock is stored under the key itself, as with Redisson's `getLock`.
     let client = builder().url(server.url()).connect().await.unwrap();
     let refused = client.lock("order:7").strategy(Strategy::Handoff);
     let refused = refused.acquire().await.err();

@@ -1,4 +1,4 @@
-//! Locks in Redisson's layout for which both this crate and a JVM wait.
+//! Waiting for locks in Redisson's layout, by this crate and by a JVM.
 
 use lock_runtime::LockError;
 use support::{Room, epsilon, proxy::FaultProxy, server::shared_server};
@@ -23,7 +23,7 @@ async fn the_jvm_enters_when_we_leave_and_we_when_it_leaves() {
             guard.release().await;
         });
         told.0.expect("a release of ours is heard");
-        // The JVM enters again, so its first `unlock` does not release the lock.
+        // The JVM reenters the lock, so its first `unlock` does not release it.
         assert_eq!(jvm.try_lock(10 * SECOND).await, None);
         let lock = client.lock("k").strategy(strategy).wait(20 * SECOND);
         let mut waiting = Box::pin(lock.acquire());
@@ -58,7 +58,7 @@ async fn a_release_of_the_jvm_wakes_us_without_a_probe() {
         guard.unwrap().release().await;
         until(async || jvm.listeners().await == 0).await;
     }
-    // Polling alone would take 90 ms on average.
+    // Without messages, a waiter would find the lock free only 90 ms after the release on average.
     assert!(fastest < 40 * MS, "{fastest:?}");
 }
 
@@ -103,8 +103,8 @@ async fn what_ends_without_a_word_is_noticed() {
     let client = store.client().await;
     let mut jvm = Jvm::at(&store, "k").await;
     let lock = client.lock("k").wait(20 * SECOND);
-    // In the first half, the JVM's hold expires. In the second half, a hold is deleted without a message, as Redisson
-    // does when it releases a spin lock.
+    // In the first half of the test, the JVM's hold expires. In the second half, the hold is deleted without a message,
+    // as it is when Redisson releases a spin lock.
     assert_eq!(jvm.try_lock(400 * MS).await, None);
     let start = Instant::now();
     lock.run(async {}).await.unwrap();
@@ -144,7 +144,7 @@ async fn who_gives_up_or_is_dropped_listens_no_more() {
         }
         until(async || jvm.listeners().await == 0).await;
     }
-    // A waiter is still notified after the other waiters of its process have left.
+    // A waiter is notified even after the other waiters of its process have left.
     let staying = other.lock("k").wait(20 * SECOND);
     let entering = staying.acquire();
     let (entered, released) = tokio::join!(entering, async {

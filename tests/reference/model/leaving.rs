@@ -7,7 +7,7 @@ use super::{
 };
 
 impl Model {
-    /// Ends a call, which has not entered, with this outcome.
+    /// Ends a call that has not entered, with this outcome.
     pub(super) fn fail(&mut self, id: CallId, outcome: Outcome) {
         let client = self.calls[&id].spec.client;
         match outcome {
@@ -29,7 +29,7 @@ impl Model {
         }
     }
 
-    /// Ends a call, which leaves every lock that it has entered.
+    /// Ends a call, and makes it leave every lock that it has entered.
     pub(super) fn end(&mut self, id: CallId, outcome: Outcome, returned: bool, awaited: bool) {
         self.call(id).stage = Stage::Ended(outcome);
         let call = self.calls[&id].clone();
@@ -44,7 +44,7 @@ impl Model {
                 hold.keep_until = hold.keep_until.max(entry.at + keep);
             }
             if call.spec.lease == Lease::Renewed {
-                // The holder's last renewal may have set the deadline as late as this.
+                // The last renewal may have been sent only now, so this is the latest possible deadline.
                 hold.promised = hold.promised.max(self.now + RENEWED_LEASE);
             }
             hold.entries -= 1;
@@ -89,7 +89,8 @@ impl Model {
         }
     }
 
-    /// Frees the lock. The first caller in the queue gets the lock, or else a caller that waits with `notify`.
+    /// Frees the lock, and grants it to the first caller in the queue. If the queue is empty, grants the lock to a
+    /// caller that waits with `notify`.
     pub(super) fn grant_next(&mut self, key: usize) {
         self.keys[key].held = None;
         if let Some(first) = self.keys[key].queue.pop_front() {
@@ -140,8 +141,8 @@ impl Model {
         self.settle();
     }
 
-    /// Lets one call leave while the next call in the queue is dropped. Whichever happens first, the caller behind both
-    /// is next.
+    /// Makes one call leave while the next call in the queue is dropped. No matter which of the two happens first, the
+    /// caller behind both is next.
     pub(crate) fn release_to(&mut self, release: CallId, dropped: CallId) {
         self.stop_waiting(dropped);
         self.end(dropped, Outcome::Dropped, false, false);

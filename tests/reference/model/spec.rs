@@ -37,7 +37,7 @@ pub(crate) struct Rules {
     pub(crate) own_clock: bool,
     /// Whether the backend has the strategy in which callers wait in a queue.
     pub(crate) queue: bool,
-    /// Whether an operator with its own connection deletes keys and cuts connections.
+    /// Whether the test also acts as an operator, which deletes keys and cuts connections over a connection of its own.
     pub(crate) operator: bool,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Spec {
     pub(crate) wait: Wait,
     pub(crate) lease: Lease,
     pub(crate) at_least: bool,
-    /// The call, already inside, in whose body or guard this call is nested.
+    /// The call in whose body or guard this call is nested. It is inside when this call begins.
     pub(crate) under: Option<CallId>,
 }
 

@@ -1,4 +1,4 @@
-//! The effects of the passing time and of an operator's commands.
+//! The effects of the passing of time and of an operator's commands.
 
 use lock_runtime::Strategy;
 
@@ -13,8 +13,8 @@ impl Model {
         self.settle();
     }
 
-    /// Returns whether the removal of a lock's grant would be noticed: nobody waits for the lock, or a waiter believes
-    /// that another process holds it and therefore probes.
+    /// Returns `false` if callers wait for a lock but none of them would notice the removal of its grant. A waiter
+    /// notices the removal only if it believes that another process holds the lock, because only then does it probe.
     pub(crate) fn is_watched(&self, key: usize) -> bool {
         let waiters = || self.keys[key].queue.iter().chain(&self.keys[key].others);
         waiters().count() == 0
@@ -29,7 +29,7 @@ impl Model {
     pub(super) fn run_to(&mut self, end: u64) {
         loop {
             let spinner = self.due_spinner();
-            // A spinner tries again after at most a millisecond.
+            // A spinner pauses for at most a millisecond before it tries again.
             let tries = spinner.map(|_| self.now + 1);
             let next = self.next_event().into_iter().chain(tries).min();
             let Some(next) = next.filter(|next| *next <= end) else {
@@ -44,7 +44,8 @@ impl Model {
         self.moments.push(end);
     }
 
-    /// Lets this spinner, if any, try to take the lock again.
+    /// Makes the next try of this spinner, if there is one: grants it the free lock, or ends its call because its
+    /// client is shut down.
     pub(super) fn spin(&mut self, spinner: Option<CallId>) {
         let Some(id) = spinner else { return };
         let (client, key) = (self.calls[&id].spec.client, self.calls[&id].next_key());
@@ -56,7 +57,7 @@ impl Model {
         }
     }
 
-    /// Returns the time at which a held lock becomes free without a release, if there is one.
+    /// Returns the time at which a taken lock becomes free without a release, or `None` if its lease is renewed.
     pub(super) fn ends(&self, held: Held) -> Option<u64> {
         let until = self.until(held.hold);
         held.kept_until.or(until.map(|until| until + MARGIN))
@@ -119,7 +120,8 @@ impl Model {
         }
     }
 
-    /// Returns a spinner whose next try ends its wait, if there is one.
+    /// Returns a spinner whose next try ends its wait, because its lock is free or its client is shut down. Returns
+    /// `None` if there is no such spinner.
     pub(super) fn due_spinner(&self) -> Option<CallId> {
         let due = |id: &CallId| {
             let call = &self.calls[id];
