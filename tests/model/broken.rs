@@ -38,7 +38,7 @@ pub(crate) enum Broken {
     GivenUnheard,
     /// A pushed grant lasts for its whole lease, not only for a claim.
     PushedForTheWholeLease,
-    /// A free lock is taken while other callers queue for it.
+    /// A caller takes a free lock although other callers queue for it.
     Barging,
     /// A waiter that queues again goes to the end of the queue, not to its old place.
     PlaceForgotten,

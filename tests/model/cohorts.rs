@@ -488,9 +488,9 @@ impl Protocol {
         }
     }
 
-    /// Returns the first token of the cohort in which this owner awaits its turn, after a probe found the owner neither
-    /// in the queue nor in a grant, so that the server has lost the grant of this cohort. Returns `None` if there is no
-    /// such cohort, or if the process learned of the cohort only after the moment `sent` at which the probe was sent.
+    /// Returns the first token of the cohort in which this owner awaits its turn. The server has lost the grant of that
+    /// cohort, because a probe found the owner neither in the queue nor in a grant. Returns `None` if there is no such
+    /// cohort, or if the process learned of the cohort only after the moment `sent` at which the probe was sent.
     pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
         let entry = state.processes[self.process_of(id)].entry.as_ref()?;
         let cohort = &entry.cohort;

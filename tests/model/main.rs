@@ -1,5 +1,5 @@
-//! A model of the handoff protocol, checked in every reachable state. `cargo test --test model` runs the checks; with
-//! `-- --nocapture` it also prints the number of states.
+//! A model of the handoff protocol, checked in every reachable state. `cargo test --test model` runs the checks. With
+//! `-- --nocapture`, it also prints the number of states of each scenario.
 //!
 //! # The real types
 //!
@@ -50,7 +50,7 @@
 //!
 //! # Defects that the model has found
 //!
-//! The model has found the following defects. For each, a variant in `broken.rs` has the defect again:
+//! The model has found the following defects. For each defect, a variant in `broken.rs` reproduces it:
 //!
 //! - defects of the runtime: `Broken::GateOpensWithTheBreak`, `Broken::OlderGrantStands`,
 //!   `Broken::HeadBeforeWhoComesBack`, `Broken::ComesBackToAPlaceOnly`, `Broken::DeadPlaceStands` and

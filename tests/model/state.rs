@@ -18,7 +18,8 @@ pub(crate) type Tick = i8;
 /// A time on a process's clock, in ms.
 pub(crate) type Stamp = u16;
 pub(crate) type ProcessId = usize;
-/// The number of a caller. Each caller makes one acquisition, so this number is also its owner.
+/// The number of a caller. Each caller makes one acquisition, so this number also serves as the owner of that
+/// acquisition.
 pub(crate) type CallerId = u8;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -179,7 +179,7 @@ impl Protocol {
         let waiting: Vec<_> = queued.chain(passed_by).collect();
         for owner in grant.owners.iter() {
             if had.is_some_and(|had| had.owners.contains(owner)) {
-                continue; // the owner already owned the previous grant
+                continue; // an owner of the previous grant overtakes nobody
             }
             if !state.processes[terms.process_of(owner)].alive {
                 continue; // `CLAIM` checks that a dead owner keeps the lock only for a claim

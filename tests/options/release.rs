@@ -85,7 +85,7 @@ async fn warm(store: &Store, client: &LockClient) {
     }
 }
 
-/// Runs a test on every backend that has servers.
+/// Runs a test on every backend that uses servers.
 async fn on_every_server(test: impl AsyncFn(Store)) {
     for store in [
         Store::redis().await,

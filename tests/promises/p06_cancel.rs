@@ -159,7 +159,7 @@ async fn on_stores_that_renew<Fut: Future<Output = ()>>(test: impl Fn(Store) -> 
     }
 }
 
-/// The lease of the holds. Once renewals have ended, a lock stays taken for at most this time.
+/// The length of the leases. After the last renewal, a lock stays taken for at most this time.
 const LEASE: Duration = Duration::from_secs(1);
 
 #[tokio::test]

@@ -118,8 +118,8 @@ pub(crate) struct Counts {
     /// The number of background releases that may find no grant. The real client may or may not count them in
     /// `released`.
     pub(crate) unsure: u64,
-    /// The number of calls that got a second lock for which they may or may not have waited, because the holders of
-    /// both of their locks may have left at the same moment.
+    /// The number of calls whose second lock the real client may or may not count in `waited`, because the holders of
+    /// both locks may have left at the same moment.
     pub(crate) tied: u64,
     /// The number of dropped calls. A caller that asks for the lock before the server has removed a dropped call queues
     /// behind that call, although the lock is free in the model.
@@ -204,7 +204,7 @@ impl Model {
         &mut self.clients[client].counts
     }
 
-    /// Returns whether a call has lost one of its holds and knows it.
+    /// Returns whether a call has lost one of its holds and knows of the loss.
     fn has_lost(&self, id: CallId) -> bool {
         let mut entries = self.calls[&id].entries.iter();
         entries.any(|entry| self.holds[entry.hold].known_lost)
@@ -257,7 +257,7 @@ impl Model {
         }
     }
 
-    /// Lets the call take its next lock, or wait for it.
+    /// Makes the call take its next lock or wait for it.
     fn enter(&mut self, id: CallId) {
         let key = self.calls[&id].next_key();
         let inside = self.inside_of(id, key);

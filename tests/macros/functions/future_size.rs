@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Without the attribute, only places 1 and 3 exist. An argument that lives across an await is stored in three places
-//! instead of two. An argument that is only captured is stored in two places instead of one. In both cases the
-//! attribute adds one copy of the arguments, and the data of the lock.
+//! instead of two. An argument that does not live across an await is only captured, and is stored in two places instead
+//! of one. In both cases the attribute adds one copy of the arguments, and the data of the lock.
 
 use std::mem::{size_of, size_of_val};
 

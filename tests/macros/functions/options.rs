@@ -10,7 +10,7 @@ use support::guarded::{guarded, stay};
 
 use crate::Locked;
 
-/// Returns the output of a call that is made while another holder has the lock.
+/// Returns the output of a call that is made while a guard of the same client holds the lock.
 async fn while_busy<T>(key: &str, call: impl Future<Output = T>) -> T {
     let client = LockClient::connect("memory:").await.unwrap();
     let held = client.lock(key).acquire().await.unwrap();
@@ -48,7 +48,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// A call with several keys takes the key that sorts first before the others, so `guarded` gets that key.
+/// A call with several keys takes their locks in sorted order, so `guarded` gets the key that sorts first.
 #[tokio::test]
 async fn several_keys_on_a_function_and_a_method() {
     guarded("account:a", Ok(("ba".into(), 3)), async || {

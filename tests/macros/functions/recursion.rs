@@ -1,5 +1,5 @@
 //! Recursive functions. If a function calls itself under the same key, directly or through another function, the inner
-//! call enters the lock that the outer call holds.
+//! call reenters the lock that the outer call holds.
 
 use std::pin::Pin;
 

@@ -89,7 +89,7 @@ async fn a_lease_is_renewed_and_a_forced_unlock_is_a_loss() {
     let lost = timeout(SECOND + epsilon(), forced).await;
     let lost = lost.expect("the holder is told at its next renewal");
     assert_lost(&lost);
-    // The hold of the JVM still exists.
+    // The client's loss has not ended the hold of the JVM.
     assert_eq!(jvm.unlock().await, Some(true));
 }
 

@@ -59,8 +59,8 @@ impl Jvm {
             .await
     }
 
-    /// Leaves the lock once. Returns `Some(true)` if this released the lock, `Some(false)` if this thread has entered
-    /// it more often, or `None` if this thread did not hold it.
+    /// Leaves the lock once. Returns `Some(true)` if this released the lock, `Some(false)` if this thread still holds
+    /// the lock because it has entered more than once, or `None` if this thread did not hold the lock.
     async fn unlock(&mut self) -> Option<bool> {
         let script = "
             if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then

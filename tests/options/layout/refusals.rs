@@ -41,7 +41,7 @@ async fn the_other_layout_is_refused_on_either_side() {
         guard.release().await;
         until(async || native.keys().await.is_empty()).await;
     }
-    // A key with data of another type is refused too.
+    // A lock whose key stores data of another type is also refused.
     let name = native.name("other");
     let pushed: Value = ask(&mut redis, redis::cmd("RPUSH").arg(&name).arg(1)).await;
     assert_eq!(pushed, Value::Int(1));
