@@ -307,10 +307,10 @@ pin_project! {
     /// future's locks and removes the future's place in the queue, both in the background.
     #[must_use = "futures do nothing unless they are awaited"]
     pub struct Run<F: Future> {
-        // Declared before `passage`, so that everything the body owns is dropped while the locks are still held.
+        // Declared before `guarded`, so that everything the body owns is dropped while the locks are still held.
         #[pin]
         body: BodySlot<F>,
-        passage: GuardedCall,
+        guarded: GuardedCall,
     }
 }
 
@@ -318,7 +318,7 @@ impl<F: Future> Run<F> {
     pub(crate) fn new(locks: Result<Locks, LockError>, body: F) -> Self {
         Self {
             body: BodySlot::new(body),
-            passage: GuardedCall::through(locks),
+            guarded: GuardedCall::through(locks),
         }
     }
 }
@@ -335,7 +335,7 @@ impl<F: Future> Future for Run<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let mut body = this.body;
-        ready!(this.passage.poll(&mut body, cx));
-        Poll::Ready(this.passage.result().map(|()| body.take_output()))
+        ready!(this.guarded.poll(&mut body, cx));
+        Poll::Ready(this.guarded.result().map(|()| body.take_output()))
     }
 }

@@ -318,7 +318,7 @@ pub mod v1 {
         {
             Called {
                 body: BodySlot::new(body),
-                passage: GuardedCall::through(self.locks()),
+                guarded: GuardedCall::through(self.locks()),
                 failed: Some(failed),
             }
         }
@@ -373,7 +373,7 @@ pub mod v1 {
         {
             Called {
                 body: BodySlot::new(body),
-                passage: GuardedCall::from_inside(self.entered, self.frame, self.exit),
+                guarded: GuardedCall::from_inside(self.entered, self.frame, self.exit),
                 failed: Some(failed),
             }
         }
@@ -383,10 +383,10 @@ pub mod v1 {
         /// The future of a call of an annotated function. It converts a lock error into the function's result.
         #[must_use = "futures do nothing unless they are awaited"]
         pub struct Called<F: Future, M> {
-            // Declared before `passage`, so that everything the body owns is dropped while the locks are still held.
+            // Declared before `guarded`, so that everything the body owns is dropped while the locks are still held.
             #[pin]
             body: BodySlot<F>,
-            passage: GuardedCall,
+            guarded: GuardedCall,
             failed: Option<M>,
         }
     }
@@ -407,8 +407,8 @@ pub mod v1 {
         fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
             let this = self.project();
             let mut body = this.body;
-            ready!(this.passage.poll(&mut body, cx));
-            Poll::Ready(match this.passage.result() {
+            ready!(this.guarded.poll(&mut body, cx));
+            Poll::Ready(match this.guarded.result() {
                 Ok(()) => body.take_output(),
                 Err(error) => {
                     let failed = this.failed.take();

@@ -123,7 +123,7 @@ fn a_turn_is_passed_on_while_the_cohort_is_known_to_be_held() {
 }
 
 #[test]
-fn who_waits_in_a_cohort_that_is_lost_comes_back() {
+fn a_member_of_a_lost_cohort_queues_again() {
     let broken = [Broken::LostCohortReleasedFirst, Broken::LostCohortStaysAway];
     check::are_caught(&broken, &late_cohort(), ORDER);
 }
@@ -131,7 +131,7 @@ fn who_waits_in_a_cohort_that_is_lost_comes_back() {
 /// A caller learns its place from the reply to its request. If the server grants the lock to the caller before it reads
 /// that request, the reply contains no place.
 #[test]
-fn who_knows_of_no_place_comes_back_as_well() {
+fn a_member_without_a_known_place_queues_again() {
     let terms = Terms {
         lease: 2,
         claim: 1,

@@ -41,7 +41,7 @@ fn a_member_is_slow() {
 }
 
 #[test]
-fn who_is_granted_the_lock_in_a_reply_is_slow() {
+fn a_caller_that_is_granted_the_lock_in_a_reply_may_be_slow() {
     check::holds(Scenario::of("slow holder", slow_holder()).reaching([REVOKED, CAME_BACK]));
 }
 
@@ -131,7 +131,7 @@ fn a_slow_caller_comes_back_to_its_place() {
 }
 
 #[test]
-fn who_comes_back_with_a_place_has_it() {
+fn a_caller_that_queues_again_with_its_place_keeps_it() {
     check::are_caught(&[Broken::HeadBeforeWhoComesBack], &comes_back(), ORDER);
 }
 

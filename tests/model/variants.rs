@@ -114,7 +114,7 @@ fn the_gate_stays_shut_until_the_old_connection_is_closed() {
 /// The engine sends background releases over another connection than requests. The server may therefore read a release
 /// before a request that was resent earlier.
 #[test]
-fn who_gives_back_a_turn_leaves_as_well() {
+fn a_caller_that_gives_back_its_turn_leaves() {
     let faults = Faults {
         breaks: 1,
         cancels: 1,

@@ -45,7 +45,7 @@ async fn extensions_called_together_do_not_add_up() {
 /// A grant that a release has passed on lasts only for a claim until it is confirmed. Even so, an extension counts from
 /// the end of the whole lease that the caller asked for.
 #[tokio::test]
-async fn what_was_handed_on_is_extended_from_the_end_of_its_lease() {
+async fn a_hold_that_was_handed_on_is_extended_from_the_end_of_its_lease() {
     on_stores_with_a_queue(|store| async move {
         let [client, other] = store.clients().await;
         let guard = hold(&other, "k").await;

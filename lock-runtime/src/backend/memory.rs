@@ -77,13 +77,13 @@ impl MemoryBackend {
         let registry = if name.is_empty() {
             Arc::new(Registry::new())
         } else {
-            let mut worlds = lock(&REGISTRIES);
-            worlds.retain(|_, registry| registry.strong_count() > 0);
-            match worlds.get(name).and_then(Weak::upgrade) {
+            let mut registries = lock(&REGISTRIES);
+            registries.retain(|_, registry| registry.strong_count() > 0);
+            match registries.get(name).and_then(Weak::upgrade) {
                 Some(registry) => registry,
                 None => {
                     let registry = Arc::new(Registry::new());
-                    worlds.insert(name.to_owned(), Arc::downgrade(&registry));
+                    registries.insert(name.to_owned(), Arc::downgrade(&registry));
                     registry
                 }
             }
@@ -103,7 +103,7 @@ struct State {
     common: Common,
     locks: HashMap<LockName, Slot>,
     /// The locks that stay taken after their holds have ended. The lock that becomes free first is on top.
-    kept: BinaryHeap<Reverse<(Moment, LockName)>>,
+    retained: BinaryHeap<Reverse<(Moment, LockName)>>,
 }
 
 /// The state that all locks share.
@@ -139,7 +139,7 @@ enum Stage {
     /// The owner has received its grant.
     Entered,
     /// The hold has ended, and the lock stays taken.
-    Kept,
+    Retained,
 }
 
 struct Waiter {
@@ -173,7 +173,7 @@ impl Registry {
                 woken: Vec::new(),
             },
             locks: HashMap::new(),
-            kept: BinaryHeap::new(),
+            retained: BinaryHeap::new(),
         }))
     }
 
@@ -213,7 +213,7 @@ impl Registry {
             };
             if retain_until.is_some() {
                 held.until = retain_until;
-                held.stage = Stage::Kept;
+                held.stage = Stage::Retained;
                 slot.nudge(common);
             } else {
                 slot.grant_next(common);
@@ -221,22 +221,22 @@ impl Registry {
             Released::Released
         });
         if let Some(until) = retain_until {
-            self.keep(name, until);
+            self.retain_until(name, until);
         }
         released
     }
 
     /// Records that a lock stays taken until `until`, after its hold has ended. Also frees, or hands on, the recorded
     /// locks whose time has passed, because it is possible that no caller ever asks for them again.
-    fn keep(&self, name: &LockName, until: Moment) {
+    fn retain_until(&self, name: &LockName, until: Moment) {
         self.change(|state| {
             let State {
                 common,
                 locks,
-                kept,
+                retained,
             } = state;
             let now = CLOCK.now();
-            while let Some(first) = kept.peek_mut().filter(|first| first.0.0 <= now) {
+            while let Some(first) = retained.peek_mut().filter(|first| first.0.0 <= now) {
                 let Reverse((_, name)) = PeekMut::pop(first);
                 if let Some(slot) = locks.get_mut(&name) {
                     slot.settle(common);
@@ -245,7 +245,7 @@ impl Registry {
                     }
                 }
             }
-            kept.push(Reverse((until, name.clone())));
+            retained.push(Reverse((until, name.clone())));
         });
     }
 

@@ -228,7 +228,7 @@ impl LockClient {
         let silent_since = tokio::select! {
             biased;
             () = registry.drained() => backend.now(),
-            silent_since = self.held_in_vain() => silent_since,
+            silent_since = self.silent_while_held() => silent_since,
         };
         backend.close(silent_since + HELD_PATIENCE).await;
         tracing::debug!(target: TARGET, "lock client shut down");
@@ -236,7 +236,7 @@ impl LockClient {
 
     /// Waits until the server has been silent for as long as a shutdown waits for holds. Returns the moment at which
     /// the silence began. Never completes for in-process locks.
-    async fn held_in_vain(&self) -> Moment {
+    async fn silent_while_held(&self) -> Moment {
         let Shared {
             backend, registry, ..
         } = &*self.0.shared;

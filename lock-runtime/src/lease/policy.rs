@@ -105,7 +105,7 @@ pub(crate) fn next_due(lease: Duration, deadline: Moment, renews: bool, now: Mom
     let third = lease / 3;
     let due = now + third;
     if due < deadline {
-        together(due, third / STEPS)
+        rounded_down(due, third / STEPS)
     } else if renews {
         now + deadline.since(now) / 2
     } else {
@@ -114,7 +114,7 @@ pub(crate) fn next_due(lease: Duration, deadline: Moment, renews: bool, now: Mom
 }
 
 /// Rounds a moment down by less than `within`, so that holds that are due at about the same time are handled together.
-fn together(due: Moment, within: Duration) -> Moment {
+fn rounded_down(due: Moment, within: Duration) -> Moment {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let within = nanos(within);
     // Steps are powers of two, so each boundary of a longer step is also a boundary of a shorter one.

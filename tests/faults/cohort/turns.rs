@@ -166,7 +166,7 @@ async fn no_body_starts_on_the_last_moment_of_a_claim() {
 /// A member that is not polled when its turn comes delays the callers behind it by a claim. Its neighbours in the same
 /// process keep their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_not_polled_is_waited_for_as_long_as_a_claim() {
+async fn a_caller_that_is_not_polled_is_awaited_for_a_claim() {
     let server = RedisServer::start().await;
     let (client, other) = (client(&server.url()).await, client(&server.url()).await);
     let guard = other.lock("k").acquire().await.unwrap();

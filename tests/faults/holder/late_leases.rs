@@ -169,7 +169,7 @@ async fn until_it_waits<T>(call: &mut Pin<Box<impl Future<Output = T>>>, other: 
 /// The lease of the first lock is restarted for the body. If the call reads the answer when the restarted lease is
 /// over, or nearly over, the body does not start on that lease.
 #[tokio::test]
-async fn what_was_restarted_late_is_confirmed_or_acquired_again() {
+async fn a_lease_that_was_restarted_late_is_confirmed_or_acquired_again() {
     for gap in [600 * MS, 1200 * MS] {
         let store = Store::redis().await;
         let (client, other) = (connected(&store).await, connected(&store).await);

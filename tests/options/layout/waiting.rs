@@ -124,7 +124,7 @@ async fn what_ends_without_a_word_is_noticed() {
 }
 
 #[tokio::test]
-async fn who_gives_up_or_is_dropped_listens_no_more() {
+async fn a_caller_that_gives_up_or_is_dropped_unsubscribes() {
     let store = Store::redisson().await;
     let [client, other] = store.clients().await;
     let mut jvm = Jvm::at(&store, "k").await;
