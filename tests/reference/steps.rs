@@ -19,17 +19,18 @@ pub(crate) enum Step {
     Abandon { client: usize, key: usize },
     /// A caller leaves: the guard is released, or the body ends.
     Release(CallId),
-    /// A call is dropped while it is inside or waits.
+    /// A call is dropped while it is inside or waiting.
     Drop(CallId),
     /// A caller leaves, and the call that is next in the queue is dropped before it has noticed its turn.
     ReleaseTo { release: CallId, dropped: CallId },
-    /// The lease of a caller is extended.
+    /// A caller that is inside extends the lease of its hold.
     Extend(CallId),
     /// This many ms pass.
     Advance(u64),
     /// The operator deletes the key of a held lock.
     Delete(usize),
-    /// The operator deletes the key of a lock for which callers wait, and at the same moment another caller tries once.
+    /// The operator deletes the key of a held lock for which callers wait. Directly afterwards, another caller makes a
+    /// single attempt to get the lock.
     DeleteAndTry(usize, CallId, usize),
     /// The operator makes the key of a held lock expire.
     Expire(usize),
@@ -89,14 +90,15 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
         let mut steps = vec![(1, (0..CLIENTS).prop_map(Step::ShutDown).boxed())];
         if living.len() < MOST_CALLS {
             steps.push((20, begin(model, &inside)));
-            // In this step, a caller queues behind a caller of the same client, so that both are granted the lock as a
+            // In this step, a caller queues behind a caller of the same client, so that the two may get the lock as a
             // cohort.
             let lines = lines(model);
             if !lines.is_empty() {
                 steps.push((10, join(model, lines)));
             }
         }
-        // A caller that waits for a lock of its own process may already be a member of the cohort that holds the lock.
+        // A caller that waits for a lock that its own client holds may be a member of the cohort with the grant. Such
+        // callers are dropped more often than others.
         let members = members(model);
         if !members.is_empty() {
             steps.push((4, select(members).prop_map(Step::Drop).boxed()));
@@ -260,8 +262,8 @@ fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
                         Lease::Short if spins => Lease::Long,
                         lease => lease,
                     },
-                    // The functions with two locks have no minimum hold. A spinner may be granted the lock at any
-                    // millisecond, so its minimum hold might end at the same time as another event.
+                    // The test's functions with two locks have no minimum hold. A spinner may be granted the lock at
+                    // any millisecond, so its minimum hold might end at the same time as another event.
                     at_least: at_least && !several && !spins,
                     under: under.filter(|_| !several),
                     keys,
@@ -272,7 +274,8 @@ fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// Returns each lock with a queue, and the client of the last caller in that queue.
+/// Returns, for each lock with a queue, the client of the last caller in the queue, and the lock. Omits clients that
+/// are shut down.
 fn lines(model: &Model) -> Vec<(usize, usize)> {
     let keys = model.keys.iter().enumerate();
     let lines = keys.filter_map(|(key, state)| {
@@ -284,7 +287,7 @@ fn lines(model: &Model) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// Begins another call of a client that is last in a queue.
+/// Returns a step in which a client whose caller is last in a queue begins another call for the same lock.
 fn join(model: &Model, lines: Vec<(usize, usize)>) -> BoxedStrategy<Step> {
     let id = next_id(model);
     let form = prop_oneof![Just(Form::Guard), Just(Form::Body)];
@@ -313,9 +316,9 @@ fn members(model: &Model) -> Vec<CallId> {
     members.collect()
 }
 
-/// Returns whether a caller may begin. The order of callers that wait outside the queue is not determined, so at most
-/// one of them waits for a lock at a time. The order of calls with several locks is not determined either, so at most
-/// one of them waits in total.
+/// Returns whether a caller may begin. Callers that wait outside the queue, and calls with several locks, enter in no
+/// determined order. Therefore at most one of them waits for each lock at a time, and at most one call with several
+/// locks waits in total.
 fn may_begin(model: &Model, spec: &Spec) -> bool {
     let fits = spec.under.is_none_or(|around| {
         let around = model.calls.get(&around);
@@ -332,8 +335,9 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
     fits && (spec.wait == Wait::Zero || !waiting.any(|call| clashes(&call.spec)))
 }
 
-/// Returns whether the next holder is determined if a lock's grant is removed. Members of the cohort that has the grant
-/// are not in the queue until their process knows of the loss.
+/// Returns whether the model can tell who gets a lock next if its grant is removed. It cannot if no waiter would notice
+/// the removal. It also cannot if the next waiter may be a member of the cohort with the grant, because members return
+/// to the queue only when their process notices the loss.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
     let holder = state.held.map(|held| model.holds[held.hold].client);
@@ -342,8 +346,8 @@ fn removable(model: &Model, key: usize) -> bool {
     holder.is_some() && next != holder && model.is_watched(key)
 }
 
-/// Returns whether a call on a server retains a lock for which another call of the same client waits. The client's
-/// shutdown would then wait until the lock is free, which takes half an hour here.
+/// Returns whether a call with a minimum hold has a lock on a server for which another call of the same client waits.
+/// The lock would then be retained for half an hour, and the client's shutdown would wait until the lock is free.
 fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
     let call = &model.calls[&id];
     let waits_itself = |key: &usize| {

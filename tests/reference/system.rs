@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// How long the server keeps a pushed grant that is not confirmed.
 const CLAIM: Duration = Duration::from_secs(2);
 
-/// The backend of a system.
+/// A backend on which the steps can run.
 pub(crate) trait Home: Place {
     /// Returns a store with new locks that no other test uses.
     fn store(runtime: &Runtime) -> Store;
@@ -39,7 +39,7 @@ pub(crate) struct Machine<P>(std::marker::PhantomData<P>);
 
 /// A difference between the system and the model.
 struct Unlike {
-    /// Whether the difference cannot go away with time.
+    /// Whether the difference is permanent. Otherwise the test waits for it to disappear.
     for_good: bool,
     what: String,
 }
@@ -148,8 +148,8 @@ impl System {
         match step {
             Step::Begin(id, spec) => {
                 if let (Some(_), false) = (spec.under, model.rules.own_clock) {
-                    // The nested call may extend the lease of the enclosing call. The enclosing call has to have
-                    // confirmed its grant before.
+                    // The nested call may extend the lease of the enclosing call, so the enclosing call must have
+                    // confirmed its grant first.
                     let lock = self.observer.lock(NAMES[spec.keys[0]]);
                     if lock
                         .status()
@@ -262,8 +262,8 @@ impl System {
         assert!(right, "extending call {id}: {answer:?}\n{model:?}");
     }
 
-    /// Waits until the caller inside has confirmed its grant. Otherwise, the confirmation would detect the operator's
-    /// change.
+    /// Waits until the holder of a lock has confirmed its grant. If the operator changed the lock earlier, the
+    /// confirmation would detect the change.
     async fn confirmed(&self, key: usize) {
         let start = Instant::now();
         loop {
@@ -283,7 +283,8 @@ impl System {
     /// Carries out an operator's command on a held lock, once its grant is confirmed.
     async fn operate(&self, key: usize, before: &[&str], after: &[&str]) {
         self.confirmed(key).await;
-        // The status cannot show that a later member of a cohort is still confirming its turn.
+        // The status does not show whether a later member of a cohort is still confirming its turn. This waits for the
+        // confirmation.
         self.all_answered().await;
         let mut server = shared_server().await.connection().await;
         let changed: u8 = ask(
@@ -340,7 +341,7 @@ impl System {
     async fn come_to(&mut self, model: &Model, step: &Step) {
         let start = Instant::now();
         let patience = match step {
-            // After these steps, a grant may have no user. It has to be given back before its claim ends.
+            // After these steps, a dropped call may have a grant. The client must give it back before its claim ends.
             Step::ReleaseTo { .. } | Step::Drop(_) | Step::Abandon { .. } => CLAIM * 3 / 4,
             _ => PATIENCE,
         };
@@ -359,7 +360,7 @@ impl System {
         }
     }
 
-    /// Drops all callers, and asserts that nothing is left.
+    /// Drops all callers, asserts that no lock, queue entry or key is left, and shuts down all clients.
     async fn end(&mut self, mut model: Model) {
         model.moments.clear();
         let living = model

@@ -32,7 +32,8 @@ fn handle() -> &'static Handle {
     })
 }
 
-/// Runs a future in real time. If the future panics, so does the caller. Dropping the call ends the future.
+/// Runs a future in real time. If the future panics, the caller panics too. If the call is dropped, the future is
+/// aborted.
 pub(crate) async fn run<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let mut running = JoinSet::new();
     running.spawn_on(future, handle());
@@ -47,8 +48,8 @@ pub(crate) async fn sleep(duration: Duration) {
     run(async move { tokio::time::sleep(duration).await }).await;
 }
 
-/// Runs a future on the caller's task, for at most this real duration. Returns `None` if the future does not end in
-/// time.
+/// Runs a future on the caller's task, for at most this real duration. Returns `None` if the future does not end within
+/// this duration.
 pub(crate) async fn within<T>(patience: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;

@@ -68,7 +68,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Creates clocks that show the correct time. Their files are written into this folder.
+    /// Creates clocks that show the correct time, and writes their files into this folder.
     ///
     /// # Panics
     /// If there is no C compiler, or the folder cannot be written.
@@ -99,7 +99,8 @@ impl Clocks {
             .env("CLOCKS_FILE", &self.file);
     }
 
-    /// Sets the time of day this many seconds ahead of the system's. A negative number sets it back.
+    /// Sets the time of day this many seconds ahead of the system's. A negative number sets it back. The monotonic
+    /// clock shows the correct time afterwards.
     ///
     /// # Panics
     /// If the folder cannot be written.
@@ -107,8 +108,8 @@ impl Clocks {
         self.set(seconds * 1_000_000, 0);
     }
 
-    /// Sets the monotonic clock back by this much, as if it had stood still, which it does while a machine is
-    /// suspended.
+    /// Sets the monotonic clock back by this much, as if it had stood still for that long, as it does while a machine
+    /// is suspended. The time of day is correct afterwards.
     ///
     /// # Panics
     /// If the folder cannot be written, or the time is longer than 292 years.

@@ -45,13 +45,13 @@ impl Probe {
     /// Returns the probe of the running call.
     ///
     /// # Panics
-    /// Outside [`guarded`].
+    /// If the current task is not in the [scope](Self::scope) of a probe.
     #[must_use]
     pub fn current() -> Self {
         PROBE.with(Clone::clone)
     }
 
-    /// Makes this probe the current one within `call`, which another task or thread may run.
+    /// Makes this probe the current one within `call`, on any task or thread that polls the returned future.
     pub fn scope<F: Future>(&self, call: F) -> TaskLocalFuture<Self, F> {
         PROBE.scope(self.clone(), call)
     }

@@ -10,8 +10,8 @@ use std::{
 
 /// A record of the visits to each lock. Clones share it.
 ///
-/// Entries are recorded while the lock is held, between the grant and the release, so that the order of the record is
-/// the order of the grants.
+/// Each holder records its entry while it holds the lock, between the grant and the release, so that the order of the
+/// record is the order of the grants.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     tracks: Arc<Mutex<BTreeMap<String, Track>>>,
@@ -39,7 +39,7 @@ struct Visit {
     met: usize,
 }
 
-/// A visit that is under way. It ends when this is dropped.
+/// A visit that is under way. It ends when this value is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it is leaving"]
 pub struct Inside {
@@ -49,13 +49,13 @@ pub struct Inside {
 }
 
 impl History {
-    /// Creates a record that [`check`](Self::check) judges at the end.
+    /// Creates an empty record, which [`check`](Self::check) judges.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Creates a record that panics as soon as two holders are inside.
+    /// Creates an empty record that panics as soon as two holders of one key are inside.
     #[must_use]
     pub fn strict() -> Self {
         Self {
@@ -71,12 +71,13 @@ impl History {
     /// Records that a holder with this token is inside from now on.
     ///
     /// # Panics
-    /// If the record is [strict](Self::strict) and another holder is inside.
+    /// If the record is [strict](Self::strict) and another holder of the key is inside.
     pub fn enter(&self, key: &str, token: u64) -> Inside {
         self.note_entry(key, token, None)
     }
 
-    /// Like [`enter`](Self::enter), but for a caller that has [queued](Self::queued).
+    /// Like [`enter`](Self::enter), but for a caller that has [queued](Self::queued). If the caller is not the first in
+    /// the queue, also records an [`OrderFault`].
     ///
     /// # Panics
     /// See [`enter`](Self::enter).
@@ -117,14 +118,15 @@ impl History {
         tracks.entry(key.to_owned()).or_default().queue.push(caller);
     }
 
-    /// Records that a caller has left the queue without a turn. Others may then overtake it.
+    /// Records that a caller has left the queue without a turn, so that the callers behind it may enter.
     pub fn gave_up(&self, key: &str, caller: u64) {
         if let Some(track) = self.tracks().get_mut(key) {
             track.leave_queue(caller);
         }
     }
 
-    /// Adds a visit that was measured elsewhere. Visits are added in the order of entry.
+    /// Adds a visit that was measured elsewhere. [`check`](Self::check) expects tokens to rise in the order in which
+    /// visits are added.
     pub fn record(&self, key: &str, token: u64, entered: Instant, left: Instant) {
         let mut tracks = self.tracks();
         tracks

@@ -8,7 +8,7 @@ use std::{
 
 use crate::process::dies_with_parent;
 
-/// Prepares the programs, and returns the command that starts one of them.
+/// Prepares the programs, and returns the command that starts the program with this main class.
 ///
 /// # Errors
 /// If a JDK, Maven, or the registry from which Maven fetches Redisson is missing. The error names what is missing.

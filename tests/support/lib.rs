@@ -23,7 +23,8 @@ pub mod stores;
 
 pub use outcome::{Room, assert_busy, assert_lost};
 
-/// Returns the time by which a loaded machine may exceed a promised time: 250 ms, or 1 s if `CI` is set.
+/// Returns the time by which a measured time may exceed the promised one on a loaded machine: 250 ms, or 1 s if `CI` is
+/// set.
 #[must_use]
 pub fn epsilon() -> Duration {
     let ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());

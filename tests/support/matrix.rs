@@ -333,7 +333,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Records a time that may be as long as `at_most` plus ε, which is the tolerance for a loaded machine.
+    /// Records a measured time. It may be at most `at_most` plus ε, the tolerance for a loaded machine.
     ///
     /// # Panics
     /// If the time is longer.

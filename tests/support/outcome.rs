@@ -1,4 +1,4 @@
-//! Checks for the results of calls, and for bodies that must be alone.
+//! Checks for the results of calls, and for bodies that must not overlap.
 
 use std::{
     fmt::Debug,

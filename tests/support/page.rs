@@ -11,8 +11,8 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Creates a table with these rows. `first` is the title of the first column, which has the names of the rows. A
-    /// name that begins with `ours` is set in bold.
+    /// Creates a table with these rows. `first` is the title of the first column, which contains the names of the rows.
+    /// A name that begins with `ours` is set in bold.
     pub fn new(first: &str, rows: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             columns: vec![first.into()],
@@ -56,7 +56,7 @@ impl Grid {
     }
 }
 
-/// Replaces the text between the two marks with this name, `<!-- name: begin -->` and `<!-- name: end -->`.
+/// Replaces the text between the two marks of this name, `<!-- name: begin -->` and `<!-- name: end -->`.
 ///
 /// # Errors
 /// If the page cannot be read or written, or does not have these marks.

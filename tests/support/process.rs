@@ -106,7 +106,8 @@ type Order = (Command, mpsc::Sender<io::Result<Child>>);
 
 /// Starts a process from a thread that lives as long as this process. On Linux, a process that [dies with its
 /// parent](dies_with_parent) is killed when the thread that started it ends, and a test's thread ends with its test.
-/// [`Mortal`] also reaps the process, and makes it end with this process on every system.
+/// This function does not reap the process. [`Mortal`] does, and makes the process end with this process on every
+/// system.
 ///
 /// # Errors
 /// The errors of [`Command::spawn`].
@@ -134,7 +135,7 @@ pub fn spawn(command: Command) -> io::Result<Child> {
     spawned.recv().expect("the spawner answers")
 }
 
-/// A child process that is killed and reaped when this is dropped, and that ends with this process.
+/// A child process that is killed and reaped when this value is dropped, and that ends with this process.
 #[derive(Debug)]
 pub struct Mortal {
     child: Child,

@@ -22,7 +22,7 @@ mod link;
 
 use faults::{Faults, Way};
 
-/// How long an event that a test waits for may take.
+/// How long a test waits for an event at the proxy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A proxy in front of one server. Dropping it closes its connections.
@@ -112,7 +112,7 @@ impl FaultProxy {
         self.set(&self.faults.blackhole, on);
     }
 
-    /// Holds back the bytes to the server. They are delivered in order when this is turned off.
+    /// Holds back the bytes to the server. Turning this off delivers them in order.
     pub fn hold_requests(&self, on: bool) {
         self.set(&self.faults.hold_requests, on);
     }
@@ -123,7 +123,7 @@ impl FaultProxy {
         self.set(&self.faults.hold_old_requests, on);
     }
 
-    /// Holds back the bytes to the client. They are delivered in order when this is turned off.
+    /// Holds back the bytes to the client. Turning this off delivers them in order.
     pub fn hold_replies(&self, on: bool) {
         self.set(&self.faults.hold_replies, on);
     }
@@ -157,8 +157,8 @@ impl FaultProxy {
         self.faults.set_budget(Way::Reply, bytes);
     }
 
-    /// Lets bytes outlive their connection: when it is cut, bytes that the proxy has read but not delivered still reach
-    /// the server, at once or when they are no longer held.
+    /// Lets requests outlive their connection: if it is cut, requests that the proxy has received but not delivered
+    /// still reach the server. Requests that are held back reach it when they are no longer held.
     pub fn deliver_after_cut(&self, on: bool) {
         self.set(&self.faults.deliver_after_cut, on);
     }

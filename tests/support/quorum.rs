@@ -24,8 +24,8 @@ impl Quorum {
         Self { servers: started }
     }
 
-    /// Makes the servers look as if they had granted locks before, so that a node that has lost its state is not
-    /// counted.
+    /// Makes the servers look as if they had granted locks before, so that a node that later loses its state does not
+    /// count toward a majority.
     pub async fn in_use(self) -> Self {
         for server in &self.servers {
             ask::<()>(
@@ -53,7 +53,7 @@ impl Quorum {
         proxies
     }
 
-    /// Returns the keys on the running servers, without the fences.
+    /// Returns the keys on all servers that were not killed, without the token counters and the marks.
     pub async fn keys(&self) -> Vec<String> {
         let mut keys = Vec::new();
         for server in self.servers.iter().filter(|server| server.pid() != 0) {

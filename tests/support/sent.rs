@@ -3,11 +3,11 @@
 use crate::server::RedisServer;
 
 /// Commands that do not count, because a client sends them to set up or keep a connection, or to read the statistics.
-/// The measured clients have connected before the count begins.
+/// The measured clients connect before the count begins, so other commands of the set-up need not be listed.
 const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setname", "ping"];
 
-/// Commands that are normally run only by scripts. The server's statistics include them. If a command is missing in
-/// this list, it counts as sent, so the result is too high and the mistake is noticed.
+/// Commands that normally only scripts run. The server's statistics include them. If a command is missing from this
+/// list, it counts as sent, so the result is too high and the mistake is noticed.
 const WITHIN_SCRIPTS: [&str; 27] = [
     "del",
     "exists",
@@ -43,7 +43,7 @@ const WITHIN_SCRIPTS: [&str; 27] = [
 pub struct Sent {
     /// The number of commands. A script counts as one, whatever it calls.
     pub commands: u64,
-    /// The server's time, in µs. The time of a script includes its calls.
+    /// The server's time, in µs. The time of a script includes the commands that it calls.
     pub micros: u64,
 }
 

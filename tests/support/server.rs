@@ -44,7 +44,7 @@ pub struct RedisServer {
 pub struct Cost {
     /// The number of calls of the command.
     pub calls: u64,
-    /// The total time in µs. The time of a script includes its calls.
+    /// The total time in µs. The time of a script includes the commands that it calls.
     pub micros: u64,
 }
 
@@ -56,7 +56,8 @@ pub struct ServerBuilder {
     tls: Option<(String, String)>,
     /// Whether the server is a Sentinel.
     sentinel: bool,
-    /// How many seconds the server's clock is ahead of the system's clock, if the test can set it.
+    /// How many seconds the server's clock is ahead of the system's clock at the start. `None` if the test cannot set
+    /// the server's clock.
     ahead: Option<i64>,
 }
 
@@ -68,8 +69,8 @@ impl ServerBuilder {
         self
     }
 
-    /// Makes the server write every change to disk before it answers, so that a [restart](RedisServer::restart) finds
-    /// it.
+    /// Makes the server write every change to disk before it answers, so that no change is lost in a
+    /// [restart](RedisServer::restart).
     #[must_use]
     pub fn aof_always(self) -> Self {
         self.arg("--appendonly", "yes")
@@ -328,7 +329,8 @@ impl RedisServer {
         );
     }
 
-    /// Like [`restart`](Self::restart), but does not wait until the server answers. It may have to load its data first.
+    /// Like [`restart`](Self::restart), but does not wait until the server answers. The server may have to load its
+    /// data first.
     pub fn begin_restart(&mut self) {
         self.kill();
         self.spawn();
@@ -463,7 +465,7 @@ impl RedisServer {
         connected - 1
     }
 
-    /// Returns the number of scripts that were run.
+    /// Returns the number of scripts that were run since the start or [`reset_stats`](Self::reset_stats).
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -496,7 +498,7 @@ pub async fn connect(client: &Client) -> redis::RedisResult<MultiplexedConnectio
         .await
 }
 
-/// Returns one field of the reply to INFO.
+/// Returns one field of the reply to INFO, or an empty text if the field is missing.
 fn field<'a>(info: &'a str, name: &str) -> &'a str {
     info.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))

@@ -44,7 +44,7 @@ impl Store {
         Self::on(&shared_server().await.url())
     }
 
-    /// Returns locks on a majority of three real servers, separate from those of other tests.
+    /// Returns locks on a quorum of three real servers, separate from those of other tests.
     pub async fn redlock() -> Self {
         Self::on(&shared_quorum().await.url())
     }
@@ -129,8 +129,9 @@ impl Store {
             .layout(self.layout)
     }
 
-    /// Returns the keys of this store on its servers, and none for the in-process backend. The last nodes of a quorum
-    /// may answer a moment after the majority, so only keys that stay are returned.
+    /// Returns the keys of this store on its servers, and none for the in-process backend. The last node of a quorum
+    /// may remove a key a moment after the majority, so this waits up to [`epsilon`](crate::epsilon) until a quorum has
+    /// no keys.
     pub async fn keys(&self) -> Vec<String> {
         let patience = Instant::now() + crate::epsilon();
         loop {
@@ -239,8 +240,8 @@ pub async fn held<'a>(client: &LockClient, keys: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// Makes calls that take two locks, and drops each of them after 0 to 11 polls. After each call, waits until both locks
-/// are free. In every third round the client `other` holds the second lock, so that the call has the first lock and
-/// waits for the second one.
+/// are free. In every third round the client `other` holds the second lock, so that the call holds the first lock while
+/// it waits for the second one.
 pub async fn drop_at_any_time<C: Future>(
     other: &LockClient,
     [first, second]: [&str; 2],

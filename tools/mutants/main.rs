@@ -1,11 +1,12 @@
 //! Makes one small change at a time to a copy of the engine's sources, and checks that the tests notice it. A mutant
-//! names the tests that must fail. If it breaks a promise, no test of another promise may fail.
+//! names the tests that must fail. If its suite is `promises`, the tests of all promises run, and no other test may
+//! fail.
 //!
 //! `cargo run --bin mutants` tries all mutants. With `-- row_2` it tries those that name a test beginning with `row_2`.
 //! With `-- --draw 10 SEED` it tries ten mutants that the seed selects among those whose tests take seconds. Without a
 //! seed, the newest commit selects them.
-//! With `-- --simulate` or `-- --simulate row_2`, the simulation looks for the mutants that it can run, for up to two
-//! minutes each.
+//! With `-- --simulate` or `-- --simulate row_2`, the simulation runs for up to two minutes on each mutant of code that
+//! it uses, and the command prints whether it detects the mutant.
 
 use std::{
     collections::BTreeSet,
@@ -39,7 +40,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tries the mutants that name a test beginning with `only`. First shows that their tests are green without a mutant.
+/// Tries the mutants that name a test beginning with `only`. First checks that the tests of these mutants pass without
+/// a mutant.
 fn try_all(only: &str) -> Result<(), String> {
     let copy = fresh_copy();
     let mut chosen = patches::all()?;
@@ -63,8 +65,9 @@ fn try_all(only: &str) -> Result<(), String> {
     try_each(&copy, &chosen, 1)
 }
 
-/// Tries `count` mutants that the seed selects among those whose tests take seconds. Their tests have to be green
-/// without a mutant. A mutant that only some runs can notice is tried twice.
+/// Tries `count` mutants that the seed selects among those whose tests take seconds. Does not check that their tests
+/// pass without a mutant. A mutant that is not caught is tried a second time, because some mutants are not noticed in
+/// every run.
 fn draw(count: &str, seed: &str) -> Result<(), String> {
     let count = count
         .parse()
@@ -158,7 +161,7 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     Ok(verdict == "caught")
 }
 
-/// Copies the files of the git checkout. The copy keeps its own target directory.
+/// Copies the files of the git checkout, except for files that git ignores.
 pub(crate) fn copy_sources(source: &Path, copy: &Path) {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -238,8 +241,8 @@ fn soak(tree: &Path, tests: &[&str]) -> Outcome {
     outcome
 }
 
-/// Runs cargo in a tree, and returns its standard output. The target directory is `CARGO_TARGET_DIR`, or one of the
-/// tree's own.
+/// Runs cargo in a tree, and returns its standard output. The target directory is `CARGO_TARGET_DIR`, or the folder
+/// `target` beside the tree.
 pub(crate) fn cargo(tree: &Path, args: &[&str]) -> String {
     let target = std::env::var_os("CARGO_TARGET_DIR");
     let output = Command::new(env!("CARGO"))

@@ -65,8 +65,8 @@ impl Suite {
 pub struct Patch {
     /// The suite that has to notice the change.
     pub suite: Suite,
-    /// The beginnings of the names of the tests that notice the change. For the fault matrix, these names do not
-    /// include the module.
+    /// The beginnings of the names of the tests that must notice the change. In the suites `faults` and `unit`, these
+    /// names need not include the module.
     pub caught_by: Vec<String>,
     /// How the changed engine behaves.
     pub what: String,
@@ -74,7 +74,7 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// Reads the header of a file. The error says what is wrong with it.
+    /// Reads the header of a file. The error says what is wrong with the file.
     fn read(file: PathBuf) -> Result<Self, String> {
         let wrong = |what: &str| format!("{}: {what}", file.display());
         let text = fs::read_to_string(&file).map_err(|error| wrong(&error.to_string()))?;
@@ -100,7 +100,7 @@ impl Patch {
         })
     }
 
-    /// Returns whether a test that notices the change has a name that begins with `test`.
+    /// Returns whether the name of one of the tests that must notice the change begins with `test`.
     #[must_use]
     pub fn is_for(&self, test: &str) -> bool {
         self.caught_by.iter().any(|name| name.starts_with(test))
@@ -147,8 +147,8 @@ impl Patch {
             .args(options)
             .arg(&self.file)
             .current_dir(sources)
-            // The folder must not count as part of a repository, in which git would skip files outside the current
-            // folder.
+            // With this setting, git does not find a repository that contains the folder. Within a repository, git
+            // would skip the files of the patch that are outside the current folder.
             .env("GIT_CEILING_DIRECTORIES", sources.join(".."))
             .output()
             .map_err(|error| format!("git: {error}"))?;

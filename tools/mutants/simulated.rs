@@ -10,8 +10,8 @@ use crate::{cargo, copy_sources};
 /// For how many seconds the simulation tries new seeds on one mutant.
 const PATIENCE: u64 = 120;
 
-/// Sources that the simulation does not run: the in-process backend, decisions at compile time, and steps before the
-/// first connection.
+/// Parts of the paths of sources that the simulation does not run: the in-process backend, decisions at compile time,
+/// and steps before the first connection.
 const ELSEWHERE: [&str; 5] = [
     "lock-macros/",
     "lock-core/src/key",
@@ -20,7 +20,7 @@ const ELSEWHERE: [&str; 5] = [
     "/url.rs",
 ];
 
-/// Tries the mutants that name a test beginning with `only`.
+/// Tries the mutants that name a test beginning with `only` and change no source that is listed in [`ELSEWHERE`].
 pub(crate) fn run(only: &str) -> Result<(), String> {
     let source = support::root();
     let copy = source.join("target/mutants/tree");
@@ -55,7 +55,8 @@ fn is_simulated(patch: &Patch) -> bool {
     !patch.changes().iter().any(elsewhere)
 }
 
-/// Runs the simulation on the sources in `tree`. Returns the first line of its output that reports a broken promise.
+/// Runs the simulation on the sources in `tree`. Returns the first line of its output that reports a broken promise, if
+/// there is one.
 fn simulate(tree: &Path) -> Option<String> {
     let patience = PATIENCE.to_string();
     let built = [

@@ -44,7 +44,8 @@ const ALL: [Fault; 12] = [
     Fault::KeysDeleted,
 ];
 
-/// Injects one fault at a time: every kind once in random order, then every kind again.
+/// Injects one fault at a time: every kind once in random order, then every kind once in another random order, and so
+/// on.
 pub(crate) struct Chaos {
     dice: Dice,
     deck: Vec<Fault>,

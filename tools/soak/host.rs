@@ -31,7 +31,8 @@ use crate::{
 /// The longest time from the beginning of a visit until the host has its report.
 const LAG: Duration = Duration::from_secs(60);
 /// The longest time, in ns, by which a caller may have asked later than a caller that it overtakes. Requests may reach
-/// the server in a different order: on a busy machine, a debug build takes more than a second to send a request.
+/// the server in a different order from the one in which callers asked: on a busy machine, a debug build may take more
+/// than a second to send a request.
 const ORDER: u64 = 3_000_000_000;
 /// How long, in ns, a slow poller may keep others from entering a key: a claim of 2 s, a probe interval of 200 ms, and
 /// 1 s for the delays of a loaded machine.
@@ -45,7 +46,7 @@ const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 #[derive(Debug)]
 struct Seen {
     ledger: Ledger,
-    /// The newest report of each process, and whether the process has ended on its own.
+    /// The newest report of each process, and whether the process has reported its regular end.
     outcomes: Vec<(BTreeMap<String, u64>, bool)>,
     waits: Waits,
 }
@@ -70,7 +71,7 @@ impl Waits {
         }
     }
 
-    /// Returns a power of two, in µs, that is above this share of the waits.
+    /// Returns the lowest power of two, in µs, that is above at least this share of the waits.
     fn most(&self, share: f64) -> u64 {
         let all: u64 = self.below.values().sum();
         let mut seen = 0;
@@ -139,7 +140,8 @@ impl Place {
     }
 }
 
-/// Records the reports of the worker at a place. If the worker is killed, starts another one at the same place.
+/// Records the reports of the worker at a place. If the worker is killed during the run, starts another one at the same
+/// place.
 async fn employ(
     place: Place,
     mut worker: Worker,
@@ -267,7 +269,8 @@ pub(crate) async fn run(options: Options) -> bool {
     report(&options, &seen, &chaos, took, memory, &left)
 }
 
-/// Returns the keys that are left after this time, except for the fence.
+/// Waits, for at most `patience`, until no key except for the fence is left on the server. Returns the keys that are
+/// left.
 async fn drained(server: &RedisServer, patience: Duration) -> Vec<String> {
     let started = Instant::now();
     loop {
@@ -398,8 +401,8 @@ fn report(
             "a process died by itself",
         ),
         (flat, "a worker's memory has grown"),
-        // The next three checks do not apply under faults, because callers then reconnect while they wait, and may be
-        // late.
+        // The next three checks do not apply under faults, because a caller that has to reconnect while it waits may
+        // enter late.
         (
             options.faults || vain == 0,
             "callers waited without an entry",

@@ -55,7 +55,7 @@ const REMARKABLE: u64 = 2_500_000_000;
 /// The state of one key.
 #[derive(Debug, Default)]
 struct Track {
-    /// The visits, by token, that are not judged yet, because visits with lower tokens may still be under way.
+    /// The visits, by token, that are not judged yet, because the reports of visits with lower tokens may be missing.
     pending: BTreeMap<u64, Visit>,
     newest: Option<Visit>,
     /// The latest `asked` of the visits that were judged.
@@ -109,8 +109,8 @@ pub(crate) struct Found {
     pub(crate) overtaken: u64,
     /// The longest time, in ns, for which nobody was inside while a prompt caller waited.
     pub(crate) stood: u64,
-    /// Like `stood`, but for the keys that buffers of futures want. There, several futures of one buffer may miss their
-    /// turns.
+    /// Like `stood`, but for the keys of buffers. Several futures of one buffer may miss their turns one after another,
+    /// so these gaps may be longer.
     pub(crate) stood_buffered: u64,
     /// The time, in ns, of the first overlap or of the first token that fell.
     pub(crate) first_fault: Option<u64>,
@@ -146,8 +146,8 @@ impl Ledger {
             self.found.repeated += 1;
             eprintln!("token given twice: {visit:?}");
         } else if visit.token < newest {
-            // A visit with a higher token has already been judged, and no visit takes so long that its report could
-            // arrive later than that.
+            // A visit with a higher token has already been judged. The reports of all visits that began before it had
+            // arrived by then, so this visit began later although its token is lower.
             self.found.fallen += 1;
             self.found.first_fault.get_or_insert(visit.entered);
             track.pending.remove(&visit.token);

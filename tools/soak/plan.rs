@@ -15,16 +15,17 @@ pub(crate) const HOT: u32 = 4;
 pub(crate) const WARM: u32 = 32;
 /// The number of keys that are nearly always free.
 pub(crate) const COLD: u32 = 10_000;
-/// The lowest number of a key for a slow poller that pauses for up to three claims. Each of these keys has only one
+/// The lowest number of the keys for slow pollers that pause for up to three claims. Each of these keys has only one
 /// slow poller.
 pub(crate) const SLOW_FROM: u32 = 20_000;
 /// The number of keys from `SLOW_FROM` on that belong to each process.
 pub(crate) const SLOW: u32 = 4;
-/// The lowest number of a key for whole buffers of futures. The consumer of a buffer pauses for more than half a claim.
+/// The lowest number of the keys for buffers of futures. The consumer of a buffer pauses for at least half a claim
+/// after each result.
 pub(crate) const BUFFERED_FROM: u32 = 30_000;
 /// The number of keys from `BUFFERED_FROM` on. All processes share these keys.
 pub(crate) const BUFFERED: u32 = 4;
-/// The lowest number of a key that an operator deletes from time to time.
+/// The lowest number of the keys that an operator deletes from time to time.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
 
 /// How a caller polls.
@@ -76,7 +77,7 @@ macro_rules! outcomes {
             pub(crate) fn line(&self) -> String {
                 let mut line = "o".to_owned();
                 $(line += &format!(" {}={}", stringify!($name), self.$name.load(Ordering::Relaxed));)+
-                // `begun` is read last, so that the line never has more calls that ended than calls that began.
+                // `begun` is read last, so that the line never reports more calls that ended than calls that began.
                 line += &format!(" begun={}", self.begun.load(Ordering::Relaxed));
                 line
             }

@@ -13,17 +13,17 @@ use crate::{
 };
 
 const MICRO: Duration = Duration::from_micros(1);
-/// The claim: how long an offer stands if the caller does not take it.
+/// The claim: how long an offer remains valid if the caller does not take it.
 const CLAIM: Duration = Duration::from_secs(2);
 
 /// Which keys a slow poller locks, and how long it pauses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pace {
-    /// It locks the keys of all callers, and pauses for a few ms.
+    /// It locks the same keys as prompt callers, and pauses for a few ms.
     Brief,
     /// It locks a key that has no other slow poller, and pauses for up to three claims.
     Claims { key: u32 },
-    /// It makes whole buffers of futures for a few shared keys, and pauses for more than half a claim.
+    /// It makes buffers of futures for a few shared keys, and pauses for at least half a claim.
     Buffers,
 }
 
@@ -42,7 +42,7 @@ impl Pace {
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A call that has begun. If this is dropped before the call has ended, the call counts as cancelled.
+/// A call that has begun. If this value is dropped before the call has ended, the call counts as cancelled.
 struct Begun<'a> {
     outcomes: &'a Outcomes,
     ended: bool,
@@ -57,8 +57,8 @@ impl<'a> Begun<'a> {
         }
     }
 
-    /// Records the result of the call. The lock may be busy, because a slow poller may miss its turns until its `wait`
-    /// is over.
+    /// Records the result of the call. `Busy` is an acceptable result, because a slow poller may miss its turns until
+    /// its `wait` is over.
     fn end(mut self, result: &Result<(), LockError>) {
         self.ended = true;
         Outcomes::count(self.outcomes.of(result, true));
@@ -79,11 +79,12 @@ async fn poll_once(call: &mut Call) -> bool {
 }
 
 impl Task {
-    /// Runs one slow poller until its calls have ended.
+    /// Runs one slow poller until its calls have ended or were dropped.
     pub(crate) async fn poll_slowly(&self, pace: Pace, dice: &mut Dice) {
         let kind = match pace {
             Pace::Buffers => Poller::Buffered,
-            // These kinds of pollers have only one unpolled future at a time.
+            // These kinds of pollers leave only one future unpolled at a time, so they delay others by only one claim
+            // at a time.
             Pace::Claims { .. } => match dice.below(3) {
                 0 => Poller::Selected,
                 1 => Poller::ByHand,

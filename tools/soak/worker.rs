@@ -1,4 +1,4 @@
-//! A worker process: its tasks lock in all possible ways and report their visits.
+//! A worker process: its tasks acquire locks in many ways, and report their visits.
 
 use std::{
     io::{BufRead, Write},
@@ -27,7 +27,7 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// The number of prompt tasks that want the keys on which slow pollers pause for long.
+/// The number of prompt tasks that lock the keys on which slow pollers pause for long.
 const WITNESSES: u64 = 6;
 /// How far [`Task::balance`] may be from zero before the kind of poller that is ahead pauses.
 const BALANCE: i64 = 64;
@@ -45,7 +45,7 @@ pub(crate) struct Task {
     /// pollers make two thirds of the visits.
     balance: Arc<AtomicI64>,
     pub(crate) stop: watch::Receiver<bool>,
-    /// Whether the run has faults. Bodies then take longer, and an operator deletes some of the keys.
+    /// Whether the run has faults. With faults, bodies take longer, and an operator deletes some of the keys.
     lingers: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Orders {
     pub(crate) faults: bool,
 }
 
-/// Runs the tasks until the host orders the end.
+/// Runs the tasks until the host orders the worker to stop, or ends.
 pub(crate) async fn work(url: &str, orders: Orders) {
     let Orders {
         place,

@@ -93,7 +93,8 @@ impl System {
                             hold.loss(),
                             state.known_lost
                         );
-                        // The difference may go away, because the holder notices a loss only after a round trip.
+                        // A loss that only the model knows is no permanent difference, because the holder notices a
+                        // loss only after a round trip.
                         return Err(Unlike {
                             for_good: !state.known_lost,
                             what,
@@ -110,7 +111,7 @@ impl System {
 
     pub(super) async fn compare_status(&self, key: usize, model: &Model) -> Result<(), Unlike> {
         let state = &model.keys[key];
-        // Asks the client of the holder, because only this client knows which member of a cohort has the turn.
+        // Asks the holder's client, because only this client knows which member of a cohort has the turn.
         let client = state.held.map(|held| model.holds[held.hold].client);
         let client = client.filter(|client| !model.clients[*client].closed);
         let client = client.map_or(&self.observer, |client| &self.clients[client]);
@@ -122,8 +123,8 @@ impl System {
             held.kept_until.is_some() || model.clients[model.holds[held.hold].client].closed
         };
         if !model.rules.own_clock && state.held.as_ref().is_some_and(seen_as_a_block) {
-            // The lock is retained after a cohort has left, or its client is shut down. Only the server knows the
-            // holder then, and the server does not know which member of a cohort had the turn.
+            // The lock is retained, or the holder's client is shut down. In both cases only the server still knows the
+            // holder, and the server does not know which member of a cohort had the turn.
             let (queued, _) = self.entries(key).await;
             return if token.is_some() && queued == state.queue.len() {
                 Ok(())
@@ -189,8 +190,8 @@ impl System {
                 } else {
                     counts.unsure
                 };
-        // A grant's push may arrive before the reply that the caller is queued. The client then does not count the
-        // caller as having waited.
+        // A pushed grant may arrive before the reply that says that the caller is queued. In this case, the client does
+        // not count the caller as having waited.
         let waited = if model.rules.own_clock {
             counts.waited..=counts.waited + counts.tied
         } else {

@@ -1,4 +1,4 @@
-//! A user of the attribute that calls the dependency `locks` and has no crate `lock_runtime` in scope.
+//! A crate that uses the attribute, but renames its dependency to `locks`, so that no crate `lock_runtime` is in scope.
 
 use locks::{LockError, distributed_lock};
 
@@ -7,7 +7,7 @@ pub mod facade {
     pub use locks;
 }
 
-/// Uses every option for which the expansion writes a path.
+/// Uses every option for which the expansion contains a path.
 ///
 /// # Errors
 /// If the lock cannot be acquired.
@@ -27,7 +27,7 @@ pub async fn pay(id: u64, inside: impl AsyncFn()) -> Result<u64, LockError> {
     Ok(id + u64::from(hold.token().get() > 0))
 }
 
-/// Reaches the dependency by a path of this crate.
+/// Refers to the dependency by a path in this crate.
 ///
 /// # Errors
 /// If the lock cannot be acquired.
@@ -37,7 +37,8 @@ pub async fn cancel(id: u64, inside: impl AsyncFn()) -> Result<u64, LockError> {
     Ok(id)
 }
 
-/// Uses the attribute as a library's `macro_rules` do, for users that do not themselves depend on `lock-runtime`.
+/// Defines an annotated function, as a macro of a library may do for users that do not themselves depend on
+/// `lock-runtime`.
 #[macro_export]
 macro_rules! locked {
     ($(#[$attr:meta])* $visibility:vis async fn $name:ident[$key:literal]($($arguments:tt)*) -> $returned:ty $body:block) => {

@@ -5,10 +5,11 @@
 //! - `--from N`: the first seed (by default derived from the current time).
 //! - `--threads N`: the number of seeds that run at once (by default one for each core).
 //! - `--first`: stops at the first seed that fails and does not shrink it.
-//! - `--seed N [--steps 3,0,1]`: runs only this seed, and writes its timeline. With `--steps`, runs the smaller plan
-//!   that shrinking has reached by these steps.
+//! - `--seed N [--steps 3,0,1]`: runs only this seed, and writes its timeline to `target/simulation`. With `--steps`,
+//!   runs the smaller plan to which these steps of an earlier shrinking lead.
 //!
-//! The plan of a seed that fails is shrunk, and its timeline is written to `target/simulation`.
+//! Without `--first` and `--seed`, the plan of a seed that fails is shrunk, and the timeline of the smaller plan is
+//! written to `target/simulation`.
 
 use std::{
     fs,
@@ -97,7 +98,7 @@ fn one(seed: u64, steps: &[usize]) -> ExitCode {
     ExitCode::from(u8::from(!outcome.violations.is_empty()))
 }
 
-/// Runs seeds, beginning with `from`, until `time` has passed.
+/// Runs seeds, beginning with `from`, until `time` has passed or, if `first` is set, until one of them fails.
 fn many(from: u64, threads: usize, time: Duration, first: bool) -> ExitCode {
     let began = Instant::now();
     let (next, over) = (AtomicU64::new(from), AtomicBool::new(false));
@@ -139,8 +140,8 @@ fn many(from: u64, threads: usize, time: Duration, first: bool) -> ExitCode {
     ExitCode::from(u8::from(!total.failed.is_empty()))
 }
 
-/// Runs one seed. Returns false if a promise was broken. If `smaller` is also set, shrinks the plan and writes the
-/// timeline of the smaller plan.
+/// Runs one seed, and returns whether all promises were kept. If a promise was broken and `smaller` is set, also
+/// shrinks the plan and writes the timeline of the smaller plan.
 fn carry_out(seed: u64, total: &Mutex<Total>, smaller: bool) -> bool {
     let plan = Plan::of(seed);
     let outcome = run(&plan, false);

@@ -51,7 +51,7 @@ pub enum Way {
     Nested,
     /// Runs a body whose concurrent parts all enter the body's lock again.
     Siblings,
-    /// Runs a body that spawns a task, which enters the body's lock again.
+    /// Runs a body that spawns a task within its hold. The task enters the body's lock again.
     TakenAlong,
     /// Drops the call after a while.
     Dropped,
@@ -444,8 +444,8 @@ impl Caller {
         self.end(call, ended.err());
     }
 
-    /// Runs the part of a body that enters the hold `outer` again. Siblings share `beside`, which is set while one of
-    /// them is inside.
+    /// Runs the body of a nested call, and checks that the call has entered the hold `outer` again. Siblings share
+    /// `beside`, which is set while one of them is inside.
     async fn again(&self, outer: &Hold, beside: Option<&AtomicBool>) {
         let hold = Hold::current().expect("a body is inside its hold");
         let ledger = &self.process.ledger;

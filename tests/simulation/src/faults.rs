@@ -16,7 +16,7 @@ use crate::{
 pub enum Fault {
     /// All connections of a process to a server break.
     Break,
-    /// All connections of a process to a server break, but the server notices this late.
+    /// All connections of a process to a server break, but the server notices the break only later.
     HalfOpen,
     /// Messages from a process to a server arrive late.
     HoldUp,

@@ -32,7 +32,7 @@ impl fmt::Display for Line {
 #[derive(Debug, Clone)]
 pub struct History {
     lines: Arc<Mutex<Vec<Line>>>,
-    /// Whether lines are stored. If not, they are only counted.
+    /// Whether lines are stored. Otherwise, they are only counted.
     kept: bool,
     counted: Arc<AtomicU64>,
     began: Instant,

@@ -1,4 +1,4 @@
-//! A future that is polled late: a pause separates each wake-up from the next poll.
+//! A future that is polled late: a random pause may separate a wake-up from the next poll.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::chance::Chance;
 
-/// Records that the inner future was woken, and wakes the outer one.
+/// The waker of the inner future. It records the wake-up, and wakes the task that polls the [`Late`].
 #[derive(Default)]
 struct Woken {
     is: AtomicBool,
@@ -63,7 +63,8 @@ impl<F> fmt::Debug for Late<F> {
 }
 
 impl<F> Late<F> {
-    /// Draws a pause. Half of the polls are prompt, most others are a little late, and a few are very late.
+    /// Draws a pause: none for half of the polls, up to 20 ms for most others, up to 500 ms for three in twenty, and up
+    /// to `longest` for one in twenty. No pause exceeds `longest`.
     fn draw(&self) -> Duration {
         let most = match self.chance.among(0..20) {
             _ if self.longest == 0 => 0,

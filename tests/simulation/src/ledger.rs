@@ -1,4 +1,4 @@
-//! The judge of a run: records which callers are inside, with which tokens, and which callers wait, and detects broken
+//! The judge of a run. It records which callers wait and which callers are inside with which tokens, and detects broken
 //! promises.
 
 use std::{
@@ -97,7 +97,7 @@ pub struct Wanted {
 struct Call {
     wanted: Wanted,
     began: u64,
-    /// Whether the call still waits.
+    /// Whether the call has not entered yet.
     waits: bool,
     /// Whether the call will never be polled again.
     is_forgotten: bool,
@@ -117,7 +117,7 @@ struct Key {
     inside: BTreeMap<u64, Inside>,
     /// The highest token, and the time at which its holder entered.
     highest: Option<(u64, u64)>,
-    /// The time at which a caller last entered, left, or was seen inside.
+    /// The latest time at which a caller entered, left, or may have held the lock.
     moved: u64,
 }
 
@@ -269,9 +269,9 @@ impl Ledger {
         }
         if let Some((highest, at)) = this.highest
             && token <= highest
-            // There are two exceptions. First, the owner of a grant that was given before a loss of state may enter
-            // after the owner of a later grant. Second, the tokens of a server that has lost its counter continue from
-            // a lower number if its clock was set back.
+            // There are two exceptions to this rule. First, the owner of a grant that was given before a loss of state
+            // may enter after the owner of a later grant. Second, if a server has lost its counter and its clock was
+            // set back, its tokens continue from a lower number.
             && !losses.iter().any(|loss| {
                 *loss <= at && loss + GRANTED_BEFORE + longest_lease >= at || has_set_back && *loss >= at
             })
@@ -391,7 +391,7 @@ impl Ledger {
         Duration::from_millis(self.state().set_back)
     }
 
-    /// Records that a process has crashed, which ends its bodies.
+    /// Records that a process has crashed, and removes its calls.
     pub fn crash(&self, host: HostId) {
         let mut state = self.state();
         state.calls.retain(|_, call| call.wanted.host != host);
@@ -489,7 +489,7 @@ impl State {
         })
     }
 
-    /// Checks that no other call that began at least 100 ms earlier still waits for this lock.
+    /// Checks that no prompt caller in the queue of this lock began its call more than 100 ms before this caller.
     fn check_order(&self, call: CallId, key: &str) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         if !self.ordered || !this.waits {

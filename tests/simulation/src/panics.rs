@@ -6,7 +6,7 @@ thread_local! {
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Records panics of this thread from now on.
+/// Records panics of this thread from now on, and forgets earlier ones.
 pub(crate) fn watch() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -19,7 +19,7 @@ pub(crate) fn watch() {
     LAST.set(None);
 }
 
-/// Takes the text of the last panic of this thread, if there was one.
+/// Takes the text of this thread's last panic. Returns `None` if there was no panic.
 pub(crate) fn last() -> Option<String> {
     LAST.take()
 }

@@ -197,8 +197,8 @@ impl Plan {
         self.waits.iter().copied().max().unwrap_or_default()
     }
 
-    /// Returns whether callers have to enter in the order in which they began. Bodies have to be short: if a holder
-    /// overruns its lease, the members of its cohort get their places back only after other callers were let in.
+    /// Returns whether callers have to enter in the order in which they began. This requires short bodies: if a holder
+    /// overran its lease, other callers might enter before the members of its cohort have returned to their places.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.faults.is_empty()

@@ -28,7 +28,7 @@ struct Host {
     network: Network,
     chance: Chance,
     began: Instant,
-    /// How much too fast the host's clock runs, in millionths.
+    /// How much too fast the host's clock runs, in millionths. Negative if it runs too slowly.
     drift: i64,
 }
 

@@ -8,8 +8,8 @@ use crate::{
 /// The largest number of runs in one search.
 const TRIES: usize = 400;
 
-/// A failing plan, and the steps that lead to it from the plan of the seed. Each step is the index of the smaller plan
-/// that was taken.
+/// A failing plan, and the steps that lead to it from the plan of the seed. Each step is an index into the plans that
+/// [`Plan::smaller`] returns.
 #[derive(Debug, Clone)]
 pub struct Shrunk {
     /// The smallest plan found.

@@ -1,5 +1,5 @@
-//! Ends the program when a run does not end. A run that loops without letting simulated time pass cannot detect this by
-//! itself.
+//! Ends the program when a run does not end. A run that loops without letting simulated time pass has no time-out of
+//! its own.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a run may take on a busy machine. Most take a few milliseconds.
+/// How long a run may take on a busy machine. Most runs take a few milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 static NEXT: AtomicU64 = AtomicU64::new(0);

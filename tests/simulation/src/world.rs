@@ -66,7 +66,7 @@ pub(crate) struct World {
     running: Mutex<BTreeMap<HostId, Running>>,
     /// The clients and processes of killed hosts.
     dead: Mutex<Vec<(LockClient, Process)>>,
-    /// The number of hosts that have had a process so far.
+    /// The number of hosts on which a process was started so far.
     used: Mutex<HostId>,
 }
 
@@ -141,8 +141,8 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
 }
 
 impl World {
-    /// Starts one more process on an unused host, if there is one. The process may fail to connect, because the server
-    /// may be down.
+    /// Starts one more process on an unused host, if there is one. No process is started if its client cannot connect,
+    /// for example because the server is down.
     async fn start(&self) {
         let host = {
             let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
@@ -230,7 +230,7 @@ impl World {
         });
     }
 
-    /// Waits until all calls have ended, and checks that nothing is left.
+    /// Waits until all calls have ended, shuts down the clients, and checks that nothing is left.
     async fn end(&self) {
         if self.ledger.is_violated() {
             return;
@@ -277,7 +277,7 @@ impl World {
         }
         drop(running);
         let beyond = plan.longest_lease().max(plan.longest_wait());
-        // Leases and places in the queue last longer by the time by which the server's clock was set back.
+        // If the server's clock was set back, leases and places in the queue last longer by the same time.
         let back = self.ledger.was_set_back();
         sleep(beyond * 2 + back + Duration::from_secs(10)).await;
         self.look_at_the_rest(has_crashed || leaks);

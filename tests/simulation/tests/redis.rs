@@ -1,12 +1,13 @@
-//! Compares the simulated server with a real one: the same random sequences of commands and of the project's scripts
-//! have the same replies, pushes and keys on both, byte for byte.
+//! Compares the simulated server with a real one: the same random sequences of commands and of script calls must have
+//! the same replies, pushes and keys on both, byte for byte.
 //!
 //! `SIMULATION_SEQUENCES` sets the number of sequences of each test. The default of 10,000 takes about a minute in a
 //! debug build, and a million takes a night. With 10,000 or more, every listed outcome has to occur.
 //!
 //! Time stands still on the simulated server, and a sequence takes a few milliseconds on the real one. To hide this
-//! difference, the comparison rounds the rest of each lease up to a multiple of [`STEP`](pair::STEP). Scripts get the
-//! time as their last argument. A step that lets time pass shortens all leases instead.
+//! difference, the comparison rounds the rest of each lease up to a multiple of [`STEP`](pair::STEP), and scripts get
+//! the time as their last argument. A step that lets time pass advances this argument, and shortens all leases on both
+//! servers.
 
 #[path = "redis/calls.rs"]
 mod calls;
@@ -33,10 +34,11 @@ use calls::{Call, SCRIPTS, call, channels, meddling};
 use commands::any_command;
 use pair::{Pair, START, encode, words};
 
-/// How often a sequence is tried before a difference counts, because the real server may be slow.
+/// How often a sequence is tried before a difference fails the test. If the real server is slow, a single try may show
+/// a difference.
 const TRIES: usize = 3;
-/// The beginnings of replies that have to occur: answers of scripts in most of their states, messages, errors, and a
-/// token.
+/// The beginnings of lines that have to occur in the replies: answers of scripts in most of their states, messages,
+/// errors, and a token.
 const OUTCOMES: [&str; 18] = [
     "queued",
     "held",
@@ -57,7 +59,7 @@ const OUTCOMES: [&str; 18] = [
     "-ERR",
     ":1800",
 ];
-/// Texts that replace valid arguments of commands.
+/// Texts that replace valid arguments of commands, or are added to them.
 const JUNK: &[&str] = &[
     "",
     "0",
@@ -95,7 +97,8 @@ enum Step {
     Pass(u64),
 }
 
-/// Compares random sequences. If there are enough sequences, all of these outcomes have to occur.
+/// Compares random sequences on both servers. If there are 10,000 sequences or more, each of these outcomes has to
+/// occur.
 fn run(steps: impl Strategy<Value = Vec<Step>>, outcomes: &[&'static str]) {
     let sequences = env::var("SIMULATION_SEQUENCES").ok();
     let cases = sequences.map_or(10_000, |cases| {

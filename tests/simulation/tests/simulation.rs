@@ -37,7 +37,7 @@ fn one_seed_has_one_history() {
     }
 }
 
-/// A try of a notified call is given up because its caller does not poll for the answer. The cleanup of that try must
+/// A call with `notify` gives up a try because its caller does not poll for the answer. The cleanup of that try must
 /// not release the grant of the next try.
 #[test]
 fn notified_calls_are_polled_late_at_a_server_that_stops() {
@@ -86,7 +86,7 @@ fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
         let lines = run(&plan, true).lines;
         let asks = |line: &&Line| line.who.starts_with("server") && line.what.contains("EVALSHA");
         let asked: Vec<u64> = lines.iter().filter(asks).map(|line| line.at).collect();
-        // Calls that begin within the first 50 ms may still wait for the client's connection.
+        // Calls that begin within the first 50 ms may have to wait for the client's connection.
         let begins = |line: &&Line| line.what.contains(" begins: ") && line.at > 50;
         let begun: Vec<u64> = lines.iter().filter(begins).map(|line| line.at).collect();
         assert!(begun.len() > 50, "seed {seed}: {} calls", begun.len());

@@ -33,7 +33,7 @@ pub(super) async fn listen() -> (TcpListener, u16) {
 pub(super) async fn accept(listener: TcpListener, upstream: u16, faults: Arc<Faults>) {
     loop {
         let Ok((client, _)) = listener.accept().await else {
-            // The process has run out of file descriptors, perhaps only for a short time.
+            // The process has probably run out of file descriptors, so the proxy tries again after a pause.
             tokio::time::sleep(Duration::from_millis(1)).await;
             continue;
         };
@@ -62,7 +62,7 @@ struct Link {
 
 /// The bytes that one read has returned.
 struct Chunk {
-    /// The bytes that were read. There are none at the end of the stream.
+    /// The bytes that were read. Empty at the end of the stream.
     bytes: Vec<u8>,
     read: Instant,
     /// The chunk's share of the full jitter, from 0 to 1.
@@ -118,7 +118,8 @@ impl Link {
         self.faults.change.wait(|| condition().then_some(())).await;
     }
 
-    /// Reads from one end until this end is closed or the connection is cut.
+    /// Reads from one end until this end is closed or the connection is cut. Reading from the server also ends when the
+    /// connection becomes half open.
     async fn read(
         self: Arc<Self>,
         way: Way,
@@ -163,7 +164,8 @@ impl Link {
     ) {
         let to = self.deliver_open(way, &mut chunks, to).await;
         if way == Way::Reply {
-            // A client that has lost its server must not learn it from the proxy, so its end stays open.
+            // The client must not notice that its connection is half open or has lost a reply. In these cases, its end
+            // stays open until the connection is cut or the client closes it.
             self.until(|| self.is_cut() || to.is_none() || self.client_gone.load(Ordering::SeqCst))
                 .await;
         } else if self.is_half_open() {

@@ -56,9 +56,9 @@ pub enum Break {
 enum Event {
     Up(u64, Vec<u8>),
     Down(u64, Vec<u8>),
-    /// The server notices that the peer is gone.
+    /// The server notices that the client is gone.
     ServerSees(u64),
-    /// The client notices that the peer is gone.
+    /// The client notices that the server has closed the connection.
     ClientSees(u64),
 }
 
@@ -76,16 +76,16 @@ struct Link {
 struct Connection {
     host: HostId,
     server: ServerId,
-    /// The connection's ID on the server; `None` once the server has closed it.
+    /// The connection's ID on the server; `None` once the connection has ended for the server.
     id: Option<ConnectionId>,
-    /// The arrival time of the newest message in each direction. No later message arrives before this time.
+    /// The arrival time of the newest message in each direction. Messages that are sent later do not arrive earlier.
     last: [u64; 2],
-    /// The messages that wait in each direction because the link is held.
+    /// The messages that the link holds back in each direction.
     held: [VecDeque<Vec<u8>>; 2],
     /// The bytes that have arrived at the client and that the client has not read yet.
     inbox: VecDeque<u8>,
     reader: Option<Waker>,
-    /// Whether the client has noticed the end of the connection.
+    /// Whether the connection has ended for the client.
     ended: bool,
 }
 
@@ -94,7 +94,7 @@ struct Connection {
 struct Server {
     redis: Redis,
     connections: BTreeMap<ConnectionId, u64>,
-    /// How far the server's clock was set ahead or back, in microseconds.
+    /// How far the server's clock was set ahead, in microseconds. Negative if it was set back.
     set: i64,
     /// The latest time that the server has read from its clock.
     told: u64,
@@ -199,7 +199,7 @@ impl Network {
         }
     }
 
-    /// Carries out due events, and returns when the next event is due.
+    /// Carries out the events that are due. Returns when the next event is due, or `None` if there is none.
     fn deliver(&self) -> Option<u64> {
         loop {
             let now = self.now();
@@ -304,7 +304,7 @@ impl Network {
         self.earlier.notify_one();
     }
 
-    /// Stops a server. Messages that arrive meanwhile are read when it continues.
+    /// Stops a server. When it continues, it reads the messages that have arrived meanwhile.
     pub fn stop(&self, server: ServerId) {
         self.state().servers[server]
             .backlog
@@ -323,7 +323,7 @@ impl Network {
         self.earlier.notify_one();
     }
 
-    /// Shuts a server down. `persistence` says which data the server has after its restart.
+    /// Shuts a server down. `persistence` says which data the server keeps.
     pub fn end(&self, server: ServerId, persistence: Persistence) {
         let now = self.now();
         let mut state = self.state();
@@ -394,7 +394,8 @@ fn run_id(server: usize, restarts: u64) -> String {
 }
 
 impl State {
-    /// Returns the time of a server in microseconds. It advances with each call, as the time of a real server does.
+    /// Returns the time of a server in microseconds. Like the time of a real server, it is later at each call, unless
+    /// the clock was set back since the previous call.
     fn time(&mut self, server: ServerId) -> u64 {
         let elapsed = self.history.now() * 1000;
         let this = &mut self.servers[server];
@@ -481,7 +482,7 @@ impl State {
         Ok(self.at(at, event))
     }
 
-    /// Delivers the messages that were held back in this direction.
+    /// Sends the messages that were held back in this direction.
     fn let_go(&mut self, host: HostId, server: ServerId, way: Way, now: u64) {
         let side = way as usize;
         let of_link: Vec<u64> = self

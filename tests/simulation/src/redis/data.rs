@@ -44,14 +44,14 @@ pub(crate) struct Entry {
     pub(crate) expires: Option<i64>,
 }
 
-/// The keys of a server at one moment.
+/// The keys of a server with their values and expiries.
 #[derive(Debug, Clone, Default)]
 pub struct DataSet {
     entries: BTreeMap<Box<[u8]>, Entry>,
 }
 
-/// Returns the value at a key, or `None` if there is no key. Returns an error if the value is not of the requested
-/// type.
+/// Defines one accessor for each type. It returns the value at a key, `None` if the key does not exist, or an error if
+/// the value is of another type. The accessor with `_or_new` creates the key first if it does not exist.
 macro_rules! typed {
     ($($name:ident $(, $or_new:ident)?: $variant:ident($inner:ty);)*) => { $(
         pub(crate) fn $name(&mut self, key: &[u8], ms: i64) -> Result<Option<&mut $inner>, Fault> {
@@ -104,7 +104,7 @@ impl DataSet {
         self.entries.remove(key).is_some_and(|entry| lived(&entry))
     }
 
-    /// Removes a key whose value has no elements left.
+    /// Removes a key if its value has no elements left.
     pub(crate) fn remove_empty(&mut self, key: &[u8]) {
         let is_empty = match self.entries.get(key).map(|entry| &entry.value) {
             Some(Value::Hash(hash)) => hash.is_empty(),

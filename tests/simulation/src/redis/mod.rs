@@ -55,7 +55,7 @@ pub enum Mode {
     OutOfMemory,
     /// The server is a replica: it refuses writes.
     ReadOnly,
-    /// The server loads its data after a restart: it refuses commands that need data.
+    /// The server loads its data after a restart: it refuses all commands that Redis does not allow at that time.
     Loading,
 }
 
@@ -144,7 +144,7 @@ impl Redis {
         }
     }
 
-    /// Returns a copy of all keys.
+    /// Returns a copy of all keys with their values and expiries.
     pub fn snapshot(&mut self) -> DataSet {
         self.0.data.clone()
     }

@@ -1,6 +1,7 @@
 //! Numbers in text, as Redis reads and writes them.
 
-/// Reads an integer without a `+` sign, leading zeros or spaces.
+/// Reads a 64-bit integer. Returns `None` for all other texts, including integers with a `+` sign, leading zeros or
+/// spaces.
 pub(crate) fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let canonical = match digits {
@@ -14,7 +15,8 @@ pub(crate) fn integer(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Reads a score, as `strtod` does. The whole text has to be a number.
+/// Reads a score, as `strtod` does. Returns `None` if the text is not entirely a number, or if the number is NaN or out
+/// of range.
 pub(crate) fn double(text: &[u8]) -> Option<f64> {
     if text.first().is_none_or(|first| is_space(*first)) {
         return None;
@@ -28,7 +30,8 @@ pub(crate) fn double(text: &[u8]) -> Option<f64> {
     (!value.is_nan() && !overflows && !vanishes).then_some(value)
 }
 
-/// Reads one end of a range of scores, and whether this end is exclusive. An empty text is zero.
+/// Reads one end of a range of scores: the score, and whether the range excludes it, which a `(` before the score
+/// requests. A missing score is read as zero.
 pub(crate) fn range_end(text: &[u8]) -> Option<(f64, bool)> {
     let (text, exclusive) = match text.strip_prefix(b"(") {
         Some(rest) => (rest, true),
@@ -79,7 +82,7 @@ pub(crate) fn write_double(out: &mut Vec<u8>, value: f64) {
         return write_integer(out, value as i64);
     }
     if value.is_nan() {
-        // The sign is the one that the processor gives to 0/0.
+        // As in C, the sign of a NaN is written. The processor determines the sign of 0/0.
         out.extend_from_slice(if value.is_sign_negative() {
             b"-nan"
         } else {

@@ -100,7 +100,7 @@ fn write_header(out: &mut Vec<u8>, kind: u8, value: i64) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the number of items that follow.
+/// Writes the number of items or bytes that follow.
 pub(crate) fn write_length(out: &mut Vec<u8>, kind: u8, length: usize) {
     write_header(out, kind, i64::try_from(length).unwrap_or(i64::MAX));
 }
@@ -173,7 +173,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Parsed<'_> {
     Parsed::Command(args, at)
 }
 
-/// Returns the line that begins at `start`, and where the next line begins.
+/// Returns the line that begins at `start`, and where the next line begins. Returns `None` if the line is not complete.
 fn line(bytes: &[u8], start: usize) -> Option<(&[u8], usize)> {
     let rest = bytes.get(start..)?;
     let end = rest.iter().position(|byte| *byte == b'\n')?;

@@ -185,7 +185,7 @@ impl State {
         command.run(self, caller, args)
     }
 
-    /// Checks whether a command may be carried out or queued now.
+    /// Returns the command if it may be carried out or queued now, and otherwise the error for the client.
     fn check(&self, caller: Caller, args: &[&[u8]]) -> Result<&'static Command, Fault> {
         let command = find(args)?;
         if !command.takes(args.len()) {

@@ -35,7 +35,8 @@ macro_rules! part {
     };
 }
 
-/// The scripts as the engine assembles them, under the engine's names.
+/// The scripts as the engine assembles them, under the engine's names. Each begins with [`FIXED_TIME`], which takes the
+/// time from the last argument and rounds the rest of each lease up.
 pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
     let (next_token, grant_next) = (part!("native/next_token"), part!("native/grant_next"));
     let (mark, owner) = (part!("quorum/mark"), part!("redisson/owner"));
@@ -118,7 +119,7 @@ pub(crate) struct Call {
     wait: &'static str,
     claim: &'static str,
     /// Selects the remaining arguments, such as the floor of the token and the deadline of the request. Each decimal
-    /// digit makes one choice.
+    /// place makes one choice.
     choices: usize,
     /// An argument, and a text that replaces it. Without a text, this argument and all arguments after it are removed.
     junk: Option<(Index, Option<&'static str>)>,
@@ -134,12 +135,12 @@ pub(crate) fn channels() -> Vec<String> {
 }
 
 fn sha1(bytes: &[u8]) -> String {
-    // The server identifies scripts by this digest.
+    // The server identifies scripts by this digest, and the channel of a session is named by it.
     sha1_smol::Sha1::from(bytes).digest().to_string()
 }
 
 impl Call {
-    /// Returns the element of `of` that the decimal digit at `place` selects.
+    /// Returns the element of `of` that the choice at this decimal place selects.
     fn choice<T: Copy>(&self, place: u32, of: &[T]) -> T {
         of[self.choices / 10_usize.pow(place) % of.len()]
     }
@@ -272,7 +273,7 @@ impl Call {
 }
 
 pub(crate) fn call() -> impl Strategy<Value = Step> {
-    // Most calls use the native layout, which has the most states, and most of those ask for a lock.
+    // Most calls use the native layout, which has the most states. About half of these calls request a lock.
     let script = prop_oneof![
         4 => Just(0_usize),
         1 => Just(2_usize),

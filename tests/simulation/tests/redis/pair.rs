@@ -13,7 +13,7 @@ use crate::{Step, calls::channels};
 
 /// Before leases are compared, the rest of each lease is rounded up to a multiple of this time, in ms.
 pub(crate) const STEP: u64 = 250;
-/// The time of scripts at the beginning of a sequence, in µs.
+/// The time that scripts see at the beginning of a sequence, in µs.
 pub(crate) const START: u64 = 1_800_000_000_000_000;
 const END: &str = "the end of the sequence";
 
@@ -77,7 +77,7 @@ impl Pair {
             log: String::new(),
             outcomes: BTreeMap::new(),
         };
-        // The reply is not compared, because it contains the version and the connection's ID.
+        // The reply to `HELLO` is not compared, because it contains the version and the connection's ID.
         pair.real
             .write_all(&encode(&words("HELLO 3")))
             .expect("the server reads");

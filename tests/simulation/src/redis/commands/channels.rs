@@ -52,7 +52,7 @@ pub(crate) fn unsubscribe(state: &mut State, caller: Caller, args: &[&[u8]]) -> 
     Ok(Reply::Many(notices.collect()))
 }
 
-/// Removes a connection from a channel, and returns how many channels the connection has left.
+/// Removes a connection from a channel, and returns the number of channels to which it is still subscribed.
 fn leave(state: &mut State, id: ConnectionId, channel: &[u8]) -> usize {
     if let Some(subscribers) = state.channels.get_mut(channel) {
         subscribers.retain(|subscriber| *subscriber != id);
@@ -101,7 +101,7 @@ pub(crate) fn numsub(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(counts.collect()))
 }
 
-/// Returns the channels that have subscribers.
+/// Returns the channels that have subscribers and match the pattern, if a pattern is given.
 pub(crate) fn active(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     let pattern = args.get(2).copied().unwrap_or(b"*");
     let channels = state.channels.keys();

@@ -36,7 +36,7 @@ pub(crate) fn flushall(data: &mut DataSet, _: i64, args: &[&[u8]]) -> Answer {
     Ok(Reply::OK)
 }
 
-/// Counts the keys, including expired keys that have not been accessed since.
+/// Counts the keys, including expired keys that have not been accessed since they expired.
 pub(crate) fn dbsize(data: &mut DataSet, _: i64, _: &[&[u8]]) -> Answer {
     Ok(Reply::count(data.len()))
 }
@@ -96,7 +96,7 @@ impl Conditions {
     }
 
     fn allow(&self, old: Option<i64>, new: i64) -> bool {
-        // A key without an expiry counts as expiring later than any other key.
+        // A key without an expiry is compared as if it expired later than any other key.
         let later = old.is_some_and(|old| new > old);
         let earlier = old.is_none_or(|old| new < old);
         !(self.if_none && old.is_some()

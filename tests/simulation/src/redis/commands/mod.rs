@@ -1,5 +1,5 @@
-//! The commands that the server knows. Each has the properties that it has in Redis: its arity, and where it may be
-//! used.
+//! The commands that the server knows. Each has the same arity as in Redis, and is refused in the same states and
+//! contexts.
 
 mod channels;
 mod clients;
@@ -47,7 +47,7 @@ pub(crate) fn millis(micros: u64) -> i64 {
     i64::try_from(micros / 1000).unwrap_or(i64::MAX)
 }
 
-/// How a command is carried out. The first argument is its name.
+/// How a command is carried out. The first of the arguments is the name of the command.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Run {
     /// A function that needs only the data, the time in ms, and the arguments.
@@ -245,7 +245,8 @@ static COMMANDS: &[Command] = &[
     data("zscore", 3, 0, sorted_sets::zscore),
 ];
 
-/// Returns the command that these arguments call. The case of letters in the name does not matter.
+/// Returns the command that these arguments call, or an error if there is no such command. The case of letters in the
+/// name does not matter.
 pub(crate) fn find(args: &[&[u8]]) -> Result<&'static Command, Fault> {
     let command = named(&[args[0]]).ok_or_else(|| unknown_command(args))?;
     if command.flags & CONTAINER == 0 || args.len() == 1 {
@@ -306,7 +307,7 @@ pub(crate) fn is_word(text: &[u8], word: &str) -> bool {
     text.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// Returns the indices of the elements from `start` to `end`. Negative numbers count from the end.
+/// Returns the indices of the elements from `start` to `end` inclusive. Negative numbers count from the end.
 pub(crate) fn index_range(start: i64, end: i64, count: usize) -> std::ops::Range<usize> {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     let absolute = |index: i64| {

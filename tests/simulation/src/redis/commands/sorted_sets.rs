@@ -129,7 +129,7 @@ pub(crate) fn zcard(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
     Ok(Reply::count(set.map_or(0, |set| set.len())))
 }
 
-/// The two ends of a range of scores. Each end is a score, and whether the range excludes this score.
+/// The two ends of a range of scores. Each end is a score, and a flag that is set if the range excludes this score.
 type Ends = ((f64, bool), (f64, bool));
 
 fn ends(min: &[u8], max: &[u8]) -> Result<Ends, Fault> {

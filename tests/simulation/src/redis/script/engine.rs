@@ -1,5 +1,5 @@
 //! The Lua interpreter of a thread, which the servers of that thread share. While a script runs, the state of its
-//! server is stored in a thread-local variable.
+//! server is stored in a thread-local variable, where `redis.call` finds it.
 
 use std::{
     cell::{Cell, RefCell},
@@ -26,7 +26,7 @@ struct Engine {
     environment: Table,
     globals: Table,
     run: Function,
-    /// Used only for look-ups, so its order has no effect.
+    /// The compiled scripts by their hashes. The map is never iterated over, so its random order has no effect.
     compiled: RefCell<HashMap<Hash, Function>>,
 }
 
@@ -57,7 +57,7 @@ const CHUNK: &str = "@user_script";
 impl Engine {
     fn new() -> mlua::Result<Self> {
         let libraries = StdLib::STRING | StdLib::TABLE | StdLib::MATH;
-        // With this option, an error remains the value that the script raised.
+        // With this option, a script's `pcall` does not catch a panic of the server.
         let options = LuaOptions::new().catch_rust_panics(false);
         let lua = Lua::new_with(libraries, options)?;
         let send = lua.create_function(send)?;
@@ -82,7 +82,7 @@ impl Engine {
     }
 
     fn compile(&self, source: &[u8]) -> mlua::Result<Function> {
-        // Redis also wraps the script in a function, so code after a `return` is an error.
+        // Redis wraps a script in a function in the same way.
         let source = [b"return function() ", source, b"\nend"].concat();
         let chunk = self.lua.load(source).set_name(CHUNK);
         chunk.set_environment(self.environment.clone()).call(())
@@ -169,7 +169,7 @@ pub(super) fn run(
     })
 }
 
-/// Returns the reply to a script that raised an error.
+/// Returns the error reply for a script that has raised this error.
 fn failed(hash: &Hash, error: &Value) -> Fault {
     let Value::Table(error) = error else {
         return "ERR execution failure".into();

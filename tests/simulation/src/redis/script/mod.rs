@@ -30,7 +30,7 @@ fn parse_hash(text: &[u8]) -> Option<Hash> {
 
 type Split<'a> = (&'a [&'a [u8]], &'a [&'a [u8]]);
 
-/// Splits the arguments into the keys and the other arguments.
+/// Splits the arguments of `EVAL` or `EVALSHA` into the keys and the other arguments of the script.
 fn arguments<'a>(args: &'a [&'a [u8]]) -> Result<Split<'a>, Fault> {
     let count = integer(args[2]).ok_or(NOT_AN_INTEGER)?;
     let Ok(count) = usize::try_from(count) else {

@@ -1,8 +1,8 @@
--- Prepares what scripts see. Receives the functions of the server, and returns the environment of scripts, the table of
--- their globals, and the function that runs a script.
+-- Prepares the environment of scripts. Receives functions of the server and the log levels. Returns the environment,
+-- the table of the scripts' globals, and the function that runs a script.
 local send, sha1hex, located, log_levels = ...
 
--- Returns a library that cannot be written to.
+-- Returns a read-only view of a library.
 local function read_only(library)
   return setmetatable({}, {
     __index = library,
