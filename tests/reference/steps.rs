@@ -25,7 +25,7 @@ pub(crate) enum Step {
     ReleaseTo { release: CallId, dropped: CallId },
     /// A caller that is inside extends the lease of its hold.
     Extend(CallId),
-    /// This many ms pass.
+    /// The clock advances by this many ms.
     Advance(u64),
     /// The operator deletes the key of a held lock.
     Delete(usize),

@@ -1,4 +1,4 @@
-//! The real engine and backend, which carry out the same steps as the model.
+//! The real engine on a real backend, which carries out the same steps as the model.
 
 mod compare;
 
@@ -316,7 +316,7 @@ impl System {
         self.all_answered().await;
     }
 
-    /// Polls all calls whose wakers were called, until no waker is called any more.
+    /// Polls all calls and shutdowns that were woken, until none of them is woken again.
     async fn poll_all(&mut self) {
         let mut idle = 0;
         while idle < 3 {

@@ -11,7 +11,7 @@ use lock_runtime::LockError;
 /// Checks that a call was refused because the lock is taken.
 ///
 /// # Panics
-/// If the result is a different one.
+/// If the call has any other result.
 #[track_caller]
 pub fn assert_busy<T: Debug>(result: &Result<T, LockError>) {
     let busy = matches!(result, Err(LockError::Busy { .. }));
@@ -21,7 +21,7 @@ pub fn assert_busy<T: Debug>(result: &Result<T, LockError>) {
 /// Checks that a call failed because it lost its lock.
 ///
 /// # Panics
-/// If the result is a different one.
+/// If the call has any other result.
 #[track_caller]
 pub fn assert_lost<T: Debug>(result: &Result<T, LockError>) {
     let lost = matches!(result, Err(LockError::Lost { .. }));

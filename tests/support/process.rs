@@ -30,7 +30,7 @@ fn has_setpriv() -> bool {
 }
 
 /// Returns a command whose process the system kills when this process ends in any way. On systems that cannot do so,
-/// [`Mortal`] kills it.
+/// a process that is started by [`Mortal::start`] is killed as well, and other processes live on.
 #[must_use]
 pub fn dies_with_parent(program: impl AsRef<OsStr>) -> Command {
     if has_setpriv() {
@@ -216,7 +216,7 @@ impl Worker {
     /// Starts a process and reads its standard output.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// If the process cannot be started.
     #[must_use]
     pub fn start(mut command: Command) -> Self {
         command.stdin(Stdio::null());
@@ -226,7 +226,7 @@ impl Worker {
     /// Starts a process that takes orders from [`tell`](Self::tell), and reads its standard output.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// If the process cannot be started.
     #[must_use]
     pub fn obeying(mut command: Command) -> Self {
         command.stdin(Stdio::piped());

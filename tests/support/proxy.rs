@@ -1,7 +1,7 @@
 //! A TCP proxy that disturbs the connections through it.
 //!
 //! The proxy runs on its own thread, so that it works even if the test's runtime is paused, blocked or gone. Every
-//! control takes effect at once, also for existing connections.
+//! control takes effect at once. Except for [`refuse`](FaultProxy::refuse), it also affects existing connections.
 
 use std::{
     future::Future,
@@ -163,8 +163,8 @@ impl FaultProxy {
         self.set(&self.faults.deliver_after_cut, on);
     }
 
-    /// Closes the server's ends of all connections and leaves the clients' ends open. Bytes from clients are swallowed,
-    /// and nothing comes back, until the connections are [cut](Self::cut).
+    /// Closes the server's ends of all connections and leaves the clients' ends open. The proxy discards the bytes from
+    /// these clients, and sends nothing back, until the connections are [cut](Self::cut).
     pub fn half_open(&self) {
         self.faults.half_open();
     }
@@ -201,8 +201,8 @@ impl FaultProxy {
             .unwrap_or_else(|| panic!("no client has sent more than {before} bytes"));
     }
 
-    /// Resolves when one connection has sent these bytes, delivered or not, in any number of pieces. Bytes count
-    /// from the moment this function is called, even if the future has not been polled yet.
+    /// Returns a future that resolves when one client connection has sent these bytes, delivered or not, in any number
+    /// of pieces. Bytes count from the call of this function on, even if the future has not been polled yet.
     ///
     /// # Panics
     /// If no connection sends the pattern within 30 s.

@@ -15,7 +15,7 @@ pub struct Quorum {
 }
 
 impl Quorum {
-    /// Starts servers that have never had a lock and persist nothing.
+    /// Starts servers that have never granted a lock and that persist nothing.
     pub async fn start(servers: usize) -> Self {
         let mut started = Vec::new();
         for _ in 0..servers {
@@ -75,8 +75,8 @@ fn url_of(ports: impl Iterator<Item = u16>) -> String {
     format!("redlock://{}/", hosts.join(","))
 }
 
-/// Returns three servers that all tests of a process share. Each test uses its own names. The servers end with the
-/// process.
+/// Returns three servers that all tests of a process share. Each test must use key names of its own. The servers end
+/// with the process.
 pub async fn shared_quorum() -> &'static Quorum {
     static SHARED: OnceCell<Quorum> = OnceCell::const_new();
     SHARED

@@ -354,7 +354,7 @@ impl RedisServer {
     /// Stops the process (SIGSTOP).
     ///
     /// # Panics
-    /// If it was killed.
+    /// If the process was killed.
     pub fn stop_process(&self) {
         self.signal("STOP");
     }
@@ -362,7 +362,7 @@ impl RedisServer {
     /// Continues a stopped process (SIGCONT).
     ///
     /// # Panics
-    /// If it was killed.
+    /// If the process was killed.
     pub fn continue_process(&self) {
         self.signal("CONT");
     }
@@ -505,7 +505,8 @@ fn field<'a>(info: &'a str, name: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-/// Returns a server that all tests of a process share. Each test uses its own names. The server ends with the process.
+/// Returns a server that all tests of a process share. Each test must use key names of its own. The server ends with
+/// the process.
 pub async fn shared_server() -> &'static RedisServer {
     static SHARED: OnceCell<RedisServer> = OnceCell::const_new();
     SHARED.get_or_init(RedisServer::start).await

@@ -54,7 +54,8 @@ struct Seen {
 /// The waits of callers that queued.
 #[derive(Debug, Default)]
 struct Waits {
-    /// The number of waits for each power of two, in µs. A wait counts under the lowest power of two that is above it.
+    /// The number of waits for each power of two, in µs. Each wait is counted under the lowest power of two that is
+    /// above it.
     below: BTreeMap<u64, u64>,
     longest: u64,
 }

@@ -35,12 +35,12 @@ pub(crate) enum Poller {
     Prompt,
     /// It polls in a `buffer_unordered` stream, whose consumer works on each item for a while.
     Buffered,
-    /// It polls in a `select!` loop, which works between two polls. During this work, it may request the same lock
-    /// again.
+    /// It polls in a `select!` loop, which works between two polls. Sometimes this work is a second call for the same
+    /// lock.
     Selected,
     /// It polls at random intervals.
     ByHand,
-    /// It polls a few times, then not for a while, or never again.
+    /// It polls a few times and pauses. Then it drops the future, polls it to its end, or lets another task poll it.
     Forgotten,
 }
 

@@ -291,7 +291,7 @@ impl Task {
         }
     }
 
-    /// Returns a copy of this task that counts as a poller of another kind.
+    /// Returns a copy of this task whose visits are counted for this kind of poller.
     pub(crate) fn as_poller(&self, poller: Poller) -> Self {
         Self {
             poller,

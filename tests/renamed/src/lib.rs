@@ -2,7 +2,7 @@
 
 use locks::{LockError, distributed_lock};
 
-/// A facade of the user's own.
+/// A module of this crate that re-exports the dependency.
 pub mod facade {
     pub use locks;
 }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     locked! {
-        /// Documented.
+        /// A doc comment, which the macro passes on to the function.
         async fn made["made:<id>"](id: u64) -> Result<u64, LockError> {
             stay().await;
             Ok(id)

@@ -168,7 +168,7 @@ pub struct Process {
     pub ledger: Ledger,
     /// The plan of the run.
     pub plan: Arc<Plan>,
-    /// Set when callers must not begin further calls.
+    /// Set when the run is over. Callers then begin no further calls.
     pub is_over: Arc<AtomicBool>,
     /// Calls that are never polled again.
     pub forgotten: Arc<Mutex<Vec<Forgotten>>>,

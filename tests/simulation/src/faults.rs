@@ -192,7 +192,7 @@ impl World {
                 network.at_server(server, |redis, _| redis.set_mode(Mode::Normal));
             }
             Fault::ClockAhead => {
-                self.ledger.lose_state(); // leases end too early
+                self.ledger.lose_state(); // as after a loss of state, leases end early
                 network.set_clock(server, micros(chance.millis(1..10_000)));
             }
             Fault::ClockBack => {

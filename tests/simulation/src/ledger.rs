@@ -97,7 +97,7 @@ pub struct Wanted {
 struct Call {
     wanted: Wanted,
     began: u64,
-    /// Whether the call has not entered yet.
+    /// True until the call enters its body.
     waits: bool,
     /// Whether the call will never be polled again.
     is_forgotten: bool,

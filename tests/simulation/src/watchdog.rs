@@ -1,5 +1,5 @@
-//! Ends the program when a run does not end. A run that loops without letting simulated time pass has no time-out of
-//! its own.
+//! Ends the program when a run does not end. The time-outs of a run use simulated time, so they do not end a run that
+//! loops without letting simulated time pass.
 
 use std::{
     collections::BTreeMap,

@@ -61,7 +61,7 @@ pub(crate) struct World {
     pub(crate) ledger: Ledger,
     /// The random numbers for the faults.
     pub(crate) chance: Chance,
-    /// Set when callers must not begin further calls.
+    /// Set when the run is over. Callers then begin no further calls.
     pub(crate) is_over: Arc<AtomicBool>,
     running: Mutex<BTreeMap<HostId, Running>>,
     /// The clients and processes of killed hosts.

@@ -1,7 +1,7 @@
 //! One Redis server as a library: it takes bytes and the time, and returns bytes. It reads no clock, starts no thread,
 //! and draws no random numbers, so the same calls have the same results.
 //!
-//! `tests/redis.rs` compares its replies, and how it executes scripts, with a real server of version 7.0.
+//! `tests/redis.rs` compares its replies to commands and script calls with those of a real server of version 7.0.
 
 mod commands;
 mod data;
@@ -27,7 +27,7 @@ pub struct Redis(State);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// An effect of a call on a connection.
+/// An effect that a call of the server's methods has on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// The server sends bytes on a connection.
@@ -69,7 +69,7 @@ impl Redis {
         })
     }
 
-    /// Opens a connection. IDs count from 1, also after a restart.
+    /// Opens a connection. IDs count from 1, and begin at 1 again after a restart.
     pub fn connect(&mut self) -> ConnectionId {
         self.0.last_id += 1;
         let id = ConnectionId(self.0.last_id);

@@ -30,8 +30,8 @@ pub(crate) fn double(text: &[u8]) -> Option<f64> {
     (!value.is_nan() && !overflows && !vanishes).then_some(value)
 }
 
-/// Reads one end of a range of scores: the score, and whether the range excludes it, which a `(` before the score
-/// requests. A missing score is read as zero.
+/// Reads one end of a range of scores. Returns the score, and whether a `(` before the score excludes it from the
+/// range. A missing score is read as zero.
 pub(crate) fn range_end(text: &[u8]) -> Option<(f64, bool)> {
     let (text, exclusive) = match text.strip_prefix(b"(") {
         Some(rest) => (rest, true),

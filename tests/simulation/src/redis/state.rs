@@ -76,7 +76,7 @@ impl Transaction {
 pub(crate) struct Outbox(Vec<Output>);
 
 impl Outbox {
-    /// Returns the buffer for bytes to a connection.
+    /// Returns the buffer for the next bytes to a connection.
     pub(crate) fn buffer(&mut self, id: ConnectionId) -> &mut Vec<u8> {
         let is_last = matches!(self.0.last(), Some(Output::Bytes(last, _)) if *last == id);
         if !is_last {

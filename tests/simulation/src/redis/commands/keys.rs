@@ -217,7 +217,7 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Returns whether a byte is in the class at the beginning of `class`, and the text after the class.
+/// Returns whether a byte is in the class at the beginning of `class`, and the pattern after the class.
 fn in_class(class: &[u8], byte: u8) -> (bool, &[u8]) {
     let (negated, mut class) = match class {
         [b'^', rest @ ..] => (true, rest),
