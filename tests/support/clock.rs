@@ -1,4 +1,4 @@
-//! The monotonic clock, and the clocks of a child process, which a test sets through a small preloaded library.
+//! Reads the monotonic clock, and sets the clocks of a child process through a small preloaded library.
 
 use std::{
     fs,

@@ -1,7 +1,7 @@
 //! A TCP proxy that disturbs the connections through it.
 //!
 //! The proxy runs on its own thread, so that it works even if the test's runtime is paused, blocked or gone. Every
-//! control takes effect at once. Except for [`refuse`](FaultProxy::refuse), it also affects existing connections.
+//! control takes effect at once. All controls but [`refuse`](FaultProxy::refuse) affect existing connections.
 
 use std::{
     future::Future,

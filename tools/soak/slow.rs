@@ -83,8 +83,8 @@ impl Task {
     pub(crate) async fn poll_slowly(&self, pace: Pace, dice: &mut Dice) {
         let kind = match pace {
             Pace::Buffers => Poller::Buffered,
-            // These kinds of pollers leave only one future unpolled at a time, so they delay others by only one claim
-            // at a time.
+            // These kinds of pollers leave only one future unpolled at a time, so they delay others by at most one
+            // claim.
             Pace::Claims { .. } => match dice.below(3) {
                 0 => Poller::Selected,
                 1 => Poller::ByHand,
