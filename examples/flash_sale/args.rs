@@ -9,7 +9,7 @@ usage: flash_sale [--stock N] [--buyers N] [--unguarded] [--redis URL [--process
   --stock N        items for sale (100)
   --buyers N       buyers in each process, each buys once (256 in one process, 64 in each of several)
   --unguarded      the same sale without the lock: it oversells
-  --redis URL      stock and locks on a Redis server, buyers in worker processes; else all in this process
+  --redis URL      keeps stock and locks on a Redis server, and runs the buyers in worker processes; without it, all is in this process
   --processes N    worker processes (1)
   --kill-one       kills one worker (SIGKILL) while it is inside the lock
   --keep           leaves the sale's data on the server";

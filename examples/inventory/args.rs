@@ -4,7 +4,7 @@ use crate::worker::{Order, WORKER};
 
 pub(crate) const USAGE: &str = "\
 usage: inventory [--quick | --write]
-  --quick    a smaller sale and fewer callers, in a few seconds; what is asserted is the same
+  --quick    runs a smaller sale with fewer callers, in a few seconds, and asserts the same
   --write    writes the tables into docs/inventory.md and docs/guides/strategies.md, and draws docs/inventory.svg (four minutes)";
 
 /// The role of this process.

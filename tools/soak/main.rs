@@ -14,14 +14,15 @@ use std::{process::ExitCode, time::Duration};
 const USAGE: &str = "\
 cargo run --release --bin soak -- [--minutes N | --seconds N | --acquisitions N] [--faults] [--processes N] [--tasks N] [--seed N] [--write]
 
-Processes of their own lock hot, warm and cold keys in all ways: by the attribute and by hand, once and twice, several keys,
-by each strategy, with releases that are confirmed and such in the background, with bodies that panic, outlast their lease or are dropped at any instant.
-A third of all acquisitions is of slow pollers: buffered streams, select! loops, futures polled by hand, and forgotten ones. With --faults connections are
-cut, half open, slow and lossy, processes and the server are killed, stopped and continued, scripts are flushed and keys
-deleted, each of these as often as any other. Ends with 0 only if no two holds of a key overlapped while their leases were
-valid, tokens rose, every call was told its end, and no key was left on the server.
+Worker processes lock hot, warm and cold keys in all ways: with the attribute and with the explicit API, nested, with several
+keys, with each strategy, and with confirmed and background releases. Their bodies panic, outlast their lease, or are dropped at
+any instant. A third of all acquisitions are made by slow pollers: buffered streams, select! loops, and futures that are polled
+by hand or forgotten. With --faults, connections are cut, half open, slow and lossy; processes and the server are killed, stopped
+and continued; scripts are flushed and keys are deleted. Each of these faults is equally frequent. Exits with 0 only if no two
+holds of a key overlapped while their leases were valid, tokens rose, every call ended, and no key was left on the server.
 
---write puts the figures into docs/soak.md. By default a minute with 4 processes of 16 tasks, and a random seed, which is printed.";
+--write puts the figures into docs/soak.md. The default is a minute with 4 processes of 16 tasks, and a random seed, which is
+printed.";
 
 /// The options of a run.
 #[derive(Debug, Clone)]
