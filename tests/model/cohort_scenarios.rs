@@ -1,4 +1,5 @@
-//! Scenarios of the unchanged protocol in which several callers of one process form a cohort.
+//! Scenarios in which several callers of one process form a cohort. They check the protocol with all of its rules;
+//! `cohort_variants.rs` removes one rule at a time.
 
 use crate::{
     check,

@@ -1,4 +1,5 @@
-//! Scenarios of the unchanged protocol, with all kinds of faults.
+//! Scenarios with all kinds of faults. They check the protocol with all of its rules; `variants.rs` removes one rule at
+//! a time.
 
 use crate::{
     check,

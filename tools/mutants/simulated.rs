@@ -7,7 +7,7 @@ use patches::Patch;
 
 use crate::{cargo, copy_sources};
 
-/// For how many seconds the simulation tries new seeds on one mutant.
+/// How long the simulation tries new seeds on one mutant, in seconds.
 const PATIENCE: u64 = 120;
 
 /// Parts of the paths of sources that the simulation does not run: the in-process backend, decisions at compile time,

@@ -1,4 +1,4 @@
-//! A value whose changes tasks can await. Waiting tasks are woken in the order in which they began to wait.
+//! A value that tasks can watch for changes. Waiting tasks are woken in the order in which they began to wait.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::background::sync::lock;
 
-/// A value whose changes tasks can await.
+/// A value that tasks can watch for changes.
 #[derive(Default)]
 pub(crate) struct Watched<T> {
     value: Mutex<T>,

@@ -81,7 +81,7 @@ pub struct CallId(u64);
 pub struct Wanted {
     /// The host of the calling process.
     pub host: HostId,
-    /// The way in which the call is made.
+    /// The name of the way in which the call uses its lock, such as "guard" or "function" (see `Way`).
     pub way: &'static str,
     /// The keys of the locks that the call takes.
     pub keys: Vec<String>,
