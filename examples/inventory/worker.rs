@@ -55,7 +55,7 @@ impl Order {
     }
 }
 
-/// The parent process's handle of a buyer's process.
+/// The parent process's handle to the process of a buyer.
 #[derive(Debug)]
 pub(crate) struct Buyer(Worker);
 

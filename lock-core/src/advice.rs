@@ -36,7 +36,7 @@ pub fn advised(error: &dyn Error) -> String {
     }
 }
 
-/// The message of the server or the network about a failure. The error returns the message as its
+/// The details of a failure, usually the message from the server or the network. The error returns them as its
 /// [`source`](Error::source).
 ///
 /// The message can name users, commands and addresses, so the error's own text leaves it out.

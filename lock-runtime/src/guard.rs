@@ -76,7 +76,7 @@ impl Hold {
     /// Adds `by` to the remaining time of the lease in one round trip, and returns the new remaining time.
     ///
     /// The new end of the lease is fixed when this method is called, before the future is first polled. Two extensions
-    /// that are called at the same time do not add up: both count from the same old end of the lease.
+    /// that are called at the same time do not add up: both count from the end that the lease had before.
     ///
     /// # Errors
     /// - [`LockError::Lost`] if the hold has ended or its lease is lost, even if this call is the first to notice the

@@ -235,7 +235,8 @@ impl Protocol {
                 other.joined = caller.joined;
                 self.ask(state, next);
             }
-            // No grant contains this owner, so no late message can let it in, and the caller may keep the same owner.
+            // The scenario has no second owner for this caller. The caller may keep its owner, because no grant names
+            // that owner, so no late message can let the caller in.
             None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
                 state.caller(id).attempt = attempt;
                 self.ask(state, id);

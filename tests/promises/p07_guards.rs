@@ -92,7 +92,8 @@ async fn siblings_below_one_guard_take_turns() {
         let (below, other) = tokio::join!(guard.run(below), other);
         below.unwrap().unwrap().and(other.unwrap()).unwrap();
         guard.release().await;
-        // Siblings also take turns below a guard that was acquired inside the hold.
+        // Siblings also take turns in the bodies of `guard.run` if the guard was acquired inside another call for the
+        // same key.
         let entered_again = lock.run(async {
             let guard = lock.acquire().await?;
             let (a, b) = tokio::join!(guard.run(nested()), guard.run(guard.run(nested())));

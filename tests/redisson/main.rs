@@ -221,7 +221,7 @@ async fn both_exclude_each_other_and_nobody_is_missed() {
 #[tokio::test]
 async fn both_watchdogs_renew() {
     let mut fixture = Fixture::start().await;
-    // The JVM's watchdog renews the lease of this lock, so the lock is busy even after two lengths of the lease.
+    // The JVM's watchdog keeps renewing the lease of this lock, so the lock is still busy after twice that lease.
     assert_eq!(fixture.jvm("lock", "").await, "in");
     let lock = fixture.client.lock("k").lease(SECOND).renew(true);
     let busy = lock.clone().wait(2 * WATCHDOG).acquire().await;

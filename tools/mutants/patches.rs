@@ -25,11 +25,11 @@ pub enum Suite {
     Promises,
     /// The rows of the fault matrix that the patch names.
     Faults,
-    /// The tests of the options that the patch names.
+    /// Those tests in `tests/options` that the patch names.
     Options,
-    /// The unit tests of the engine that the patch names.
+    /// Those unit tests of the engine that the patch names.
     Unit,
-    /// The tests of the simulation that the patch names.
+    /// Those tests in `tests/simulation` that the patch names.
     Simulation,
     /// The soak that the patch names, for one minute: `calm` has no faults, and `faults` has random ones.
     Soak,

@@ -102,8 +102,8 @@ impl LockClient {
     /// client requests a longer lease, it records the new maximum on a majority of the servers. A server that has lost
     /// its state has lost its mark too, and its votes do not count until the longest recorded lease has passed. That
     /// time is read from the marks of other servers: both other servers of three, or three other servers of five. If
-    /// fewer servers report their marks, and not all servers answer, the votes of the server that lost its mark do not
-    /// count for a day.
+    /// all servers answer, fewer marks are enough. Otherwise the votes of the server that lost its mark do not count for
+    /// a day, the longest possible lease.
     ///
     /// # Errors
     /// [`ConnectError`] says what is wrong and what to do. It never contains a password.

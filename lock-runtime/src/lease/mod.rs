@@ -309,8 +309,8 @@ mod tests {
         let mut lease = fixed(30);
         assert!(lease.is_fresh(at(110)));
         assert!(!lease.is_fresh(at(111)));
-        // A slow connection used up half of the lease before the answer was read. The rest counts as fresh, because
-        // asking again would not help.
+        // A slow connection used up half of the lease before the answer was read. The two thirds then refer to the 15 s
+        // that were left at that moment, because asking again would not help.
         let asked = lease.request(Extend::To(30 * SECOND), at(111));
         assert_eq!(lease.apply(asked, at(141), at(126)), Applied::Renewed);
         assert!(lease.is_fresh(at(131)));

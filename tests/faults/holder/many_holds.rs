@@ -42,7 +42,7 @@ impl Fixture {
         join_all(taken).await
     }
 
-    /// Returns the server's key of a lock.
+    /// Returns the key under which the server stores a lock.
     fn name(&self, key: &str) -> String {
         match self.layout {
             Layout::Redisson => key.to_owned(),
@@ -50,7 +50,7 @@ impl Fixture {
         }
     }
 
-    /// Runs a command on the server's key of a lock.
+    /// Runs a command on the key under which the server stores this lock.
     async fn tell(&mut self, command: &str, key: &str, args: &[&str]) {
         let name = self.name(key);
         ask::<()>(&mut self.redis, redis::cmd(command).arg(name).arg(args)).await;

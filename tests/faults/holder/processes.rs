@@ -78,8 +78,8 @@ const WAITERS: usize = 250;
 
 /// Queues [`WAITERS`] callers. Each caller prints its number and token when it is inside.
 async fn waiters(client: &LockClient) {
-    // This call makes the client connect. Callers that ask before the client has a connection queue in no particular
-    // order.
+    // This call makes the client connect. Callers that ask before the client is connected join the queue in no
+    // particular order.
     client.lock("warm").run(async {}).await.unwrap();
     let mut callers = tokio::task::JoinSet::new();
     for caller in 0..WAITERS {

@@ -199,7 +199,8 @@ impl Network {
         }
     }
 
-    /// Carries out the events that are due. Returns when the next event is due, or `None` if there is none.
+    /// Carries out the events that are due. Returns the time at which the next event is due, or
+    /// `None` if no event is scheduled.
     fn deliver(&self) -> Option<u64> {
         loop {
             let now = self.now();

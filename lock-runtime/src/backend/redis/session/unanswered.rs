@@ -1,4 +1,4 @@
-//! Requests that callers have sent themselves, and whose answers they have not read.
+//! Requests that callers sent directly, not in the session's batches, and whose answers they have not read yet.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use lock_core::{lease::Moment, owner::OwnerId};
 
 use crate::{backend::redis::protocol::request::AcquireRequest, background::sync::lock};
 
-/// Requests that callers have sent themselves, and whose answers they have not read.
+/// Requests that callers sent directly, not in the session's batches, and whose answers they have not read yet.
 #[derive(Default)]
 pub(crate) struct Unanswered(Mutex<HashMap<OwnerId, Arc<AcquireRequest>>>);
 

@@ -27,9 +27,9 @@ local function channel_of(session_id)
   return 'lock:session:' .. redis.sha1hex(session_id)
 end
 
--- Caps the time left of a grant at its lease, because the server's clock may have been set back, or the expiry removed.
--- The scripts of waiting callers cap the time, because the holder may no longer exist. Returns the time left of the
--- grant, in ms.
+-- Makes sure that a grant has no more time left than its lease. The server's clock may have been set back, or the key's
+-- expiry may have been removed. The scripts of waiting callers do this, because the holder may no longer exist. Returns
+-- the time left of the grant, in ms.
 local function clamp(grant, lease)
   local left = redis.call('PTTL', grant)
   lease = tonumber(lease)
