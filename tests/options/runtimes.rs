@@ -9,8 +9,12 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use lock_runtime::{LockClient, LockError, LossReason};
-use support::assert_busy;
-use tokio::{runtime::Builder, sync::oneshot};
+use support::{assert_busy, server::RedisServer};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::oneshot,
+    time::timeout,
+};
 
 use crate::stores::{MS, SECOND, Store};
 
@@ -141,4 +145,70 @@ fn a_caller_may_be_polled_by_the_one_that_wakes_it() {
     });
     let ended = has_ended.recv_timeout(10 * SECOND);
     ended.expect("nobody waits for itself");
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A call for several locks sends its request on a runtime that then ends, and continues on another runtime. It keeps
+/// the locks that it takes there.
+#[test]
+fn several_locks_are_kept_by_a_call_that_changes_its_runtime() {
+    let second = runtime();
+    let stores = async {
+        [
+            Store::redis().await,
+            Store::redisson().await,
+            Store::redlock().await,
+        ]
+    };
+    for store in second.block_on(stores) {
+        let [client, other] = second.block_on(store.clients());
+        second.block_on(client.lock("warm").run(async {})).unwrap();
+        for round in 0..5 {
+            let keys = [format!("a{round}"), format!("b{round}")];
+            let first = runtime();
+            let mut call = Box::pin(client.locks(keys.clone()).wait(10 * SECOND).acquire());
+            first.block_on(async {
+                client.lock("warm").run(async {}).await.unwrap();
+                assert!((&mut call).now_or_never().is_none());
+            });
+            drop(first);
+            second.block_on(async {
+                let guard = call.await.unwrap();
+                for key in &keys {
+                    let busy = other.lock(key.as_str()).wait(100 * MS).acquire().await;
+                    assert_busy(&busy);
+                }
+                guard.release().await;
+            });
+        }
+        assert_eq!(client.stats().lost, 0, "{store:?}");
+    }
+}
+
+/// The runtime of a call ends while the call leaves the queue. The call ends on another runtime, as busy.
+#[test]
+fn a_call_that_changes_its_runtime_while_it_leaves_is_busy() {
+    let second = runtime();
+    let server = second.block_on(RedisServer::start());
+    let connect = || LockClient::blocking_connect(server.url()).unwrap();
+    let (client, other) = (connect(), connect());
+    let held = other.lock("k").blocking_acquire().unwrap();
+    let first = runtime();
+    let mut call = Box::pin(client.lock("k").wait(150 * MS).acquire());
+    first.block_on(async {
+        assert!(timeout(100 * MS, &mut call).await.is_err(), "it waits");
+        server.stop_process();
+        assert!(timeout(100 * MS, &mut call).await.is_err(), "it leaves");
+    });
+    drop(first);
+    server.continue_process();
+    let busy = second.block_on(call);
+    assert_busy(&busy);
+    held.blocking_release();
+    second.block_on(support::until(async || {
+        server.keys().await.iter().all(|key| key.contains("fence"))
+    }));
 }

@@ -178,6 +178,8 @@ impl Way {
                 Some(Ok(taken)) => Ok(Some(taken)),
                 // `enter` then takes the locks one by one, which shows which lock causes the error.
                 Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),
+                // Too few nodes of a quorum have answered. Taken one by one, each lock is requested again and again.
+                Some(Err(BackendError::Unreachable(_))) if budget.waits() => Ok(None),
                 Some(Err(error)) => Err(one::failed(first, budget, error)),
                 None => Err(one::too_late(first, budget).await),
             }

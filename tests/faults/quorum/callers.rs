@@ -10,6 +10,7 @@ use lock_runtime::{LockError, distributed_lock};
 use support::{
     assert_busy,
     quorum::{Quorum, url_through},
+    server::ask,
 };
 use tokio::time::sleep;
 
@@ -161,4 +162,63 @@ async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
     for server in &quorum.servers {
         until_empty(server).await;
     }
+}
+
+/// A call for two keys reads its grants when most of their lease is over, so it gives them back and requests the locks
+/// again. The servers have forgotten the script that gives back grants, so it runs after the second request. It does not
+/// end the grants of that request.
+#[tokio::test]
+async fn grants_that_are_given_back_do_not_end_the_next_ones() {
+    let quorum = Quorum::start(3).await;
+    let url = quorum.url();
+    let (client, other) = (warm(&url).await, warm(&url).await);
+    for round in 0..6 {
+        let keys = [format!("a{round}"), format!("b{round}")];
+        let locks = client.locks(keys.clone()).lease(SECOND).wait(20 * SECOND);
+        let mut call = Box::pin(locks.acquire());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(call.as_mut().poll(&mut cx).is_pending());
+        let asked = Instant::now();
+        for server in &quorum.servers {
+            let stored = async || server.keys().await.iter().any(|key| key.contains(&keys[1]));
+            until(stored).await;
+            ask::<()>(
+                &mut server.connection().await,
+                redis::cmd("SCRIPT").arg("FLUSH"),
+            )
+            .await;
+        }
+        // This call makes the servers load the script that takes a lock, but not the script that gives back a grant.
+        other.lock("other").run(async {}).await.unwrap();
+        sleep((800 * MS).saturating_sub(asked.elapsed())).await;
+        let guard = call.await.unwrap();
+        for key in &keys {
+            let busy = other.lock(key.as_str()).wait(100 * MS).acquire().await;
+            assert_busy(&busy);
+        }
+        guard.release().await;
+    }
+    assert_eq!(client.stats().lost, 0);
+}
+
+/// Two of three nodes do not answer for a while. A call for two keys waits for them, as a call for one key does.
+#[tokio::test]
+async fn several_keys_wait_for_a_majority_that_does_not_answer() {
+    let quorum = Quorum::start(3).await;
+    let client = warm(&quorum.url()).await;
+    for server in &quorum.servers[1..] {
+        server.stop_process();
+    }
+    let call = client
+        .locks(["a", "b"])
+        .lease(SECOND)
+        .wait(20 * SECOND)
+        .acquire();
+    let (guard, ()) = tokio::join!(call, async {
+        sleep(700 * MS).await;
+        for server in &quorum.servers[1..] {
+            server.continue_process();
+        }
+    });
+    guard.unwrap().release().await;
 }

@@ -142,16 +142,20 @@ async fn row_56_a_stopped_process_with_many_waiters() {
 /// No script blocks the server for long, and a live waiter enters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_57_dead_entries() {
-    const ENTRIES: u64 = 500_000;
     row(57, async |seen| {
-        for outdated in [false, true] {
+        // Many waiters of one dead session, many whose `wait` is over, and the waiters of many dead sessions.
+        for (entries, outdated, sessions) in [
+            (500_000, false, 1),
+            (500_000, true, 1),
+            (50_000, false, 5000),
+        ] {
             let server = RedisServer::start().await;
             let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
             let guard = holder.lock("k").acquire().await.unwrap();
             let mut connection = server.connection().await;
             let micros: (u64, u64) = ask(&mut connection, &redis::cmd("TIME")).await;
             let now = micros.0 * 1_000_000 + micros.1;
-            for chunk in 0..ENTRIES / 5000 {
+            for chunk in 0..entries / 5000 {
                 let mut add = redis::cmd("ZADD");
                 add.arg(QUEUE);
                 for number in chunk * 5000..(chunk + 1) * 5000 {
@@ -159,7 +163,7 @@ async fn row_57_dead_entries() {
                     let score = now - 100_000_000 + number;
                     add.arg(score).arg(format!(
                         "{number:032x}|lock:session:{:032x}|30000|{wait}",
-                        7
+                        7 + number % sessions
                     ));
                 }
                 add.exec_async(&mut connection).await.unwrap();
@@ -168,7 +172,7 @@ async fn row_57_dead_entries() {
                 tokio::spawn(
                     async move { waiter.lock("k").wait(60 * SECOND).acquire().await.unwrap() },
                 );
-            until(async || holder.lock("k").status().await.unwrap().waiters as u64 == ENTRIES + 1)
+            until(async || holder.lock("k").status().await.unwrap().waiters as u64 == entries + 1)
                 .await;
             let mut slow = redis::cmd("CONFIG");
             // Removing all entries in one script would take seconds. A bounded step takes less than half a second even

@@ -238,8 +238,6 @@ impl RedlockAttempt {
             });
             let round = asking.await;
             self.asking = None;
-            // The next round has its own owner, because some nodes may still be giving back the grants of this round.
-            let owner = self.quorum.context.new_owner();
             let answer = match round {
                 Some(Round::Granted(taken)) if taken.is_young() => {
                     // No await may follow, or the caller could be dropped after its grants have become a hold.
@@ -250,14 +248,10 @@ impl RedlockAttempt {
                     }));
                 }
                 // The caller was polled too late. The grants of the round have been given back, or are given back now.
-                None | Some(Round::Granted(_)) => {
-                    self.request.owner = owner;
-                    continue;
-                }
+                None | Some(Round::Granted(_)) => continue,
                 Some(Round::Busy) => Ok(Answer::Busy),
                 Some(Round::Unreachable(error)) => Err(error),
             };
-            self.request.owner = owner;
             self.newest = answer.clone().map(|_| ());
             return answer;
         }
@@ -304,6 +298,12 @@ impl Silence {
 
 /// Asks all nodes once for the lock. If the round is dropped, or gets no majority, the nodes' grants are given back.
 pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste) -> Round {
+    // Each round has an owner of its own, because some nodes may still be giving back the grants of an earlier round,
+    // and a grant is given back by its owner.
+    let request = &Request {
+        owner: quorum.context.new_owner(),
+        ..request.clone()
+    };
     let lease = request.lease.time;
     let majority = quorum.majority();
     let patience = node_patience(lease);

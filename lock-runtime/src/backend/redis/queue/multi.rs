@@ -27,7 +27,7 @@ use crate::backend::redis::{
 /// Requests several locks at once, and repeats the request until it is answered.
 pub(crate) async fn acquire_multi(
     server: Arc<Server>,
-    mut requests: Vec<Request>,
+    requests: Vec<Request>,
 ) -> Result<MultiAnswer, BackendError> {
     // Each lock has an attempt of its own. An attempt that is dropped before it is settled cleans up.
     let mut attempts: Vec<RedisAttempt> = Vec::new();
@@ -51,12 +51,19 @@ pub(crate) async fn acquire_multi(
             None => server.sessions.connected(&requests[0].name).await?,
         };
         if attempts.is_empty() {
+            unsure = false;
             let under_way = requests.iter().map(|request| {
+                // An earlier attempt that is cleaned up gives back what its owner holds, so each attempt has an owner
+                // of its own.
+                let request = Request {
+                    owner: server.context.new_owner(),
+                    ..request.clone()
+                };
                 let mut attempt = RedisAttempt::new(server.clone(), request.clone());
                 attempt.task = Some(server.track_acquisition());
                 attempt.sent = Some(Sent {
                     session: session.clone(),
-                    request: Arc::new(server.acquire_request(request, &session)),
+                    request: Arc::new(server.acquire_request(&request, &session)),
                 });
                 attempt
             });
@@ -88,10 +95,6 @@ pub(crate) async fn acquire_multi(
             // The engine has revoked some of the requests, because the caller did not read the answer in time, and
             // gives back their grants. Dropping the attempts gives back the other grants.
             attempts.clear();
-            unsure = false;
-            for request in &mut requests {
-                request.owner = server.context.new_owner();
-            }
             continue;
         }
         match answer {

@@ -18,8 +18,13 @@ local OWNER_DIGITS = 32
 -- The shortest lease, in ms, whose expiry shows that a process is not listening. A process that is listening renews
 -- offers only at its heartbeat, so it may let a shorter lease expire.
 local TELLING_LEASE = 500
--- The largest number of queue entries that one script examines. The server runs no other command while a script runs.
+-- The number of queue entries that one script examines before it stops. The server runs no other command while a script
+-- runs.
 local ENTRIES_AT_MOST = 2000
+-- An offer that nobody receives takes the server as long as this many entries.
+local ENTRIES_PER_OFFER = 5
+-- The number of queue entries that this script has examined, for all of its locks.
+local examined = 0
 
 -- Returns the notification channel of a session. The channel's name does not reveal the session id, which signs the
 -- messages on the channel.
@@ -79,42 +84,26 @@ local function cohort(queue, owner, session_id, lease, now)
   return table.concat(owners, ' '), #owners
 end
 
--- Removes the places of a session whose process is not listening. Once the process is listening again, it finds that
--- its places are gone, and queues again. Returns the number of removed places.
-local function set_aside(queue, session_id)
-  local first, last = OWNER_DIGITS + 2, OWNER_DIGITS + 1 + #session_id
-  local places = {}
-  for _, member in ipairs(redis.call('ZRANGE', queue, 0, ENTRIES_AT_MOST - 1)) do
-    if string.sub(member, first, last) == session_id then
-      places[#places + 1] = member
-    end
-  end
-  if places[1] then
-    redis.call('ZREM', queue, unpack(places))
-  end
-  return #places
-end
-
 -- Grants the lock to the first waiter that is alive and reachable, with its neighbours, and returns the new owners. If
 -- there is no such waiter, deletes the grant and returns nil. The second result is true if the search stopped at
--- ENTRIES_AT_MOST and the queue still has entries. `head` is the result of the calling script's ZPOPMIN, so the first
+-- ENTRIES_AT_MOST and the queue still has entries. Drops the places that it passes of sessions that are not listening.
+-- Once such a session is listening again, it finds that its places are gone, and queues again. `head` is the result of the calling script's ZPOPMIN, so the first
 -- write is ZPOPMIN or DEL. Redis allows both when it is out of memory, and then allows all further writes of the
 -- script. `claimed` is the key of the claim, or nil if the calling script does not know it.
 local function grant_next(head, grant, queue, claimed, fence, floor, claim)
-  local now
-  local entries = 0
+  local now, silent
   while head[1] do
     if not now then
       local time = redis.call('TIME')
       now = time[1] * 1000000 + time[2]
     end
-    entries = entries + 1
+    examined = examined + 1
     local owner, session_id, lease, wait = string.match(head[1], MEMBER)
     if not owner then
       -- The entry names a session to wake. Another caller may take the lock before that session does. A lost message
       -- does no harm, because the session's callers also try without a message from time to time.
       redis.pcall('PUBLISH', channel_of(string.sub(head[1], 8)), 'free|' .. grant)
-    elseif head[2] + wait * 1000 > now then
+    elseif not (silent and silent[session_id]) and head[2] + wait * 1000 > now then
       local owners, count = cohort(queue, owner, session_id, lease, now)
       local token = next_token(fence, floor, count)
       local given = string.format('%.0f|', token) .. lease .. '|'
@@ -131,9 +120,11 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim)
         end
         return owners
       end
-      entries = entries + set_aside(queue, session_id)
+      silent = silent or {}
+      silent[session_id] = true
+      examined = examined + ENTRIES_PER_OFFER + count
     end
-    if entries >= ENTRIES_AT_MOST then
+    if examined >= ENTRIES_AT_MOST then
       redis.call('DEL', grant, claimed or grant)
       return nil, redis.call('EXISTS', queue) == 1
     end
@@ -148,17 +139,33 @@ end
 -- session that runs this script. That session is evidently alive, so it keeps its places.
 local function set_claimant_aside(queue, claimed, speaks)
   local session_id = redis.call('GET', claimed)
-  if session_id then
-    redis.call('DEL', claimed)
-    if session_id ~= speaks then
-      set_aside(queue, session_id)
+  if not session_id then
+    return
+  end
+  redis.call('DEL', claimed)
+  if session_id == speaks then
+    return
+  end
+  local first, last = OWNER_DIGITS + 2, OWNER_DIGITS + 1 + #session_id
+  local members, places = redis.call('ZRANGE', queue, 0, ENTRIES_AT_MOST - 1), {}
+  for _, member in ipairs(members) do
+    if string.sub(member, first, last) == session_id then
+      places[#places + 1] = member
     end
   end
+  if places[1] then
+    redis.call('ZREM', queue, unpack(places))
+  end
+  examined = examined + #members
 end
 
 -- Hands the lock on to the next waiter after the grant has expired, or was deleted without a release. First removes the
--- places of a session that let its claim expire.
+-- places of a session that let its claim expire. Returns the same as grant_next. Does nothing if the script has already
+-- examined ENTRIES_AT_MOST entries for other locks.
 local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
+  if examined >= ENTRIES_AT_MOST then
+    return nil, true
+  end
   set_claimant_aside(queue, claimed, speaks)
   return grant_next(redis.call('ZPOPMIN', queue), grant, queue, claimed, fence, floor, claim)
 end

@@ -12,7 +12,8 @@ if score and not held and ARGV[5] == 'enter' then
   set_claimant_aside(KEYS[2], KEYS[4], ARGV[7])
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]
-  for _ = 1, ENTRIES_AT_MOST do
+  while examined < ENTRIES_AT_MOST do
+    examined = examined + 1
     local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
     if not head[1] or tonumber(head[2]) > tonumber(score) then
       local token = next_token(KEYS[3], ARGV[3], 1)

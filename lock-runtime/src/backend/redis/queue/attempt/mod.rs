@@ -312,7 +312,16 @@ impl Attempt for RedisAttempt {
                     self.server.sessions.connected(&self.request.name).await?;
                     return Ok(Leaving::Left);
                 };
-                let connection = session.connection().await?;
+                let connection = match session.connection().await {
+                    Ok(connection) => connection,
+                    Err(error) if self.server.is_shutting_down() => return Err(error),
+                    Err(_) => {
+                        // The runtime of the session has ended. When the attempt is dropped, it gives back the caller's
+                        // place.
+                        self.server.sessions.connected(&self.request.name).await?;
+                        return Ok(Leaving::Left);
+                    }
+                };
                 request.end().await;
                 // If this request or an earlier one is granted the lock, the caller gets the lock, provided that it
                 // reads the answer in time.
