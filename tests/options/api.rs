@@ -127,6 +127,32 @@ async fn a_dropped_client_closes_its_connections() {
     support::until(async || connections().await == before).await;
 }
 
+/// A client has a connection for each runtime that uses it, and one more for renewals and clean-up. A shutdown closes
+/// them all.
+#[test]
+fn a_client_has_a_connection_for_each_runtime_and_one_more() {
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let tests = runtime();
+    let server = tests.block_on(RedisServer::start());
+    let client = tests.block_on(LockClient::connect(server.url())).unwrap();
+    let until_connected = |connections: usize| {
+        let connected = until(async || server.client_count().await == connections);
+        tests.block_on(connected);
+    };
+    until_connected(1);
+    let users = [runtime(), runtime(), runtime()];
+    for (number, user) in (1..).zip(&users) {
+        user.block_on(works(&client));
+        until_connected(number + 1);
+    }
+    for user in &users {
+        user.block_on(works(&client));
+    }
+    until_connected(users.len() + 1);
+    tests.block_on(client.shutdown());
+    until_connected(0);
+}
+
 #[test]
 fn the_blocking_form_works_outside_async() {
     let server_url = tokio::runtime::Runtime::new()
@@ -319,6 +345,11 @@ fn a_client_is_installed_once_and_a_scoped_one_comes_first() {
                 .is_err()
         );
         held.release().await;
+        scoped.scope(an_hour(Duration::ZERO)).await.unwrap();
+        assert_eq!(
+            (installed.stats().acquired, scoped.stats().acquired),
+            (1, 2)
+        );
     });
 }
 

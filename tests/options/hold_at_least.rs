@@ -353,3 +353,12 @@ async fn thousands_of_kept_locks_cost_no_more_each_than_the_first() {
     let last = keep(15 * MANY).await;
     assert!(last < 3 * first + 100 * MS, "{first:?}, then {last:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn in_process_the_next_one_enters_at_once_at_the_end() {
+    let [client, other] = Store::memory().clients().await;
+    let start = Instant::now();
+    client.scope(job(Ok(7))).await.unwrap();
+    let entered = next(&other, start).await;
+    assert!((SECOND..SECOND + 5 * MS).contains(&entered), "{entered:?}");
+}

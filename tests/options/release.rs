@@ -403,3 +403,19 @@ async fn a_lock_that_is_kept_stays_taken() {
     })
     .await;
 }
+
+/// In process, a release needs no answer, so the lock is free before the value returns.
+#[tokio::test]
+async fn in_process_both_settings_behave_in_the_same_way() {
+    let [client, other] = Store::memory().clients().await;
+    for release in [Release::Confirmed, Release::Background] {
+        let lock = client.lock("k").release(release);
+        for turn in 0..100 {
+            lock.run(async {}).await.unwrap();
+            let next = other.lock("k").try_acquire().await;
+            next.unwrap_or_else(|error| panic!("{release:?}, turn {turn}: {error}"))
+                .release()
+                .await;
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use lock_runtime::LockClient;
 use support::server::{ask, shared_server};
 
-use crate::stores::{SECOND, Store, hold, on_stores_with_a_queue, until_waiting};
+use crate::stores::{SECOND, Store, hold, on_stores_with_a_queue, until, until_waiting};
 
 #[tokio::test]
 async fn waiters_enter_in_the_order_in_which_they_queued() {
@@ -72,4 +72,32 @@ async fn neighbours_of_one_client_keep_the_order_with_others() {
 async fn stored(store: &Store) -> String {
     let mut redis = shared_server().await.connection().await;
     ask(&mut redis, redis::cmd("GET").arg(store.name("k"))).await
+}
+
+/// A Redlock and Redisson's layout have no queue. Callers that wait leave nothing on the servers, so nobody knows their
+/// order, and all of them enter.
+#[tokio::test]
+async fn without_a_queue_the_servers_know_nobody_who_waits_and_all_enter() {
+    const CALLERS: usize = 10;
+    for store in [Store::redlock().await, Store::redisson().await] {
+        eprintln!("on {store:?}");
+        let [client, other] = store.clients().await;
+        let guard = hold(&other, "k").await;
+        let before = client.stats().commands;
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..CALLERS {
+            let lock = client.lock("k").wait(20 * SECOND);
+            callers.spawn(async move { lock.run(async {}).await });
+        }
+        // By then each caller has tried, or waits for its turn to try.
+        until(async || client.stats().commands > before + 4 * CALLERS as u64).await;
+        let mut keys = store.keys().await;
+        keys.dedup();
+        assert_eq!(keys, [store.name("k")]);
+        assert_eq!(client.lock("k").status().await.unwrap().waiters, 0);
+        guard.release().await;
+        for entered in callers.join_all().await {
+            entered.unwrap();
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
     },
     time::{Duration, Instant},
 };
@@ -12,13 +13,17 @@ use futures_util::{FutureExt, future::BoxFuture};
 use lock_runtime::{Hold, Lock, LockError, LossReason, OnLost};
 use support::{
     assert_lost,
+    proxy::FaultProxy,
     quorum::Quorum,
-    server::{RedisServer, ask},
+    server::{RedisServer, ask, connect},
 };
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
 
 use crate::{
-    stores::{MS, SECOND, Store, on_every_store},
+    stores::{MS, SECOND, Store, on_every_store, until},
     witness::Seen,
 };
 
@@ -301,4 +306,37 @@ async fn what_a_lost_body_owned_is_dropped_inside_its_hold() {
         assert_eq!(hold.loss(), Some(LossReason::Expired));
     })
     .await;
+}
+
+/// A loss ends the body, and nothing that the body has started elsewhere: a spawned task, a blocking call and a query
+/// that was sent all complete.
+#[tokio::test]
+async fn what_a_lost_body_has_started_elsewhere_goes_on() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let client = Store::on(&server.url()).client().await;
+    let database = redis::Client::open(proxy.url()).unwrap();
+    let mut database = connect(&database).await.unwrap();
+    let (end_task, task_ends) = oneshot::channel();
+    let (end_call, call_ends) = mpsc::channel();
+    let (mut task, mut call) = (None, None);
+    proxy.hold_requests(true);
+    let sent = proxy.wait_for_request(b"written");
+    let body = async {
+        task = Some(tokio::spawn(async { task_ends.await.unwrap() }));
+        call = Some(tokio::task::spawn_blocking(move || {
+            call_ends.recv().unwrap()
+        }));
+        ask::<()>(&mut database, redis::cmd("SET").arg("written").arg(1)).await;
+    };
+    let lost = client.lock("k").lease(300 * MS).run(body).await;
+    assert_lost(&lost);
+    sent.await;
+    assert!(!server.keys().await.contains(&"written".into()));
+    proxy.hold_requests(false);
+    until(async || server.keys().await.contains(&"written".into())).await;
+    end_task.send(1).unwrap();
+    assert_eq!(task.unwrap().await.unwrap(), 1);
+    end_call.send(2).unwrap();
+    assert_eq!(call.unwrap().await.unwrap(), 2);
 }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use lock_core::advice::advised;
 use lock_runtime::{BusyWith, Hold, InCurrentHold, LockClient, LockError};
 use proptest::prelude::*;
@@ -308,6 +308,46 @@ fn polled_by_hand_outside_any_runtime_a_nested_call_enters_again() {
         }
     };
     output.unwrap().unwrap();
+}
+
+/// A task of an executor that gives its tasks no tokio task ID is part of the body that drives it.
+#[tokio::test]
+async fn a_task_of_another_executor_that_a_body_drives_is_part_of_the_body() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let nested = client.lock("k").wait(SECOND);
+        // The nested call sends no command, so its task never has to wait for the tokio runtime.
+        let drive = move || {
+            let mut tasks = FuturesUnordered::new();
+            tasks.push(
+                nested
+                    .run(async { Hold::current().unwrap().token() })
+                    .boxed_local(),
+            );
+            tasks.next().now_or_never().flatten()
+        };
+        let lock = client.lock("k");
+        let body = async move { (Hold::current().unwrap().token(), drive()) };
+        let call = async move { lock.run(body).await };
+        let (token, entered) = tokio::spawn(call).await.unwrap().unwrap();
+        assert_eq!(entered, Some(Ok(token)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_spawned_task_inherits_a_scoped_client_only_if_it_is_taken_along() {
+    let client = Store::memory().client().await;
+    client.lock("k").run(async {}).await.unwrap();
+    let current = || async { LockClient::current().map(|client| client.stats().acquired) };
+    let scoped = async {
+        assert_eq!(current().await, Ok(1));
+        let spawned = tokio::spawn(current()).await.unwrap();
+        assert_eq!(spawned, Err(LockError::NoClient));
+        let taken_along = tokio::spawn(current().in_current_hold()).await.unwrap();
+        assert_eq!(taken_along, Ok(1));
+    };
+    client.scope(scoped).await;
 }
 
 fn tick(client: LockClient, left: usize, done: oneshot::Sender<()>) -> BoxFuture<'static, ()> {

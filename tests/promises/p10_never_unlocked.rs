@@ -125,6 +125,42 @@ async fn senseless_options_are_refused() {
     .await;
 }
 
+/// The limits themselves are allowed.
+#[tokio::test]
+async fn a_wait_and_a_lease_have_limits() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    const BIT: Duration = Duration::from_nanos(1);
+    let client = Store::memory().client().await;
+    let lock = || client.lock("k");
+    for (within, beyond, expected) in [
+        (
+            lock().lease(10 * MS),
+            lock().lease(10 * MS - BIT),
+            OptionsError::LeaseTooShort,
+        ),
+        (
+            lock().lease(SECOND).renew(true),
+            lock().lease(SECOND - BIT).renew(true),
+            OptionsError::RenewedLeaseTooShort,
+        ),
+        (
+            lock().lease(DAY),
+            lock().lease(DAY + BIT),
+            OptionsError::LeaseTooLong,
+        ),
+        (
+            lock().wait(DAY),
+            lock().wait(DAY + BIT),
+            OptionsError::WaitTooLong,
+        ),
+    ] {
+        within.run(async {}).await.unwrap();
+        let refused = beyond.run(async { unreachable!("the body is not run") });
+        let refused: Result<(), _> = refused.await;
+        assert_eq!(refused, Err(LockError::InvalidOptions(expected)));
+    }
+}
+
 async fn refusal(url: &str) -> (ConnectError, Duration) {
     let started = Instant::now();
     let error = LockClient::builder()

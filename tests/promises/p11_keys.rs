@@ -2,8 +2,9 @@
 
 use std::{cell::Cell, collections::HashMap, fmt, fmt::Display, future::Future};
 
-use lock_runtime::{Hold, KeyError, LockClient, LockError, distributed_lock};
+use lock_runtime::{Hold, KeyError, LockClient, LockError, distributed_lock, escape};
 use proptest::prelude::*;
+use support::assert_busy;
 
 use crate::stores::on_every_store;
 
@@ -114,6 +115,51 @@ async fn namespaces_separate_and_cannot_be_confused_either() {
         ours.release().await;
         if let Ok(theirs) = theirs {
             theirs.release().await;
+        }
+    })
+    .await;
+}
+
+#[distributed_lock(key = "name:<name>")]
+async fn named(name: impl Display) -> Result<String, LockError> {
+    let _ = &name;
+    Ok(Hold::current().unwrap().key().to_string())
+}
+
+#[test]
+fn values_that_print_alike_give_one_key() {
+    let seven = rendered(named(7)).unwrap();
+    assert_eq!(seven, "name:7");
+    assert_eq!(rendered(named("7")).unwrap(), seven);
+    assert_ne!(rendered(named("07")).unwrap(), seven);
+}
+
+#[distributed_lock(key = "name:<name>", wait = "0s")]
+async fn inside(name: &str, body: impl Future<Output = ()>) -> Result<(), LockError> {
+    let _ = name;
+    body.await;
+    Ok(())
+}
+
+/// The explicit API uses a key as is. It takes the attribute's lock if the values in its key are escaped, and possibly
+/// another lock if they are not.
+#[tokio::test]
+async fn the_explicit_api_uses_a_key_as_is() {
+    on_every_store(|store| async move {
+        let [client, other] = store.clients().await;
+        for name in ["a:b", "a b", "ä", "42"] {
+            let body = async {
+                let escaped = other.lock(format!("name:{}", escape(name)));
+                assert_busy(&escaped.try_acquire().await);
+                let as_is = other.lock(format!("name:{name}")).try_acquire().await;
+                // A number needs no escaping.
+                assert_eq!(as_is.is_ok(), name != "42", "{name}: {as_is:?}");
+                if let Ok(guard) = as_is {
+                    assert_eq!(guard.key().as_str(), format!("name:{name}"));
+                    guard.release().await;
+                }
+            };
+            client.scope(inside(name, body)).await.unwrap();
         }
     })
     .await;

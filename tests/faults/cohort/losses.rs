@@ -8,6 +8,7 @@ use redis::aio::MultiplexedConnection;
 use support::{
     assert_lost,
     clock::now,
+    epsilon,
     history::History,
     process::{self, Worker},
     proxy::FaultProxy,
@@ -222,6 +223,9 @@ async fn removed(removal: Removal) -> Duration {
     let third = waiters.next().await;
     assert_eq!(third.caller, 2);
     assert!(third.token() > cohort.token + MEMBERS as u64 - 1);
+    // They have returned to their places at the next probe of their session.
+    let returned = third.at.saturating_duration_since(removed);
+    assert!(returned < 200 * MS + epsilon(), "{returned:?}");
     proxy.hold_requests(false);
     // The release of the second member does not affect the grant of the third.
     second.leave().await;

@@ -356,3 +356,38 @@ async fn plant_the_dead(server: &RedisServer) {
     let added: u8 = script.key(QUEUE).invoke_async(&mut redis).await.unwrap();
     assert_eq!(added, 1);
 }
+
+#[tokio::test]
+async fn a_cohort_has_up_to_64_members() {
+    const CALLERS: usize = 70;
+    let mut fixture = Fixture::start().await;
+    let guard = holder(&fixture.direct).await;
+    let lock = fixture.behind.lock("k").wait(60 * SECOND);
+    fixture.waiters.queue_many(CALLERS, &lock).await;
+    guard.release().await;
+    until_cohort(&fixture.server, 64).await;
+    assert_eq!(fixture.waiters.queued().await, CALLERS - 64);
+    fixture.waiters.pass(0..CALLERS).await;
+    fixture.end().await;
+}
+
+/// Another process knows a cohort as the server stores it: `status` shows the first member as the holder and the others
+/// as waiting, whichever member is inside.
+#[tokio::test]
+async fn another_process_sees_the_first_member_and_counts_the_others_as_waiting() {
+    let mut fixture = Fixture::start().await;
+    let (cohort, mut inside) = fixture.inside(30 * SECOND).await;
+    for member in 1..MEMBERS {
+        let status = fixture.direct.lock("k").status().await.unwrap();
+        let token = status.holder.and_then(|holder| holder.token);
+        assert_eq!(token.map(|token| token.get()), Some(cohort.token));
+        // The caller behind the cohort waits, too.
+        assert_eq!(status.waiters, MEMBERS - 1 + 1);
+        inside.leave().await;
+        inside = fixture.waiters.next().await;
+        assert_eq!(inside.caller, member);
+    }
+    inside.leave().await;
+    fixture.waiters.pass([BEHIND]).await;
+    fixture.end().await;
+}

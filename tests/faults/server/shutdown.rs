@@ -7,10 +7,10 @@ use std::{
 };
 
 use lock_runtime::{LockClient, LockError, Strategy};
-use support::server::RedisServer;
-use tokio::{task::JoinSet, time::timeout};
+use support::{assert_lost, server::RedisServer};
+use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 
-use crate::fixture::{MS, NAMESPACE, SECOND, client, row, until, until_waiting};
+use crate::fixture::{MS, NAMESPACE, SECOND, client, epsilon, row, until, until_waiting};
 
 /// The ways in which a server goes away: its process is killed or stopped.
 const GONE: [fn(&mut RedisServer); 2] = [|server| server.kill(), |server| server.stop_process()];
@@ -171,4 +171,35 @@ async fn row_52_a_shutdown_that_is_given_up() {
         seen.within("a second shutdown ends", Duration::ZERO, again);
     })
     .await;
+}
+
+/// A shutdown ends at its bound while two bodies still run, because the server does not answer. Both bodies continue:
+/// one returns its value, and the other one is lost at the end of its lease, which is no longer renewed although the
+/// server answers again.
+#[tokio::test]
+async fn a_body_that_outlives_a_shutdown_continues_and_is_not_renewed() {
+    const LEASE: Duration = Duration::from_secs(15);
+    let server = RedisServer::start().await;
+    let client = client(&server.url()).await;
+    let begun = Instant::now();
+    let run = |key: &str, ended: oneshot::Receiver<u8>| {
+        let lock = client.lock(key).lease(LEASE).renew(true);
+        tokio::spawn(async move { lock.run(async { ended.await.unwrap() }).await })
+    };
+    let ((end, ended), (_hangs, never)) = (oneshot::channel(), oneshot::channel());
+    let (ends, hangs) = (run("ends", ended), run("hangs", never));
+    let acquired = client.stats().acquired;
+    until(async || client.stats().acquired >= acquired + 2).await;
+    server.stop_process();
+    let took = shut_down(&client).await;
+    assert!(took < AT_MOST + SECOND + epsilon(), "{took:?}");
+    server.continue_process();
+    let renewed = client.stats().renewed;
+    assert!(!ends.is_finished() && !hangs.is_finished());
+    end.send(7).unwrap();
+    assert_eq!(ends.await.unwrap(), Ok(7));
+    assert_lost(&hangs.await.unwrap());
+    let lasted = begun.elapsed();
+    assert!(lasted < LEASE + epsilon(), "{lasted:?}");
+    assert_eq!(client.stats().renewed, renewed);
 }
