@@ -5,14 +5,18 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use lock_runtime::{
     BusyWith, Hold, Holds, KeyError, LockClient, LockError, LossReason, MAX_KEYS, MultiLock,
     OptionsError, ReleaseOutcome,
 };
-use support::{Room, assert_busy, epsilon, server::RedisServer};
+use support::{
+    Room, assert_busy, epsilon,
+    quorum::{Quorum, url_through},
+    server::RedisServer,
+};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -462,4 +466,32 @@ async fn a_list_of_more_keys_than_allowed_is_refused() {
         assert_eq!(client.stats().acquired, 0);
     })
     .await;
+}
+
+/// A slow line shows that the requests for all keys are under way at the same time.
+#[tokio::test]
+async fn on_a_redlock_several_keys_are_requested_in_parallel() {
+    const KEYS: usize = 5;
+    const ROUND_TRIP: Duration = Duration::from_millis(200);
+    let quorum = Quorum::start(3).await.in_use().await;
+    let proxies = quorum.proxies().await;
+    let client = Store::on(&url_through(&proxies)).client().await;
+    let locks = client.locks((0..KEYS).map(|key| format!("key:{key}")));
+    for _ in 0..3 {
+        locks.acquire().await.unwrap().release().await;
+    }
+    until(async || client.stats().connections >= 6).await;
+    locks.acquire().await.unwrap().release().await;
+    until(async || quorum.keys().await.is_empty()).await;
+    proxies.iter().for_each(|proxy| proxy.delay(ROUND_TRIP / 2));
+    let before = client.stats().commands;
+    let start = Instant::now();
+    let guard = locks.acquire().await.unwrap();
+    let took = start.elapsed();
+    // If the nodes offer different tokens, a second round trip follows.
+    assert!(took < 2 * ROUND_TRIP + epsilon(), "{took:?}");
+    let sent = client.stats().commands - before;
+    assert!(sent >= 3 * KEYS as u64, "{sent} commands");
+    proxies.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
+    guard.release().await;
 }

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use lock_runtime::{Backoff, LockClient, LockError, Strategy, distributed_lock};
+use lock_runtime::{Backoff, Layout, LockClient, LockError, Strategy, distributed_lock};
 use support::{
     assert_busy, epsilon,
     proxy::FaultProxy,
@@ -13,7 +13,7 @@ use support::{
 };
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::stores::{
@@ -22,6 +22,11 @@ use crate::stores::{
 
 #[distributed_lock(key = "k", wait = "20s", strategy = notify)]
 async fn notified() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "k", wait = "20s")]
+async fn as_its_client_says() -> Result<(), LockError> {
     Ok(())
 }
 
@@ -269,11 +274,155 @@ async fn a_client_has_a_default_and_shuts_down_in_any() {
     guard.release().await;
 }
 
+/// A call without the option waits by its client's strategy, and queues if its client has none either.
+#[tokio::test]
+async fn a_call_waits_as_its_client_says_and_queues_by_default() {
+    let store = Store::redis().await;
+    let holder = store.client().await;
+    let guard = hold(&holder, "k").await;
+    let mut redis = shared_server().await.connection().await;
+    for (strategy, queued) in [
+        (None, Some(false)),
+        (Some(Strategy::Handoff), Some(false)),
+        (Some(Strategy::Notify), Some(true)),
+        (Some(Strategy::Spin), None),
+    ] {
+        let mut builder = store.builder();
+        if let Some(strategy) = strategy {
+            builder = builder.strategy(strategy);
+        }
+        let client = builder.connect().await.unwrap();
+        let mut waiting = Box::pin(client.scope(as_its_client_says()));
+        let waits = until(async || match queued {
+            // A caller that spins sends one request after another.
+            None => client.stats().commands > 5,
+            Some(_) => holder.lock("k").status().await.unwrap().waiters == 1,
+        });
+        tokio::select! {
+            biased;
+            _ = &mut waiting => panic!("the lock is held"),
+            () = waits => {}
+        }
+        let queue = format!("{}:queue", store.name("k"));
+        let entries: Vec<String> =
+            ask(&mut redis, redis::cmd("ZRANGE").arg(queue).arg(&[0, -1])).await;
+        let is_marker = entries.first().map(|entry| entry.starts_with("notify|"));
+        assert_eq!(is_marker, queued, "{strategy:?}: {entries:?}");
+        drop(waiting);
+        until_waiting(&holder, "k", 0).await;
+    }
+    guard.release().await;
+}
+
+/// The connection of a session that waits for a message breaks, and its caller gives up. The session's marker stays in
+/// the queue for a while, and keeps nobody out.
+#[tokio::test]
+async fn a_marker_of_a_session_that_is_cut_off_keeps_nobody_out() {
+    let proxy = FaultProxy::start(shared_server().await.port()).await;
+    let store = Store::redis().await;
+    let other = store.client().await;
+    for released in [true, false] {
+        let client = store.through(&proxy.url()).client().await;
+        let guard = hold(&other, "k").await;
+        let lock = client.lock("k").strategy(Strategy::Notify);
+        let waiting = tokio::spawn(lock.wait(20 * SECOND).acquire());
+        until_waiting(&other, "k", 1).await;
+        proxy.refuse(true);
+        proxy.cut();
+        let cut = Instant::now();
+        waiting.abort();
+        if released {
+            guard.release().await;
+            let next = other.lock("k").try_acquire().await;
+            next.expect("a marker is no waiter").release().await;
+        } else {
+            until_waiting(&other, "k", 0).await;
+            let took = cut.elapsed();
+            assert!(took < 2 * SECOND + epsilon(), "{took:?}");
+            guard.release().await;
+        }
+        until(async || store.keys().await.is_empty()).await;
+        proxy.refuse(false);
+    }
+}
+
+/// On a Redlock every caller tries again and again. Only a caller with `spin` pauses as its client says.
+#[tokio::test]
+async fn on_a_redlock_a_caller_that_does_not_spin_uses_the_default_pauses() {
+    let store = Store::redlock().await;
+    let other = store.client().await;
+    let pause = Backoff {
+        first: 60 * SECOND,
+        most: 60 * SECOND,
+    };
+    let client = store.builder().backoff(pause).connect().await.unwrap();
+    for &strategy in store.strategies() {
+        let guard = hold(&other, "k").await;
+        let before = client.stats().commands;
+        let lock = client.lock("k").strategy(strategy).wait(30 * SECOND);
+        let mut waiting = Box::pin(lock.acquire());
+        let tried = async {
+            until(async || client.stats().commands >= before + 3).await;
+            // The answer comes over the connections of the first try, so it comes after those of the try.
+            client.lock("k").status().await.unwrap();
+        };
+        tokio::select! {
+            biased;
+            _ = &mut waiting => panic!("the lock is held"),
+            () = tried => {}
+        }
+        guard.release().await;
+        let entered = timeout(130 * MS + epsilon(), waiting).await;
+        assert_eq!(entered.is_ok(), strategy != Strategy::Spin, "{strategy:?}");
+        if let Ok(guard) = entered {
+            guard.unwrap().release().await;
+        }
+    }
+}
+
+/// Callers that wait for a message try five times a second without one, however many they are.
+#[tokio::test]
+async fn a_session_that_waits_for_a_message_tries_five_times_a_second() {
+    for layout in [Layout::Native, Layout::Redisson] {
+        let server = RedisServer::start().await;
+        let builder = || LockClient::builder().url(server.url()).layout(layout);
+        let (client, other) = (
+            builder().connect().await.unwrap(),
+            builder().connect().await.unwrap(),
+        );
+        let guard = hold(&other, "k").await;
+        let lock = client.lock("k").strategy(Strategy::Notify);
+        let lock = lock.wait(20 * SECOND);
+        let mut callers = JoinSet::new();
+        for _ in 0..20 {
+            let lock = lock.clone();
+            callers.spawn(async move { lock.run(async {}).await.unwrap() });
+        }
+        let asked = server.scripts().await;
+        until(async || server.scripts().await > asked + 1).await;
+        let before = server.scripts().await;
+        sleep(2 * SECOND).await;
+        let tries = server.scripts().await - before;
+        assert!(
+            (8..=11).contains(&tries),
+            "{layout:?}: {tries} in two seconds"
+        );
+        guard.release().await;
+        callers.join_all().await;
+    }
+}
+
 /// Runs this many callers in one process. Each caller stays inside for `body`. Returns the average number of scripts
 /// for each caller, and the number of scripts that the process sends per second.
-async fn cost(strategy: Strategy, callers: u32, body: std::time::Duration) -> (f64, f64) {
+async fn cost(
+    layout: Layout,
+    strategy: Strategy,
+    callers: u32,
+    body: std::time::Duration,
+) -> (f64, f64) {
     let server = RedisServer::start().await;
-    let client = Store::on(&server.url()).client().await;
+    let builder = LockClient::builder().url(server.url()).layout(layout);
+    let client = builder.connect().await.unwrap();
     client.lock("k").run(async {}).await.unwrap();
     let before = server.scripts().await;
     let start = Instant::now();
@@ -295,14 +444,16 @@ async fn cost(strategy: Strategy, callers: u32, body: std::time::Duration) -> (f
 
 #[tokio::test]
 async fn one_process_sends_what_its_strategy_needs() {
-    let (handoff, _) = cost(Strategy::Handoff, 50, 5 * MS).await;
+    let (handoff, _) = cost(Layout::Native, Strategy::Handoff, 50, 5 * MS).await;
     // With handoff, one request and one release serve many callers.
     assert!(handoff <= 0.2, "{handoff}");
     // With `notify`, each caller sends three scripts: an attempt that finds the lock taken, the attempt that enters,
     // and the release.
-    let (notify, _) = cost(Strategy::Notify, 50, 5 * MS).await;
-    assert!((2.5..3.5).contains(&notify), "{notify}");
-    let (spin, _) = cost(Strategy::Spin, 50, 5 * MS).await;
+    for layout in [Layout::Native, Layout::Redisson] {
+        let (notify, _) = cost(layout, Strategy::Notify, 50, 5 * MS).await;
+        assert!((2.5..3.5).contains(&notify), "{layout:?}: {notify}");
+    }
+    let (spin, _) = cost(Layout::Native, Strategy::Spin, 50, 5 * MS).await;
     assert!(spin > 4.0, "{spin}");
 }
 

@@ -1,7 +1,7 @@
 //! Promise 12: the cost of a lock, in scripts that the server counts.
 
 use crate::stores::{MS, SECOND, Store, hold, until, until_waiting};
-use lock_runtime::LockClient;
+use lock_runtime::{Layout, LockClient};
 use support::{
     quorum::Quorum,
     server::{RedisServer, ask},
@@ -25,6 +25,19 @@ async fn store() -> (RedisServer, LockClient) {
 #[tokio::test]
 async fn uncontended_one_script_in_and_one_out() {
     let (server, client) = store().await;
+    let before = server.scripts().await;
+    for _ in 0..100 {
+        client.lock("k").run(async {}).await.unwrap();
+    }
+    assert_eq!(server.scripts().await - before, 200);
+}
+
+#[tokio::test]
+async fn in_redissons_layout_one_script_in_and_one_out() {
+    let server = RedisServer::start().await;
+    let builder = LockClient::builder().url(server.url());
+    let client = builder.layout(Layout::Redisson).connect().await.unwrap();
+    client.lock("k").run(async {}).await.unwrap();
     let before = server.scripts().await;
     for _ in 0..100 {
         client.lock("k").run(async {}).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_runtime::LockError;
+use lock_runtime::{FencingToken, LockError};
 use support::server::{RedisServer, ask};
 
 use super::{BEHIND, Fixture, MEMBERS};
@@ -380,7 +380,7 @@ async fn another_process_sees_the_first_member_and_counts_the_others_as_waiting(
     for member in 1..MEMBERS {
         let status = fixture.direct.lock("k").status().await.unwrap();
         let token = status.holder.and_then(|holder| holder.token);
-        assert_eq!(token.map(|token| token.get()), Some(cohort.token));
+        assert_eq!(token.map(FencingToken::get), Some(cohort.token));
         // The caller behind the cohort waits, too.
         assert_eq!(status.waiters, MEMBERS - 1 + 1);
         inside.leave().await;

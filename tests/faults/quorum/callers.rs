@@ -14,8 +14,8 @@ use support::{
 };
 use tokio::time::sleep;
 
-use super::{BACKOFF, CLAIM, is_held_on, until_empty, warm};
-use crate::fixture::{MS, SECOND, epsilon, until, worker_at};
+use super::{BACKOFF, CLAIM, OTHERS_GRANT, is_held_on, until_empty, warm};
+use crate::fixture::{MS, NAME, SECOND, epsilon, until, worker_at};
 
 #[distributed_lock(keys = ["k", "j"], wait = "60s", lease = "20s")]
 async fn both() -> Result<(), LockError> {
@@ -221,4 +221,27 @@ async fn several_keys_wait_for_a_majority_that_does_not_answer() {
         }
     });
     guard.unwrap().release().await;
+}
+
+/// Another caller has the lock on half of the nodes, so neither caller can get a majority. The call is busy, and gives
+/// its own half back.
+#[tokio::test]
+async fn callers_that_share_the_nodes_are_busy() {
+    let quorum = Quorum::start(4).await;
+    let client = warm(&quorum.url()).await;
+    for others in [0..2, 2..4] {
+        for server in &quorum.servers[others.clone()] {
+            let mut node = server.connection().await;
+            ask::<()>(&mut node, redis::cmd("SET").arg(NAME).arg(OTHERS_GRANT)).await;
+        }
+        let busy = client.lock("k").try_acquire().await;
+        assert_busy(&busy);
+        for (number, server) in quorum.servers.iter().enumerate() {
+            if others.contains(&number) {
+                let mut node = server.connection().await;
+                ask::<()>(&mut node, redis::cmd("DEL").arg(NAME)).await;
+            }
+            until_empty(server).await;
+        }
+    }
 }

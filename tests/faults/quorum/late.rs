@@ -228,3 +228,79 @@ async fn a_node_refuses_a_request_that_arrives_after_the_release() {
     until(async || server.scripts().await > scripts).await;
     assert_eq!(left(server).await, [] as [String; 0]);
 }
+
+/// The clocks of the nodes and the client may drift apart by 1 % of a lease and 2 ms, so a client counts on a lease that
+/// is shorter by that much.
+#[tokio::test]
+async fn a_lease_leaves_room_for_clocks_that_drift() {
+    let quorum = Quorum::start(3).await;
+    let client = warm(&quorum.url()).await;
+    for lease in [SECOND, 20 * SECOND] {
+        let certain = lease - lease / 100 - 2 * MS;
+        let guard = client.lock("k").lease(lease).acquire().await.unwrap();
+        let left = guard.remaining();
+        assert!(left <= certain && left > certain - epsilon(), "{left:?}");
+        let mut node = quorum.servers[0].connection().await;
+        let on_the_node: i64 = ask(&mut node, redis::cmd("PTTL").arg(NAME)).await;
+        let on_the_node = Duration::from_millis(on_the_node.unsigned_abs());
+        assert!(
+            on_the_node >= guard.remaining() + lease / 100,
+            "{on_the_node:?}"
+        );
+        guard.release().await;
+        until_empty(&quorum.servers[0]).await;
+    }
+}
+
+/// What a majority of the nodes loses while a lock is held.
+#[derive(Debug, Clone, Copy)]
+enum Loses {
+    /// The lease, because the clocks of these nodes jump ahead.
+    Lease,
+    /// All state.
+    State,
+}
+
+/// A majority loses a grant, so a second holder is admitted. Its token is greater, and the first holder is notified.
+#[tokio::test]
+async fn a_majority_that_loses_a_grant_admits_a_second_holder() {
+    const LEASE: Duration = Duration::from_secs(3);
+    for loses in [Loses::Lease, Loses::State] {
+        let quorum = Quorum::start(3).await;
+        let holder = warm(&quorum.url()).await;
+        let lock = holder.lock("k").lease(LEASE).renew(true);
+        let guard = lock.acquire().await.unwrap();
+        for server in &quorum.servers {
+            until(async || is_held_on(server).await).await;
+        }
+        let (nodes, command) = match loses {
+            Loses::Lease => (2, redis::cmd("PEXPIRE").arg(NAME).arg(0).to_owned()),
+            Loses::State => (3, redis::cmd("FLUSHALL")),
+        };
+        let other = match loses {
+            Loses::Lease => Some(warm(&quorum.url()).await),
+            Loses::State => None,
+        };
+        for server in &quorum.servers[..nodes] {
+            let mut node = server.connection().await;
+            command.exec_async(&mut node).await.unwrap();
+        }
+        let lost = Instant::now();
+        let other = match other {
+            Some(other) => other,
+            // A client that connects now finds nodes without any state, as at the beginning.
+            None => client(&quorum.url(), 30 * SECOND).await,
+        };
+        let second = other.lock("k").wait(SECOND).acquire().await.unwrap();
+        assert_eq!(
+            guard.loss(),
+            None,
+            "{loses:?}: the first one is still inside"
+        );
+        assert!(second.token() > guard.token(), "{loses:?}");
+        guard.lost().await;
+        let told = lost.elapsed();
+        assert!(told < LEASE / 3 + epsilon(), "{loses:?}: {told:?}");
+        second.release().await;
+    }
+}

@@ -17,7 +17,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::fixture::{MS, QUEUE, SECOND, client, until, until_waiting, worker_command};
+use crate::{
+    fixture::{MS, QUEUE, SECOND, client, epsilon, until, until_waiting, worker_command},
+    waiters::{Waiters, holder},
+};
 
 /// Row 54: a process waits for thousands of keys over a slow line. Its connection stays up, and the process does not
 /// probe more keys a second than allowed.
@@ -193,4 +196,73 @@ async fn row_57_dead_entries() {
         }
     })
     .await;
+}
+
+/// A process that does not listen has waiters between those of another process. Returns the time from a release until
+/// the other process has had all its turns, and asserts that the others enter in order.
+async fn delayed_by_silent_waiters(lease: Duration) -> Duration {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let (direct, silent) = (client(&server.url()).await, client(&proxy.url()).await);
+    let mut waiters = Waiters::at(&server).await;
+    let guard = holder(&direct).await;
+    for _ in 0..2 {
+        let lock = silent.lock("k").lease(lease).renew(false);
+        waiters.queue(lock.wait(60 * SECOND)).await;
+        waiters.queue(direct.lock("k").wait(60 * SECOND)).await;
+    }
+    proxy.blackhole(true);
+    let released = Instant::now();
+    guard.release().await;
+    waiters.pass([1, 3]).await;
+    released.elapsed()
+}
+
+/// A lease that ends soon does not show that its process does not listen, so each of the waiters of such a process is
+/// granted the lock in its turn.
+#[tokio::test]
+async fn each_silent_waiter_with_a_short_lease_delays_the_others() {
+    for (lease, delays) in [(400 * MS, 2), (500 * MS, 1)] {
+        let took = delayed_by_silent_waiters(lease).await;
+        let least = delays * lease - 20 * MS;
+        let most = delays * (lease + 50 * MS) + epsilon();
+        assert!((least..most).contains(&took), "{lease:?}: {took:?}");
+    }
+}
+
+/// A holder overruns its fixed lease. Unless the lease is long, the other place of its process leaves the queue, and
+/// returns when the process probes.
+#[tokio::test]
+async fn a_place_of_a_process_whose_holder_overruns_its_lease_returns_at_its_next_probe() {
+    for (lease, is_set_aside) in [(600, true), (2400, true), (2800, false)] {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let (direct, slow) = (client(&server.url()).await, client(&proxy.url()).await);
+        let mut waiters = Waiters::at(&server).await;
+        let guard = holder(&direct).await;
+        let overrun = slow.lock("k").lease(lease * MS).wait(60 * SECOND);
+        waiters.queue(overrun.clone()).await;
+        waiters.queue(direct.lock("k").wait(60 * SECOND)).await;
+        waiters.queue(overrun).await;
+        guard.release().await;
+        let mut first = waiters.next().await;
+        assert_eq!(first.caller, 0);
+        first.loses();
+        // The process does not probe while the lease ends.
+        sleep((lease - 400) * MS).await;
+        proxy.hold_requests(true);
+        let next = waiters.next().await;
+        assert_eq!(next.caller, 1);
+        let places = usize::from(!is_set_aside);
+        assert_eq!(waiters.queued().await, places, "a lease of {lease} ms");
+        proxy.hold_requests(false);
+        let probes = Instant::now();
+        waiters.until_queued(1).await;
+        let took = probes.elapsed();
+        assert!(took < 200 * MS + epsilon(), "{took:?}");
+        next.leave().await;
+        waiters.pass([2]).await;
+        first.leave().await;
+        waiters.assert_exclusive();
+    }
 }

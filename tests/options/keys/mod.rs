@@ -301,3 +301,47 @@ proptest! {
         });
     }
 }
+
+#[distributed_lock(keys = ["a", "b"], wait = "20s")]
+async fn both_renewed() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(keys = ["a", "b"], wait = "20s", lease = "30s")]
+async fn both_fixed() -> Result<(), LockError> {
+    Ok(())
+}
+
+/// Returns the number of scripts that a call for `a` and `b` costs if it has to wait for `b`. Another client holds `b`,
+/// and its release is one of the scripts. Sometimes a probe comes in between, so the smallest of several costs counts.
+async fn cost_of_waiting(call: impl AsyncFn() -> Result<(), LockError>) -> u64 {
+    let server = RedisServer::start().await;
+    let store = Store::on(&server.url());
+    let [client, other] = store.clients().await;
+    let mut redis = server.connection().await;
+    let queue = format!("{}:queue", store.name("b"));
+    let mut least = u64::MAX;
+    for _ in 0..10 {
+        let guard = hold(&other, "b").await;
+        let before = server.scripts().await;
+        let (entered, ()) = tokio::join!(client.scope(call()), async {
+            until(async || ask::<u64>(&mut redis, redis::cmd("ZCARD").arg(&queue)).await == 1)
+                .await;
+            guard.release().await;
+        });
+        entered.unwrap();
+        least = least.min(server.scripts().await - before);
+    }
+    least
+}
+
+/// If a lock is not free, the call first asks for all of them in one script, and then for each of them. A lock with a
+/// fixed lease is kept while the call waits for the next one, and its lease begins again with the body.
+#[tokio::test]
+async fn locks_that_are_not_free_are_requested_one_by_one() {
+    let (together, one_by_one, released) = (1, 2, 2);
+    let renewed = cost_of_waiting(both_renewed).await;
+    assert_eq!(renewed, together + one_by_one + released + 1);
+    let fixed = cost_of_waiting(both_fixed).await;
+    assert_eq!(fixed, renewed + 2);
+}
