@@ -1,6 +1,7 @@
 //! Promise 12: the cost of a lock, in scripts that the server counts.
 
 use crate::stores::{MS, SECOND, Store, hold, until, until_waiting};
+use futures_util::{StreamExt, future::join_all};
 use lock_runtime::{Layout, LockClient};
 use support::{
     quorum::Quorum,
@@ -167,6 +168,50 @@ async fn re_entry_of_a_renewed_lease_sends_nothing() {
         })
         .await
         .unwrap();
+}
+
+/// A session waits for very many locks. Its scripts name at most 100 of them, each by three keys, besides the token
+/// counter.
+#[tokio::test]
+async fn a_probe_covers_at_most_100_locks() {
+    const LOCKS: usize = 2000;
+    let server = RedisServer::start().await;
+    let store = Store::on(&server.url());
+    let [client, other] = store.clients().await;
+    let keys = || (0..LOCKS).map(|key| format!("k{key}"));
+    let held = keys().map(|key| other.lock(key).acquire());
+    let held = join_all(held).await;
+    let mut waiting = tokio::task::JoinSet::new();
+    for key in keys() {
+        let lock = client.lock(key).wait(60 * SECOND);
+        waiting.spawn(async move { lock.run(async {}).await });
+    }
+    for key in [0, LOCKS - 1] {
+        until_waiting(&other, &format!("k{key}"), 1).await;
+    }
+    let monitor = redis::Client::open(server.url()).unwrap();
+    let mut commands = monitor.get_async_monitor().await.unwrap();
+    let mut commands = commands.on_message::<String>();
+    let mut most = 0;
+    for _ in 0..100 {
+        let command = loop {
+            let command = commands.next().await.expect("the session probes");
+            // Commands that a script runs are shown, too.
+            if command.contains("\"EVALSHA\"") {
+                break command;
+            }
+        };
+        let keys = command
+            .split('"')
+            .nth(5)
+            .expect("a script's keys are counted");
+        most = most.max(keys.parse::<usize>().unwrap());
+    }
+    assert_eq!(most, 1 + 3 * 100);
+    drop(held);
+    for entered in waiting.join_all().await {
+        entered.unwrap();
+    }
 }
 
 /// A waiter is notified of its grant by a message. Without that message, each handoff would need a probe.
