@@ -7,11 +7,13 @@ use std::{
 };
 
 use lock_runtime::{FencingToken, Hold, InCurrentHold, LockClient, LockError};
+use support::{proxy::FaultProxy, server::shared_server};
 use tokio::time::timeout;
 
 use crate::{
     stores::{
-        MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until_free, until_waiting,
+        MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until, until_free,
+        until_waiting,
     },
     witness::Seen,
 };
@@ -68,6 +70,31 @@ async fn calls_dropped_at_any_moment_leave_nothing() {
         assert_eq!(store.keys().await, Vec::<String>::new());
     })
     .await;
+}
+
+/// Calls that get no answer return an error. Their requests reach the server later, and the engine cleans up after them.
+#[tokio::test]
+async fn calls_that_get_no_answer_leave_nothing() {
+    for store in [Store::redis().await, Store::redisson().await] {
+        let proxy = FaultProxy::start(shared_server().await.port()).await;
+        let client = store.through(&proxy.url()).client().await;
+        hold(&client, "before").await.release().await;
+        proxy.blackhole(true);
+        let (waited, tried) = (client.lock("k").wait(300 * MS), client.lock("j"));
+        let (waited, tried) = tokio::join!(waited.acquire(), tried.try_acquire());
+        for refused in [waited, tried] {
+            let unreachable = matches!(refused, Err(LockError::Unreachable { .. }));
+            assert!(unreachable, "{refused:?}");
+        }
+        proxy.blackhole(false);
+        client
+            .lock("after")
+            .wait(5 * SECOND)
+            .run(async {})
+            .await
+            .unwrap();
+        until(async || store.keys().await.is_empty()).await;
+    }
 }
 
 /// Some members of a cohort are dropped while another member is inside. Each remaining member gets its turn.
