@@ -68,7 +68,7 @@ cores=$(getconf _NPROCESSORS_ONLN)
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((cores < 4 ? 4 : cores))} cargo test --workspace --all-features
 step 'ten mutants'
 # The mutants' copy of the sources shares this target directory, so only the project's own crates are compiled again.
-CARGO_TARGET_DIR=$PWD/target cargo run --bin mutants -- --draw 10
+CARGO_TARGET_DIR=$PWD/target cargo run --bin mutants -- --draw 10 1
 step 'soak'
 cargo run --bin soak -- --seconds 40 --faults
 step 'Redisson'
