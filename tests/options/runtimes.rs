@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, mpsc},
     task::{Context, Wake},
     thread,
+    time::Instant,
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
@@ -16,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::stores::{MS, SECOND, Store};
+use crate::stores::{MS, SECOND, Store, hold};
 
 /// Runs a test on three runtimes: one with neither a timer nor an I/O driver, one with only a timer, and one with only
 /// an I/O driver.
@@ -185,6 +186,36 @@ fn several_locks_are_kept_by_a_call_that_changes_its_runtime() {
             });
         }
         assert_eq!(client.stats().lost, 0, "{store:?}");
+    }
+}
+
+/// The runtime of a call ends while the call waits. On another runtime it waits on, and enters, or is busy in time.
+#[test]
+fn a_waiting_call_changes_its_runtime() {
+    let second = runtime();
+    for store in [Store::memory(), second.block_on(Store::redis())] {
+        let [client, other] = second.block_on(store.clients());
+        for wait in [300 * MS, 20 * SECOND] {
+            let held = second.block_on(hold(&other, "k"));
+            let mut call = Box::pin(client.lock("k").wait(wait).acquire());
+            let first = runtime();
+            let waited = first.block_on(async { timeout(100 * MS, &mut call).await });
+            assert!(waited.is_err(), "it waits");
+            drop(first);
+            let started = Instant::now();
+            if wait == 300 * MS {
+                assert_busy(&second.block_on(call));
+                assert!(started.elapsed() < wait + support::epsilon(), "{store:?}");
+                second.block_on(held.release());
+            } else {
+                let waited = second.block_on(async { timeout(100 * MS, &mut call).await });
+                assert!(waited.is_err(), "it waits");
+                second.block_on(async {
+                    held.release().await;
+                    call.await.unwrap().release().await;
+                });
+            }
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Promise 4: a crash frees the lock. A waiter whose dead process still looks alive delays others by two seconds at
 //! most.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use lock_runtime::LockClient;
 use support::{
     proxy::FaultProxy,
     server::{RedisServer, shared_server},
@@ -109,6 +110,66 @@ async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
     // members enter in their order.
     callers.retain(|caller| *caller < MEMBERS);
     assert_eq!(callers, [1, 2, 3]);
+}
+
+/// Returns how long the server would keep this lock taken if its holder's process ended now.
+async fn rest(client: &LockClient, key: &str) -> Duration {
+    let holder = client.lock(key).status().await.unwrap().holder.unwrap();
+    holder.remaining.unwrap()
+}
+
+/// A call for several keys renews its earlier locks while it waits for the last one. If its process ends, these locks
+/// are free after their lease and 250 ms.
+#[tokio::test]
+async fn a_call_that_waits_for_another_key_keeps_its_earlier_locks_little_longer_than_their_lease()
+{
+    const LEASE: Duration = Duration::from_millis(100);
+    let store = Store::redis().await;
+    let [client, other] = store.clients().await;
+    let guard = hold(&other, "b").await;
+    let both = client.locks(["a", "b"]).wait(20 * SECOND).lease(LEASE);
+    let waiting = tokio::spawn(both.acquire());
+    until_waiting(&other, "b", 1).await;
+    let token = other.lock("a").status().await.unwrap().holder.unwrap();
+    for _ in 0..30 {
+        let rest = rest(&other, "a").await;
+        assert!(rest <= LEASE + 250 * MS, "{rest:?}");
+        sleep(20 * MS).await;
+    }
+    let kept = other.lock("a").status().await.unwrap().holder.unwrap();
+    assert_eq!(kept.token, token.token, "the earlier lock was renewed");
+    guard.release().await;
+    waiting.await.unwrap().unwrap().release().await;
+}
+
+/// A body with `hold_at_least` has returned, and its neighbour in the queue waits. If their process ends, the lock is
+/// free after the lease and 250 ms.
+#[tokio::test]
+async fn a_lock_that_a_cohort_retains_stays_taken_little_longer_than_its_lease() {
+    const LEASE: Duration = Duration::from_secs(1);
+    let store = Store::redis().await;
+    let [client, other] = store.clients().await;
+    let guard = hold(&other, "k").await;
+    let mut members = Vec::new();
+    for member in 0..2 {
+        let lock = client.lock("k").wait(20 * SECOND).lease(LEASE);
+        members.push(tokio::spawn(lock.hold_at_least(LEASE).acquire()));
+        until_waiting(&other, "k", member + 1).await;
+    }
+    guard.release().await;
+    let second = members.pop().unwrap();
+    let first = members.pop().unwrap().await.unwrap().unwrap();
+    let entered = Instant::now();
+    first.release().await;
+    let rest = rest(&other, "k").await;
+    assert!(rest <= LEASE + 250 * MS, "{rest:?}");
+    let second = second.await.unwrap().unwrap();
+    let after = entered.elapsed();
+    assert!(
+        after >= LEASE - 20 * MS && after < LEASE + 200 * MS + support::epsilon(),
+        "{after:?}"
+    );
+    second.release().await;
 }
 
 /// A caller is no longer polled, so it stays in the queue. Once its `wait` is over, the server does not grant it the

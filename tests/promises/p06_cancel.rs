@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_runtime::{FencingToken, Hold, InCurrentHold, LockClient, LockError};
+use lock_runtime::{FencingToken, Hold, InCurrentHold, Lock, LockClient, LockError, LossReason};
 use support::{proxy::FaultProxy, server::shared_server};
 use tokio::time::timeout;
 
@@ -229,6 +229,39 @@ async fn a_guard_that_is_forgotten_is_renewed_no_longer_than_its_client_lives() 
         let took = dropped.elapsed();
         assert!(took < LEASE + 200 * MS + support::epsilon(), "{took:?}");
         next.release().await;
+    })
+    .await;
+}
+
+/// In process nothing is renewed, so a forgotten guard keeps its lock without its client.
+#[tokio::test]
+async fn in_process_a_forgotten_guard_keeps_its_lock_as_long_as_its_options_say() {
+    let store = Store::memory();
+    let [client, other] = store.clients().await;
+    let forget = async |lock: Lock| std::mem::forget(lock.acquire().await.unwrap());
+    forget(client.lock("renewed").lease(LEASE).renew(true)).await;
+    forget(client.lock("fixed").lease(300 * MS)).await;
+    let max_hold = client.lock("max_hold").lease(LEASE).renew(true);
+    forget(max_hold.max_hold(LEASE)).await;
+    drop(client);
+    for (key, is_kept) in [("fixed", false), ("max_hold", false), ("renewed", true)] {
+        let next = other.lock(key).wait(3 * LEASE).acquire().await;
+        assert_eq!(next.is_err(), is_kept, "{key}");
+    }
+}
+
+/// A shutdown waits for a body that has lost its lease and goes on.
+#[tokio::test]
+async fn a_shutdown_waits_for_the_body_of_a_lost_hold() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let guard = client.lock("k").lease(200 * MS).acquire().await.unwrap();
+        let lost = guard.lost().await;
+        assert_eq!(lost, LossReason::Expired);
+        let mut shutdown = Box::pin(client.shutdown());
+        assert!(timeout(500 * MS, &mut shutdown).await.is_err());
+        drop(guard);
+        timeout(5 * SECOND, shutdown).await.expect("it ends");
     })
     .await;
 }

@@ -1,7 +1,7 @@
 //! Acquires several locks. Every call takes its locks in the order of their names, so two calls with several locks
 //! never deadlock.
 
-use std::{future::Future, pin::pin, sync::Arc};
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::try_join_all;
 use lock_core::{
@@ -15,6 +15,11 @@ use crate::acquire::{
     one::{self, AcquireSpec, Budget, LEAVE_PATIENCE},
     reentry::{self, Frame, MultiCall},
 };
+
+/// The time that is added to a lease which is too short for a renewal, while the call waits for its other locks. If the
+/// process ends meanwhile, the lock stays taken for this time after the lease, so it is less than the 250 ms by which
+/// a crash may delay the next caller.
+const RENEWAL_MARGIN: Duration = Duration::from_millis(200);
 
 /// Enters several locks of one client, within the `wait` that they share.
 ///
@@ -167,7 +172,7 @@ impl Way {
         let until = if budget.waits() {
             budget.waits_until()
         } else {
-            budget.answers_until()
+            budget.answers_until(first.now())
         };
         let wait = budget.waits_until().since(first.now());
         let backend = first.shared.backend.clone();
@@ -202,9 +207,10 @@ impl Way {
     /// Takes one lock, and renews the leases of the locks taken so far while it waits.
     async fn take(&mut self, spec: &AcquireSpec) -> Result<(), LockError> {
         let budget = self.budget;
-        // While the call waits, leases that are too short for a renewal are extended to the shortest renewable lease.
+        // While the call waits, a lease that is too short for a renewal is made longer.
+        let lease = spec.terms.lease.time;
         let meanwhile = LeaseTerms {
-            time: spec.terms.lease.time.max(MIN_RENEWED_LEASE),
+            time: lease.max(MIN_RENEWED_LEASE.min(lease + RENEWAL_MARGIN)),
             renewal: Renewal::WhileHeld {
                 max_hold: Some(budget.waits_until().since(spec.now())),
             },
@@ -215,7 +221,8 @@ impl Way {
             .filter(|entry| budget.waits() && entry.has_begun() && !entry.is_covered());
         let covers = uncovered.map(async |entry| {
             let covering = entry.hold().clone().cover(meanwhile);
-            let cover = one::answered(spec, budget, budget.answers_until(), covering).await?;
+            let until = budget.answers_until(spec.now());
+            let cover = one::answered(spec, budget, until, covering).await?;
             entry.set_cover(cover);
             Ok::<_, LockError>(())
         });
@@ -234,7 +241,7 @@ impl Way {
         let earlier = self.entries[..self.earlier].iter_mut().zip(spec);
         let begins = earlier.map(async |(entry, spec)| {
             let hold = entry.hold().clone();
-            let until = budget.grace(spec.now());
+            let until = budget.answers_until(spec.now());
             if entry.has_begun() && spec.terms.lease.renewal == Renewal::Fixed {
                 // The restart takes back the time that was added to the lease while the call waited.
                 entry.set_cover(None);

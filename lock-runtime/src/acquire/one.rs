@@ -32,8 +32,9 @@ use crate::{
     },
 };
 
-/// How long an attempt that never queues waits for the server's answer.
-const TRY_PATIENCE: Duration = Duration::from_secs(1);
+/// How long an attempt that never queues waits for the server's answer. If there is none, the rest of a second is for
+/// the question whether the server answers at all.
+const TRY_PATIENCE: Duration = Duration::from_millis(900);
 /// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 
@@ -90,15 +91,15 @@ impl Budget {
         self.started + self.wait
     }
 
-    /// The moment until which the call waits for an answer from the server.
-    pub(crate) fn answers_until(self) -> Moment {
-        self.started + self.wait.max(TRY_PATIENCE)
-    }
-
-    /// The moment until which the call waits for the answer to a renewal sent at `now`: at least [`LEAVE_PATIENCE`]
-    /// after `now`.
-    pub(crate) fn grace(self, now: Moment) -> Moment {
-        self.answers_until().max(now + LEAVE_PATIENCE)
+    /// The moment until which the call waits for the answer to a request sent at `now`: until the end of `wait`, but at
+    /// least [`LEAVE_PATIENCE`] after `now`. A call that does not wait gives the server [`TRY_PATIENCE`].
+    pub(crate) fn answers_until(self, now: Moment) -> Moment {
+        let patience = if self.waits() {
+            self.wait
+        } else {
+            TRY_PATIENCE
+        };
+        (self.started + patience).max(now + LEAVE_PATIENCE)
     }
 }
 
@@ -241,7 +242,7 @@ pub(crate) async fn confirm(
         if hold.loss().is_some() {
             return Ok(false);
         }
-        let until = budget.grace(spec.now());
+        let until = budget.answers_until(spec.now());
         let confirming = answered(spec, budget, until, hold.clone().confirm());
         tokio::select! {
             biased;
@@ -259,7 +260,7 @@ async fn cover(
     hold: &Arc<HoldState>,
 ) -> Result<Option<RenewalDemand>, LockError> {
     hold.not_lost()?;
-    let until = budget.answers_until();
+    let until = budget.answers_until(spec.now());
     let cover = answered(spec, *budget, until, hold.clone().cover(spec.terms.lease)).await?;
     hold.not_lost()?;
     Ok(cover)
@@ -302,7 +303,7 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
     let now = backend.now();
     let (wait, until) = if once {
         let patience = now + TRY_PATIENCE;
-        (Duration::ZERO, budget.answers_until().min(patience))
+        (Duration::ZERO, budget.answers_until(now).min(patience))
     } else {
         let until = budget.waits_until();
         (until.since(now), until)

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    future::{Future, pending, poll_fn},
     panic::catch_unwind,
     sync::Mutex,
     time::{Duration, Instant},
@@ -11,7 +12,7 @@ use lock_core::{backend::BoxFuture, lease::Moment};
 use once_cell::sync::Lazy;
 use tokio::{
     runtime::{self, Handle},
-    time,
+    time::{self, Sleep},
 };
 
 use crate::background::{sync::lock, thread};
@@ -72,15 +73,32 @@ impl Clock for TokioClock {
         )
     }
 
-    /// Completes at `deadline`. The timer runs on the calling runtime, because only that runtime knows whether its
-    /// clock is paused. If there is no such runtime, or it has no timers, the timer runs on the engine's thread.
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
-        let _engine = (!has_timer()).then(|| thread::handle().enter());
-        match ORIGIN.checked_add(deadline.since_origin()) {
-            Some(instant) => Box::pin(time::sleep_until(instant.into())),
-            None => Box::pin(std::future::pending()),
-        }
+        let Some(instant) = ORIGIN.checked_add(deadline.since_origin()) else {
+            return Box::pin(pending());
+        };
+        let mut runtime = calling_runtime();
+        let mut timer = Box::pin(new_timer(instant));
+        Box::pin(poll_fn(move |cx| {
+            // A timer panics when its runtime has ended, so a caller that changes its runtime gets a new timer.
+            if calling_runtime() != runtime {
+                runtime = calling_runtime();
+                timer.set(new_timer(instant));
+            }
+            timer.as_mut().poll(cx)
+        }))
     }
+}
+
+fn calling_runtime() -> Option<runtime::Id> {
+    Handle::try_current().ok().map(|runtime| runtime.id())
+}
+
+/// Returns a timer of the calling runtime, because only that runtime knows whether its clock is paused. If there is no
+/// such runtime, or it has no timers, the timer runs on the engine's thread.
+fn new_timer(instant: Instant) -> Sleep {
+    let _engine = (!has_timer()).then(|| thread::handle().enter());
+    time::sleep_until(instant.into())
 }
 
 // The origin of [`TokioClock`]. It lies one hour before its first use, because a clock that a test has paused may show

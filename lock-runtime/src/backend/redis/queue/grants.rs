@@ -258,6 +258,10 @@ pub(crate) fn give_back(
     })
 }
 
+/// The time after `until` for which [`retain`] keeps the grant. In it, the next member is offered its turn and renews
+/// the grant. If the process has ended, it delays the next caller by this time.
+const RETAIN_MARGIN: Duration = Duration::from_millis(200);
+
 /// Keeps the lock taken until `until`, and then offers the turn to the next member. The server keeps the lock taken for
 /// this time even if this process ends.
 async fn retain(
@@ -267,7 +271,7 @@ async fn retain(
     until: Moment,
     lease: Duration,
 ) -> Result<Released, BackendError> {
-    let lease = Extend::To(lease.max(until.since(server.now()) + CLAIM));
+    let lease = Extend::To(lease.max(until.since(server.now()) + RETAIN_MARGIN));
     match server.cohorts.known(name, token) {
         Known::Turn(_) if renew(server, name, token, lease).await? == Renewed::NotHeld => {
             return Ok(Released::NotHeld);

@@ -243,9 +243,10 @@ impl Cohort {
         (self.is_offered() && short).then_some(self.confirmed.min(self.lease))
     }
 
-    /// Returns whether the local deadline has passed while a member has the turn.
+    /// Returns whether the local deadline has passed while a member has the turn. A retained lock is not late: its
+    /// remaining members wait for the end of the minimum hold time, whatever the deadline is.
     pub(crate) fn is_late(&self, now: Moment) -> bool {
-        !self.is_over() && self.until <= now
+        matches!(self.state, State::Offered { .. } | State::Inside) && self.until <= now
     }
 
     /// Applies the server's answer to a request of the member with this token. Returns false if the answer does not
