@@ -46,6 +46,9 @@ fn try_all(only: &str) -> Result<(), String> {
     let copy = fresh_copy();
     let mut chosen = patches::all()?;
     chosen.retain(|patch| patch.is_for(only));
+    if chosen.is_empty() {
+        return Err(format!("no mutant names a test that begins with `{only}`"));
+    }
     for patch in &chosen {
         patch.check(&copy)?;
     }

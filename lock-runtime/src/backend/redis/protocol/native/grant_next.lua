@@ -61,22 +61,26 @@ end
 -- members at the front of the queue that have the same session and the same lease, at most COHORT_AT_MOST - 1. Returns
 -- the owners of the cohort, and their number. The owners are the head, which comes first, and the removed members whose
 -- wait has not ended.
-local function cohort(queue, owner, session_id, lease, now)
+local function cohort(queue, owner, session_id, lease, wait, now)
   local tail = '|' .. session_id .. '|' .. lease .. '|'
   local first, last = #owner + 1, #owner + #tail
   local neighbours = redis.call('ZRANGE', queue, 0, 0) -- usually a member of another process
   if not neighbours[1] or string.sub(neighbours[1], first, last) ~= tail then
     return owner, 1
   end
-  neighbours = redis.call('ZRANGE', queue, 0, COHORT_AT_MOST - 2, 'WITHSCORES')
-  local owners, taken = { owner }, 0
-  for i = 1, #neighbours, 2 do
-    local member = neighbours[i]
-    if string.sub(member, first, last) ~= tail then
-      break
+  neighbours = redis.call('ZRANGE', queue, 0, COHORT_AT_MOST - 2)
+  local owners, taken, terms = { owner }, 0, tail .. wait
+  for _, member in ipairs(neighbours) do
+    -- A member with the same wait as the head queued later, so its wait ends later too.
+    local is_alive = string.sub(member, first) == terms
+    if not is_alive then
+      if string.sub(member, first, last) ~= tail then
+        break
+      end
+      is_alive = redis.call('ZSCORE', queue, member) + string.sub(member, last + 1) * 1000 > now
     end
     taken = taken + 1
-    if neighbours[i + 1] + string.sub(member, last + 1) * 1000 > now then
+    if is_alive then
       owners[#owners + 1] = string.sub(member, 1, #owner)
     end
   end
@@ -104,7 +108,7 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim)
       -- does no harm, because the session's callers also try without a message from time to time.
       redis.pcall('PUBLISH', channel_of(string.sub(head[1], 8)), 'free|' .. grant)
     elseif not (silent and silent[session_id]) and head[2] + wait * 1000 > now then
-      local owners, count = cohort(queue, owner, session_id, lease, now)
+      local owners, count = cohort(queue, owner, session_id, lease, wait, now)
       local token = next_token(fence, floor, count)
       local given = string.format('%.0f|', token) .. lease .. '|'
       redis.call('SET', grant, given .. session_id .. '|' .. owners, 'PX', math.min(tonumber(lease), tonumber(claim)))
