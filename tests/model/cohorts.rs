@@ -365,7 +365,7 @@ impl Protocol {
             && cohort.is_over()
             && [cohort.first(), cohort.turn().token].contains(&token.into())
         {
-            cohort.released();
+            cohort.mark_released();
             known.take_if(|_| !at_lock);
         }
     }

@@ -390,7 +390,7 @@ fn report(
         left.len()
     );
     println!("\n{text}");
-    let vain = total.get("waited_in_vain").copied().unwrap_or(0);
+    let starved = total.get("starved").copied().unwrap_or(0);
     let flat = memory.is_none_or(|((_, early), (_, late))| late < early + early / 4 + 16 * 1024);
     let checks = [
         (visits > 0, "nobody has been inside"),
@@ -405,7 +405,7 @@ fn report(
         // The next three checks do not apply under faults, because a caller that has to reconnect while it waits may
         // enter late.
         (
-            options.faults || vain == 0,
+            options.faults || starved == 0,
             "callers waited without an entry",
         ),
         (

@@ -88,7 +88,7 @@ macro_rules! outcomes {
 outcomes!(
     completed,
     busy,
-    waited_in_vain,
+    starved,
     lost,
     unreachable,
     refused,
@@ -107,7 +107,7 @@ impl Outcomes {
         match result {
             Ok(()) => &self.completed,
             Err(LockError::Busy { .. }) if may_be_busy => &self.busy,
-            Err(LockError::Busy { .. }) => &self.waited_in_vain,
+            Err(LockError::Busy { .. }) => &self.starved,
             Err(LockError::Lost { .. }) => &self.lost,
             Err(LockError::Unreachable { .. }) => &self.unreachable,
             Err(error) => {

@@ -19,7 +19,7 @@ use crate::{
 pub(crate) struct Entry {
     // The fields are dropped in this order: first the demand for renewal, then the ticket, which leaves the hold, and
     // then the level, which ends the entry's turn among siblings.
-    cover: Option<RenewalDemand>,
+    demand: Option<RenewalDemand>,
     ticket: EntryTicket,
     level: Level,
     /// Whether this entry began the hold. `false` for a re-entry.
@@ -32,7 +32,7 @@ impl Entry {
     /// Creates the first entry of a hold.
     pub(crate) fn began(ticket: EntryTicket) -> Self {
         Self {
-            cover: None,
+            demand: None,
             ticket,
             level: Level::default(),
             began: true,
@@ -41,9 +41,9 @@ impl Entry {
     }
 
     /// Creates a re-entry into a hold.
-    pub(crate) fn again(ticket: EntryTicket, level: Level, cover: Option<RenewalDemand>) -> Self {
+    pub(crate) fn again(ticket: EntryTicket, level: Level, demand: Option<RenewalDemand>) -> Self {
         Self {
-            cover,
+            demand,
             level,
             began: false,
             ..Self::began(ticket)
@@ -93,13 +93,13 @@ impl Entry {
     }
 
     /// Whether the entry has its own demand for renewal.
-    pub(crate) fn is_covered(&self) -> bool {
-        self.cover.is_some()
+    pub(crate) fn has_demand(&self) -> bool {
+        self.demand.is_some()
     }
 
     /// Replaces the entry's demand for renewal.
-    pub(crate) fn set_cover(&mut self, cover: Option<RenewalDemand>) {
-        self.cover = cover;
+    pub(crate) fn set_demand(&mut self, demand: Option<RenewalDemand>) {
+        self.demand = demand;
     }
 
     /// Leaves the hold, and releases the lock if this is the last entry. If `returned` is true, the lock stays taken
@@ -108,7 +108,7 @@ impl Entry {
         if let Some(until) = self.retain_until.filter(|_| returned) {
             self.hold().retain_until(until);
         }
-        drop(self.cover);
+        drop(self.demand);
         let outcome = self.ticket.leave().await;
         drop(self.level);
         outcome

@@ -39,22 +39,24 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
     let enclosing = reentry::enclosing();
     let entering = pin!(async {
         loop {
-            let mut way = Way::new(budget, enclosing.clone());
-            let Err(error) = way.enter(&in_order).await else {
-                let entered = Entered::several(way.entries).for_at_least(at_least);
+            let mut acquisition = MultiAcquisition::new(budget, enclosing.clone());
+            let Err(error) = acquisition.enter(&in_order).await else {
+                let entered = Entered::several(acquisition.entries).for_at_least(at_least);
                 let names = spec.iter().map(|spec| &spec.name);
-                way.call.show(entered.named(names));
-                let frame = way.innermost.expect("a call enters one lock at least");
+                acquisition.call.show(entered.named(names));
+                let frame = acquisition
+                    .innermost
+                    .expect("a call enters one lock at least");
                 return Ok((entered, frame));
             };
             // The body has not started. If a lock that the call had taken was lost, the call starts over, or fails with
             // `Busy` once its `wait` is over.
-            let lost = way.lost_before_the_body(&error, &in_order);
+            let lost = acquisition.lost_before_the_body(&error, &in_order);
             // If the server answers, the call waits up to `LEAVE_PATIENCE` until the locks it has taken are given back.
             let answers = !matches!(error, LockError::Unreachable { .. });
-            if answers && !way.entries.is_empty() {
+            if answers && !acquisition.entries.is_empty() {
                 let until = shared.backend.now() + LEAVE_PATIENCE;
-                let leaving = Entered::several(way.entries).leave(false);
+                let leaving = Entered::several(acquisition.entries).leave(false);
                 one::bounded(&shared.backend, until, leaving).await;
             }
             match lost {
@@ -68,7 +70,7 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
 }
 
 /// The progress of one call that enters its locks.
-struct Way {
+struct MultiAcquisition {
     budget: Budget,
     entries: Vec<Entry>,
     /// How many entries there were before the latest step.
@@ -78,7 +80,7 @@ struct Way {
     call: Arc<MultiCall>,
 }
 
-impl Way {
+impl MultiAcquisition {
     fn new(budget: Budget, enclosing: Option<Arc<Frame>>) -> Self {
         Self {
             budget,
@@ -215,18 +217,18 @@ impl Way {
                 max_hold: Some(budget.waits_until().since(spec.now())),
             },
         };
-        let uncovered = self
+        let without_demand = self
             .entries
             .iter_mut()
-            .filter(|entry| budget.waits() && entry.has_begun() && !entry.is_covered());
-        let covers = uncovered.map(async |entry| {
-            let covering = entry.hold().clone().cover(meanwhile);
+            .filter(|entry| budget.waits() && entry.has_begun() && !entry.has_demand());
+        let extensions = without_demand.map(async |entry| {
+            let extending = entry.hold().clone().extend_for(meanwhile);
             let until = budget.answers_until(spec.now());
-            let cover = one::answered(spec, budget, until, covering).await?;
-            entry.set_cover(cover);
+            let demand = one::answered(spec, budget, until, extending).await?;
+            entry.set_demand(demand);
             Ok::<_, LockError>(())
         });
-        try_join_all(covers).await?;
+        try_join_all(extensions).await?;
         let entering = one::enter_one(spec, &budget, self.innermost.as_ref(), true);
         let entry = self.unless_lost(entering).await?;
         self.earlier = self.entries.len();
@@ -244,12 +246,12 @@ impl Way {
             let until = budget.answers_until(spec.now());
             if entry.has_begun() && spec.terms.lease.renewal == Renewal::Fixed {
                 // The restart takes back the time that was added to the lease while the call waited.
-                entry.set_cover(None);
+                entry.set_demand(None);
                 one::answered(spec, budget, until, hold.restart()).await
             } else {
-                let covering = hold.cover(spec.terms.lease);
-                let cover = one::answered(spec, budget, until, covering).await?;
-                entry.set_cover(cover);
+                let extending = hold.extend_for(spec.terms.lease);
+                let demand = one::answered(spec, budget, until, extending).await?;
+                entry.set_demand(demand);
                 Ok(())
             }
         });

@@ -190,7 +190,7 @@ async fn enter_now(
                 break;
             }
             // Boxed, to keep the future of a caller that waits for its turn small.
-            let cover = Box::pin(cover(spec, budget, hold)).await?;
+            let demand = Box::pin(extend_enclosing(spec, budget, hold)).await?;
             // The turn becomes permanent only after the answer to the extension. If the caller is never polled again to
             // read the answer, the turn passes to the next call.
             if !turn.begin_body() {
@@ -201,7 +201,7 @@ async fn enter_now(
             };
             count(&spec.shared.counters.reentered);
             tracing::debug!(target: TARGET, key = %spec.key, token = %hold.token, "entered again");
-            return Ok(Entry::again(ticket, frame.level().inner(turn), cover));
+            return Ok(Entry::again(ticket, frame.level().inner(turn), demand));
         }
     }
     loop {
@@ -254,16 +254,22 @@ pub(crate) async fn confirm(
 
 /// Extends the lease of an enclosing call's hold as far as a re-entry needs. Returns the re-entry's demand for renewal,
 /// if it has one.
-async fn cover(
+async fn extend_enclosing(
     spec: &AcquireSpec,
     budget: &Budget,
     hold: &Arc<HoldState>,
 ) -> Result<Option<RenewalDemand>, LockError> {
     hold.not_lost()?;
     let until = budget.answers_until(spec.now());
-    let cover = answered(spec, *budget, until, hold.clone().cover(spec.terms.lease)).await?;
+    let demand = answered(
+        spec,
+        *budget,
+        until,
+        hold.clone().extend_for(spec.terms.lease),
+    )
+    .await?;
     hold.not_lost()?;
-    Ok(cover)
+    Ok(demand)
 }
 
 /// Begins the hold of a lock that has been granted.

@@ -557,7 +557,7 @@ impl HoldState {
     /// Extends the lease as far as an additional entry needs, in one round trip, or in none if the lease already
     /// suffices. Returns the entry's demand for renewal, or `None` if the entry asks for a fixed lease or the lease is
     /// lost. The deadline is not moved back when the entry leaves.
-    pub(crate) async fn cover(
+    pub(crate) async fn extend_for(
         self: Arc<Self>,
         terms: LeaseTerms,
     ) -> Result<Option<RenewalDemand>, BackendError> {

@@ -95,7 +95,7 @@ impl RenewalScheduler {
     }
 
     /// Makes a hold due no later than `due`. If a renewal of the hold is in progress, the hold is not in the schedule.
-    /// In this case, `settle` applies the earlier time when the renewal ends.
+    /// In this case, `apply_answer` applies the earlier time when the renewal ends.
     pub(crate) fn bring_forward(&self, hold: &Arc<HoldState>, due: Moment) {
         if lock(&self.schedule).bring_forward(hold, due) {
             self.earlier.notify_one();
@@ -166,17 +166,22 @@ impl RenewalScheduler {
 
     /// Handles the answer to a renewal or check that was sent at `now`. Returns `false` if the request has to be sent
     /// again.
-    fn settle(&self, asked: &Asked, answer: Result<Renewed, BackendError>, now: Moment) -> bool {
-        let hold = &asked.hold;
+    fn apply_answer(
+        &self,
+        sent: &SentRenewal,
+        answer: Result<Renewed, BackendError>,
+        now: Moment,
+    ) -> bool {
+        let hold = &sent.hold;
         match answer {
             Ok(answer) => {
                 // A lost or released hold is not renewed again.
-                let Ok(applied) = hold.apply(asked.requested, answer) else {
+                let Ok(applied) = hold.apply(sent.requested, answer) else {
                     return true;
                 };
                 if applied == Applied::Renewed {
                     count(&hold.counters().renewed);
-                    tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, extend = ?asked.extend, "lease renewed");
+                    tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, extend = ?sent.extend, "lease renewed");
                 }
                 let lease = hold.plan().map_or(hold.terms.time, |plan| plan.lease);
                 let renews = hold.step(now) != Extend::Check;
@@ -189,7 +194,7 @@ impl RenewalScheduler {
                 }
             }
             Err(error) => {
-                asked.failed(&error);
+                sent.failed(&error);
                 return error == BackendError::ShutDown;
             }
         }
@@ -218,7 +223,9 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
             while due.peek().is_some() {
                 // Each batch has its own task, so a server that is slow for some keys does not delay the other batches.
                 let holds = due.by_ref().take(together).collect();
-                scheduler.context.spawn(tend(scheduler.clone(), holds));
+                scheduler
+                    .context
+                    .spawn(renew_together(scheduler.clone(), holds));
             }
             next.map(|next| scheduler.context.sleep_until(next))
         };
@@ -235,7 +242,7 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
 
 /// A request to the backend for one hold.
 #[derive(Debug)]
-struct Asked {
+struct SentRenewal {
     hold: Arc<HoldState>,
     extend: Extend,
     requested: Requested,
@@ -243,7 +250,7 @@ struct Asked {
     has_failed: AtomicBool,
 }
 
-impl Asked {
+impl SentRenewal {
     fn of(hold: Arc<HoldState>, now: Moment) -> Self {
         let extend = hold.step(now);
         let requested = hold.request(extend, now);
@@ -274,7 +281,7 @@ impl Asked {
 
 /// Whether a hold still needs renewals or checks. As a side effect, notices a deadline that has passed, and gives back
 /// a hold whose body has not begun in time.
-fn is_tended(hold: &HoldState) -> bool {
+fn needs_renewal(hold: &HoldState) -> bool {
     hold.due_entry().is_scheduled()
         && hold.loss().is_none()
         && !hold.give_up_unused(hold.backend().now())
@@ -282,25 +289,25 @@ fn is_tended(hold: &HoldState) -> bool {
 
 /// Returns the earliest deadline of the holds that still need renewals or checks; `None` if there are none.
 fn first_deadline<'a>(holds: impl Iterator<Item = &'a Arc<HoldState>>) -> Option<Moment> {
-    let tended = holds.filter(|hold| is_tended(hold));
-    tended.filter_map(|hold| hold.deadline()).min()
+    let renewed = holds.filter(|hold| needs_renewal(hold));
+    renewed.filter_map(|hold| hold.deadline()).min()
 }
 
 /// Renews and checks these holds of one client. If a request fails, tries again until the hold's local deadline.
-async fn tend(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<HoldState>>) {
+async fn renew_together(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<HoldState>>) {
     loop {
         let now = scheduler.context.now();
-        let asked: Vec<_> = holds
+        let sent: Vec<_> = holds
             .drain(..)
-            .filter(|hold| is_tended(hold))
-            .map(|hold| Asked::of(hold, now))
+            .filter(|hold| needs_renewal(hold))
+            .map(|hold| SentRenewal::of(hold, now))
             .collect();
-        let Some(answers) = answers(&scheduler, &asked).await else {
+        let Some(answers) = answers(&scheduler, &sent).await else {
             return;
         };
-        for (asked, answer) in asked.into_iter().zip(answers) {
-            if !scheduler.settle(&asked, answer, now) {
-                holds.push(asked.hold);
+        for (sent, answer) in sent.into_iter().zip(answers) {
+            if !scheduler.apply_answer(&sent, answer, now) {
+                holds.push(sent.hold);
             }
         }
         let Some(deadline) = first_deadline(holds.iter()) else {
@@ -315,16 +322,16 @@ async fn tend(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<HoldState>>) 
 /// arrive, or if the client has ended. If one hold is lost, the request continues for the others.
 async fn answers(
     scheduler: &RenewalScheduler,
-    asked: &[Asked],
+    sent: &[SentRenewal],
 ) -> Option<Vec<Result<Renewed, BackendError>>> {
-    let backend = asked.first()?.hold.backend();
-    let grants: Vec<_> = asked.iter().map(Asked::to_renew).collect();
+    let backend = sent.first()?.hold.backend();
+    let grants: Vec<_> = sent.iter().map(SentRenewal::to_renew).collect();
     let mut answers = backend.renew_all(&grants);
     let context = &scheduler.context;
     let asked_at = context.now();
     let mut is_awaited = false;
     loop {
-        let deadline = first_deadline(asked.iter().map(|asked| &asked.hold))?;
+        let deadline = first_deadline(sent.iter().map(|sent| &sent.hold))?;
         let patience = asked_at + ANSWER_PATIENCE;
         let until = if is_awaited {
             deadline
@@ -343,8 +350,8 @@ async fn answers(
             is_awaited = true;
             let error = backend.last_error().unwrap_or_else(|| "no answer".into());
             let error = BackendError::Unreachable(error);
-            let tended = asked.iter().filter(|asked| is_tended(&asked.hold));
-            tended.for_each(|asked| asked.failed(&error));
+            let renewed = sent.iter().filter(|sent| needs_renewal(&sent.hold));
+            renewed.for_each(|sent| sent.failed(&error));
         }
     }
 }

@@ -274,7 +274,7 @@ impl Silence {
         }
     }
 
-    fn is_broken(&mut self, step: &Step) {
+    fn note_answer(&mut self, step: &Step) {
         if let Step::Taken(attempt, _) = step {
             self.nodes.retain(|node| !attempt.is_of(node));
         }
@@ -331,7 +331,7 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
             silence.note();
             break;
         };
-        silence.is_broken(&step);
+        silence.note_answer(&step);
         match step {
             Step::Taken(attempt, Ok(Some(offer))) => {
                 let was_open = agreement.token().is_none();

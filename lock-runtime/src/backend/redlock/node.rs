@@ -259,7 +259,7 @@ impl Node {
                 memory.newest = fence;
             }
         }
-        self.is_lost(matches!(standing, Standing::Lost { .. }));
+        self.set_lost(matches!(standing, Standing::Lost { .. }));
         Ok(standing)
     }
 
@@ -321,7 +321,7 @@ impl Node {
             .run(name, &scripts::QUORUM_REJOIN, &keys, &args)
             .await?;
         if answered.value == Value::Int(-2) {
-            self.is_lost(true);
+            self.set_lost(true);
         }
         Ok(answered.value == Value::Int(1))
     }
@@ -342,7 +342,7 @@ impl Node {
     }
 
     /// Records whether the node has lost its state according to its newest answer.
-    fn is_lost(&self, is_lost: bool) {
+    fn set_lost(&self, is_lost: bool) {
         lock(&self.memory).is_lost = is_lost;
         if is_lost {
             self.lost.notify_one();
@@ -460,7 +460,7 @@ impl NodeAttempt {
             && token > 0
         {
             let token = FencingToken::new(token);
-            node.is_lost(false);
+            node.set_lost(false);
             node.warned.store(false, Ordering::Release);
             node.knows(token);
             return Ok(Some(token));
@@ -478,7 +478,7 @@ impl NodeAttempt {
                 "the request came too late".into(),
             )),
             _ => {
-                node.is_lost(true);
+                node.set_lost(true);
                 Err(node.not_counted(LOST))
             }
         }

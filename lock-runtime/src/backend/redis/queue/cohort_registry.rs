@@ -241,7 +241,12 @@ impl Cohorts {
     /// Determines the tasks of a heartbeat for the cohorts of a session. Passes on offers that are not taken in time,
     /// and requests the renewal of offers that have too little time left. If the local deadline of a grant has passed,
     /// its waiting members queue again. Forgets released cohorts if no caller of the session waits for their locks.
-    pub(crate) fn tend(&self, session: &Arc<Session>, now: Moment, next_beat: Moment) -> Chores {
+    pub(crate) fn heartbeat_chores(
+        &self,
+        session: &Arc<Session>,
+        now: Moment,
+        next_beat: Moment,
+    ) -> Chores {
         let mut chores = Chores::default();
         let mut cohorts = lock(&self.0);
         cohorts.retain(|name, entry| {
@@ -327,7 +332,7 @@ impl Cohorts {
             return;
         };
         if entry.session.waiters.are_at(name) {
-            entry.cohort.released();
+            entry.cohort.mark_released();
         } else {
             cohorts.remove(name);
         }

@@ -88,13 +88,13 @@ pub(crate) fn confirm_offer(
 }
 
 /// Determines and carries out the heartbeat's tasks for the cohorts of a session.
-pub(crate) fn tend_cohorts(
+pub(crate) fn carry_out_chores(
     server: &Arc<Server>,
     session: &Arc<Session>,
     now: Moment,
     next_beat: Moment,
 ) {
-    let chores = server.cohorts.tend(session, now, next_beat);
+    let chores = server.cohorts.heartbeat_chores(session, now, next_beat);
     for (name, token) in chores.missed {
         tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&name), token, "a waiter did not take its turn, passing it on");
     }

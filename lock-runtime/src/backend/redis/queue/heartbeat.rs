@@ -19,7 +19,7 @@ use crate::backend::redis::{
     },
     queue::{
         cleanup::revoke,
-        grants::{take_up_described, tend_cohorts},
+        grants::{carry_out_chores, take_up_described},
         server::Server,
     },
     session::{HEARTBEAT, Session},
@@ -50,7 +50,7 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             let connection = session.latest();
             if next_beat <= now {
                 next_beat = now + HEARTBEAT;
-                tend_cohorts(&server, &session, now, next_beat);
+                carry_out_chores(&server, &session, now, next_beat);
                 revoke(&server, &session, now);
                 if let Some(connection) = &connection {
                     check_silence(&server, connection, now);

@@ -128,7 +128,7 @@ impl TryQueue {
 
     /// Opens the turn to all callers if the caller whose turn it is does not begin or end its try in time. If no caller
     /// has the turn, offers it.
-    pub(crate) fn tend(&mut self, now: Moment) {
+    pub(crate) fn check_turn(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),
             Turn::Offered(_, since) if now.since(since) >= OFFER_PATIENCE => self.open(),
@@ -217,7 +217,7 @@ impl Callers {
                 let Some(callers) = callers.upgrade() else {
                     return;
                 };
-                lock(&callers.queue).tend(context.now());
+                lock(&callers.queue).check_turn(context.now());
             }
         });
     }
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(takers(&mut queue, [3, 2]), [2]);
         queue.leave(3, at(0));
         queue.end_try(2, at(0));
-        queue.tend(at(0));
+        queue.check_turn(at(0));
         assert_eq!(takers(&mut queue, [2]), [2]);
     }
 
@@ -385,9 +385,9 @@ mod tests {
         let mut queue = trying(3);
         queue.end_try(1, at(0));
         queue.wake(at(0));
-        queue.tend(at(99));
+        queue.check_turn(at(99));
         assert_eq!(takers(&mut queue, [2, 3]), []);
-        queue.tend(at(100));
+        queue.check_turn(at(100));
         assert_eq!(takers(&mut queue, [3, 2]), [3]);
         // Caller 1 has not been polled since it missed its offer, so the other callers come before it.
         queue.end_try(3, at(100));
@@ -402,9 +402,9 @@ mod tests {
     #[test]
     fn a_try_that_stands_still_keeps_the_turn_for_a_claim() {
         let mut queue = trying(2);
-        queue.tend(at(1999));
+        queue.check_turn(at(1999));
         assert_eq!(takers(&mut queue, [2]), []);
-        queue.tend(at(2000));
+        queue.check_turn(at(2000));
         assert_eq!(takers(&mut queue, [2, 1]), [2]);
         // The late end of the old try does not end the new one.
         queue.end_try(1, at(2000));

@@ -15,9 +15,9 @@
 local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)$'
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
--- The shortest lease, in ms, whose expiry shows that a process is not listening. A process that is listening renews
--- offers only at its heartbeat, so it may let a shorter lease expire.
-local TELLING_LEASE = 500
+-- The shortest lease, in ms, for which a claim is stored. A process that is listening renews offers at its heartbeat, so
+-- it may let a shorter lease expire.
+local MIN_CLAIMED_LEASE = 500
 -- The number of queue entries that one script examines before it stops. The server runs no other command while a script
 -- runs.
 local ENTRIES_AT_MOST = 2000
@@ -117,7 +117,7 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim)
       local signature = redis.sha1hex(session_id .. told .. session_id)
       local heard = redis.pcall('PUBLISH', channel_of(session_id), signature .. '|' .. told)
       if type(heard) == 'number' and heard > 0 then
-        if claimed and tonumber(lease) >= TELLING_LEASE then
+        if claimed and tonumber(lease) >= MIN_CLAIMED_LEASE then
           redis.call('SET', claimed, session_id, 'PX', math.min(tonumber(lease), tonumber(claim)) + 500)
         elseif claimed then
           redis.call('DEL', claimed)

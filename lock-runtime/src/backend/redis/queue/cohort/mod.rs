@@ -306,7 +306,7 @@ impl Cohort {
     }
 
     /// Records that the release is confirmed.
-    pub(crate) fn released(&mut self) {
+    pub(crate) fn mark_released(&mut self) {
         self.state = State::Released;
         self.to_come.clear();
     }

@@ -295,7 +295,7 @@ fn an_ended_cohort_is_known_until_its_release_is_confirmed() {
             "the release is asked for once more"
         );
         assert!(!cohort.confirm(10, extended(30_000), at(1)));
-        cohort.released();
+        cohort.mark_released();
         assert!(cohort.is_released() && cohort.is_over());
         assert_eq!(cohort.leave(10), Departure::Stale);
         assert_eq!(cohort.enter(10, at(1)), Seat::Missed);

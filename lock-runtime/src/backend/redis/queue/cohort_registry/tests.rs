@@ -118,8 +118,9 @@ impl Fixture {
         self.session.waiters.remove(&member.request);
     }
 
-    fn tend(&self, now: Moment) -> Chores {
-        self.cohorts.tend(&self.session, now, now + 200 * MS)
+    fn heartbeat_chores(&self, now: Moment) -> Chores {
+        self.cohorts
+            .heartbeat_chores(&self.session, now, now + 200 * MS)
     }
 }
 
@@ -215,7 +216,7 @@ fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
     assert!(fixture.enter(7, at(1)));
     fixture.settle(&a);
     // The first member is still inside after the end of the lease, so the second member queues again.
-    let chores = fixture.tend(at(1100));
+    let chores = fixture.heartbeat_chores(at(1100));
     assert_eq!(chores.requeue.len(), 1);
     // The first member leaves, and the grant is forgotten.
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(2500));
@@ -236,7 +237,7 @@ fn a_suspended_grant_that_the_server_still_has_is_shared_again() {
     let (mut a, mut b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a, &b], at(0));
     assert_eq!(a.offered(), Some(7));
-    assert_eq!(fixture.tend(at(1100)).requeue.len(), 1);
+    assert_eq!(fixture.heartbeat_chores(at(1100)).requeue.len(), 1);
     fixture.describe(7, &[&a, &b], at(1200));
     assert_eq!(b.offered(), Some(8));
 }
@@ -288,12 +289,12 @@ fn an_offer_that_nobody_takes_is_passed_on_and_the_last_one_released() {
     assert_eq!(a.offered(), Some(7));
     // The lease is shorter than a claim, so each offer is valid for one lease. The grant is renewed in time.
     assert!(fixture.confirm(7, at(1500), at(500)));
-    let chores = fixture.tend(at(1000));
+    let chores = fixture.heartbeat_chores(at(1000));
     assert_eq!(chores.missed, [(fixture.name.clone(), 7)]);
     assert_eq!(b.offered(), Some(8));
     assert!(!fixture.enter(7, at(1000)), "it has missed its turn");
     assert!(fixture.confirm(8, at(2400), at(1400)));
-    let chores = fixture.tend(at(2000));
+    let chores = fixture.heartbeat_chores(at(2000));
     assert_eq!(chores.missed.len(), 1);
     assert_eq!(chores.release.len(), 1);
 }
