@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use lock_runtime::{LockClient, LockError, LossReason};
+use lock_runtime::{LockClient, LockError, LossReason, Strategy};
 use support::{assert_busy, server::RedisServer};
 use tokio::{
     runtime::{Builder, Runtime},
@@ -215,6 +215,41 @@ fn a_waiting_call_changes_its_runtime() {
                     call.await.unwrap().release().await;
                 });
             }
+        }
+    }
+}
+
+/// A call waits on a runtime that nobody drives any longer, and then continues on another runtime. There it enters as
+/// soon as the lock is free.
+#[test]
+fn a_call_leaves_a_runtime_that_nobody_drives() {
+    let second = runtime();
+    let stores = async {
+        [
+            Store::memory(),
+            Store::redis().await,
+            Store::redlock().await,
+        ]
+    };
+    for store in second.block_on(stores) {
+        for strategy in [Strategy::Handoff, Strategy::Notify, Strategy::Spin] {
+            let [client, other] = second.block_on(store.clients());
+            let held = second.block_on(hold(&other, "k"));
+            let lock = client.lock("k").wait(5 * SECOND).strategy(strategy);
+            let mut call = Box::pin(lock.acquire());
+            let first = runtime();
+            let waited = first.block_on(async { timeout(300 * MS, &mut call).await });
+            assert!(waited.is_err(), "it waits");
+            second.block_on(held.release());
+            let started = Instant::now();
+            let entered = second.block_on(async {
+                call.await.unwrap().release().await;
+                started.elapsed()
+            });
+            assert!(
+                entered < SECOND + support::epsilon(),
+                "{store:?}, {strategy:?}: {entered:?}"
+            );
         }
     }
 }

@@ -52,10 +52,11 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
             // The body has not started. If a lock that the call had taken was lost, the call starts over, or fails with
             // `Busy` once its `wait` is over.
             let lost = acquisition.lost_before_the_body(&error, &in_order);
-            // If the server answers, the call waits up to `LEAVE_PATIENCE` until the locks it has taken are given back.
+            // If the server answers, the call waits until the locks it has taken are given back, but no longer than
+            // `LEAVE_PATIENCE` after the end of `wait`.
             let answers = !matches!(error, LockError::Unreachable { .. });
             if answers && !acquisition.entries.is_empty() {
-                let until = shared.backend.now() + LEAVE_PATIENCE;
+                let until = budget.waits_until() + LEAVE_PATIENCE;
                 let leaving = Entered::several(acquisition.entries).leave(false);
                 one::bounded(&shared.backend, until, leaving).await;
             }
@@ -256,18 +257,19 @@ impl MultiAcquisition {
             }
         });
         try_join_all(begins).await?;
-        loop {
-            self.not_lost()?;
-            let mut confirms = Vec::new();
-            for (entry, spec) in self.entries.iter().zip(spec) {
-                if entry.has_begun() && !entry.hold().is_fresh() {
-                    confirms.push(one::confirm(spec, budget, entry));
-                }
-            }
-            if confirms.is_empty() {
-                break;
-            }
-            try_join_all(confirms).await?;
+        self.not_lost()?;
+        let begun = || {
+            let entries = self.entries.iter().zip(spec);
+            entries.filter(|(entry, _)| entry.has_begun())
+        };
+        // All leases are confirmed together. Otherwise, too little of one could be left by the time at which another one
+        // is confirmed.
+        while !begun().all(|(entry, _)| entry.hold().is_fresh()) {
+            let confirms = begun().map(|(entry, spec)| {
+                let until = budget.answers_until(spec.now());
+                one::answered(spec, budget, until, entry.hold().clone().confirm())
+            });
+            self.unless_lost(try_join_all(confirms)).await?;
         }
         for (entry, spec) in self.entries.iter_mut().zip(spec) {
             if !entry.take_turn() {

@@ -194,6 +194,9 @@ async fn enter_now(
             // The turn becomes permanent only after the answer to the extension. If the caller is never polled again to
             // read the answer, the turn passes to the next call.
             if !turn.begin_body() {
+                if spec.now() >= waits_until {
+                    return Err(busy_with_sibling(spec, *budget));
+                }
                 continue;
             }
             let Some(ticket) = EntryTicket::again(hold) else {
@@ -237,8 +240,10 @@ pub(crate) async fn confirm(
             return Ok(true);
         }
         // The caller might never be polled again to read the answer, so the hold is given back after one claim. That is
-        // not a loss, because no body uses the hold yet.
-        hold.wait_for_body(spec.now() + CLAIM);
+        // not a loss, because no body uses the hold yet. Further confirmations do not put off this moment.
+        if hold.unused_until().is_none() {
+            hold.wait_for_body(spec.now() + CLAIM);
+        }
         if hold.loss().is_some() {
             return Ok(false);
         }

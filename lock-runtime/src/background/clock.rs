@@ -15,7 +15,7 @@ use tokio::{
     time::{self, Sleep},
 };
 
-use crate::background::{sync::lock, thread};
+use crate::background::{calling_runtime, sync::lock, thread};
 
 /// A local clock. Deadlines are moments of such a clock.
 pub(crate) trait Clock: Send + Sync {
@@ -88,10 +88,6 @@ impl Clock for TokioClock {
             timer.as_mut().poll(cx)
         }))
     }
-}
-
-fn calling_runtime() -> Option<runtime::Id> {
-    Handle::try_current().ok().map(|runtime| runtime.id())
 }
 
 /// Returns a timer of the calling runtime, because only that runtime knows whether its clock is paused. If there is no

@@ -15,7 +15,7 @@ use lock_core::{backend::BoxFuture, lease::Moment, owner::OwnerId};
 use once_cell::sync::Lazy;
 use redis::{AsyncConnectionConfig, RedisResult, aio::MultiplexedConnection};
 use tokio::{
-    runtime::Handle,
+    runtime::{self, Handle},
     task::{AbortHandle, JoinError, JoinHandle},
     time,
 };
@@ -39,6 +39,11 @@ const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 /// The time for which the engine waits, after [`HANDOFF_DELAY`], for the answer to a release over the caller's
 /// connection.
 const HANDOFF_PATIENCE: Duration = Duration::from_millis(20);
+
+/// Returns the ID of the tokio runtime on which this function is called; `None` outside of a runtime.
+pub(crate) fn calling_runtime() -> Option<runtime::Id> {
+    Handle::try_current().ok().map(|runtime| runtime.id())
+}
 
 /// A source of random numbers.
 pub(crate) trait Random: Send + Sync {

@@ -139,8 +139,11 @@ impl HoldState {
         if !hold.is_fresh() {
             // Too little of the lease is left, so the caller confirms it before its body begins. Until then, the end of
             // the lease is not a loss. `unused_until` is set before the host learns of the hold, because the engine's
-            // thread may notice the end of the lease at any time after that.
-            hold.unused_until.set(Some(entered + CLAIM));
+            // thread may notice the end of the lease at any time after that. The claim counts from the grant, not from
+            // the moment at which the caller read it.
+            let unread = grant.validity.saturating_sub(hold.remaining());
+            let until = entered + CLAIM.saturating_sub(unread);
+            hold.unused_until.set(Some(until));
         }
         hold.host.begun(&hold);
         hold
@@ -271,9 +274,13 @@ impl HoldState {
         lock(&self.lease).ends(self.backend().now())
     }
 
-    /// Returns the renewal or check that is due at `now`.
+    /// Returns the renewal or check that is due at `now`. While the hold waits for its body, it is renewed instead of
+    /// checked, so that a caller which is polled rarely can still begin its body.
     pub(crate) fn step(&self, now: Moment) -> Extend {
-        lock(&self.lease).step(now)
+        match lock(&self.lease).step(now) {
+            Extend::Check if self.unused_until().is_some() => Extend::To(self.terms.time),
+            step => step,
+        }
     }
 
     /// Registers a request that is sent to the backend at `now`.

@@ -296,6 +296,19 @@ impl Cohorts {
         }
     }
 
+    /// Records that the member with this token has asked at `asked` for a lease that ends at `until`.
+    pub(crate) fn note_extension(
+        &self,
+        name: &LockName,
+        token: FencingToken,
+        asked: Moment,
+        until: Moment,
+    ) {
+        self.with(name, |entry| {
+            entry.cohort.note_extension(token.get(), asked, until);
+        });
+    }
+
     /// Applies the server's answer to a request of the member with this token. Returns false if the answer does not
     /// count, because that member no longer has the turn, or because it is inside and its lease ended before the answer
     /// came.

@@ -66,7 +66,13 @@ async fn renew_batch(
     let grants = holders.iter().zip(&known).filter_map(|(one, known)| {
         let token = match known {
             Known::Itself => one.token,
-            Known::Turn(first) => FencingToken::new(*first),
+            Known::Turn(first) => {
+                if let Extend::To(lease) = one.extend {
+                    let (cohorts, now) = (&server.cohorts, server.now());
+                    cohorts.note_extension(one.name, one.token, now, now + lease);
+                }
+                FencingToken::new(*first)
+            }
             Known::Over => return None,
         };
         Some(ToRenew { token, ..*one })

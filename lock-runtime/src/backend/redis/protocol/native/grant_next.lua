@@ -91,11 +91,13 @@ end
 -- Grants the lock to the first waiter that is alive and reachable, with its neighbours, and returns the new owners. If
 -- there is no such waiter, deletes the grant and returns nil. The second result is true if the search stopped at
 -- ENTRIES_AT_MOST and the queue still has entries. Drops the places that it passes of sessions that are not listening.
--- Once such a session is listening again, it finds that its places are gone, and queues again. `head` is the result of the calling script's ZPOPMIN, so the first
--- write is ZPOPMIN or DEL. Redis allows both when it is out of memory, and then allows all further writes of the
--- script. `claimed` is the key of the claim, or nil if the calling script does not know it.
-local function grant_next(head, grant, queue, claimed, fence, floor, claim)
-  local now, silent
+-- Once such a session is listening again, it finds that its places are gone, and queues again. `head` is the result of
+-- the calling script's ZPOPMIN, so the first write is ZPOPMIN or DEL. Redis allows both when it is out of memory, and
+-- then allows all further writes of the script. `claimed` is the key of the claim, or nil if the calling script does not
+-- know it. `aside` is the session that set_claimant_aside has returned, or nil.
+local function grant_next(head, grant, queue, claimed, fence, floor, claim, aside)
+  local now
+  local silent = aside and { [aside] = true } or {}
   while head[1] do
     if not now then
       local time = redis.call('TIME')
@@ -107,7 +109,7 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim)
       -- The entry names a session to wake. Another caller may take the lock before that session does. A lost message
       -- does no harm, because the session's callers also try without a message from time to time.
       redis.pcall('PUBLISH', channel_of(string.sub(head[1], 8)), 'free|' .. grant)
-    elseif not (silent and silent[session_id]) and head[2] + wait * 1000 > now then
+    elseif not silent[session_id] and head[2] + wait * 1000 > now then
       local owners, count = cohort(queue, owner, session_id, lease, wait, now)
       local token = next_token(fence, floor, count)
       local given = string.format('%.0f|', token) .. lease .. '|'
@@ -124,13 +126,16 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim)
         end
         return owners
       end
-      silent = silent or {}
       silent[session_id] = true
       examined = examined + ENTRIES_PER_OFFER + count
     end
     if examined >= ENTRIES_AT_MOST then
       redis.call('DEL', grant, claimed or grant)
-      return nil, redis.call('EXISTS', queue) == 1
+      local more = redis.call('EXISTS', queue) == 1
+      if more and aside then
+        redis.call('SET', claimed, aside, 'PX', claim) -- the next script sets the same session aside
+      end
+      return nil, more
     end
     head = redis.call('ZPOPMIN', queue)
   end
@@ -138,17 +143,17 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim)
   return nil, false
 end
 
--- Removes the places of a session that was granted the lock and let the claim expire. Such a session is not listening.
--- Without its places, it delays the other sessions by only one claim, however many of its callers wait. `speaks` is the
--- session that runs this script. That session is evidently alive, so it keeps its places.
+-- Removes the places of a session that was granted the lock and let the claim expire, and returns this session. Such a
+-- session is not listening. Without its places, it delays the other sessions by only one claim, however many of its
+-- callers wait. `speaks` is the session that runs this script. That session is evidently alive, so it keeps its places.
 local function set_claimant_aside(queue, claimed, speaks)
   local session_id = redis.call('GET', claimed)
   if not session_id then
-    return
+    return nil
   end
   redis.call('DEL', claimed)
   if session_id == speaks then
-    return
+    return nil
   end
   local first, last = OWNER_DIGITS + 2, OWNER_DIGITS + 1 + #session_id
   local members, places = redis.call('ZRANGE', queue, 0, ENTRIES_AT_MOST - 1), {}
@@ -161,6 +166,7 @@ local function set_claimant_aside(queue, claimed, speaks)
     redis.call('ZREM', queue, unpack(places))
   end
   examined = examined + #members
+  return session_id
 end
 
 -- Hands the lock on to the next waiter after the grant has expired, or was deleted without a release. First removes the
@@ -170,7 +176,7 @@ local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   if examined >= ENTRIES_AT_MOST then
     return nil, true
   end
-  set_claimant_aside(queue, claimed, speaks)
-  return grant_next(redis.call('ZPOPMIN', queue), grant, queue, claimed, fence, floor, claim)
+  local aside = set_claimant_aside(queue, claimed, speaks)
+  return grant_next(redis.call('ZPOPMIN', queue), grant, queue, claimed, fence, floor, claim, aside)
 end
 

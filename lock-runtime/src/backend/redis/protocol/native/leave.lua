@@ -9,7 +9,7 @@ redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that cannot write reports an er
 local held = redis.call('GET', KEYS[1])
 if score and not held and ARGV[5] == 'enter' then
   -- The holder's lease has ended, and no script has handed the lock on yet.
-  set_claimant_aside(KEYS[2], KEYS[4], ARGV[7])
+  local aside = set_claimant_aside(KEYS[2], KEYS[4], ARGV[7])
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]
   while examined < ENTRIES_AT_MOST do
@@ -26,7 +26,7 @@ if score and not held and ARGV[5] == 'enter' then
     end
     redis.call('ZREM', KEYS[2], head[1])
   end
-  grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
+  grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4], aside)
   return { 'left' }
 end
 if score or not held or not string.find(held, ARGV[1], 1, true) then

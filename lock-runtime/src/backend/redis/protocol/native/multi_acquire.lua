@@ -17,7 +17,11 @@ for i = 2, #KEYS, 2 do
   local held = redis.call('GET', KEYS[i])
   if not held and redis.call('EXISTS', KEYS[i + 1]) == 1 then
     -- The head of the queue gets the lock, unless all queued entries have expired.
-    grant_next(redis.call('ZPOPMIN', KEYS[i + 1]), KEYS[i], KEYS[i + 1], nil, KEYS[1], ARGV[2], ARGV[3])
+    local queue = KEYS[i + 1]
+    local given, more = grant_next(redis.call('ZPOPMIN', queue), KEYS[i], queue, nil, KEYS[1], ARGV[2], ARGV[3])
+    if not given and more then
+      return i / 2 -- this script has not examined all queued entries
+    end
     held = redis.call('GET', KEYS[i])
   end
   if held then

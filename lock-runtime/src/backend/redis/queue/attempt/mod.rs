@@ -1,7 +1,7 @@
 //! One acquisition on a Redis server, from its first request to its grant. [`state`] decides on the next step, and this
 //! file carries it out.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
@@ -23,7 +23,7 @@ use crate::{
         session::waiters::OfferResult,
         transport::connection::Connection,
     },
-    background::shutdown::TrackedTask,
+    background::{calling_runtime, shutdown::TrackedTask},
     events::TARGET,
 };
 
@@ -109,7 +109,7 @@ impl RedisAttempt {
     async fn route(&mut self) -> Result<Option<(Sent, Arc<Connection>)>, BackendError> {
         let has_ended = |sent: &Sent| sent.session.has_ended();
         if self.sent.as_ref().is_some_and(has_ended)
-            && self.state.on(Event::SessionEnded) == Step::StartOver
+            && self.state.on(Event::NewSession) == Step::StartOver
         {
             self.start_over();
         }
@@ -127,6 +127,21 @@ impl RedisAttempt {
         request.set_place(self.state.place().unwrap_or_default());
         let request = Arc::new(request);
         Ok(Some((Sent { session, request }, connection)))
+    }
+
+    /// Carries out a step, and returns the next one. Like the attempt itself, the future may be dropped at any await.
+    async fn carry_out(&mut self, step: Step) -> Result<Step, BackendError> {
+        match step {
+            Step::AwaitTurn => return self.turn().await,
+            // Boxed, so that the future stays small while the caller waits for its turn.
+            Step::TakeTurn(token) | Step::Confirm(token) => {
+                return Box::pin(self.take_turn(token)).await;
+            }
+            Step::StartOver => self.start_over(),
+            Step::AskLater => self.server.context.sleep(RETRY_PAUSE).await,
+            Step::Ask | Step::Nothing | Step::Return(_) | Step::Fail(_) => {}
+        }
+        self.ask().await
     }
 
     /// Sends one request, alone or in a batch with the requests of other callers, and returns the next step.
@@ -268,6 +283,20 @@ impl RedisAttempt {
     }
 }
 
+/// Completes when another tokio runtime polls the caller than now. The caller then needs a session of that runtime,
+/// because nobody may be driving the runtime of its present session.
+async fn runtime_changes() {
+    let before = calling_runtime();
+    poll_fn(|_| {
+        if calling_runtime() == before {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
+    })
+    .await;
+}
+
 impl Attempt for RedisAttempt {
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>> {
         Box::pin(async move {
@@ -276,23 +305,15 @@ impl Attempt for RedisAttempt {
                 if self.server.is_shutting_down() {
                     return Err(BackendError::ShutDown);
                 }
+                let changed = runtime_changes();
                 step = match step {
                     Step::Return(answer) => return Ok(answer),
                     Step::Fail(error) => return Err(error),
-                    Step::AwaitTurn => self.turn().await?,
-                    // Boxed, so that the future stays small while the caller waits for its turn.
-                    Step::TakeTurn(token) | Step::Confirm(token) => {
-                        Box::pin(self.take_turn(token)).await?
-                    }
-                    Step::StartOver => {
-                        self.start_over();
-                        self.ask().await?
-                    }
-                    Step::AskLater => {
-                        self.server.context.sleep(RETRY_PAUSE).await;
-                        self.ask().await?
-                    }
-                    Step::Ask | Step::Nothing => self.ask().await?,
+                    step => tokio::select! {
+                        biased;
+                        step = self.carry_out(step) => step?,
+                        () = changed => self.state.on(Event::NewSession),
+                    },
                 };
             }
         })

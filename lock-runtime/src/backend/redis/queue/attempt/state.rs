@@ -60,8 +60,9 @@ pub(crate) enum Event {
     Unconfirmed,
     /// The offer has been passed on to another member, or the server has lost the grant.
     Missed,
-    /// The session has ended, because its runtime has ended.
-    SessionEnded,
+    /// The caller needs another session, because the runtime of the session has ended, or because another runtime polls
+    /// the caller now.
+    NewSession,
     /// The answer to the request to leave says that the caller has neither a place nor the lock.
     Left,
 }
@@ -192,7 +193,7 @@ impl AttemptState {
                 }
                 _ => Step::Nothing,
             },
-            Event::SessionEnded => Step::StartOver,
+            Event::NewSession => Step::StartOver,
             Event::Left => {
                 self.phase = Phase::Settled;
                 Step::Nothing
@@ -252,7 +253,7 @@ mod tests {
             Event::Inside(grant(1)),
             Event::Unconfirmed,
             Event::Missed,
-            Event::SessionEnded,
+            Event::NewSession,
             Event::Left,
         ]
     }
@@ -377,7 +378,7 @@ mod tests {
     #[test]
     fn an_ended_session_starts_over_and_does_not_count() {
         for mut state in [asked(), waiting(), offered()] {
-            assert_eq!(state.on(Event::SessionEnded), Step::StartOver);
+            assert_eq!(state.on(Event::NewSession), Step::StartOver);
             assert_eq!(state.missed(), 0);
         }
     }

@@ -108,6 +108,9 @@ pub(crate) struct Cohort {
     /// The moment at which the newest request that restarted the lease was sent. Answers to earlier requests no longer
     /// change the deadline.
     restarted: Option<Moment>,
+    /// The newest extension since the newest restart: when it was requested, and the latest end of the lease that such
+    /// an extension has asked for. The server may have carried it out before its answer is read.
+    extension: Option<(Moment, Moment)>,
 }
 
 impl Cohort {
@@ -127,6 +130,7 @@ impl Cohort {
             until: grant.until(),
             confirmed: grant.confirmed(),
             restarted: None,
+            extension: None,
         })
     }
 
@@ -253,6 +257,14 @@ impl Cohort {
     /// count, because that member no longer has the turn, or because it is inside and its lease ended before the answer
     /// came.
     pub(crate) fn confirm(&mut self, token: u64, answer: Confirmation, now: Moment) -> bool {
+        if !answer.restarted {
+            self.note_extension(token, answer.asked, answer.until);
+        } else if self
+            .extension
+            .is_some_and(|(asked, _)| asked <= answer.asked)
+        {
+            self.extension = None;
+        }
         if !self.has_turn(token) || (self.state == State::Inside && self.until <= now) {
             return false;
         }
@@ -270,6 +282,14 @@ impl Cohort {
         true
     }
 
+    /// Records that the member with this token has asked at `asked` for a lease that ends at `until`.
+    pub(crate) fn note_extension(&mut self, token: u64, asked: Moment, until: Moment) {
+        if self.contains(token) {
+            let before = self.extension.map_or(until, |(_, before)| before);
+            self.extension = Some((asked, until.max(before)));
+        }
+    }
+
     /// Returns what the engine has to do when the member with this token leaves, or declines its offer.
     pub(crate) fn leave(&mut self, token: u64) -> Departure {
         if self.turn.token != token {
@@ -283,10 +303,11 @@ impl Cohort {
         }
     }
 
-    /// Returns whether the server may keep the grant for longer than a member's lease, because a nested entry has
-    /// extended it.
+    /// Returns whether the server may keep the grant for longer than a member's lease, because a member has extended
+    /// it, or has asked for an extension whose answer was not read.
     pub(crate) fn is_stretched(&self, now: Moment) -> bool {
-        self.until > now + self.lease
+        let extended = self.extension.map_or(self.until, |(_, until)| until);
+        self.until.max(extended) > now + self.lease
     }
 
     /// Keeps the lock taken after the member with this token has left. Returns false if that member does not have the
