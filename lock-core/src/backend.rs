@@ -211,8 +211,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// Starts a release in the background, which is retried until the lease ends by itself.
     ///
-    /// On a backend that does not keep leases by itself, a `lease_ends` of `None` means that the lease was lost. If the
-    /// server still has the grant, the grant is given back, but is not counted as a release.
+    /// A `lease_ends` of `None` means that the lease was lost. If the backend still has the grant, the grant is given
+    /// back, but is not counted as a release.
     fn release_in_background(
         &self,
         name: &LockName,

@@ -303,11 +303,6 @@ impl Slot {
         token
     }
 
-    fn is_offered(&self) -> bool {
-        let held = self.held.as_ref();
-        held.is_some_and(|held| held.stage == Stage::Offered)
-    }
-
     /// Returns the position of the waiter with this ticket, or the position at which to insert it.
     fn place(&self, ticket: u64) -> Result<usize, usize> {
         self.queue
@@ -431,7 +426,7 @@ impl MemoryAttempt {
                 return View::Waiting(holder_ends);
             }
             // A waiter that was offered the lock and is polled too late returns to its old place.
-            let place = slot.place(ticket).unwrap_or_else(|place| {
+            if let Err(place) = slot.place(ticket) {
                 let waiter = Waiter {
                     ticket,
                     owner: request.owner,
@@ -441,13 +436,10 @@ impl MemoryAttempt {
                 };
                 *queued += 1;
                 slot.queue.insert(place, waiter);
-                place
-            });
-            // The other waiters might not be polled, so each waiter checks again within a claim, or when the current
-            // offer ends if that is earlier. The head also checks again when the holder's grant ends.
+            }
+            // The other waiters might not be polled, so each waiter checks again when the present grant or offer ends,
+            // and within a claim.
             let soon = CLOCK.now() + CLAIM;
-            let watches = place == 0 || slot.is_offered();
-            let holder_ends = holder_ends.filter(|_| watches);
             View::Waiting(Some(holder_ends.map_or(soon, |ends| ends.min(soon))))
         })
     }
@@ -574,9 +566,10 @@ impl Backend for MemoryBackend {
         name: &LockName,
         token: FencingToken,
         retain_until: Option<Moment>,
-        _lease_ends: Option<Moment>,
+        lease_ends: Option<Moment>,
     ) {
-        if self.registry.release(name, token, retain_until) == Released::Released {
+        let released = self.registry.release(name, token, retain_until);
+        if released == Released::Released && lease_ends.is_some() {
             count(&self.counters.released);
         }
     }

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     future::{Future, pending, poll_fn},
-    panic::catch_unwind,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Mutex,
     time::{Duration, Instant},
 };
@@ -80,12 +80,17 @@ impl Clock for TokioClock {
         let mut runtime = calling_runtime();
         let mut timer = Box::pin(new_timer(instant));
         Box::pin(poll_fn(move |cx| {
-            // A timer panics when its runtime has ended, so a caller that changes its runtime gets a new timer.
+            // The timers of a runtime end with it. A caller that has changed its runtime gets a new timer.
             if calling_runtime() != runtime {
                 runtime = calling_runtime();
                 timer.set(new_timer(instant));
             }
-            timer.as_mut().poll(cx)
+            // A timer panics when it is polled after its runtime has ended. Another thread may poll the caller meanwhile.
+            let polled = catch_unwind(AssertUnwindSafe(|| timer.as_mut().poll(cx)));
+            polled.unwrap_or_else(|_| {
+                timer.set(engine_timer(instant));
+                timer.as_mut().poll(cx)
+            })
         }))
     }
 }
@@ -93,7 +98,15 @@ impl Clock for TokioClock {
 /// Returns a timer of the calling runtime, because only that runtime knows whether its clock is paused. If there is no
 /// such runtime, or it has no timers, the timer runs on the engine's thread.
 fn new_timer(instant: Instant) -> Sleep {
-    let _engine = (!has_timer()).then(|| thread::handle().enter());
+    if has_timer() {
+        time::sleep_until(instant.into())
+    } else {
+        engine_timer(instant)
+    }
+}
+
+fn engine_timer(instant: Instant) -> Sleep {
+    let _engine = thread::handle().enter();
     time::sleep_until(instant.into())
 }
 

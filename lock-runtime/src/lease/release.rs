@@ -171,7 +171,9 @@ impl UnconfirmedRelease for Releasing {
             tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "releasing in the background");
             // `None` for a lost lease, because its loss is already counted, and giving back its grant must not be
             // counted as a release.
-            let lease_ends = hold.deadline().filter(|_| !hold.is_lost());
+            let now = hold.backend().now();
+            let ends = hold.deadline().unwrap_or(now + hold.terms.time);
+            let lease_ends = (!hold.is_lost()).then_some(ends);
             hold.backend().release_in_background(
                 &hold.name,
                 hold.token,

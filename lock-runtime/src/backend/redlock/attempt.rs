@@ -9,7 +9,7 @@ use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
     fencing::FencingToken,
-    lease::{CLAIM, Grant, Moment},
+    lease::{CLAIM, Grant, Moment, claim_after},
     options::Backoff,
 };
 use tokio::sync::{oneshot, watch};
@@ -161,10 +161,11 @@ impl Taken {
 }
 
 /// Runs work for a caller in a task of the engine, and offers the result to the caller. The offer ends one claim after
-/// the work has started. Returns `None` if the caller was not polled in time to take the result. The engine drops a
+/// the work has started, and sooner if the caller has missed offers before. Returns `None` if the caller was not polled in time to take the result. The engine drops a
 /// result that is not taken, and drops the work if the caller is dropped.
 pub(crate) async fn offered<T: Send + 'static>(
     context: &Arc<Context>,
+    missed: u32,
     work: impl Future<Output = T> + Send + 'static,
 ) -> Option<T> {
     let offer = Arc::new(Mutex::new(None));
@@ -178,7 +179,8 @@ pub(crate) async fn offered<T: Send + 'static>(
             let value = work.await;
             *lock(&engines) = Some(value);
             let _ = done.send(());
-            engine.sleep_until(claim_ends).await;
+            let until = engine.now() + claim_after(missed);
+            engine.sleep_until(until.min(claim_ends)).await;
         };
         tokio::select! {
             biased;
@@ -201,6 +203,8 @@ pub(crate) struct RedlockAttempt {
     quorum: Arc<Quorum>,
     request: Request,
     rounds: u32,
+    /// How many rounds had an outcome that the caller was polled too late for.
+    missed: u32,
     /// The round under way, if there is one.
     asking: Option<(Haste, Asking)>,
     /// `Ok` if a majority answered in the previous round, and otherwise the reason why no majority answered.
@@ -214,6 +218,7 @@ impl RedlockAttempt {
             quorum,
             request,
             rounds: 0,
+            missed: 0,
             asking: None,
             newest,
         }
@@ -229,10 +234,10 @@ impl RedlockAttempt {
             let (_, asking) = self.asking.get_or_insert_with(|| {
                 self.rounds += 1;
                 let (quorum, request) = (quorum.clone(), request.clone());
-                let context = quorum.context.clone();
+                let (context, missed) = (quorum.context.clone(), self.missed);
                 let asking = async move {
                     let asking = async move { round(&quorum, &request, haste).await };
-                    offered(&context, asking).await
+                    offered(&context, missed, asking).await
                 };
                 (haste, asking.boxed())
             });
@@ -248,7 +253,10 @@ impl RedlockAttempt {
                     }));
                 }
                 // The caller was polled too late. The grants of the round have been given back, or are given back now.
-                None | Some(Round::Granted(_)) => continue,
+                None | Some(Round::Granted(_)) => {
+                    self.missed += 1;
+                    continue;
+                }
                 Some(Round::Busy) => Ok(Answer::Busy),
                 Some(Round::Unreachable(error)) => Err(error),
             };

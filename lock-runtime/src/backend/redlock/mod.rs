@@ -158,9 +158,11 @@ impl Backend for RedlockBackend {
     ) -> BoxFuture<'_, Result<MultiAnswer, BackendError>> {
         let quorum = self.quorum.clone();
         Box::pin(async move {
+            let mut missed = 0;
             loop {
                 let taking = take_together(quorum.clone(), requests.clone());
-                let Some(taken) = offered(&quorum.context, taking).await else {
+                let Some(taken) = offered(&quorum.context, missed, taking).await else {
+                    missed += 1;
                     continue; // the caller was polled too late, so the locks were given back
                 };
                 let taken = match taken? {
@@ -172,6 +174,7 @@ impl Backend for RedlockBackend {
                     let grants = taken.into_iter().map(Taken::become_hold);
                     return Ok(MultiAnswer::Granted(grants.collect()));
                 }
+                missed += 1;
             }
         })
     }

@@ -236,9 +236,10 @@ impl Node {
         lease: Duration,
     ) -> Result<Standing, BackendError> {
         let newest = lock(&self.memory).newest;
-        let (lease, token) = (millis(lease), newest.to_string());
+        let (lease, token, run) = (millis(lease), newest.to_string(), self.run_id());
+        let args: [&str; 3] = [&lease, &token, &run];
         let read = connection
-            .run(&scripts::QUORUM_PROBE, &[MARK, FENCE], &[&lease, &token])
+            .run(&scripts::QUORUM_PROBE, &[MARK, FENCE], &args)
             .await;
         let (answer, _) = read.map_err(|error| failed(&self.server, error))?;
         let (state, since, fence, time): (String, u64, u64, u64) =
@@ -277,7 +278,7 @@ impl Node {
             .run(
                 &scripts::QUORUM_ADMIT,
                 &[MARK, FENCE],
-                &[&since, &age, &longest],
+                &[&since, &age, &longest, &self.run_id()],
             )
             .await;
         let (answer, _) = admitted.map_err(|error| failed(&self.server, error))?;

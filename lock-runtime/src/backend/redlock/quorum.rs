@@ -24,7 +24,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     backend::{
-        redis::queue::{grants, renew_commands::renew},
+        redis::queue::{grants, renew_commands::renew_on_node},
         redlock::node::{LOST, Node, Standing},
     },
     background::{Context, shutdown::TrackedTask, sync::lock},
@@ -187,9 +187,10 @@ impl Quorum {
         marks
     }
 
-    /// Returns whether this hold has begun and has not ended.
-    pub(crate) fn holds(&self, name: &LockName, token: FencingToken) -> bool {
-        lock(&self.holds).contains_key(&(name.clone(), token))
+    /// Returns the owner of this hold; `None` if the hold has ended.
+    fn owner_of(&self, name: &LockName, token: FencingToken) -> Option<OwnerId> {
+        let holds = lock(&self.holds);
+        holds.get(&(name.clone(), token)).map(|held| held.owner)
     }
 
     /// Records a hold. The value of the returned receiver becomes true when the hold is over.
@@ -270,6 +271,9 @@ impl Quorum {
         token: FencingToken,
         extend: Extend,
     ) -> Result<Renewed, BackendError> {
+        let Some(owner) = self.owner_of(name, token) else {
+            return Ok(Renewed::NotHeld); // the hold is over
+        };
         self.mark(extend.lease()).await?;
         let before = self.context.now();
         let asked = self.nodes.iter().cloned();
@@ -278,7 +282,7 @@ impl Quorum {
             .map(|node| {
                 let name = name.clone();
                 async move {
-                    let renewed = renew(node.server(), &name, token, extend).await;
+                    let renewed = renew_on_node(node.server(), &name, token, owner, extend).await;
                     renewed.map(|renewed| (node, renewed))
                 }
                 .boxed()
@@ -327,10 +331,7 @@ impl Quorum {
             }
         }
         let rejoining = missing.iter().map(async |node| {
-            let Some(owner) = lock(&self.holds)
-                .get(&(name.clone(), token))
-                .map(|held| held.owner)
-            else {
+            let Some(owner) = self.owner_of(&name, token) else {
                 return;
             };
             let task = node.server().track_acquisition();
@@ -343,7 +344,7 @@ impl Quorum {
                 None => {}
             }
             // If the hold was released meanwhile, the grant is given back.
-            if !self.holds(&name, token) {
+            if self.owner_of(&name, token).is_none() {
                 let releasing = grants::release(node.server(), &name, token, None);
                 let _ = self.context.timeout_at(until, releasing).await;
             }
@@ -361,16 +362,28 @@ impl Quorum {
         retain_until: Option<Moment>,
     ) -> Result<Released, BackendError> {
         self.end_hold(name, token);
+        let mut ends = self.context.now() + self.longest_lease().max(CLAIM);
+        if let Some(until) = retain_until {
+            // A node that loses its state must not count before the lock is free. If too few nodes have the mark, the
+            // lock is retained all the same.
+            let _ = self.mark(until.since(self.context.now())).await;
+            ends = ends.max(until);
+        }
         let asked = self.nodes.iter();
         let mut answers: FuturesUnordered<_> = asked
             .map(|node| {
                 let (server, name) = (node.server().clone(), name.clone());
+                let context = self.context.clone();
                 // The release and the rounds all run in tasks of the engine, and thus use the same connection. So the
-                // next round of this process reaches the node after the release.
+                // next round of this process reaches the node after the release. When the lease has ended, there is
+                // nothing left to release.
+                let releasing = async move {
+                    let releasing = grants::release(&server, &name, token, retain_until);
+                    let released = context.timeout_at(ends, releasing).await;
+                    released.unwrap_or_else(|| Err(BackendError::Unreachable("no answer".into())))
+                };
                 self.context
-                    .spawn(
-                        async move { grants::release(&server, &name, token, retain_until).await },
-                    )
+                    .spawn(releasing)
                     .map(|ended| ended.unwrap_or_else(|panic| Err(panicked(&panic))))
             })
             .collect();
@@ -379,7 +392,6 @@ impl Quorum {
         // The other releases are needed even if a majority does not hold the lock, because an earlier release may have
         // been carried out only on that majority.
         if !answers.is_empty() {
-            let ends = self.context.now() + self.longest_lease();
             let unneeded = self.context.now() + REST_PATIENCE;
             let tasks = self.track_releases(unneeded);
             let context = self.context.clone();
@@ -387,7 +399,7 @@ impl Quorum {
                 let mut rest = Box::pin(answers.count());
                 if context.timeout_at(unneeded, &mut rest).await.is_none() {
                     drop(tasks);
-                    context.timeout_at(ends, rest).await;
+                    rest.await;
                 }
             });
         }

@@ -8,6 +8,7 @@ use lock_core::{
     fencing::FencingToken,
     key::LockName,
     lease::{Moment, less_drift},
+    owner::OwnerId,
 };
 
 use crate::backend::redis::{
@@ -53,6 +54,33 @@ pub(crate) async fn renew_all(
     }
 }
 
+/// Extends, restarts or checks the grant of this owner on a node of a quorum. A node may have offered the same token to
+/// another owner, so the request names the owner, too.
+pub(crate) async fn renew_on_node(
+    node: &Arc<Server>,
+    name: &LockName,
+    token: FencingToken,
+    owner: OwnerId,
+    extend: Extend,
+) -> Result<Renewed, BackendError> {
+    let grant = GrantToRenew {
+        name,
+        id: format!("{token} {owner}"),
+        extend,
+    };
+    let (until, _) = renew_grants(node, &[grant], extend.is_restart()).await?;
+    let until = until.into_iter().next().flatten();
+    Ok(until.map_or(Renewed::NotHeld, Renewed::Until))
+}
+
+/// A grant to renew. On a server, its token identifies it.
+struct GrantToRenew<'a> {
+    name: &'a LockName,
+    /// The token, and the owner if the token alone is not enough.
+    id: String,
+    extend: Extend,
+}
+
 async fn renew_batch(
     server: &Arc<Server>,
     holders: &[ToRenew<'_>],
@@ -75,7 +103,11 @@ async fn renew_batch(
             }
             Known::Over => return None,
         };
-        Some(ToRenew { token, ..*one })
+        Some(GrantToRenew {
+            name: one.name,
+            id: token.to_string(),
+            extend: one.extend,
+        })
     });
     let (confirmed, asked) = renew_grants(server, &grants.collect::<Vec<_>>(), restart).await?;
     let mut confirmed = confirmed.into_iter();
@@ -114,12 +146,11 @@ async fn renew_batch(
     Ok(answers.collect())
 }
 
-/// Extends grants with a single command. Each entry of `grants` contains the token by which the server knows the grant.
-/// Returns the local deadline of each grant (`None` if the server no longer has the grant), and the moment at which the
+/// Extends grants with a single command. Returns the local deadline of each grant (`None` if the server no longer has the grant), and the moment at which the
 /// command was sent.
 async fn renew_grants(
     server: &Arc<Server>,
-    grants: &[ToRenew<'_>],
+    grants: &[GrantToRenew<'_>],
     restart: bool,
 ) -> Result<(Vec<Option<Moment>>, Moment), BackendError> {
     if grants.is_empty() {
@@ -128,7 +159,7 @@ async fn renew_grants(
     let keys: Vec<_> = grants.iter().map(|grant| grant.name.as_str()).collect();
     let texts: Vec<_> = grants
         .iter()
-        .flat_map(|grant| [grant.token.to_string(), millis(grant.extend.lease())])
+        .flat_map(|grant| [grant.id.clone(), millis(grant.extend.lease())])
         .collect();
     let mut args = Vec::with_capacity(1 + texts.len());
     args.push(if restart { Arg::Restart } else { Arg::Text("") });

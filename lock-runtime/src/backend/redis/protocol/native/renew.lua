@@ -2,7 +2,7 @@
 --
 -- KEYS: grants
 -- ARGV: 1 `restart|` if the leases restart now, followed by a time limit (server time in µs) if there is one,
---       then for each grant its token, and its lease in ms (0: only read the time left)
+--       then for each grant `token` or `token owner`, and its lease in ms (0: only read the time left)
 local function renew(grant, asked, wanted, restart)
   local fine, held = pcall(redis.call, 'GET', grant)
   if not fine then
@@ -12,7 +12,7 @@ local function renew(grant, asked, wanted, restart)
     error(held, 0)
   end
   local token, stored, rest = string.match(held or '', '^(%d+)|(%d+)(|[^|]+|.*)$')
-  if token ~= asked then
+  if token ~= asked and not (token and token .. ' ' .. string.match(rest, '%x*$') == asked) then
     return -1 -- the lock is not held with this token, or is only retained
   end
   if restart then

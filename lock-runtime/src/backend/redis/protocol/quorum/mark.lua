@@ -1,7 +1,8 @@
 -- Shared by the scripts that use the mark of a quorum's node.
 --
 -- The mark of a node is a string that never expires. A node that loses its other state loses the mark, too. Values:
---   lost|<since>           the node was seen without a mark at this server time, in µs; it grants nothing
+--   lost|<since>|<run>     the node was seen without a mark at this server time, in µs, and in this run of its server
+--                          (its run ID); it grants nothing. In another run, the mark may be older than the newest loss
 --   whole|<since>|<lease>  the node was readmitted after a loss that was seen at this server time, and has kept all
 --                          state since then. <lease> is the longest lease in use that a client has reported, in ms
 
@@ -14,17 +15,6 @@ local function whole(mark, lease)
     longest = lease
   end
   return longest, since
-end
-
--- Marks a node that is not whole as lost, unless it is marked as lost already. Returns the time at which the loss of
--- the node's state was first seen.
-local function lost(mark, now)
-  local since = string.match(redis.call('GET', mark) or '', '^lost|(%d+)$')
-  if not since then
-    since = string.format('%.0f', now)
-    redis.call('SET', mark, 'lost|' .. since)
-  end
-  return since
 end
 
 local function server_micros()

@@ -1,15 +1,19 @@
 -- Returns whether the node has all of its state. Marks the node as lost if it does not.
 --
 -- KEYS: mark, fence
--- ARGV: 1 a lease in use, in ms, 2 the newest token that the fence is known to have had
+-- ARGV: 1 a lease in use, in ms, 2 the newest token that the fence is known to have had, 3 the server's run ID
 local fence = redis.call('GET', KEYS[2]) or '0'
-if tonumber(fence) < tonumber(ARGV[2]) then
-  redis.call('DEL', KEYS[1]) -- the node has restarted with an older state
+if tonumber(fence) >= tonumber(ARGV[2]) then -- otherwise, the node has restarted with an older state
+  local longest, since = whole(KEYS[1], ARGV[1])
+  if longest then
+    return { 'whole', since, fence, tonumber(longest) }
+  end
 end
-local longest, since = whole(KEYS[1], ARGV[1])
-if longest then
-  return { 'whole', since, fence, tonumber(longest) }
-end
+-- A node that is marked as lost in this run has granted nothing since, so it has nothing more to lose.
 local now = server_micros()
-since = lost(KEYS[1], now)
+local since, run = string.match(redis.call('GET', KEYS[1]) or '', '^lost|(%d+)|(.*)$')
+if run ~= ARGV[3] then
+  since = string.format('%.0f', now)
+  redis.call('SET', KEYS[1], 'lost|' .. since .. '|' .. ARGV[3])
+end
 return { 'lost', since, fence, math.max(math.floor((now - tonumber(since)) / 1000), 0) } -- the age of the mark in ms

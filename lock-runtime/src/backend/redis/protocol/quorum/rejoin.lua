@@ -7,7 +7,6 @@ if now > tonumber(ARGV[4]) then
   return -1 -- late: nothing was changed
 end
 if not whole(KEYS[3], ARGV[3]) then
-  lost(KEYS[3], now)
   return -2 -- the node has lost its state
 end
 if redis.call('EXISTS', KEYS[1]) == 1 then

@@ -10,7 +10,6 @@ if now > tonumber(ARGV[4]) then
   return -1 -- late: nothing was changed, because the caller no longer waits for this request
 end
 if not whole(KEYS[3], ARGV[2]) then
-  lost(KEYS[3], now)
   return -2 -- the node has lost its state
 end
 local held = redis.call('GET', KEYS[1])
