@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::{join, join_all};
+use futures_util::{
+    FutureExt,
+    future::{join, join_all},
+};
 use lock_runtime::{Lock, LockClient, LockError, distributed_lock};
 use proptest::prelude::*;
 use support::{assert_busy, epsilon};
@@ -237,6 +240,71 @@ proptest! {
             assert_eq!(client.stats().lost, 0);
         });
     }
+}
+
+/// A call is polled so rarely that too little of its lease is left whenever it reads an answer. Another caller waits no
+/// longer than a claim. A call that is polled more often than once in a claim enters, because the engine renews its
+/// lease until its body begins.
+#[tokio::test]
+async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
+    for (lease, pause, enters) in [(SECOND, 450 * MS, true), (3 * SECOND, 1200 * MS, false)] {
+        let store = Store::redis().await;
+        let [client, other] = store.clients().await;
+        hold(&client, "before").await.release().await;
+        let started = Instant::now();
+        let rare = client.lock("k").wait(5 * SECOND).lease(lease);
+        let mut rare = Box::pin(rare.run(async { started.elapsed() }).boxed());
+        assert!(!poll_once(&mut rare).await);
+        let next = tokio::spawn(async move {
+            tokio::time::sleep(100 * MS).await;
+            let guard = other.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+            let entered = started.elapsed();
+            guard.release().await;
+            entered
+        });
+        let entered = loop {
+            tokio::time::sleep(pause).await;
+            if let Some(entered) = (&mut rare).now_or_never() {
+                break entered;
+            }
+            let took = started.elapsed();
+            assert!(
+                took < 5 * SECOND + 3 * pause,
+                "the call has no end: {took:?}"
+            );
+        };
+        let delay = next.await.unwrap();
+        assert!(delay < DELAY + epsilon(), "lease {lease:?}: {delay:?}");
+        if enters {
+            let entered = entered.unwrap();
+            assert!(entered < DELAY, "{entered:?}");
+        }
+    }
+}
+
+/// A caller reads its grant shortly before its claim ends, and is never polled again. The lock is not kept for a second
+/// claim.
+#[tokio::test]
+async fn a_grant_that_is_read_late_does_not_begin_another_claim() {
+    let store = Store::redis().await;
+    let [client, other] = store.clients().await;
+    hold(&client, "before").await.release().await;
+    let started = Instant::now();
+    let lock = client.lock("k").wait(20 * SECOND).lease(3 * SECOND);
+    let mut forgotten = Box::pin(lock.acquire());
+    assert!(!poll_once(&mut forgotten).await);
+    let next = other.lock("k").wait(20 * SECOND);
+    let mut next = Box::pin(next.acquire());
+    poll_until_waiting(&mut next, &other, "k", 1).await;
+    let next = tokio::spawn(next);
+    tokio::time::sleep((1700 * MS).saturating_sub(started.elapsed())).await;
+    assert!(
+        !poll_once(&mut forgotten).await,
+        "too little of the lease is left"
+    );
+    next.await.unwrap().unwrap().release().await;
+    let delay = started.elapsed();
+    assert!(delay < DELAY + epsilon(), "{delay:?}");
 }
 
 /// In process, a caller that is polled every 2.5 s delays the others by only one claim in total, because the other

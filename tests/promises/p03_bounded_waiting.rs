@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::{FutureExt, future::join_all};
 use lock_runtime::{BusyWith, LockError};
 use support::server::{RedisServer, shared_server};
 use support::{assert_busy, proxy::FaultProxy};
+
+use tokio::time::timeout;
 
 use crate::stores::{
     MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until_waiting,
@@ -129,6 +131,64 @@ async fn an_extension_by_a_nested_call_ends_with_its_wait() {
         (100 * MS..100 * MS + LEAVING + support::epsilon()).contains(&took),
         "{took:?}"
     );
+}
+
+/// A nested call that extends the lease of the call around it is polled rarely, so it misses its turn again and again.
+/// It ends when it is polled after its `wait`.
+#[tokio::test]
+async fn a_nested_call_that_is_polled_rarely_ends_after_its_wait() {
+    let client = Store::redis().await.client().await;
+    let outer = client.lock("k").lease(20 * SECOND);
+    let body = async {
+        let inner = client.lock("k").wait(SECOND).lease(60 * SECOND);
+        let mut inner = Box::pin(inner.run(async {}));
+        assert!(
+            (&mut inner).now_or_never().is_none(),
+            "it extends the lease"
+        );
+        tokio::time::sleep(2500 * MS).await;
+        inner.now_or_never().expect("its `wait` is over")
+    };
+    assert_busy(&outer.run(body).await.unwrap());
+}
+
+/// A call for several keys has a lease of a few round trips, and gets its last key shortly before its `wait` ends. While
+/// one of its leases is confirmed, the others become too short for a body. The call ends in time all the same, and
+/// leaves nothing behind.
+#[tokio::test]
+async fn several_keys_over_a_slow_line_end_in_time() {
+    let proxy = FaultProxy::start(shared_server().await.port()).await;
+    let store = Store::redis().await;
+    let (other, client) = (
+        store.client().await,
+        store.through(&proxy.url()).client().await,
+    );
+    hold(&client, "before").await.release().await;
+    for (one_way, lease) in [(15 * MS, 110 * MS), (60 * MS, 400 * MS)] {
+        proxy.delay(one_way);
+        let guard = hold(&other, "z").await;
+        let started = Instant::now();
+        let both = client.locks(["a", "z"]).wait(SECOND).lease(lease);
+        let release = async {
+            tokio::time::sleep(850 * MS).await;
+            guard.release().await;
+        };
+        let (entered, ()) = tokio::join!(
+            async {
+                let entered = timeout(5 * SECOND, both.acquire()).await;
+                (entered.expect("the call ends"), started.elapsed())
+            },
+            release
+        );
+        let (entered, took) = entered;
+        assert!(took < SECOND + LEAVING + support::epsilon(), "{took:?}");
+        drop(entered);
+        for key in ["a", "z"] {
+            hold(&other, key).await.release().await;
+        }
+        let free = started.elapsed() - took;
+        assert!(free < lease + support::epsilon(), "{free:?}");
+    }
 }
 
 /// A call that begins while the server is down waits until the server is back, and then gets the lock.

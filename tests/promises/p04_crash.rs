@@ -46,11 +46,11 @@ async fn delayed_by_silent(callers: usize) {
     let client = store.client().await;
     let guard = hold(&client, "k").await;
     let mut silent = JoinSet::new();
-    for caller in 0..callers {
+    for _ in 0..callers {
         let lock = behind.lock("k").wait(20 * SECOND).lease(60 * SECOND);
         silent.spawn(lock.acquire());
-        until_waiting(&client, "k", caller + 1).await;
     }
+    until_waiting(&client, "k", callers).await;
     let next = tokio::spawn(client.lock("k").wait(20 * SECOND).acquire());
     until_waiting(&client, "k", callers + 1).await;
     proxy.blackhole(true);
@@ -72,6 +72,12 @@ async fn a_waiter_that_only_looks_alive_delays_by_two_seconds_at_most() {
 #[tokio::test]
 async fn a_cohort_that_only_looks_alive_delays_by_two_seconds_at_most() {
     delayed_by_silent(8).await;
+}
+
+/// A script examines at most 2,000 entries of a queue. The next scripts still know that the process is silent.
+#[tokio::test]
+async fn thousands_of_waiters_that_only_look_alive_delay_by_two_seconds_at_most() {
+    delayed_by_silent(5000).await;
 }
 
 /// A member of a cohort forgets its guard, and its process continues to run. The other members and the caller behind
