@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use lock_runtime::LockClient;
 use support::{
     proxy::FaultProxy,
@@ -175,6 +176,38 @@ async fn a_lock_that_a_cohort_retains_stays_taken_little_longer_than_its_lease()
         after >= LEASE - 20 * MS && after < LEASE + 200 * MS + support::epsilon(),
         "{after:?}"
     );
+    second.release().await;
+}
+
+/// A member of a cohort leaves while its extension of the lease is still under way to the server. The next member has
+/// its own lease, and no more.
+#[tokio::test]
+async fn an_extension_under_way_does_not_reach_the_next_member() {
+    const LEASE: Duration = Duration::from_secs(2);
+    let store = Store::redis().await;
+    let proxy = FaultProxy::start(shared_server().await.port()).await;
+    let behind = store.through(&proxy.url()).client().await;
+    let client = store.client().await;
+    let guard = hold(&client, "k").await;
+    let mut members = Vec::new();
+    for member in 0..2 {
+        let lock = behind.lock("k").wait(20 * SECOND).lease(LEASE);
+        members.push(tokio::spawn(lock.acquire()));
+        until_waiting(&client, "k", member + 1).await;
+    }
+    proxy.delay(5 * MS);
+    guard.release().await;
+    let second = members.pop().unwrap();
+    let first = members.pop().unwrap().await.unwrap().unwrap();
+    assert!(first.extend(600 * SECOND).now_or_never().is_none());
+    first.release().await;
+    let second = second.await.unwrap().unwrap();
+    assert!(second.remaining() <= LEASE, "{:?}", second.remaining());
+    // The second member confirms its claim after 100 ms. By then, the extension has arrived.
+    sleep(300 * MS).await;
+    let rest = rest(&client, "k").await;
+    assert!(rest <= LEASE, "{rest:?}");
+    assert!(second.remaining() <= LEASE, "{:?}", second.remaining());
     second.release().await;
 }
 

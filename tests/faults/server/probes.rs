@@ -198,6 +198,36 @@ async fn row_57_dead_entries() {
     .await;
 }
 
+/// A script that frees a lock examines only some of its dead entries. A call for several keys does not take the lock
+/// before the live waiter behind these entries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
+    let server = RedisServer::start().await;
+    let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
+    let guard = holder.lock("k").acquire().await.unwrap();
+    let mut connection = server.connection().await;
+    let mut add = redis::cmd("ZADD");
+    add.arg(QUEUE);
+    for number in 0..5000 {
+        let session = 7 + number % 1000;
+        add.arg(number + 1).arg(format!(
+            "{number:032x}|lock:session:{session:032x}|30000|4000000000000"
+        ));
+    }
+    add.exec_async(&mut connection).await.unwrap();
+    let mut alive =
+        tokio::spawn(async move { waiter.lock("k").wait(60 * SECOND).acquire().await.unwrap() });
+    until(async || holder.lock("k").status().await.unwrap().waiters == 5001).await;
+    guard.release().await;
+    let several = holder.locks(["k", "other"]);
+    // The release and each probe examine a part of the dead entries.
+    while !alive.is_finished() {
+        let taken = several.try_acquire().await;
+        assert!(taken.is_err(), "the waiter was overtaken");
+    }
+    (&mut alive).await.unwrap().release().await;
+}
+
 /// A process that does not listen has waiters between those of another process. Returns the time from a release until
 /// the other process has had all its turns, and asserts that the others enter in order.
 async fn delayed_by_silent_waiters(lease: Duration) -> Duration {
