@@ -3,13 +3,15 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use lock_runtime::LockClient;
 use support::{
     proxy::FaultProxy,
     server::{RedisServer, shared_server},
 };
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
@@ -195,11 +197,12 @@ async fn an_extension_under_way_does_not_reach_the_next_member() {
         members.push(tokio::spawn(lock.acquire()));
         until_waiting(&client, "k", member + 1).await;
     }
-    proxy.delay(5 * MS);
+    proxy.delay(20 * MS);
     guard.release().await;
     let second = members.pop().unwrap();
     let first = members.pop().unwrap().await.unwrap().unwrap();
-    assert!(first.extend(600 * SECOND).now_or_never().is_none());
+    let extending = timeout(10 * MS, first.extend(600 * SECOND)).await;
+    assert!(extending.is_err(), "it is under way");
     first.release().await;
     let second = second.await.unwrap().unwrap();
     assert!(second.remaining() <= LEASE, "{:?}", second.remaining());
