@@ -247,7 +247,7 @@ proptest! {
 /// lease until its body begins.
 #[tokio::test]
 async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
-    for (lease, pause, enters) in [(SECOND, 450 * MS, true), (3 * SECOND, 1200 * MS, false)] {
+    for (lease, pause, enters) in [(SECOND, 450 * MS, true), (3 * SECOND, 1900 * MS, false)] {
         let store = Store::redis().await;
         let [client, other] = store.clients().await;
         hold(&client, "before").await.release().await;
