@@ -75,7 +75,7 @@ impl Model {
             *newest = None;
         }
         if hold.stands {
-            self.counts(hold.client).released += 1;
+            self.counts(hold.client).released += u64::from(!hold.known_lost);
             if !hold.known_lost && hold.keep_until > self.now {
                 let held = self.keys[hold.key].held.as_mut();
                 held.expect("it stands").kept_until = Some(hold.keep_until);
