@@ -141,7 +141,8 @@ impl HoldState {
             // the lease is not a loss. `unused_until` is set before the host learns of the hold, because the engine's
             // thread may notice the end of the lease at any time after that. The claim counts from the grant, not from
             // the moment at which the caller read it.
-            let unread = grant.validity.saturating_sub(hold.remaining());
+            let left = grant.remaining(entered).unwrap_or(grant.validity);
+            let unread = grant.validity.saturating_sub(left);
             let until = entered + CLAIM.saturating_sub(unread);
             hold.unused_until.set(Some(until));
         }
