@@ -181,6 +181,9 @@ impl Node {
                 let seen = connection.incarnation().await;
                 let seen = seen.map_err(|error| failed(&node.server, error))?;
                 let evicts = node.evicting(seen.eviction);
+                // The mark of a lost node names the run of its server, so the run has to be known before the mark is
+                // read.
+                lock(&node.memory).run_id = seen.run_id;
                 if evicts.is_none() {
                     // Reading the mark detects a node that has restarted with an older state.
                     node.read_mark(&connection, Duration::ZERO).await?;
@@ -188,7 +191,7 @@ impl Node {
                 let mut memory = lock(&node.memory);
                 memory.asked.retain(|asked| asked.strong_count() > 0);
                 memory.asked.push(Arc::downgrade(&connection));
-                (memory.run_id, memory.evicts) = (seen.run_id, evicts);
+                memory.evicts = evicts;
                 Ok(())
             };
             match node
