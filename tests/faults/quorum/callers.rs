@@ -53,6 +53,40 @@ async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
     }
 }
 
+/// A waiter is polled so rarely that it misses each grant. Only the first grant keeps others out for a claim. Later
+/// grants are given back sooner.
+#[tokio::test]
+async fn a_waiter_that_misses_its_grants_keeps_a_quorum_for_less_time() {
+    let quorum = Quorum::start(3).await;
+    let (waiter, other) = (warm(&quorum.url()).await, warm(&quorum.url()).await);
+    for several in [false, true] {
+        let lock = waiter.lock("k").wait(60 * SECOND);
+        let mut waiting: Pin<Box<dyn Future<Output = ()> + Send>> = if several {
+            let waiting = waiter.scope(both());
+            Box::pin(async move { waiting.await.unwrap() })
+        } else {
+            Box::pin(async move { lock.run(async {}).await.unwrap() })
+        };
+        for missed in 0..2 {
+            let mut cx = Context::from_waker(Waker::noop());
+            // This poll finds that the grant before has been given back, and asks for the lock again.
+            assert!(waiting.as_mut().poll(&mut cx).is_pending());
+            until(async || is_held_on(&quorum.servers[0]).await).await;
+            let asked = Instant::now();
+            let guard = other.lock("k").wait(30 * SECOND).acquire().await.unwrap();
+            let took = asked.elapsed();
+            println!("entered after {took:?} beside a waiter that has missed {missed} grants");
+            let claim = CLAIM / 10_u32.pow(missed);
+            assert!(took < claim + BACKOFF + epsilon(), "{missed}: {took:?}");
+            guard.release().await;
+        }
+        waiting.await;
+        for server in &quorum.servers {
+            until_empty(server).await;
+        }
+    }
+}
+
 /// Calls that are dropped at any instant leave nothing on any node, whether the lock is free or held by another client.
 #[tokio::test]
 async fn calls_dropped_at_any_instant_leave_nothing_on_any_node() {

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use lock_runtime::LockError;
 use support::{assert_busy, quorum::Quorum, server::ask};
+use tokio::time::sleep;
 
-use super::{NODE_PATIENCE, OTHERS_GRANT, client, contend, until_empty, warm};
+use super::{CLAIM, MARK, NODE_PATIENCE, OTHERS_GRANT, client, contend, until_empty, warm};
 use crate::fixture::{MS, NAME, SECOND, epsilon, row, token_of, until};
 
 /// Row 29: one of five nodes is killed and another is stopped. Exclusion holds, and callers still acquire locks.
@@ -104,6 +105,41 @@ async fn row_30_three_of_five_down() {
         guard.release().await;
     })
     .await;
+}
+
+/// Calls run while a node is down. When the node starts again after the end of all their leases, it gets none of their
+/// releases.
+#[tokio::test]
+async fn a_node_that_starts_late_gets_no_old_releases() {
+    const CALLS: u64 = 200;
+    let mut quorum = Quorum::start(3).await.in_use().await;
+    let url = quorum.url();
+    let client = client(&url, SECOND).await;
+    client.lock("warm").run(async {}).await.unwrap();
+    // To each node, the client has a connection of its own and one of this runtime.
+    until(async || client.stats().connections >= 6).await;
+    quorum.servers[2].kill();
+    for _ in 0..CALLS {
+        let lock = client.lock("k").lease(300 * MS).wait(5 * SECOND);
+        lock.run(async {}).await.unwrap();
+    }
+    // A release is tried for at least a claim, which is longer than the leases.
+    sleep(CLAIM + epsilon()).await;
+    let connections = client.stats().connections;
+    let node = &mut quorum.servers[2];
+    node.restart().await;
+    until(async || client.stats().connections >= connections + 2).await;
+    // Another client finds that the node has no state, and lets it count after a while.
+    let _other = super::client(&url, SECOND).await;
+    let mut asked = node.connection().await;
+    until(async || {
+        let mark: Option<String> = ask(&mut asked, redis::cmd("GET").arg(MARK)).await;
+        mark.is_some_and(|mark| mark.starts_with("whole"))
+    })
+    .await;
+    let scripts = node.scripts().await;
+    println!("{scripts} scripts after {CALLS} calls");
+    assert!(scripts < CALLS / 4, "{scripts} scripts");
 }
 
 /// The fencing counter of one node is far ahead. If this node has offered a token, a majority stores that token before

@@ -10,8 +10,8 @@ use support::{
 };
 use tokio::{task::JoinSet, time::sleep};
 
-use super::{BACKOFF, client, is_held_on, until_empty};
-use crate::fixture::{MS, SECOND, row, token_of, until};
+use super::{BACKOFF, MARK, client, is_held_on, until_empty};
+use crate::fixture::{MS, SECOND, epsilon, row, token_of, until};
 
 /// Row 31: a lock is held on two of three nodes, and one of the two restarts without its state. Until the lease has
 /// ended, that node forms no majority with the third node, neither for clients that saw the restart nor for clients
@@ -177,6 +177,87 @@ async fn row_31_a_flushed_node_is_not_counted() {
         excluded_until_the_end(&[other], &guard, LEASE).await;
     })
     .await;
+}
+
+/// A node loses its state, and one client after another notices. The first client sets the time at which the node's
+/// quarantine begins. The others do not change that time.
+#[tokio::test]
+async fn a_quarantine_begins_when_the_first_client_notices() {
+    const LEASE: Duration = Duration::from_secs(20);
+    for restarted in [false, true] {
+        let mut quorum = Quorum::start(3).await.in_use().await;
+        let url = quorum.url();
+        let (first, second) = (client(&url, LEASE).await, client(&url, LEASE).await);
+        for client in [&first, &second] {
+            client.lock("warm").run(async {}).await.unwrap();
+            // To each node, a client has a connection of its own and one of this runtime.
+            until(async || client.stats().connections >= 6).await;
+        }
+        let node = &mut quorum.servers[1];
+        if restarted {
+            node.restart().await;
+            for client in [&first, &second] {
+                until(async || client.stats().connections >= 8).await;
+            }
+        } else {
+            let mut flushed = node.connection().await;
+            ask::<()>(&mut flushed, &redis::cmd("FLUSHALL")).await;
+        }
+        let mut asked = node.connection().await;
+        let mut began = None;
+        for (place, client) in [Some(first), Some(second), None].into_iter().enumerate() {
+            let client = match client {
+                Some(client) => client,
+                None => super::client(&url, LEASE).await,
+            };
+            node.reset_stats().await;
+            // A client notices the loss when it requests a lock, and then reads the mark. It has done so after this
+            // number of scripts, because each call sends two of them.
+            until(async || {
+                client.lock("k").run(async {}).await.unwrap();
+                node.scripts().await >= 12
+            })
+            .await;
+            // The scripts of the next client are counted without those of this client.
+            client.shutdown().await;
+            let mark: String = ask(&mut asked, redis::cmd("GET").arg(MARK)).await;
+            let (state, rest) = mark.split_once('|').unwrap();
+            assert_eq!(state, "lost");
+            let since = rest.split('|').next().unwrap().to_owned();
+            let began = began.get_or_insert_with(|| since.clone());
+            assert_eq!(since, *began, "client {place}, restarted: {restarted}");
+        }
+    }
+}
+
+/// A body with `hold_at_least` returns, and a lease is far shorter than the minimum hold. The lock is retained on two of
+/// three nodes, and one of them loses its state. It does not count before the minimum hold is over.
+#[tokio::test]
+async fn a_retained_lock_outlives_the_loss_of_a_node() {
+    const LEAST: Duration = Duration::from_secs(6);
+    let quorum = Quorum::start(3).await.in_use().await;
+    let url = quorum.url();
+    let (holder, other) = (client(&url, SECOND).await, client(&url, SECOND).await);
+    for client in [&holder, &other] {
+        client.lock("warm").run(async {}).await.unwrap();
+    }
+    quorum.servers[2].stop_process();
+    let lock = holder.lock("k").hold_at_least(LEAST);
+    let asked = Instant::now();
+    let entered = lock.run(async { Instant::now() }).await.unwrap();
+    // After this pause, the request that the third node has not carried out is past its deadline.
+    sleep((1200 * MS).saturating_sub(asked.elapsed())).await;
+    quorum.servers[2].continue_process();
+    let mut flushed = quorum.servers[1].connection().await;
+    ask::<()>(&mut flushed, &redis::cmd("FLUSHALL")).await;
+    until_empty(&quorum.servers[2]).await;
+    assert!(is_held_on(&quorum.servers[0]).await);
+    let lock = other.lock("k").wait(20 * SECOND);
+    let next = lock.run(async { Instant::now() }).await.unwrap();
+    let took = next.duration_since(entered);
+    println!("the next caller enters after {took:?}");
+    assert!(took >= LEAST - 20 * MS, "{took:?}");
+    assert!(took < LEAST + BACKOFF + epsilon(), "{took:?}");
 }
 
 /// A node that restarts with its state is counted at once.

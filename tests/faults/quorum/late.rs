@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_runtime::LockError;
+use lock_runtime::{LockError, LossReason};
 use support::{
     assert_busy,
     quorum::{Quorum, url_through},
@@ -10,8 +10,8 @@ use support::{
 };
 use tokio::time::sleep;
 
-use super::{BACKOFF, client, contend, is_held_on, until_empty, warm};
-use crate::fixture::{MS, NAME, SECOND, epsilon, left, refuse_client_kill, until};
+use super::{BACKOFF, OTHERS_GRANT, client, contend, is_held_on, until_empty, warm};
+use crate::fixture::{MS, NAME, SECOND, epsilon, grant, left, refuse_client_kill, token_of, until};
 
 /// How long after the sending of a request a node still carries it out.
 const REQUEST_LIFE: Duration = SECOND;
@@ -302,5 +302,49 @@ async fn a_majority_that_loses_a_grant_admits_a_second_holder() {
         let told = lost.elapsed();
         assert!(told < LEASE / 3 + epsilon(), "{loses:?}: {told:?}");
         second.release().await;
+    }
+}
+
+/// Only one node still has the grant of a holder. Another owner has the lock with the same token on the second node, and
+/// with another token on the third node. The holder is notified at its next renewal or check.
+#[tokio::test]
+async fn a_grant_with_the_same_token_is_not_the_holders() {
+    const LEASE: Duration = Duration::from_secs(3);
+    let quorum = Quorum::start(3).await;
+    let client = warm(&quorum.url()).await;
+    for renewed in [false, true] {
+        let lock = client.lock("k").lease(LEASE).renew(renewed);
+        let guard = lock.acquire().await.unwrap();
+        for server in &quorum.servers {
+            until(async || {
+                let grant = grant(server).await;
+                grant.is_some_and(|grant| token_of(&grant) == guard.token().get())
+            })
+            .await;
+        }
+        let own = grant(&quorum.servers[1]).await.unwrap();
+        let (rest, _) = own.rsplit_once('|').unwrap();
+        let same_token = format!("{rest}|{:032x}", 1);
+        for (server, other) in [
+            (&quorum.servers[1], same_token.as_str()),
+            (&quorum.servers[2], OTHERS_GRANT),
+        ] {
+            let mut node = server.connection().await;
+            let mut set = redis::cmd("SET");
+            set.arg(NAME).arg(other).arg("KEEPTTL");
+            ask::<()>(&mut node, &set).await;
+        }
+        let taken = Instant::now();
+        guard.lost().await;
+        let told = taken.elapsed();
+        println!("told after {told:?}, renewed: {renewed}");
+        assert!(told < LEASE / 3 + epsilon(), "{told:?}");
+        assert_eq!(guard.loss(), Some(LossReason::NotHeld));
+        drop(guard);
+        until_empty(&quorum.servers[0]).await;
+        for server in &quorum.servers[1..] {
+            let mut node = server.connection().await;
+            ask::<()>(&mut node, redis::cmd("DEL").arg(NAME)).await;
+        }
     }
 }

@@ -20,6 +20,9 @@ const CLAIM: Duration = Duration::from_secs(2);
 /// The longest pause between two rounds of an acquisition.
 const BACKOFF: Duration = Duration::from_millis(128);
 
+/// The key of a node's mark, which shows whether the node has its state.
+const MARK: &str = "lock:fence:whole";
+
 /// Returns a client with this default lease. The lease also determines how long a node that lost its state is not
 /// counted: until the longest lease in use has passed.
 async fn client(url: &str, lease: Duration) -> LockClient {
