@@ -17,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::stores::{MS, SECOND, Store, hold};
+use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
 /// Runs a test on three runtimes: one with neither a timer nor an I/O driver, one with only a timer, and one with only
 /// an I/O driver.
@@ -222,6 +222,41 @@ fn a_waiting_call_changes_its_runtime() {
                 });
             }
         }
+    }
+}
+
+/// The runtime of calls shuts down while threads outside of it poll the calls by its handle. The calls continue to wait,
+/// and enter, or are busy in time.
+#[test]
+fn calls_outlive_the_shutdown_of_the_runtime_whose_handle_polls_them() {
+    let second = runtime();
+    for wait in [400 * MS, 20 * SECOND] {
+        let [client, other] = second.block_on(Store::memory().clients());
+        let held = second.block_on(hold(&other, "k"));
+        let mut builder = Builder::new_multi_thread();
+        let first = builder.worker_threads(1).enable_all().build().unwrap();
+        let started = Instant::now();
+        let calls: Vec<_> = (0..4)
+            .map(|_| {
+                let (handle, lock) = (first.handle().clone(), client.lock("k").wait(wait));
+                thread::spawn(move || handle.block_on(lock.run(async {})))
+            })
+            .collect();
+        second.block_on(until_waiting(&other, "k", calls.len()));
+        first.shutdown_background();
+        if wait == 400 * MS {
+            for call in calls {
+                assert_busy(&call.join().expect("nothing panics"));
+            }
+            second.block_on(held.release());
+        } else {
+            second.block_on(held.release());
+            for call in calls {
+                call.join().expect("nothing panics").unwrap();
+            }
+        }
+        let took = started.elapsed();
+        assert!(took < 400 * MS + support::epsilon(), "{took:?}");
     }
 }
 

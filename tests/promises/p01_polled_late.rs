@@ -344,6 +344,30 @@ async fn a_caller_that_is_polled_rarely_delays_others_once() {
     );
 }
 
+/// In process, the head of the queue is not polled any longer, and the holder forgets its guard. The next caller enters
+/// at most a claim after the end of the lease.
+#[tokio::test(start_paused = true)]
+async fn a_head_that_is_not_polled_delays_others_by_a_claim_after_the_lease() {
+    const LEASE: Duration = Duration::from_millis(2500);
+    // The next caller queues at several moments, because the moments at which it checks follow from that.
+    for pause in [Duration::ZERO, 400 * MS, SECOND] {
+        let client = LockClient::connect("memory:").await.unwrap();
+        let guard = client.lock("k").lease(LEASE).acquire().await.unwrap();
+        let granted = tokio::time::Instant::now();
+        std::mem::forget(guard);
+        let lock = client.lock("k").wait(60 * SECOND);
+        let mut head = Box::pin(lock.acquire());
+        assert!(!poll_once(&mut head).await);
+        tokio::time::sleep(pause).await;
+        let next = lock.acquire().await.unwrap();
+        let took = granted.elapsed();
+        assert!(took >= LEASE, "{pause:?}: {took:?}");
+        assert!(took < LEASE + DELAY, "{pause:?}: {took:?}");
+        next.release().await;
+        head.await.unwrap().release().await;
+    }
+}
+
 /// On a server, a caller that is polled rarely returns to its place at the head of the queue each time that it misses
 /// its turn. Only the first offer to this caller lasts a whole claim. Later offers are shorter.
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Promise 8: the call returns the result of its body, whatever happens to the lease and the release.
 
 use lock_runtime::{LockError, LossReason, ReleaseOutcome, distributed_lock};
-use support::{epsilon, log, server::RedisServer};
+use support::{assert_lost, epsilon, log, server::RedisServer};
 use tokio::time::Instant;
 use tracing::Level;
 
@@ -109,6 +109,25 @@ async fn a_release_says_what_became_of_the_lock() {
         let stats = client.stats();
         let counted = (stats.lost, stats.released, stats.release_failed);
         assert_eq!(counted, (3, released, 0));
+    })
+    .await;
+}
+
+/// Calls that lose their leases are counted as lost. What is given back afterwards is not counted as released.
+#[tokio::test]
+async fn a_lost_hold_is_not_counted_as_released() {
+    const CALLS: u64 = 5;
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        for call in 0..CALLS {
+            let lock = client.lock(format!("k{call}")).lease(100 * MS);
+            let lost: Result<(), _> = lock.run(std::future::pending()).await;
+            assert_lost(&lost);
+        }
+        client.shutdown().await;
+        let stats = client.stats();
+        let counted = (stats.lost, stats.released, stats.release_failed);
+        assert_eq!(counted, (CALLS, 0, 0));
     })
     .await;
 }
