@@ -295,6 +295,33 @@ fn a_call_leaves_a_runtime_that_nobody_drives() {
     }
 }
 
+/// A call for several locks is polled once on a runtime that nobody drives any longer.
+#[test]
+fn a_call_for_several_locks_leaves_a_runtime_that_nobody_drives() {
+    let second = runtime();
+    let stores = async {
+        [
+            Store::redis().await,
+            Store::redisson().await,
+            Store::redlock().await,
+        ]
+    };
+    for store in second.block_on(stores) {
+        let client = second.block_on(store.client());
+        let both = client.locks(["a", "b"]).wait(5 * SECOND);
+        let mut call = Box::pin(both.acquire());
+        let first = runtime();
+        first.block_on(async { assert!((&mut call).now_or_never().is_none()) });
+        let started = Instant::now();
+        second.block_on(async { call.await.unwrap().release().await });
+        let entered = started.elapsed();
+        assert!(
+            entered < SECOND + support::epsilon(),
+            "{store:?}: {entered:?}"
+        );
+    }
+}
+
 /// The runtime of a call ends while the call leaves the queue. The call ends on another runtime, as busy.
 #[test]
 fn a_call_that_changes_its_runtime_while_it_leaves_is_busy() {

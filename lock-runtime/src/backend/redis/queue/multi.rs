@@ -17,17 +17,34 @@ use crate::backend::redis::{
         units::millis,
     },
     queue::{
-        attempt::{RedisAttempt, state::Event},
+        attempt::{RedisAttempt, runtime_changes, state::Event},
         cleanup::Sent,
         server::{RETRY_PAUSE, Retry, Server},
     },
     transport::connection::{CallError, Connection},
 };
 
-/// Requests several locks at once, and repeats the request until it is answered.
+/// Requests several locks at once, and repeats the request until it is answered. If another runtime polls the caller,
+/// the request is sent again over the session of that runtime.
 pub(crate) async fn acquire_multi(
     server: Arc<Server>,
     requests: Vec<Request>,
+) -> Result<MultiAnswer, BackendError> {
+    loop {
+        // Boxed, because few calls request several locks.
+        let acquiring = Box::pin(acquire_on_one_runtime(&server, &requests));
+        tokio::select! {
+            biased;
+            answer = acquiring => return answer,
+            // Dropping the attempts gives back what they may have been granted.
+            () = runtime_changes() => {}
+        }
+    }
+}
+
+async fn acquire_on_one_runtime(
+    server: &Arc<Server>,
+    requests: &[Request],
 ) -> Result<MultiAnswer, BackendError> {
     // Each lock has an attempt of its own. An attempt that is dropped before it is settled cleans up.
     let mut attempts: Vec<RedisAttempt> = Vec::new();

@@ -285,7 +285,7 @@ impl RedisAttempt {
 
 /// Completes when another tokio runtime polls the caller than now. The caller then needs a session of that runtime,
 /// because nobody may be driving the runtime of its present session.
-async fn runtime_changes() {
+pub(crate) async fn runtime_changes() {
     let before = calling_runtime();
     poll_fn(|_| {
         if calling_runtime() == before {
