@@ -10,18 +10,21 @@ use lock_core::{
 };
 use redis::Value;
 
-use crate::backend::redis::{
-    protocol::{
-        request::{AcquireRequest, decode},
-        units::claim_ms,
-        units::millis,
+use crate::{
+    backend::redis::{
+        protocol::{
+            request::{AcquireRequest, decode},
+            units::claim_ms,
+            units::millis,
+        },
+        queue::{
+            attempt::{RedisAttempt, runtime_changes, state::Event},
+            cleanup::Sent,
+            server::{RETRY_PAUSE, Retry, Server},
+        },
+        transport::connection::{CallError, Connection},
     },
-    queue::{
-        attempt::{RedisAttempt, runtime_changes, state::Event},
-        cleanup::Sent,
-        server::{RETRY_PAUSE, Retry, Server},
-    },
-    transport::connection::{CallError, Connection},
+    background::calling_runtime,
 };
 
 /// Requests several locks at once, and repeats the request until it is answered. If another runtime polls the caller,
@@ -37,7 +40,7 @@ pub(crate) async fn acquire_multi(
             biased;
             answer = acquiring => return answer,
             // Dropping the attempts gives back what they may have been granted.
-            () = runtime_changes() => {}
+            () = runtime_changes(calling_runtime()) => {}
         }
     }
 }

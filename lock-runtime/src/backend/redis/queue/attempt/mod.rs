@@ -8,7 +8,7 @@ use lock_core::{
     fencing::FencingToken,
     lease::Grant,
 };
-use tokio::sync::oneshot;
+use tokio::{runtime, sync::oneshot};
 
 use self::state::{AttemptState, Event, Step};
 use crate::{
@@ -283,12 +283,11 @@ impl RedisAttempt {
     }
 }
 
-/// Completes when another tokio runtime polls the caller than now. The caller then needs a session of that runtime,
-/// because nobody may be driving the runtime of its present session.
-pub(crate) async fn runtime_changes() {
-    let before = calling_runtime();
+/// Completes when another tokio runtime than `runtime` polls the caller. The caller then needs a session of that
+/// runtime, because nobody may be driving the runtime of its present session.
+pub(crate) async fn runtime_changes(runtime: Option<runtime::Id>) {
     poll_fn(|_| {
-        if calling_runtime() == before {
+        if calling_runtime() == runtime {
             Poll::Pending
         } else {
             Poll::Ready(())
@@ -301,18 +300,21 @@ impl Attempt for RedisAttempt {
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>> {
         Box::pin(async move {
             let mut step = Step::Ask;
+            let mut runtime = calling_runtime();
             loop {
                 if self.server.is_shutting_down() {
                     return Err(BackendError::ShutDown);
                 }
-                let changed = runtime_changes();
                 step = match step {
                     Step::Return(answer) => return Ok(answer),
                     Step::Fail(error) => return Err(error),
                     step => tokio::select! {
                         biased;
                         step = self.carry_out(step) => step?,
-                        () = changed => self.state.on(Event::NewSession),
+                        () = runtime_changes(runtime) => {
+                            runtime = calling_runtime();
+                            self.state.on(Event::NewSession)
+                        }
                     },
                 };
             }
