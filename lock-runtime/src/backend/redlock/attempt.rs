@@ -161,8 +161,8 @@ impl Taken {
 }
 
 /// Runs work for a caller in a task of the engine, and offers the result to the caller. The offer ends one claim after
-/// the work has started, and sooner if the caller has missed offers before. Returns `None` if the caller was not polled in time to take the result. The engine drops a
-/// result that is not taken, and drops the work if the caller is dropped.
+/// the work has started, and sooner if the caller has missed offers before. Returns `None` if the caller was not polled
+/// in time to take the result. The engine drops a result that is not taken, and drops the work if the caller is dropped.
 pub(crate) async fn offered<T: Send + 'static>(
     context: &Arc<Context>,
     missed: u32,

@@ -146,8 +146,8 @@ async fn renew_batch(
     Ok(answers.collect())
 }
 
-/// Extends grants with a single command. Returns the local deadline of each grant (`None` if the server no longer has the grant), and the moment at which the
-/// command was sent.
+/// Extends grants with a single command. Returns the local deadline of each grant (`None` if the server no longer has
+/// the grant), and the moment at which the command was sent.
 async fn renew_grants(
     server: &Arc<Server>,
     grants: &[GrantToRenew<'_>],

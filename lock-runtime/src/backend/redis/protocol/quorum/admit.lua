@@ -4,7 +4,7 @@
 -- ARGV: 1 when the loss of the node's state was seen (server time in µs), 2 the time that must have passed since then,
 --       in ms, 3 the longest lease in use, in ms, 4 the server's run ID
 local now = server_micros()
-if redis.call('GET', KEYS[1]) ~= 'lost|' .. ARGV[1] .. '|' .. ARGV[4] or now - tonumber(ARGV[1]) < ARGV[2] * 1000 then
+if lost_since(KEYS[1], ARGV[4]) ~= ARGV[1] or now - tonumber(ARGV[1]) < ARGV[2] * 1000 then
   return 0 -- another client has admitted the node already, the node has lost its state again, or it is too early
 end
 redis.call('SET', KEYS[1], 'whole|' .. ARGV[1] .. '|' .. ARGV[3])

@@ -17,6 +17,17 @@ local function whole(mark, lease)
   return longest, since
 end
 
+-- Returns the time at which the loss of the node's state was first seen in this run of its server. Returns nil if the
+-- node is not marked as lost in this run. `run` is '' if the client may not read the run ID, and so is the run in a mark
+-- that such a client has set. Both match every run.
+local function lost_since(mark, run)
+  local since, marked = string.match(redis.call('GET', mark) or '', '^lost|(%d+)|(.*)$')
+  if marked == run or marked == '' or run == '' then
+    return since
+  end
+  return nil
+end
+
 local function server_micros()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]

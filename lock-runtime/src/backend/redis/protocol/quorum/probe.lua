@@ -11,8 +11,8 @@ if tonumber(fence) >= tonumber(ARGV[2]) then -- otherwise, the node has restarte
 end
 -- A node that is marked as lost in this run has granted nothing since, so it has nothing more to lose.
 local now = server_micros()
-local since, run = string.match(redis.call('GET', KEYS[1]) or '', '^lost|(%d+)|(.*)$')
-if run ~= ARGV[3] then
+local since = lost_since(KEYS[1], ARGV[3])
+if not since then
   since = string.format('%.0f', now)
   redis.call('SET', KEYS[1], 'lost|' .. since .. '|' .. ARGV[3])
 end
