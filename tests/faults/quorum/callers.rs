@@ -2,7 +2,7 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Waker},
+    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
@@ -206,12 +206,21 @@ async fn grants_that_are_given_back_do_not_end_the_next_ones() {
     let quorum = Quorum::start(3).await;
     let url = quorum.url();
     let (client, other) = (warm(&url).await, warm(&url).await);
-    for round in 0..6 {
+    let mut read_late = 0;
+    for round in 0.. {
+        if read_late == 6 {
+            break;
+        }
         let keys = [format!("a{round}"), format!("b{round}")];
         let locks = client.locks(keys.clone()).lease(SECOND).wait(20 * SECOND);
         let mut call = Box::pin(locks.acquire());
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(call.as_mut().poll(&mut cx).is_pending());
+        if let Poll::Ready(guard) = call.as_mut().poll(&mut cx) {
+            // On a busy machine, the engine can be faster than this poll.
+            guard.unwrap().release().await;
+            continue;
+        }
+        read_late += 1;
         let asked = Instant::now();
         for server in &quorum.servers {
             let stored = async || server.keys().await.iter().any(|key| key.contains(&keys[1]));
