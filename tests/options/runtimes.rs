@@ -5,12 +5,16 @@ use std::{
     sync::{Arc, Mutex, mpsc},
     task::{Context, Wake},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
 use lock_runtime::{LockClient, LockError, LossReason, Strategy};
-use support::{assert_busy, server::RedisServer};
+use support::{
+    assert_busy,
+    proxy::FaultProxy,
+    server::{RedisServer, shared_server},
+};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::oneshot,
@@ -302,6 +306,47 @@ fn a_call_leaves_a_runtime_that_nobody_drives() {
                 "{store:?}, {strategy:?}: {entered:?}"
             );
         }
+    }
+}
+
+/// Two runtimes poll a call in turn, and both are driven. Each answer comes over the session of the first one, so the
+/// call enters a free lock at once.
+#[test]
+fn a_call_that_two_runtimes_poll_in_turn_enters() {
+    let driven = || {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().unwrap()
+    };
+    let runtimes = [driven(), driven()];
+    let proxy =
+        runtimes[0].block_on(async { FaultProxy::start(shared_server().await.port()).await });
+    let store = runtimes[0].block_on(Store::redis()).through(&proxy.url());
+    let client = runtimes[0].block_on(store.client());
+    for runtime in &runtimes {
+        runtime.block_on(client.lock("warm").run(async {})).unwrap();
+    }
+    proxy.delay(10 * MS);
+    for (key, wait) in [("try", Duration::ZERO), ("wait", 5 * SECOND)] {
+        let lock = client.lock(key).wait(wait);
+        let mut call = Box::pin(lock.acquire());
+        let started = Instant::now();
+        let guard = loop {
+            let polled = runtimes.iter().find_map(|runtime| {
+                let _runtime = runtime.enter();
+                let polled = (&mut call).now_or_never();
+                thread::sleep(5 * MS);
+                polled
+            });
+            if let Some(entered) = polled {
+                break entered.unwrap();
+            }
+        };
+        let entered = started.elapsed();
+        assert!(
+            entered < 200 * MS + support::epsilon(),
+            "{key}: {entered:?}"
+        );
+        runtimes[0].block_on(guard.release());
     }
 }
 

@@ -271,7 +271,9 @@ async fn retain(
     until: Moment,
     lease: Duration,
 ) -> Result<Released, BackendError> {
-    let lease = Extend::To(lease.max(until.since(server.now()) + RETAIN_MARGIN));
+    let rest = until.since(server.now());
+    // The local deadline, which allows for clocks that drift, must not come before `until`.
+    let lease = Extend::To(lease.max(rest + rest / 1000 + RETAIN_MARGIN));
     match server.cohorts.known(name, token) {
         Known::Turn(_) if renew(server, name, token, lease).await? == Renewed::NotHeld => {
             return Ok(Released::NotHeld);

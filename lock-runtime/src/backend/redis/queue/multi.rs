@@ -40,7 +40,7 @@ pub(crate) async fn acquire_multi(
             biased;
             answer = acquiring => return answer,
             // Dropping the attempts gives back what they may have been granted.
-            () = runtime_changes(calling_runtime()) => {}
+            () = runtime_changes(&server.context, calling_runtime()) => {}
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::{
         session::waiters::OfferResult,
         transport::connection::Connection,
     },
-    background::{calling_runtime, shutdown::TrackedTask},
+    background::{Context, calling_runtime, shutdown::TrackedTask},
     events::TARGET,
 };
 
@@ -283,15 +283,21 @@ impl RedisAttempt {
     }
 }
 
-/// Completes when another tokio runtime than `runtime` polls the caller. The caller then needs a session of that
-/// runtime, because nobody may be driving the runtime of its present session.
-pub(crate) async fn runtime_changes(runtime: Option<runtime::Id>) {
-    poll_fn(|_| {
+/// How long a caller that is polled on another runtime still waits for an answer on its session's runtime.
+const AWAY_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Completes when another tokio runtime than `runtime` has polled the caller for a while. The caller then needs a
+/// session of that runtime, because nobody may be driving the runtime of its present session. An answer that is under
+/// way on a runtime that is driven comes sooner.
+pub(crate) async fn runtime_changes(context: &Context, runtime: Option<runtime::Id>) {
+    let mut away = None;
+    poll_fn(|cx| {
         if calling_runtime() == runtime {
-            Poll::Pending
-        } else {
-            Poll::Ready(())
+            away = None;
+            return Poll::Pending;
         }
+        let patience = || context.sleep_until(context.now() + AWAY_PATIENCE);
+        away.get_or_insert_with(patience).as_mut().poll(cx)
     })
     .await;
 }
@@ -301,6 +307,7 @@ impl Attempt for RedisAttempt {
         Box::pin(async move {
             let mut step = Step::Ask;
             let mut runtime = calling_runtime();
+            let context = self.server.context.clone();
             loop {
                 if self.server.is_shutting_down() {
                     return Err(BackendError::ShutDown);
@@ -311,7 +318,7 @@ impl Attempt for RedisAttempt {
                     step => tokio::select! {
                         biased;
                         step = self.carry_out(step) => step?,
-                        () = runtime_changes(runtime) => {
+                        () = runtime_changes(&context, runtime) => {
                             runtime = calling_runtime();
                             self.state.on(Event::NewSession)
                         }
