@@ -115,6 +115,17 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// Whether the same try may succeed later, because a server is starting.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Closed { .. } => true,
+            Self::NoQuorum { failures, .. } => failures.iter().all(Self::may_pass),
+            _ => false,
+        }
+    }
+}
+
 /// The text says in one sentence what is wrong. The [`source`](std::error::Error::source) says what to do.
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,5 +1,6 @@
 //! Tests of the options of a call, and of the parts of the API that no promise covers, on every backend.
 
+mod connecting;
 mod defaults;
 mod extend;
 mod hold_at_least;

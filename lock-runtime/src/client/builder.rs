@@ -1,6 +1,11 @@
 //! The builder of a client.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use lock_core::{
     backend::Backend,
@@ -11,7 +16,11 @@ use lock_core::{
 use crate::{
     backend::{
         memory::MemoryBackend,
-        redis::{RedisBackend, RedisConfig, url::parse_url},
+        redis::{
+            RedisBackend, RedisConfig,
+            transport::connection::{Destination, OPEN_PATIENCE},
+            url::parse_url,
+        },
         redlock::{self, RedlockBackend, RedlockConfig},
     },
     background::Context,
@@ -25,6 +34,8 @@ use crate::{
 /// The URL scheme of the in-process backend. Clients of this process share their locks if their URLs have the same name
 /// after the scheme. A client whose URL has no name has locks of its own.
 const MEMORY_SCHEME: &str = "memory:";
+/// The pause after a failed try of [`connect_within`](LockClientBuilder::connect_within).
+const CONNECT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Collects the settings of a [`LockClient`], and connects it.
 ///
@@ -51,6 +62,7 @@ pub struct LockClientBuilder {
     namespace: Option<String>,
     defaults: Defaults,
     allow_eviction: bool,
+    client_name: Option<String>,
     /// The context that the engine runs in; `None` selects the context of the process.
     pub(crate) context: Option<Arc<Context>>,
 }
@@ -70,49 +82,28 @@ impl fmt::Debug for Target {
     }
 }
 
-impl Target {
-    async fn connect(
-        self,
-        allow_eviction: bool,
-        defaults: &Defaults,
-        context: &Arc<Context>,
-        counters: &Arc<Counters>,
-    ) -> Result<Arc<dyn Backend>, ConnectError> {
-        let patience = defaults.wait;
-        let layout = defaults.layout;
-        let native = || match layout {
-            Layout::Native => Ok(()),
-            Layout::Redisson => Err(ConnectError::UnsupportedLayout),
-        };
-        let info = match self {
-            Self::Url(url) if redlock::is_redlock(&url) => {
-                native()?;
-                let config = RedlockConfig {
-                    nodes: redlock::parse(&url)?,
-                    allow_eviction,
-                    patience,
-                    lease: defaults.lease,
-                };
-                let backend = RedlockBackend::connect(config, context, counters).await?;
-                return Ok(Arc::new(backend));
-            }
-            Self::Redis(info) => *info,
-            Self::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
-                Some(registry) => {
-                    native()?;
-                    return Ok(Arc::new(MemoryBackend::named(registry, counters.clone())));
-                }
-                None => parse_url(&url)?,
-            },
-        };
-        let config = RedisConfig {
-            info,
-            layout,
-            allow_eviction,
-            patience,
-        };
-        let backend = RedisBackend::connect(config, context, counters).await?;
-        Ok(Arc::new(backend))
+/// A backend that has not necessarily connected yet.
+enum Opened {
+    Memory(MemoryBackend),
+    Redis(RedisBackend),
+    Redlock(RedlockBackend),
+}
+
+impl Opened {
+    async fn connect(&self, patience: Duration) -> Result<(), ConnectError> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::Redis(backend) => backend.connect(patience).await,
+            Self::Redlock(backend) => backend.connect(patience).await,
+        }
+    }
+
+    fn into_backend(self) -> Arc<dyn Backend> {
+        match self {
+            Self::Memory(backend) => Arc::new(backend),
+            Self::Redis(backend) => Arc::new(backend),
+            Self::Redlock(backend) => Arc::new(backend),
+        }
     }
 }
 
@@ -123,6 +114,7 @@ impl LockClientBuilder {
             namespace: None,
             defaults: Defaults::default(),
             allow_eviction: false,
+            client_name: None,
             context: None,
         }
     }
@@ -258,37 +250,149 @@ impl LockClientBuilder {
         self
     }
 
-    /// Connects the client.
+    /// Sets the name under which the connections of this client appear in the server's `CLIENT LIST`: the name of the
+    /// program by default. Characters that the server does not accept in a name become `-`.
+    pub fn client_name(mut self, name: impl Into<String>) -> Self {
+        self.client_name = Some(name.into());
+        self
+    }
+
+    /// Connects the client. Fails at once if no server answers; see [`connect_within`](Self::connect_within).
     ///
     /// # Errors
     /// The same as [`LockClient::connect`].
     pub async fn connect(self) -> Result<LockClient, ConnectError> {
-        let Self {
-            target,
-            namespace,
-            defaults,
-            allow_eviction,
-            context,
-        } = self;
+        let patience = self.defaults.wait;
+        let unconnected = self.open()?;
+        unconnected.backend.connect(patience).await?;
+        Ok(unconnected.into_client())
+    }
+
+    /// Connects the client, and waits up to `patience` for the server to start. While no server answers, or the server
+    /// closes connections, the method tries again after 200 ms. All other errors are returned at once.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use lock_runtime::{ConnectError, LockClient};
+    /// # async fn example() -> Result<(), ConnectError> {
+    /// let builder = LockClient::builder().url("redis://127.0.0.1/");
+    /// let client = builder.connect_within(Duration::from_secs(30)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The same as [`LockClient::connect`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing remains.
+    pub async fn connect_within(self, patience: Duration) -> Result<LockClient, ConnectError> {
+        let unconnected = self.open()?;
+        let context = unconnected.context.clone();
+        let until = context.now() + patience;
+        loop {
+            let left = until.since(context.now());
+            let Err(error) = unconnected.backend.connect(left.min(OPEN_PATIENCE)).await else {
+                return Ok(unconnected.into_client());
+            };
+            let next = context.now() + CONNECT_PAUSE;
+            if !error.may_pass() || next >= until {
+                return Err(error);
+            }
+            context.sleep_until(next).await;
+        }
+    }
+
+    /// Creates the client without connecting it. The first call that uses a lock connects, and `wait` bounds that call
+    /// as usual. Use this method if a service has to start while the server is down.
+    ///
+    /// The checks that [`connect`](Self::connect) makes are made by that first call. If the server fails them, for
+    /// instance because it evicts keys, calls return [`LockError::Unreachable`](crate::LockError::Unreachable) after
+    /// their `wait`, with the reason as the detail, until the server passes.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lock_runtime::{LockClient, LockError};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let builder = LockClient::builder().url("redis://127.0.0.1:1/");
+    /// let client = builder.wait(Duration::from_millis(200)).connect_lazy()?;
+    /// // Nothing listens on port 1.
+    /// let entered = client.lock("order:42").run(async { /* alone */ }).await;
+    /// assert!(matches!(entered, Err(LockError::Unreachable { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Only errors of the settings: [`ConnectError::InvalidUrl`], [`ConnectError::InvalidDefaults`] and the like.
+    pub fn connect_lazy(self) -> Result<LockClient, ConnectError> {
+        self.open().map(Unconnected::into_client)
+    }
+
+    /// Checks the settings, and creates the backend without connecting it.
+    fn open(self) -> Result<Unconnected, ConnectError> {
         LockOptions::default()
-            .complete(&defaults)
+            .complete(&self.defaults)
             .map_err(ConnectError::InvalidDefaults)?;
-        if namespace.as_deref() == Some("") {
+        if self.namespace.as_deref() == Some("") {
             return Err(ConnectError::EmptyNamespace);
         }
         let counters = Arc::new(Counters::default());
+        let context = self.context.clone();
         let context = context.unwrap_or_else(|| Context::of_process().clone());
-        let backend = target
-            .ok_or(ConnectError::MissingUrl)?
-            .connect(allow_eviction, &defaults, &context, &counters)
-            .await?;
-        let shared = Arc::new(Shared::new(context, backend, counters));
-        Ok(LockClient::new(ClientHandle {
-            renewals: Arc::new(Renewals(shared.scheduler.clone())),
-            shared,
-            namespace: namespace.map(Into::into),
-            defaults,
-        }))
+        Ok(Unconnected {
+            backend: self.backend(&context, &counters)?,
+            context,
+            counters,
+            namespace: self.namespace,
+            defaults: self.defaults,
+        })
+    }
+
+    fn backend(
+        &self,
+        context: &Arc<Context>,
+        counters: &Arc<Counters>,
+    ) -> Result<Opened, ConnectError> {
+        let (layout, allow_eviction) = (self.defaults.layout, self.allow_eviction);
+        let native = || match layout {
+            Layout::Native => Ok(()),
+            Layout::Redisson => Err(ConnectError::UnsupportedLayout),
+        };
+        let client_name = self.client_name.clone().unwrap_or_else(name_of_program);
+        let named = |info| Destination {
+            info,
+            client_name: accepted_name(&client_name),
+        };
+        let info = match self.target.as_ref().ok_or(ConnectError::MissingUrl)? {
+            Target::Url(url) if redlock::is_redlock(url) => {
+                native()?;
+                let config = RedlockConfig {
+                    nodes: redlock::parse(url)?.into_iter().map(named).collect(),
+                    allow_eviction,
+                    lease: self.defaults.lease,
+                };
+                let backend = RedlockBackend::open(config, context, counters)?;
+                return Ok(Opened::Redlock(backend));
+            }
+            Target::Redis(info) => (**info).clone(),
+            Target::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
+                Some(registry) => {
+                    native()?;
+                    let backend = MemoryBackend::named(registry, counters.clone());
+                    return Ok(Opened::Memory(backend));
+                }
+                None => parse_url(url)?,
+            },
+        };
+        let config = RedisConfig {
+            destination: named(info),
+            layout,
+            allow_eviction,
+        };
+        let backend = RedisBackend::open(config, context, counters)?;
+        Ok(Opened::Redis(backend))
     }
 
     /// Blocking version of [`connect`](Self::connect), for code outside async.
@@ -301,4 +405,42 @@ impl LockClientBuilder {
     pub fn blocking_connect(self) -> Result<LockClient, ConnectError> {
         Context::of_process().handle().block_on(self.connect())
     }
+}
+
+/// A client whose backend has not necessarily connected yet.
+struct Unconnected {
+    backend: Opened,
+    context: Arc<Context>,
+    counters: Arc<Counters>,
+    namespace: Option<String>,
+    defaults: Defaults,
+}
+
+impl Unconnected {
+    fn into_client(self) -> LockClient {
+        let backend = self.backend.into_backend();
+        let shared = Arc::new(Shared::new(self.context, backend, self.counters));
+        LockClient::new(ClientHandle {
+            renewals: Arc::new(Renewals(shared.scheduler.clone())),
+            shared,
+            namespace: self.namespace.map(Into::into),
+            defaults: self.defaults,
+        })
+    }
+}
+
+/// Returns the name of this program's executable.
+fn name_of_program() -> String {
+    let program = std::env::args_os().next().map(PathBuf::from);
+    let name = program.as_deref().and_then(Path::file_stem);
+    name.map_or_else(
+        || "lock-runtime".into(),
+        |name| name.to_string_lossy().into(),
+    )
+}
+
+/// Returns a name in which only characters occur that a server accepts in the name of a connection.
+fn accepted_name(name: &str) -> String {
+    let accepted = |char: char| if char.is_ascii_graphic() { char } else { '-' };
+    name.chars().map(accepted).collect()
 }

@@ -25,42 +25,55 @@ use lock_core::{
     options::Strategy,
 };
 
-use self::queue::{
-    attempt::RedisAttempt,
-    grants,
-    multi::acquire_multi,
-    notify::NotifiedAttempt,
-    renew_commands::{BATCH_LIMIT, renew, renew_all},
-    server::Server,
+use self::{
+    queue::{
+        attempt::RedisAttempt,
+        grants,
+        multi::acquire_multi,
+        notify::NotifiedAttempt,
+        renew_commands::{BATCH_LIMIT, renew, renew_all},
+        server::Server,
+    },
+    transport::connection::Destination,
 };
 use crate::{background::Context, connect_error::ConnectError, events::Counters};
 
 /// The settings for the connection to the server.
 pub(crate) struct RedisConfig {
-    pub(crate) info: redis::ConnectionInfo,
+    pub(crate) destination: Destination,
     pub(crate) layout: Layout,
     pub(crate) allow_eviction: bool,
-    pub(crate) patience: Duration,
 }
 
 /// Locks on one Redis server.
 #[derive(Debug)]
 pub(crate) struct RedisBackend {
     server: Arc<Server>,
+    allow_eviction: bool,
 }
 
 impl RedisBackend {
-    /// Connects once, so that a problem with the server is reported when the client is created.
-    pub(crate) async fn connect(
+    /// Creates the backend, without connecting to the server. The first session checks the server, unless
+    /// [`connect`](Self::connect) has checked it before.
+    pub(crate) fn open(
         config: RedisConfig,
         context: &Arc<Context>,
         counters: &Arc<Counters>,
     ) -> Result<Self, ConnectError> {
-        let (allow_eviction, patience) = (config.allow_eviction, config.patience);
-        let server = Server::open(config.info, config.layout, context, counters)?;
-        server.check(allow_eviction, patience).await?;
-        server.sessions.home();
-        Ok(Self { server })
+        let allow_eviction = config.allow_eviction;
+        let server = Server::open(config.destination, config.layout, context, counters)?;
+        server.check_later(allow_eviction);
+        Ok(Self {
+            server,
+            allow_eviction,
+        })
+    }
+
+    /// Connects once, so that a problem with the server is reported when the client is created.
+    pub(crate) async fn connect(&self, patience: Duration) -> Result<(), ConnectError> {
+        self.server.check(self.allow_eviction, patience).await?;
+        self.server.sessions.home();
+        Ok(())
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::sync::{oneshot, watch};
 use crate::{
     backend::redlock::{
         agreement::Agreement,
+        membership::connected,
         node::{Node, NodeAttempt},
         quorum::{Quorum, less_node_drift},
     },
@@ -308,6 +309,7 @@ impl Silence {
 pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste) -> Round {
     // Each round has an owner of its own, because some nodes may still be giving back the grants of an earlier round,
     // and a grant is given back by its owner.
+    connected(quorum).await;
     let request = &Request {
         owner: quorum.context.new_owner(),
         ..request.clone()

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use crate::{
     backend::redlock::{
         node::{Node, Standing},
-        quorum::{PROBE_PATIENCE, Quorum},
+        quorum::{Link, PROBE_PATIENCE, Quorum},
     },
     connect_error::ConnectError,
     events::TARGET,
@@ -28,7 +28,46 @@ const MIXED_PROBES: usize = 3;
 /// The shortest and the longest pause between two probes of nodes that have lost their state.
 const LOST_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-pub(crate) async fn connect(quorum: &Quorum, patience: Duration) -> Result<(), ConnectError> {
+/// The time limit for a try to connect in the background, and the pause after a try that has failed.
+const TRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
+
+/// Waits until the client has connected to a majority. If the client was created without connecting, the first call of
+/// this function begins to connect. The task that connects does not depend on when the caller is polled.
+pub(crate) async fn connected(quorum: &Arc<Quorum>) {
+    if quorum.is_connected() {
+        return;
+    }
+    let is_new = |link: &Link| matches!(link, Link::New);
+    let connecting = Link::Connecting(None);
+    if quorum.link.replace_if(is_new, connecting).is_some() {
+        quorum
+            .context
+            .spawn(go_on_connecting(Arc::downgrade(quorum)));
+    }
+    let is_connected = |link: &Link| matches!(link, Link::Connected).then_some(());
+    quorum.link.until(is_connected).await;
+}
+
+/// Tries to connect until it succeeds. Ends when the client is dropped or shuts down.
+async fn go_on_connecting(quorum: Weak<Quorum>) {
+    loop {
+        let Some(quorum) = quorum.upgrade().filter(|quorum| !quorum.is_shutting_down()) else {
+            return;
+        };
+        let Err(error) = connect(&quorum, TRY.0).await else {
+            return;
+        };
+        quorum
+            .link
+            .replace(Link::Connecting(Some(error.to_string())));
+        let pause = quorum.context.sleep(TRY.1);
+        drop(quorum);
+        pause.await;
+    }
+}
+
+/// Connects to the nodes. A majority has to be reachable and usable for locks.
+pub(crate) async fn connect(quorum: &Arc<Quorum>, patience: Duration) -> Result<(), ConnectError> {
     let connecting = quorum.nodes.iter().map(|node| async move {
         let connected = node.connect(patience).await;
         (node, connected)
@@ -74,6 +113,9 @@ pub(crate) async fn connect(quorum: &Quorum, patience: Duration) -> Result<(), C
     begin(quorum).await;
     // The result is ignored here. If a majority cannot be marked, callers that request locks get the error.
     let _ = quorum.mark(quorum.longest_lease()).await;
+    let (admitted, lost) = (Arc::downgrade(quorum), quorum.lost.clone());
+    quorum.context.spawn(admit_lost(admitted, lost));
+    quorum.link.replace(Link::Connected);
     Ok(())
 }
 
@@ -195,7 +237,7 @@ fn quarantine(
 type Told = HashMap<(usize, u64), HashMap<usize, Duration>>;
 
 /// Readmits nodes that have lost their state. Ends when the client is dropped or shuts down.
-pub(crate) async fn admit_lost(quorum: Weak<Quorum>, lost: Arc<Notify>) {
+async fn admit_lost(quorum: Weak<Quorum>, lost: Arc<Notify>) {
     let mut told = Told::new();
     loop {
         lost.notified().await;

@@ -62,17 +62,18 @@ use tokio::sync::Notify;
 pub(crate) use self::url::{is_redlock, parse};
 use self::{
     attempt::{Haste, RedlockAttempt, Round, Taken, offered, round},
-    membership::admit_lost,
     node::Node,
     quorum::Quorum,
 };
-use crate::{background::Context, connect_error::ConnectError, events::Counters};
+use crate::{
+    backend::redis::transport::connection::Destination, background::Context,
+    connect_error::ConnectError, events::Counters,
+};
 
 /// The settings for the connections to the nodes, and the lease that the nodes' marks have to cover.
 pub(crate) struct RedlockConfig {
-    pub(crate) nodes: Vec<redis::ConnectionInfo>,
+    pub(crate) nodes: Vec<Destination>,
     pub(crate) allow_eviction: bool,
-    pub(crate) patience: Duration,
     /// The default lease of the client.
     pub(crate) lease: Duration,
 }
@@ -84,8 +85,9 @@ pub(crate) struct RedlockBackend {
 }
 
 impl RedlockBackend {
-    /// Connects to the nodes. A majority has to be reachable and usable for locks.
-    pub(crate) async fn connect(
+    /// Creates the backend, without connecting to the nodes. The first call connects, unless
+    /// [`connect`](Self::connect) has connected before.
+    pub(crate) fn open(
         config: RedlockConfig,
         context: &Arc<Context>,
         counters: &Arc<Counters>,
@@ -96,15 +98,16 @@ impl RedlockBackend {
             opened.map(Arc::new)
         });
         let nodes = nodes.collect::<Result<_, _>>()?;
-        let quorum = Quorum::new(context.clone(), nodes, counters.clone(), lost.clone());
+        let quorum = Quorum::new(context.clone(), nodes, counters.clone(), lost);
         quorum.note_lease(config.lease);
-        // Created before connecting, so that its sessions are closed even if connecting fails.
-        let backend = Self {
+        Ok(Self {
             quorum: Arc::new(quorum),
-        };
-        membership::connect(&backend.quorum, config.patience).await?;
-        context.spawn(admit_lost(Arc::downgrade(&backend.quorum), lost));
-        Ok(backend)
+        })
+    }
+
+    /// Connects to the nodes. A majority has to be reachable and usable for locks.
+    pub(crate) async fn connect(&self, patience: Duration) -> Result<(), ConnectError> {
+        membership::connect(&self.quorum, patience).await
     }
 }
 
@@ -232,6 +235,9 @@ impl Backend for RedlockBackend {
 
     fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
         Box::pin(async move {
+            if !self.quorum.is_connected() {
+                return false;
+            }
             // A node that has lost its state does not count for locks, so it does not count here either.
             let counted = self.quorum.nodes.iter().filter(|node| !node.was_lost());
             let asked = counted.map(|node| node.server().is_answering(within));

@@ -30,7 +30,7 @@ use crate::{
             server::Server,
         },
         session::Session,
-        transport::connection::{CallError, Connection, OPEN_PATIENCE},
+        transport::connection::{CallError, Connection, Destination, OPEN_PATIENCE},
     },
     background::{Context, shutdown::TrackedTask, sync::lock},
     connect_error::ConnectError,
@@ -108,7 +108,7 @@ pub(crate) struct Node {
 impl Node {
     /// Creates a node, without connecting to it.
     pub(crate) fn open(
-        info: redis::ConnectionInfo,
+        info: Destination,
         allow_eviction: bool,
         context: &Arc<Context>,
         counters: &Arc<Counters>,

@@ -27,7 +27,7 @@ use crate::{
         redis::queue::{grants, renew_commands::renew_on_node},
         redlock::node::{LOST, Node, Standing},
     },
-    background::{Context, shutdown::TrackedTask, sync::lock},
+    background::{Context, shutdown::TrackedTask, sync::lock, watched::Watched},
     events::{Counters, TARGET, count},
 };
 
@@ -64,6 +64,17 @@ pub(crate) struct Quorum {
     holds: Mutex<HashMap<(LockName, FencingToken), Held>>,
     /// Notified when nodes have lost their state.
     pub(crate) lost: Arc<Notify>,
+    /// Whether the client has connected to a majority of the nodes.
+    pub(crate) link: Watched<Link>,
+}
+
+/// Whether a client has connected to a majority of its nodes.
+#[derive(Debug)]
+pub(crate) enum Link {
+    New,
+    /// A task connects in the background. The text is the error of its last try.
+    Connecting(Option<String>),
+    Connected,
 }
 
 /// A hold of this client that nodes may still join.
@@ -115,7 +126,12 @@ impl Quorum {
             marked_lease: AtomicU64::new(0),
             holds: Mutex::default(),
             lost,
+            link: Watched::new(Link::New),
         }
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(*self.link.get(), Link::Connected)
     }
 
     /// Returns how many nodes make a majority.
@@ -214,6 +230,9 @@ impl Quorum {
 
     /// Returns the newest errors of the nodes, or `None` if no node has a recent error.
     pub(crate) fn last_error(&self) -> Option<String> {
+        if let Link::Connecting(error) = &*self.link.get() {
+            return error.clone();
+        }
         let mut errors = self.nodes.iter().filter_map(|node| {
             let last_error = node.server().last_error()?;
             Some(format!("{}: {last_error}", node.server().address()))

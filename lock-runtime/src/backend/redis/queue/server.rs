@@ -24,7 +24,7 @@ use crate::{
         session::Session,
         topology::single::Sessions,
         transport::{
-            connection::{CallError, Connector},
+            connection::{CallError, Connector, Destination, ServerCheck},
             liveness::{Liveness, Readiness},
             outage::Outages,
             preflight::{Failure, check},
@@ -85,7 +85,7 @@ impl fmt::Debug for Server {
 impl Server {
     /// Creates the state for a server, without connecting to it.
     pub(crate) fn open(
-        info: redis::ConnectionInfo,
+        info: Destination,
         layout: Layout,
         context: &Arc<Context>,
         counters: &Arc<Counters>,
@@ -118,18 +118,33 @@ impl Server {
     ) -> Result<(), ConnectError> {
         let started = self.now();
         let server = self.clone();
-        let checked = self.context.spawn(async move {
-            let probe_channel = (server.layout == Layout::Redisson).then_some(REDISSON_PROBE);
-            let connector = server.sessions.connector();
-            check(connector, probe_channel, allow_eviction, patience).await
-        });
+        let required = self.required(allow_eviction);
+        let checked = self
+            .context
+            .spawn(async move { check(server.sessions.connector(), required, patience).await });
         let failure = match self.context.timeout_at(started + patience, checked).await {
-            Some(Ok(Ok(()))) => return Ok(()),
+            Some(Ok(Ok(()))) => {
+                self.sessions.connector().note_checked();
+                return Ok(());
+            }
             Some(Ok(Err(failure))) => failure,
             Some(Err(panic)) => Failure::Refused(panic.to_string()),
             None => Failure::Unreachable("no answer".into()),
         };
         Err(failure.at(self.address().to_owned(), self.now().since(started)))
+    }
+
+    /// Makes the first session check the server before it connects.
+    pub(crate) fn check_later(&self, allow_eviction: bool) {
+        let required = self.required(allow_eviction);
+        self.sessions.connector().check_first(required);
+    }
+
+    fn required(&self, allow_eviction: bool) -> ServerCheck {
+        ServerCheck {
+            allow_eviction,
+            probe_channel: (self.layout == Layout::Redisson).then_some(REDISSON_PROBE),
+        }
     }
 
     pub(crate) fn now(&self) -> Moment {

@@ -26,6 +26,7 @@ use crate::{
             connection::{Connection, Connector, Identity, OPEN_PATIENCE, Pushed},
             health::Parking,
             outage::SessionPresence,
+            preflight::check_first,
         },
     },
     background::{Context, watched::Watched},
@@ -289,6 +290,27 @@ struct Ending {
 }
 
 impl Ending {
+    /// Connects. If the client has not checked the server when it was created, checks it first.
+    async fn open(
+        &self,
+        previous: Option<Identity>,
+        on_push: impl Fn(Pushed) + Send + Sync + 'static,
+    ) -> Result<Connection, String> {
+        let (session, connector) = (&self.session, &self.connector);
+        let checked = check_first(connector, OPEN_PATIENCE).await;
+        checked.map_err(|error| error.to_string())?;
+        let parking = session.parking.clone();
+        let opening = Connection::open(
+            connector,
+            &session.channel,
+            previous,
+            parking,
+            OPEN_PATIENCE,
+            on_push,
+        );
+        opening.await.map_err(|error| error.to_string())
+    }
+
     /// Connects, and reconnects, until the session has ended.
     async fn supervise(mut self) {
         let mut previous: Option<Identity> = None;
@@ -304,16 +326,7 @@ impl Ending {
                     driver.pushed(&session, &push);
                 }
             };
-            let opened = Connection::open(
-                &self.connector,
-                &self.session.channel,
-                previous.clone(),
-                self.session.parking.clone(),
-                OPEN_PATIENCE,
-                on_push,
-            )
-            .await;
-            match opened {
+            match self.open(previous.clone(), on_push).await {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
                     tracing::debug!(target: TARGET, server = %self.connector.address(), channel = self.session.channel, "connected");
@@ -350,7 +363,6 @@ impl Ending {
                     }
                 }
                 Err(error) => {
-                    let error = error.to_string();
                     tracing::debug!(target: TARGET, server = %self.connector.address(), %error, "cannot connect to the lock server");
                     self.presence.disconnected(&error);
                     self.connector.outages.note(error);

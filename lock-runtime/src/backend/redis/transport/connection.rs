@@ -1,6 +1,11 @@
 //! One connection to the server: its identity on the server, its floor for tokens, and its health.
 
-use std::{fmt, pin::pin, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    pin::pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures_util::future;
 use lock_core::{
@@ -20,7 +25,7 @@ use crate::{
         outage::Outages,
         script::Script,
     },
-    background::Context,
+    background::{Context, sync::lock},
     connect_error::ConnectError,
     events::{Counters, TARGET, count},
 };
@@ -104,12 +109,32 @@ impl fmt::Display for CallError {
     }
 }
 
+/// A server, and the name of this program in the server's list of connections.
+pub(crate) struct Destination {
+    pub(crate) info: redis::ConnectionInfo,
+    pub(crate) client_name: String,
+}
+
+/// What to check about a server, besides whether it can be used at all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ServerCheck {
+    /// Whether the server may evict keys.
+    pub(crate) allow_eviction: bool,
+    /// A channel that the user must be able to use.
+    pub(crate) probe_channel: Option<&'static str>,
+}
+
 /// The settings for connections to one server, and the state that all these connections share.
 pub(crate) struct Connector {
     pub(crate) context: Arc<Context>,
     pub(crate) client: redis::Client,
     /// The commands that load the scripts of the connection's layout.
     pub(crate) scripts: redis::Pipeline,
+    /// The name of this program in the server's list of connections.
+    client_name: String,
+    /// The check of the server that has to succeed before the first session connects; `None` once it has succeeded, or
+    /// if the client checks the server itself.
+    check_first: Mutex<Option<ServerCheck>>,
     pub(crate) outages: Arc<Outages>,
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) counters: Arc<Counters>,
@@ -118,7 +143,7 @@ pub(crate) struct Connector {
 impl Connector {
     pub(crate) fn new(
         context: Arc<Context>,
-        info: redis::ConnectionInfo,
+        Destination { info, client_name }: Destination,
         scripts: redis::Pipeline,
         counters: Arc<Counters>,
     ) -> Result<Self, ConnectError> {
@@ -139,6 +164,8 @@ impl Connector {
             context,
             client,
             scripts,
+            client_name,
+            check_first: Mutex::new(None),
             readiness: Arc::default(),
             counters,
         })
@@ -146,6 +173,21 @@ impl Connector {
 
     pub(crate) fn address(&self) -> &str {
         self.outages.address()
+    }
+
+    /// Makes the sessions check the server before the first of them connects.
+    pub(crate) fn check_first(&self, check: ServerCheck) {
+        *lock(&self.check_first) = Some(check);
+    }
+
+    /// Returns the check of the server that has to succeed before a session connects.
+    pub(crate) fn pending_check(&self) -> Option<ServerCheck> {
+        *lock(&self.check_first)
+    }
+
+    /// Records that the check of the server has succeeded.
+    pub(crate) fn note_checked(&self) {
+        *lock(&self.check_first) = None;
     }
 
     async fn connect(
@@ -274,10 +316,17 @@ impl Connection {
         };
         // The remaining commands share one round trip, and the server carries them out in this order.
         let sent = connector.context.now();
-        let (closed, probed, run, id, subscribed, loaded, time) = tokio::join!(
+        // The locks do not depend on the name, so a server may refuse it.
+        let naming = async {
+            let mut name = redis::cmd("CLIENT");
+            name.arg("SETNAME").arg(&connector.client_name);
+            name.exec_async(&mut redis.clone()).await
+        };
+        let (closed, probed, _, run, id, subscribed, loaded, time) = tokio::join!(
             biased;
             closing(previous),
             closing(Some(NOBODY)),
+            naming,
             asking_run(),
             asking_id(),
             async { redis.clone().subscribe(channel).await },

@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::{
     backend::redis::transport::connection::{
-        CallError, Connection, Connector, OPEN_PATIENCE, field,
+        CallError, Connection, Connector, OPEN_PATIENCE, ServerCheck, field,
     },
     connect_error::ConnectError,
 };
@@ -89,11 +89,31 @@ impl Failure {
 /// The time limit for the check whether the server answers without TLS.
 const TLS_PATIENCE: Duration = Duration::from_millis(250);
 
+/// Carries out the check that has to succeed before a session connects, if there is one.
+pub(crate) async fn check_first(
+    connector: &Connector,
+    patience: Duration,
+) -> Result<(), ConnectError> {
+    let Some(required) = connector.pending_check() else {
+        return Ok(());
+    };
+    let started = connector.context.now();
+    match check(connector, required, patience).await {
+        Ok(()) => {
+            connector.note_checked();
+            Ok(())
+        }
+        Err(failure) => {
+            let waited = connector.context.now().since(started);
+            Err(failure.at(connector.address().to_owned(), waited))
+        }
+    }
+}
+
 /// Makes a first connection, and checks whether the server can be used for locks.
 pub(crate) async fn check(
     connector: &Connector,
-    probe_channel: Option<&str>,
-    allow_eviction: bool,
+    required: ServerCheck,
     patience: Duration,
 ) -> Result<(), Failure> {
     // A server without TLS does not answer a TLS handshake, because it reads the handshake as an unfinished line. So
@@ -105,7 +125,7 @@ pub(crate) async fn check(
         patience
     };
     let until = connector.context.now() + patience;
-    let checking = check_server(connector, probe_channel, allow_eviction, patience);
+    let checking = check_server(connector, required, patience);
     let checked = connector.context.timeout_at(until, checking).await;
     match checked.unwrap_or_else(|| Err(Failure::Unreachable("no answer".into()))) {
         Err(Failure::Unreachable(detail) | Failure::Closed(detail))
@@ -119,8 +139,10 @@ pub(crate) async fn check(
 
 async fn check_server(
     connector: &Connector,
-    probe_channel: Option<&str>,
-    allow_eviction: bool,
+    ServerCheck {
+        allow_eviction,
+        probe_channel,
+    }: ServerCheck,
     patience: Duration,
 ) -> Result<(), Failure> {
     let channel = "lock:session:check";

@@ -1,0 +1,180 @@
+//! Connecting: a server that starts after its client, and the name of a client's connections.
+
+use std::time::{Duration, Instant};
+
+use lock_runtime::{ConnectError, LockClient, LockError};
+use support::{epsilon, quorum::Quorum, server::RedisServer};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A lazy client needs neither a server nor a runtime to be created. A call at a server that is down ends after its
+/// `wait`, and a call that is waiting when the server starts enters.
+#[test]
+fn a_lazy_client_connects_at_the_first_call() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut server = runtime.block_on(RedisServer::start());
+    server.kill();
+    let builder = LockClient::builder().url(server.url()).wait(300 * MS);
+    let client = builder.connect_lazy().unwrap();
+    runtime.block_on(async {
+        let started = Instant::now();
+        let entered = client.lock("order:42").run(async {}).await;
+        assert!(
+            matches!(entered, Err(LockError::Unreachable { .. })),
+            "{entered:?}"
+        );
+        assert!(started.elapsed() < 300 * MS + epsilon());
+        let lock = client.lock("order:42").wait(20 * SECOND);
+        let waiting = tokio::spawn(async move { lock.run(async {}).await });
+        tokio::task::yield_now().await;
+        server.begin_restart();
+        waiting.await.unwrap().unwrap();
+        assert_eq!(client.stats().acquired, 1);
+        client.shutdown().await;
+    });
+}
+
+/// If only some of the new servers are up when the client connects, the others do not count until the longest lease,
+/// here one second, has passed.
+#[tokio::test]
+async fn a_lazy_redlock_connects_at_the_first_call() {
+    let mut quorum = Quorum::start(3).await;
+    for node in &mut quorum.servers {
+        node.kill();
+    }
+    let builder = LockClient::builder().url(quorum.url()).lease(SECOND);
+    let client = builder.wait(300 * MS).connect_lazy().unwrap();
+    let started = Instant::now();
+    let entered = client.lock("order:42").run(async {}).await;
+    let Err(LockError::Unreachable { detail, .. }) = &entered else {
+        panic!("{entered:?}");
+    };
+    assert!(detail.to_string().contains("can be used"), "{detail}");
+    assert!(started.elapsed() < 300 * MS + epsilon());
+    let lock = client.lock("order:42").wait(20 * SECOND);
+    let waiting = tokio::spawn(async move { lock.run(async {}).await });
+    tokio::task::yield_now().await;
+    for node in &mut quorum.servers {
+        node.restart().await;
+    }
+    waiting.await.unwrap().unwrap();
+    let locks = client.locks(["a", "b"]).wait(SECOND);
+    locks.run(async {}).await.unwrap();
+    client.shutdown().await;
+}
+
+/// A lazy client makes the checks of `connect` at its first call. Once the server passes them, calls enter.
+#[tokio::test]
+async fn a_lazy_client_uses_no_server_that_evicts_keys() {
+    let server = RedisServer::builder()
+        .arg("--maxmemory-policy", "allkeys-lru")
+        .start()
+        .await;
+    let builder = LockClient::builder().url(server.url()).wait(300 * MS);
+    let client = builder.connect_lazy().unwrap();
+    let entered = client.lock("order:42").run(async {}).await;
+    let Err(LockError::Unreachable { detail, .. }) = &entered else {
+        panic!("{entered:?}");
+    };
+    assert!(detail.to_string().contains("allkeys-lru"), "{detail}");
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("maxmemory-policy").arg("noeviction");
+    set.exec_async(&mut server.connection().await)
+        .await
+        .unwrap();
+    let lock = client.lock("order:42").wait(20 * SECOND);
+    lock.run(async {}).await.unwrap();
+}
+
+/// A lazy client reports the errors of its settings at once.
+#[test]
+fn a_lazy_client_reports_wrong_settings() {
+    let lazy = |url: &str| LockClient::builder().url(url).connect_lazy();
+    assert!(matches!(
+        lazy("http://host/"),
+        Err(ConnectError::InvalidUrl { .. })
+    ));
+    assert!(matches!(
+        lazy("redlock://one,two"),
+        Err(ConnectError::TooFewServers { servers: 2 })
+    ));
+    assert!(lazy("memory:").is_ok());
+}
+
+#[tokio::test]
+async fn connecting_can_wait_for_a_server_that_starts() {
+    let mut server = RedisServer::start().await;
+    server.kill();
+    let builder = || LockClient::builder().url(server.url());
+    let started = Instant::now();
+    let refused = builder().connect_within(500 * MS).await;
+    assert!(
+        matches!(refused, Err(ConnectError::Unreachable { .. })),
+        "{refused:?}"
+    );
+    let waited = started.elapsed();
+    assert!(
+        waited > 200 * MS && waited < 500 * MS + epsilon(),
+        "{waited:?}"
+    );
+    let connecting = tokio::spawn(builder().connect_within(20 * SECOND));
+    tokio::task::yield_now().await;
+    server.begin_restart();
+    let client = connecting.await.unwrap().unwrap();
+    client.lock("order:42").run(async {}).await.unwrap();
+}
+
+/// Waiting does not help against a wrong password.
+#[tokio::test]
+async fn connecting_does_not_wait_for_what_does_not_pass() {
+    let server = RedisServer::builder()
+        .arg("--requirepass", "secret")
+        .start()
+        .await;
+    let started = Instant::now();
+    let url = format!("redis://:wrong@127.0.0.1:{}/", server.port());
+    let builder = LockClient::builder().url(url);
+    let refused = builder.connect_within(20 * SECOND).await;
+    assert!(
+        matches!(refused, Err(ConnectError::Authentication { .. })),
+        "{refused:?}"
+    );
+    assert!(started.elapsed() < epsilon());
+}
+
+/// The server lists the connections of a client under the client's name, or under the name of the program.
+#[tokio::test]
+async fn connections_have_the_name_of_their_client() {
+    let server = RedisServer::start().await;
+    let names = async || {
+        let mut list = redis::cmd("CLIENT");
+        list.arg("LIST");
+        let mut connection = server.connection().await;
+        let list: String = list.query_async(&mut connection).await.unwrap();
+        let field = |line: &str| {
+            let mut fields = line.split(' ');
+            let name = fields.find_map(|field| field.strip_prefix("name="));
+            name.unwrap_or_default().to_owned()
+        };
+        let mut names: Vec<_> = list.lines().map(field).collect();
+        names.retain(|name| !name.is_empty());
+        names.dedup();
+        names
+    };
+    let builder = LockClient::builder().url(server.url());
+    let client = builder
+        .client_name("shop at night")
+        .connect()
+        .await
+        .unwrap();
+    client.lock("order:42").run(async {}).await.unwrap();
+    assert_eq!(names().await, ["shop-at-night"]);
+    client.shutdown().await;
+    drop(client);
+    let client = LockClient::connect(server.url()).await.unwrap();
+    client.lock("order:42").run(async {}).await.unwrap();
+    let program = std::env::current_exe().unwrap();
+    let program = program.file_stem().unwrap().to_string_lossy();
+    assert_eq!(names().await, [program]);
+}
