@@ -7,7 +7,7 @@ use std::{
 };
 
 use lock_runtime::{FencingToken, Hold, InCurrentHold, Lock, LockClient, LockError, LossReason};
-use support::{proxy::FaultProxy, server::shared_server};
+use support::{assert_busy, epsilon, proxy::FaultProxy, server::shared_server};
 use tokio::time::timeout;
 
 use crate::{
@@ -170,6 +170,30 @@ async fn shutting_down_drains() {
         // `shutdown` has waited for the release to be confirmed, so the lock is free at once.
         let next = other.lock("k").wait(Duration::ZERO).acquire().await;
         next.unwrap().release().await;
+    })
+    .await;
+}
+
+/// A call that waits for the second of two locks is never polled again. The engine gives the first lock back, and a
+/// shutdown does not wait for the call. When the call is polled after all, it ends.
+#[tokio::test]
+async fn a_call_that_is_not_polled_does_not_keep_a_shutdown_waiting() {
+    on_every_store(|store| async move {
+        let [client, other] = store.clients().await;
+        let guard = hold(&other, "b").await;
+        let locks = client.locks(["a", "b"]).wait(60 * SECOND);
+        let mut waiting = Box::pin(locks.run(async { panic!("it runs without its locks") }));
+        let polled = timeout(300 * MS, &mut waiting).await;
+        assert!(polled.is_err(), "{polled:?}");
+        assert_busy(&other.lock("a").try_acquire().await);
+        let started = Instant::now();
+        client.shutdown().await;
+        let took = started.elapsed();
+        assert!(took < 2 * SECOND + epsilon(), "{took:?}");
+        let next = other.lock("a").wait(SECOND).acquire().await;
+        next.unwrap().release().await;
+        guard.release().await;
+        assert_eq!(waiting.await, Err(LockError::ShutDown));
     })
     .await;
 }

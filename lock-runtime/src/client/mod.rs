@@ -225,6 +225,7 @@ impl LockClient {
         };
         // Bounded, because a refused call ends only when it is polled, and it might never be polled.
         one::bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
+        registry.give_up_unused();
         let silent_since = tokio::select! {
             biased;
             () = registry.drained() => backend.now(),

@@ -205,9 +205,14 @@ impl HoldState {
     }
 
     /// Gives the hold back if its body has not begun in time. Returns `true` if this call has given the hold back.
-    /// Giving back a hold and beginning its body change the same atomic value, so never both happen.
     pub(crate) fn give_up_unused(&self, now: Moment) -> bool {
-        let Some(until) = self.unused_until().filter(|until| *until <= now) else {
+        self.unused_until().is_some_and(|until| until <= now) && self.give_up()
+    }
+
+    /// Gives the hold back if its body has not begun. Returns `true` if this call has given the hold back. Giving back a
+    /// hold and beginning its body change the same atomic value, so never both happen.
+    pub(crate) fn give_up(&self) -> bool {
+        let Some(until) = self.unused_until() else {
             return false;
         };
         let (until, order) = (AtomicMoment::nanos(until), Ordering::AcqRel);
@@ -221,6 +226,8 @@ impl HoldState {
             self.forget_lease();
             self.backend()
                 .release_in_background(&self.name, self.token, None, self.deadline());
+            // The call might never be polled again, and a shutdown does not wait for it.
+            self.untrack();
         }
         given_up
     }

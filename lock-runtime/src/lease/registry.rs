@@ -30,7 +30,20 @@ pub(crate) struct HoldRegistry {
 impl HoldRegistry {
     pub(crate) fn add(&self, hold: &Arc<HoldState>) {
         hold.track(self.holds.token());
-        lock(&self.newest).insert(hold.name.clone(), Arc::downgrade(hold));
+        let before = lock(&self.newest).insert(hold.name.clone(), Arc::downgrade(hold));
+        // Without a body, the previous hold of this lock is over.
+        if let Some(before) = before.and_then(|before| before.upgrade()) {
+            before.give_up();
+        }
+    }
+
+    /// Gives back the holds whose bodies have not begun.
+    pub(crate) fn give_up_unused(&self) {
+        let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
+        let holds = holds.iter().filter_map(Weak::upgrade);
+        for hold in holds {
+            hold.give_up();
+        }
     }
 
     pub(crate) fn remove(&self, hold: &Arc<HoldState>) {

@@ -142,6 +142,34 @@ async fn a_node_that_starts_late_gets_no_old_releases() {
     assert!(scripts < CALLS / 4, "{scripts} scripts");
 }
 
+/// A node that was down when locks were granted has nothing to release, so the calls of a long outage leave no releases
+/// behind that wait for the node, however long their leases are.
+#[tokio::test]
+async fn a_node_gets_no_releases_of_grants_that_it_missed() {
+    const CALLS: u64 = 200;
+    let mut quorum = Quorum::start(3).await.in_use().await;
+    let client = client(&quorum.url(), 60 * SECOND).await;
+    client.lock("warm").run(async {}).await.unwrap();
+    until(async || client.stats().connections >= 6).await;
+    quorum.servers[2].kill();
+    for _ in 0..CALLS {
+        let lock = client.lock("k").wait(5 * SECOND);
+        lock.run(async {}).await.unwrap();
+    }
+    let connections = client.stats().connections;
+    quorum.servers[2].restart().await;
+    until(async || client.stats().connections >= connections + 2).await;
+    // Releases that wait for a connection would be sent before the requests of these calls.
+    for _ in 0..3 {
+        client.lock("k").run(async {}).await.unwrap();
+    }
+    let node = &quorum.servers[2];
+    until(async || node.scripts().await > 0).await;
+    let scripts = node.scripts().await;
+    println!("{scripts} scripts after {CALLS} calls");
+    assert!(scripts < CALLS / 4, "{scripts} scripts");
+}
+
 /// The fencing counter of one node is far ahead. If this node has offered a token, a majority stores that token before
 /// the body starts, so later tokens are greater even when this node does not take part.
 #[tokio::test]

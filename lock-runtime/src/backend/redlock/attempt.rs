@@ -9,6 +9,7 @@ use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
     fencing::FencingToken,
+    key::LockName,
     lease::{CLAIM, Grant, Moment, claim_after},
     options::Backoff,
 };
@@ -141,11 +142,16 @@ impl Taken {
     /// Turns the grants of the majority into a hold, in one step without an await. Other nodes may join the hold later.
     pub(crate) fn become_hold(self) -> Grant {
         let name = &self.request.name;
-        let is_over = self.quorum.begin_hold(name, self.token, self.request.owner);
+        let holders = self.ready.iter().map(|attempt| attempt.node().clone());
+        let owner = self.request.owner;
+        let is_over = self
+            .quorum
+            .begin_hold(name, self.token, owner, holders.collect());
         self.ready.into_iter().for_each(NodeAttempt::settle);
         if !self.steps.is_empty() {
             self.quorum.context.spawn(join(
-                self.quorum.context.clone(),
+                self.quorum.clone(),
+                name.clone(),
                 self.token,
                 self.steps,
                 self.until,
@@ -400,13 +406,14 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
 /// nodes. If the hold is released in the meantime, the grants of the slower nodes are given back separately, because
 /// the release names a token that these nodes might not know yet.
 async fn join(
-    context: Arc<Context>,
+    quorum: Arc<Quorum>,
+    name: LockName,
     token: FencingToken,
     mut steps: Steps,
     until: Moment,
     mut is_over: watch::Receiver<bool>,
 ) {
-    let mut late = context.sleep_until(until);
+    let mut late = quorum.context.sleep_until(until);
     loop {
         let step = tokio::select! {
             biased;
@@ -420,7 +427,9 @@ async fn join(
                 steps.push(raise_token(attempt, token));
             }
             Some(Step::Taken(attempt, Ok(Some(_))) | Step::Raised(attempt, Ok(true))) => {
-                attempt.settle();
+                if quorum.note_holder(&name, token, attempt.node()) {
+                    attempt.settle();
+                }
             }
             Some(_) => {}
         }

@@ -408,6 +408,10 @@ pub(crate) struct NodeAttempt {
 }
 
 impl NodeAttempt {
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
     pub(crate) fn is_of(&self, node: &Arc<Node>) -> bool {
         Arc::ptr_eq(&self.node, node)
     }

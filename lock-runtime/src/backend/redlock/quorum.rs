@@ -80,6 +80,8 @@ pub(crate) enum Link {
 /// A hold of this client that nodes may still join.
 struct Held {
     owner: OwnerId,
+    /// The nodes that may have the hold.
+    holders: Vec<Arc<Node>>,
     /// Set to true when the hold is over. The tasks in which nodes are still joining watch this value.
     over: watch::Sender<bool>,
 }
@@ -209,23 +211,48 @@ impl Quorum {
         holds.get(&(name.clone(), token)).map(|held| held.owner)
     }
 
-    /// Records a hold. The value of the returned receiver becomes true when the hold is over.
+    /// Records a hold that these nodes have. The value of the returned receiver becomes true when the hold is over.
     pub(crate) fn begin_hold(
         &self,
         name: &LockName,
         token: FencingToken,
         owner: OwnerId,
+        holders: Vec<Arc<Node>>,
     ) -> watch::Receiver<bool> {
         let (over, is_over) = watch::channel(false);
-        lock(&self.holds).insert((name.clone(), token), Held { owner, over });
+        let held = Held {
+            owner,
+            holders,
+            over,
+        };
+        lock(&self.holds).insert((name.clone(), token), held);
         is_over
     }
 
-    /// Ends a hold. Nodes that are still joining it give back their grants.
-    pub(crate) fn end_hold(&self, name: &LockName, token: FencingToken) {
-        if let Some(held) = lock(&self.holds).remove(&(name.clone(), token)) {
-            held.over.send_replace(true);
+    /// Records that a node may have a hold, so that the release is sent to this node too. Returns `false` if the hold is
+    /// over. The release has then been sent without this node.
+    pub(crate) fn note_holder(
+        &self,
+        name: &LockName,
+        token: FencingToken,
+        node: &Arc<Node>,
+    ) -> bool {
+        let mut holds = lock(&self.holds);
+        let Some(held) = holds.get_mut(&(name.clone(), token)) else {
+            return false;
+        };
+        if !held.holders.iter().any(|other| Arc::ptr_eq(other, node)) {
+            held.holders.push(node.clone());
         }
+        true
+    }
+
+    /// Ends a hold, and returns the nodes that may have it. Nodes that are still joining it give back their grants.
+    /// Returns `None` if the hold was over before.
+    fn end_hold(&self, name: &LockName, token: FencingToken) -> Option<Vec<Arc<Node>>> {
+        let held = lock(&self.holds).remove(&(name.clone(), token))?;
+        held.over.send_replace(true);
+        Some(held.holders)
     }
 
     /// Returns the newest errors of the nodes, or `None` if no node has a recent error.
@@ -250,13 +277,14 @@ impl Quorum {
         ))
     }
 
-    /// Collects answers until a majority agrees or declines, or until no further answer is under way.
+    /// Collects answers until a majority agrees or declines, or until no further answer is under way. Nodes that were
+    /// not asked count as declining.
     async fn decide<A, T>(
         &self,
         answers: &mut FuturesUnordered<impl Future<Output = Result<A, BackendError>>>,
         yes: impl Fn(A) -> Option<T>,
     ) -> Verdict<T> {
-        let (mut agreed, mut against) = (Vec::new(), 0);
+        let (mut agreed, mut against) = (Vec::new(), self.nodes.len() - answers.len());
         let mut failure = None;
         while let Some(answer) = answers.next().await {
             match answer.map(&yes) {
@@ -363,7 +391,7 @@ impl Quorum {
                 None => {}
             }
             // If the hold was released meanwhile, the grant is given back.
-            if self.owner_of(&name, token).is_none() {
+            if !self.note_holder(&name, token, node) {
                 let releasing = grants::release(node.server(), &name, token, None);
                 let _ = self.context.timeout_at(until, releasing).await;
             }
@@ -372,7 +400,8 @@ impl Quorum {
         join_all(rejoining).await;
     }
 
-    /// Releases the lock on all nodes. Once a majority has answered, the answers of the other nodes are awaited in the
+    /// Releases the lock on all nodes that may have it. A node that was down when the lock was granted gets no release,
+    /// so that the calls during a long outage leave no tasks. Once a majority has answered, the answers of the other nodes are awaited in the
     /// background.
     pub(crate) async fn release(
         self: &Arc<Self>,
@@ -380,16 +409,22 @@ impl Quorum {
         token: FencingToken,
         retain_until: Option<Moment>,
     ) -> Result<Released, BackendError> {
-        self.end_hold(name, token);
-        let mut ends = self.context.now() + self.longest_lease().max(CLAIM);
+        let (asked, mut ends) = match self.end_hold(name, token) {
+            Some(holders) => (
+                holders,
+                self.context.now() + self.longest_lease().max(CLAIM),
+            ),
+            // An earlier release was sent, and goes on.
+            None => (self.nodes.clone(), self.context.now() + CLAIM),
+        };
         if let Some(until) = retain_until {
             // A node that loses its state must not count before the lock is free. If too few nodes have the mark, the
             // lock is retained all the same.
             let _ = self.mark(until.since(self.context.now())).await;
             ends = ends.max(until);
         }
-        let asked = self.nodes.iter();
         let mut answers: FuturesUnordered<_> = asked
+            .iter()
             .map(|node| {
                 let (server, name) = (node.server().clone(), name.clone());
                 let context = self.context.clone();
