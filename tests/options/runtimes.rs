@@ -377,6 +377,84 @@ fn a_call_for_several_locks_leaves_a_runtime_that_nobody_drives() {
     }
 }
 
+/// Polls a call once on a runtime, until `carried_out` sees that the server has carried out its request. The call does
+/// not read the answer, and nobody drives the returned runtime any longer.
+fn ask_and_stand_still<F: Future + Unpin>(
+    client: &LockClient,
+    call: &mut F,
+    carried_out: impl Future<Output = ()>,
+) -> Runtime {
+    let first = runtime();
+    first.block_on(async {
+        client.lock("warm").run(async {}).await.unwrap();
+        assert!(call.now_or_never().is_none(), "it asks");
+        carried_out.await;
+    });
+    first
+}
+
+/// A lock is granted to a call that does not read the answer on its first runtime. On its second runtime, the call does
+/// not find the lock taken by its own grant, even if it makes only one attempt.
+#[test]
+fn a_call_that_changes_its_runtime_does_not_wait_for_its_own_grant() {
+    let second = runtime();
+    for store in second.block_on(async { [Store::redis().await, Store::redisson().await] }) {
+        let [client, other] = second.block_on(store.clients());
+        for strategy in store.strategies() {
+            for (number, wait) in [0, 20, 90, 300].into_iter().enumerate() {
+                if *strategy == Strategy::Spin && (1..150).contains(&wait) {
+                    continue; // the last try is under way on the first runtime
+                }
+                let key = format!("{strategy:?}:{number}");
+                let lock = client.lock(&key).strategy(*strategy).wait(wait * MS);
+                let mut call = Box::pin(lock.acquire());
+                let _first = ask_and_stand_still(&client, &mut call, until_held(&other, &key));
+                let entered = second.block_on(call);
+                let guard = entered.unwrap_or_else(|error| panic!("{store:?}, {key}: {error:?}"));
+                second.block_on(guard.release());
+            }
+        }
+        for wait in [0, 300] {
+            let both = client.locks(["a", "b"]).wait(wait * MS);
+            let mut call = Box::pin(both.acquire());
+            let _first = ask_and_stand_still(&client, &mut call, until_held(&other, "b"));
+            let entered = second.block_on(call);
+            let guard = entered.unwrap_or_else(|error| panic!("{store:?}, {wait}: {error:?}"));
+            second.block_on(guard.release());
+        }
+    }
+}
+
+async fn until_held(client: &LockClient, key: &str) {
+    support::until(async || client.lock(key).status().await.unwrap().holder.is_some()).await;
+}
+
+/// A call is queued, but does not read the answer on its first runtime. On its second runtime it has its old place.
+#[test]
+fn a_call_that_changes_its_runtime_keeps_its_place() {
+    let second = runtime();
+    let store = second.block_on(Store::redis());
+    let [client, other] = second.block_on(store.clients());
+    let held = second.block_on(hold(&other, "k"));
+    let lock = client.lock("k").wait(10 * SECOND);
+    let mut early = Box::pin(lock.acquire());
+    let _first = ask_and_stand_still(&client, &mut early, until_waiting(&other, "k", 1));
+    second.block_on(async {
+        let late = other.lock("k").wait(10 * SECOND);
+        let mut late = tokio::spawn(async move { late.acquire().await.unwrap() });
+        until_waiting(&other, "k", 2).await;
+        // In this time the call changes its runtime.
+        assert!(timeout(400 * MS, &mut early).await.is_err(), "it waits");
+        held.release().await;
+        let first = tokio::select! {
+            early = early => early.unwrap(),
+            _ = &mut late => panic!("the later call enters first"),
+        };
+        first.release().await;
+        late.await.unwrap().release().await;
+    });
+}
+
 /// The runtime of a call ends while the call leaves the queue. The call ends on another runtime, as busy.
 #[test]
 fn a_call_that_changes_its_runtime_while_it_leaves_is_busy() {

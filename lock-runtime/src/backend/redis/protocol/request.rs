@@ -354,7 +354,12 @@ impl AcquireRequest {
                 queued: true,
                 ..self.taken(decode(next())?, sent)
             }),
-            _ => Left::Out,
+            _ => {
+                if let Some(place) = decode(next())? {
+                    self.learn_place(place);
+                }
+                Left::Out
+            }
         })
     }
 }

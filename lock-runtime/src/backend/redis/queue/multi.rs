@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use lock_core::{
     backend::{BackendError, MultiAnswer, Request},
     fencing::FencingToken,
@@ -33,24 +34,33 @@ pub(crate) async fn acquire_multi(
     server: Arc<Server>,
     requests: Vec<Request>,
 ) -> Result<MultiAnswer, BackendError> {
+    let mut attempts = Vec::new();
     loop {
         // Boxed, because few calls request several locks.
-        let acquiring = Box::pin(acquire_on_one_runtime(&server, &requests));
+        let acquiring = Box::pin(acquire_on_one_runtime(&server, &requests, &mut attempts));
         tokio::select! {
             biased;
             answer = acquiring => return answer,
-            // Dropping the attempts gives back what they may have been granted.
             () = runtime_changes(&server.context, calling_runtime()) => {}
         }
+        give_back(&mut attempts).await;
     }
+}
+
+/// Gives back what the attempts may have been granted, and waits until that has happened, because the next attempts
+/// would find these locks taken.
+async fn give_back(attempts: &mut Vec<RedisAttempt>) {
+    attempts.iter_mut().for_each(RedisAttempt::start_over);
+    join_all(attempts.iter_mut().map(RedisAttempt::cleaned)).await;
+    attempts.clear();
 }
 
 async fn acquire_on_one_runtime(
     server: &Arc<Server>,
     requests: &[Request],
-) -> Result<MultiAnswer, BackendError> {
     // Each lock has an attempt of its own. An attempt that is dropped before it is settled cleans up.
-    let mut attempts: Vec<RedisAttempt> = Vec::new();
+    attempts: &mut Vec<RedisAttempt>,
+) -> Result<MultiAnswer, BackendError> {
     let mut unsure = false;
     loop {
         if server.is_shutting_down() {
@@ -64,7 +74,7 @@ async fn acquire_on_one_runtime(
                 Err(error) if server.is_shutting_down() => return Err(error),
                 Err(_) => {
                     // The runtime of the session has ended. The next try uses another session, and thus new attempts.
-                    attempts.clear();
+                    give_back(attempts).await;
                     continue;
                 }
             },
@@ -120,7 +130,7 @@ async fn acquire_on_one_runtime(
         match answer {
             Ok(together) => {
                 // No await follows, so the caller cannot be dropped while only some of the attempts are settled.
-                for attempt in &mut attempts {
+                for attempt in attempts {
                     attempt.settle(Event::Left);
                 }
                 return Ok(together);
@@ -129,7 +139,7 @@ async fn acquire_on_one_runtime(
                 Ok(Retry::Now) => unsure = true,
                 Ok(Retry::Later) => server.context.sleep(RETRY_PAUSE).await,
                 Err(error) => {
-                    for attempt in &mut attempts {
+                    for attempt in attempts {
                         if !unsure {
                             attempt.settle(Event::Left); // nothing was carried out
                         }

@@ -16,7 +16,10 @@ use lock_core::{
 use crate::{
     backend::redis::{
         protocol::{command::Arg, layout::redisson_channel, request::marker, scripts},
-        queue::{attempt::RedisAttempt, server::Server},
+        queue::{
+            attempt::{RedisAttempt, try_once},
+            server::Server,
+        },
         session::{Session, subscribers::Joined},
         transport::connection::CallError,
     },
@@ -239,20 +242,7 @@ impl Attempt for NotifiedAttempt {
             {
                 return Ok(Leaving::Granted(grant));
             }
-            let last = Request {
-                // The last try has a new owner, so that late answers to earlier tries do not count.
-                owner: self.server.context.new_owner(),
-                wait: Duration::ZERO,
-                ..self.request.clone()
-            };
-            let mut attempt = RedisAttempt::new(self.server.clone(), last);
-            Ok(match attempt.enter().await? {
-                Answer::Granted(grant) => Leaving::Granted(Grant {
-                    queued: true,
-                    ..grant
-                }),
-                Answer::Busy => Leaving::Left,
-            })
+            try_once(&self.server, &self.request).await
         })
     }
 }

@@ -1,5 +1,6 @@
 -- Takes the caller out of the queue. With 'abandon', also releases a grant that belongs to the caller alone. With
 -- 'enter', grants the caller the lock if the caller was queued, the lock is free, and no earlier waiter is alive.
+-- Returns the caller's place if it was queued.
 --
 -- KEYS: grant, queue, fence, claim
 -- ARGV: 1 owner, 2 the owner's entry in the queue, 3 floor, 4 claim in ms, 5 'enter' or 'abandon',
@@ -29,7 +30,10 @@ if score and not held and ARGV[5] == 'enter' then
   grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4], aside)
   return { 'left' }
 end
-if score or not held or not string.find(held, ARGV[1], 1, true) then
+if score then
+  return { 'left', score }
+end
+if not held or not string.find(held, ARGV[1], 1, true) then
   return { 'left' } -- the caller does not hold the lock
 end
 if ARGV[5] == 'abandon' and not string.find(held, ' ', 1, true) then

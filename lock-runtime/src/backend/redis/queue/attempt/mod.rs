@@ -8,12 +8,12 @@ use lock_core::{
     fencing::FencingToken,
     lease::Grant,
 };
-use tokio::{runtime, sync::oneshot};
+use tokio::{runtime, sync::oneshot, task::JoinHandle};
 
 use self::state::{AttemptState, Event, Step};
 use crate::{
     backend::redis::{
-        protocol::request::{Left, Reply},
+        protocol::request::{AcquireRequest, Left, Reply},
         queue::{
             cleanup::{Sent, give_up},
             cohort::Seat,
@@ -42,6 +42,10 @@ pub(crate) struct RedisAttempt {
     offers: Option<oneshot::Receiver<OfferResult>>,
     /// Makes a shutdown wait until this attempt is settled or cleaned up. `None` before the first request.
     pub(crate) task: Option<TrackedTask>,
+    /// The runtime that polled the caller when its session was chosen.
+    runtime: Option<runtime::Id>,
+    /// The request of the previous owner, and the task that cleans up after it, if that request was not answered.
+    cleaning: Option<(Arc<AcquireRequest>, JoinHandle<()>)>,
 }
 
 impl RedisAttempt {
@@ -54,6 +58,8 @@ impl RedisAttempt {
             sent: None,
             offers: None,
             task: None,
+            runtime: None,
+            cleaning: None,
         }
     }
 
@@ -85,7 +91,7 @@ impl RedisAttempt {
 
     /// Continues with a new owner, which takes over the place of the old owner. A late answer to the old owner does not
     /// let the new owner in. If the old owner has a turn or a place, a background task gives it back.
-    fn start_over(&mut self) {
+    pub(crate) fn start_over(&mut self) {
         let offer = self.take_offer();
         let mut place = None;
         if let Some(old) = self.sent.take() {
@@ -94,14 +100,26 @@ impl RedisAttempt {
             old.session.waiters.remove(&old.request);
             if !old.request.is_revoked() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
-                self.server.context.spawn(async move {
+                let request = (!old.request.is_answered()).then(|| old.request.clone());
+                let cleaning = self.server.context.spawn(async move {
                     give_up(server, old, offer).await;
                     drop(task);
                 });
+                self.cleaning = request.map(|request| (request, cleaning));
             }
         }
         self.state.start_over(place);
         self.request.owner = self.server.context.new_owner();
+    }
+
+    /// Waits until the previous owner has left. Its unanswered request may have been granted the lock, which the new
+    /// owner would find taken, or a place in the queue, which the new owner takes over.
+    pub(crate) async fn cleaned(&mut self) {
+        if let Some((old, cleaning)) = &mut self.cleaning {
+            let _ = cleaning.await;
+            self.state.start_over(old.place());
+            self.cleaning = None;
+        }
     }
 
     /// Returns the session, the request and the connection for the next try. Uses the session of the previous try,
@@ -113,6 +131,7 @@ impl RedisAttempt {
         {
             self.start_over();
         }
+        self.cleaned().await;
         if let Some(sent) = &self.sent {
             return match sent.session.connection().await {
                 Ok(connection) => Ok(Some((sent.clone(), connection))),
@@ -281,6 +300,102 @@ impl RedisAttempt {
             _ => None,
         })
     }
+
+    /// Leaves the queue over the session in which the caller waits.
+    async fn leave_queue(&mut self) -> Result<Leaving, BackendError> {
+        loop {
+            if self.state.offer().is_some()
+                && let Some(grant) = self.take_last_turn().await?
+            {
+                return Ok(Leaving::Granted(grant));
+            }
+            let Some(Sent { session, request }) = self.sent.clone() else {
+                // Nothing was sent. If the server can be reached, the wait was merely too short to send a request,
+                // which is not an error.
+                self.server.sessions.connected(&self.request.name).await?;
+                return Ok(Leaving::Left);
+            };
+            let connection = match session.connection().await {
+                Ok(connection) => connection,
+                Err(error) if self.server.is_shutting_down() => return Err(error),
+                Err(_) => {
+                    // The runtime of the session has ended. When the attempt is dropped, it gives back the caller's
+                    // place.
+                    self.server.sessions.connected(&self.request.name).await?;
+                    return Ok(Leaving::Left);
+                }
+            };
+            request.end().await;
+            // If this request or an earlier one is granted the lock, the caller gets the lock, provided that it
+            // reads the answer in time.
+            if !request.ask() {
+                return Ok(Leaving::Left);
+            }
+            session.unanswered.insert(&request);
+            request.carry(&connection);
+            let left = request.leave(&connection, false).await;
+            if let Ok(Left::Granted(_)) = left {
+                session.waiters.remove(&request);
+            }
+            if left.is_ok() {
+                session.unanswered.remove(request.owner);
+                if !request.answered() {
+                    return Ok(Leaving::Left);
+                }
+            }
+            match left {
+                Ok(Left::Granted(grant)) => {
+                    self.settle(Event::Granted(grant));
+                    return Ok(Leaving::Granted(grant));
+                }
+                Ok(Left::Out) => {
+                    // If a turn was offered, the server no longer has the grant of that turn.
+                    if let Some(token) = self.take_offer() {
+                        let token = FencingToken::new(token);
+                        grants::lose(&self.server, &request.names.lock, token);
+                    }
+                    self.settle(Event::Left);
+                    return Ok(Leaving::Left);
+                }
+                Ok(Left::Held(grant)) => {
+                    grants::take_up(&self.server, &session, &request.names.lock, &grant);
+                    return Ok(match self.take_last_turn().await? {
+                        Some(grant) => Leaving::Granted(grant),
+                        // The caller's turn is still to come, or has passed. When the attempt is dropped, it gives
+                        // back the caller's place.
+                        None => Leaving::Left,
+                    });
+                }
+                Err(error) => {
+                    if self.server.note_failure(error)? == Retry::Later {
+                        self.server.context.sleep(RETRY_PAUSE).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Tries once to take a lock for which the caller has waited. A new owner makes the try, so that late answers to the
+/// earlier requests do not count.
+pub(crate) async fn try_once(
+    server: &Arc<Server>,
+    request: &Request,
+) -> Result<Leaving, BackendError> {
+    let last = Request {
+        owner: server.context.new_owner(),
+        wait: Duration::ZERO,
+        ..request.clone()
+    };
+    Ok(
+        match RedisAttempt::new(server.clone(), last).enter().await? {
+            Answer::Granted(grant) => Leaving::Granted(Grant {
+                queued: true,
+                ..grant
+            }),
+            Answer::Busy => Leaving::Left,
+        },
+    )
 }
 
 /// How long a caller that is polled on another runtime still waits for an answer on its session's runtime.
@@ -306,12 +421,13 @@ impl Attempt for RedisAttempt {
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>> {
         Box::pin(async move {
             let mut step = Step::Ask;
-            let mut runtime = calling_runtime();
+            self.runtime = calling_runtime();
             let context = self.server.context.clone();
             loop {
                 if self.server.is_shutting_down() {
                     return Err(BackendError::ShutDown);
                 }
+                let runtime = self.runtime;
                 step = match step {
                     Step::Return(answer) => return Ok(answer),
                     Step::Fail(error) => return Err(error),
@@ -319,7 +435,7 @@ impl Attempt for RedisAttempt {
                         biased;
                         step = self.carry_out(step) => step?,
                         () = runtime_changes(&context, runtime) => {
-                            runtime = calling_runtime();
+                            self.runtime = calling_runtime();
                             self.state.on(Event::NewSession)
                         }
                     },
@@ -328,78 +444,24 @@ impl Attempt for RedisAttempt {
         })
     }
 
+    /// If another runtime polls the caller now, nobody may be driving the session in which the caller waits. The owner
+    /// then leaves in a task of the engine, and a new owner makes one last try.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
-            loop {
-                if self.state.offer().is_some()
-                    && let Some(grant) = self.take_last_turn().await?
-                {
-                    return Ok(Leaving::Granted(grant));
+            if self.cleaning.is_none() {
+                let context = self.server.context.clone();
+                let runtime = self.runtime;
+                tokio::select! {
+                    biased;
+                    left = self.leave_queue() => return left,
+                    () = runtime_changes(&context, runtime) => {}
                 }
-                let Some(Sent { session, request }) = self.sent.clone() else {
-                    // Nothing was sent. If the server can be reached, the wait was merely too short to send a request,
-                    // which is not an error.
-                    self.server.sessions.connected(&self.request.name).await?;
-                    return Ok(Leaving::Left);
-                };
-                let connection = match session.connection().await {
-                    Ok(connection) => connection,
-                    Err(error) if self.server.is_shutting_down() => return Err(error),
-                    Err(_) => {
-                        // The runtime of the session has ended. When the attempt is dropped, it gives back the caller's
-                        // place.
-                        self.server.sessions.connected(&self.request.name).await?;
-                        return Ok(Leaving::Left);
-                    }
-                };
-                request.end().await;
-                // If this request or an earlier one is granted the lock, the caller gets the lock, provided that it
-                // reads the answer in time.
-                if !request.ask() {
-                    return Ok(Leaving::Left);
-                }
-                session.unanswered.insert(&request);
-                request.carry(&connection);
-                let left = request.leave(&connection, false).await;
-                if let Ok(Left::Granted(_)) = left {
-                    session.waiters.remove(&request);
-                }
-                if left.is_ok() {
-                    session.unanswered.remove(request.owner);
-                    if !request.answered() {
-                        return Ok(Leaving::Left);
-                    }
-                }
-                match left {
-                    Ok(Left::Granted(grant)) => {
-                        self.settle(Event::Granted(grant));
-                        return Ok(Leaving::Granted(grant));
-                    }
-                    Ok(Left::Out) => {
-                        // If a turn was offered, the server no longer has the grant of that turn.
-                        if let Some(token) = self.take_offer() {
-                            let token = FencingToken::new(token);
-                            grants::lose(&self.server, &request.names.lock, token);
-                        }
-                        self.settle(Event::Left);
-                        return Ok(Leaving::Left);
-                    }
-                    Ok(Left::Held(grant)) => {
-                        grants::take_up(&self.server, &session, &request.names.lock, &grant);
-                        return Ok(match self.take_last_turn().await? {
-                            Some(grant) => Leaving::Granted(grant),
-                            // The caller's turn is still to come, or has passed. When the attempt is dropped, it gives
-                            // back the caller's place.
-                            None => Leaving::Left,
-                        });
-                    }
-                    Err(error) => {
-                        if self.server.note_failure(error)? == Retry::Later {
-                            self.server.context.sleep(RETRY_PAUSE).await;
-                        }
-                    }
+                if self.state.on(Event::NewSession) == Step::StartOver {
+                    self.start_over();
                 }
             }
+            self.cleaned().await;
+            try_once(&self.server, &self.request).await
         })
     }
 }
