@@ -377,18 +377,21 @@ fn a_call_for_several_locks_leaves_a_runtime_that_nobody_drives() {
     }
 }
 
-/// Polls a call once on a runtime, until `carried_out` sees that the server has carried out its request. The call does
-/// not read the answer, and nobody drives the returned runtime any longer.
+/// Polls a call once on a runtime, until `carried_out` sees that the server has carried out its request. Nobody drives
+/// the returned runtime any longer, so the answer, which `proxy` holds back until then, is not read there.
 fn ask_and_stand_still<F: Future + Unpin>(
     client: &LockClient,
+    proxy: &FaultProxy,
     call: &mut F,
     carried_out: impl Future<Output = ()>,
 ) -> Runtime {
     let first = runtime();
     first.block_on(async {
         client.lock("warm").run(async {}).await.unwrap();
+        proxy.hold_replies(true);
         assert!(call.now_or_never().is_none(), "it asks");
         carried_out.await;
+        proxy.hold_replies(false);
     });
     first
 }
@@ -399,7 +402,11 @@ fn ask_and_stand_still<F: Future + Unpin>(
 fn a_call_that_changes_its_runtime_does_not_wait_for_its_own_grant() {
     let second = runtime();
     for store in second.block_on(async { [Store::redis().await, Store::redisson().await] }) {
-        let [client, other] = second.block_on(store.clients());
+        let proxy =
+            second.block_on(async { FaultProxy::start(shared_server().await.port()).await });
+        let client = second.block_on(store.clone().through(&proxy.url()).client());
+        let other = second.block_on(store.client());
+        second.block_on(client.lock("warm").run(async {})).unwrap();
         for strategy in store.strategies() {
             for (number, wait) in [0, 20, 90, 300].into_iter().enumerate() {
                 if *strategy == Strategy::Spin && (1..150).contains(&wait) {
@@ -408,7 +415,8 @@ fn a_call_that_changes_its_runtime_does_not_wait_for_its_own_grant() {
                 let key = format!("{strategy:?}:{number}");
                 let lock = client.lock(&key).strategy(*strategy).wait(wait * MS);
                 let mut call = Box::pin(lock.acquire());
-                let _first = ask_and_stand_still(&client, &mut call, until_held(&other, &key));
+                let _first =
+                    ask_and_stand_still(&client, &proxy, &mut call, until_held(&other, &key));
                 let entered = second.block_on(call);
                 let guard = entered.unwrap_or_else(|error| panic!("{store:?}, {key}: {error:?}"));
                 second.block_on(guard.release());
@@ -417,7 +425,7 @@ fn a_call_that_changes_its_runtime_does_not_wait_for_its_own_grant() {
         for wait in [0, 300] {
             let both = client.locks(["a", "b"]).wait(wait * MS);
             let mut call = Box::pin(both.acquire());
-            let _first = ask_and_stand_still(&client, &mut call, until_held(&other, "b"));
+            let _first = ask_and_stand_still(&client, &proxy, &mut call, until_held(&other, "b"));
             let entered = second.block_on(call);
             let guard = entered.unwrap_or_else(|error| panic!("{store:?}, {wait}: {error:?}"));
             second.block_on(guard.release());
@@ -434,11 +442,13 @@ async fn until_held(client: &LockClient, key: &str) {
 fn a_call_that_changes_its_runtime_keeps_its_place() {
     let second = runtime();
     let store = second.block_on(Store::redis());
-    let [client, other] = second.block_on(store.clients());
+    let proxy = second.block_on(async { FaultProxy::start(shared_server().await.port()).await });
+    let client = second.block_on(store.clone().through(&proxy.url()).client());
+    let other = second.block_on(store.client());
     let held = second.block_on(hold(&other, "k"));
     let lock = client.lock("k").wait(10 * SECOND);
     let mut early = Box::pin(lock.acquire());
-    let _first = ask_and_stand_still(&client, &mut early, until_waiting(&other, "k", 1));
+    let _first = ask_and_stand_still(&client, &proxy, &mut early, until_waiting(&other, "k", 1));
     second.block_on(async {
         let late = other.lock("k").wait(10 * SECOND);
         let mut late = tokio::spawn(async move { late.acquire().await.unwrap() });

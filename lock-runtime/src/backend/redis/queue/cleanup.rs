@@ -1,19 +1,26 @@
 //! Cleans up acquisitions that their callers have abandoned, so that nothing of these acquisitions stays on the server.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use lock_core::{backend::BackendError, fencing::FencingToken, lease::Moment};
+use tokio::sync::oneshot;
 
-use crate::backend::redis::{
-    protocol::request::{AcquireRequest, Left},
-    queue::{
-        grants::{give_back, take_up},
-        server::{RETRY_PAUSE, Server},
+use crate::{
+    backend::redis::{
+        protocol::request::{AcquireRequest, Left},
+        queue::{
+            grants::{give_back, take_up},
+            server::{RETRY_PAUSE, Server},
+        },
+        session::Session,
+        transport::connection::{CallError, Connection},
     },
-    session::Session,
-    transport::connection::{CallError, Connection},
+    background::sync::lock,
+    events::TARGET,
 };
-use crate::events::TARGET;
 
 /// The newest request of an acquisition, and the session that sends it.
 #[derive(Clone)]
@@ -32,8 +39,14 @@ const HEDGE: Duration = Duration::from_millis(20);
 
 /// Gives back the offered turn of an acquisition, or its place if no turn was offered. If a request that the caller
 /// itself sent is unanswered, the server may still carry out the request and grant the lock. In this case, the owner is
-/// removed from the server even after its turn was given back.
-pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>) {
+/// removed from the server even after its turn was given back. Drops `gone` when the owner has been removed for the first
+/// time.
+pub(crate) async fn give_up(
+    server: Arc<Server>,
+    sent: Sent,
+    offer: Option<u64>,
+    gone: oneshot::Sender<()>,
+) {
     if let Some(token) = offer {
         sent.session.waiters.remove(&sent.request);
         // The request of this owner must not be sent again after the turn is released.
@@ -45,7 +58,7 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, offer: Option<u64>)
             return;
         }
     }
-    clean_up(server, sent).await;
+    remove(server, sent, gone).await;
 }
 
 /// Revokes requests whose callers did not read the answers in time, and gives back the locks that these answers may
@@ -115,18 +128,29 @@ pub(crate) async fn until_closed(
     server.context.timeout_at(request.run_out(), closed).await;
 }
 
+/// Removes everything that an acquisition may have left on the server.
+pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
+    let (gone, _) = oneshot::channel();
+    remove(server, sent, gone).await;
+}
+
 /// Removes everything that an acquisition may have left on the server. If all requests of the acquisition are answered,
 /// the request to leave is sent over the home session, because the runtime of the acquisition's session might be
 /// blocked or have ended. Otherwise the request to leave is sent over the acquisition's own connection, so that it
 /// arrives after the unanswered request. If that connection does not answer, it is closed on the server, and the
 /// request to leave is sent over the home session.
-pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
+///
+/// Drops `gone` after the first answer to a request to leave. What an unanswered request does later is removed after
+/// that.
+async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
+    let gone = Mutex::new(Some(gone));
     sent.session.waiters.remove(&sent.request);
     let Some(connection) = end(&server, &sent).await else {
         return;
     };
     let Sent { session, request } = sent;
     let left = |left| {
+        lock(&gone).take();
         if let Left::Held(grant) = left {
             take_up(&server, &session, &request.names.lock, &grant);
         }

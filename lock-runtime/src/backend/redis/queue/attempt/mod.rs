@@ -8,7 +8,7 @@ use lock_core::{
     fencing::FencingToken,
     lease::Grant,
 };
-use tokio::{runtime, sync::oneshot, task::JoinHandle};
+use tokio::{runtime, sync::oneshot};
 
 use self::state::{AttemptState, Event, Step};
 use crate::{
@@ -44,8 +44,9 @@ pub(crate) struct RedisAttempt {
     pub(crate) task: Option<TrackedTask>,
     /// The runtime that polled the caller when its session was chosen.
     runtime: Option<runtime::Id>,
-    /// The request of the previous owner, and the task that cleans up after it, if that request was not answered.
-    cleaning: Option<(Arc<AcquireRequest>, JoinHandle<()>)>,
+    /// The request of the previous owner, if it was not answered. The receiver completes when that owner has been removed
+    /// from the server.
+    cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
 }
 
 impl RedisAttempt {
@@ -101,22 +102,23 @@ impl RedisAttempt {
             if !old.request.is_revoked() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
                 let request = (!old.request.is_answered()).then(|| old.request.clone());
-                let cleaning = self.server.context.spawn(async move {
-                    give_up(server, old, offer).await;
+                let (gone, is_gone) = oneshot::channel();
+                self.server.context.spawn(async move {
+                    give_up(server, old, offer, gone).await;
                     drop(task);
                 });
-                self.cleaning = request.map(|request| (request, cleaning));
+                self.cleaning = request.map(|request| (request, is_gone));
             }
         }
         self.state.start_over(place);
         self.request.owner = self.server.context.new_owner();
     }
 
-    /// Waits until the previous owner has left. Its unanswered request may have been granted the lock, which the new
+    /// Waits until the previous owner has been removed. Its unanswered request may have been granted the lock, which the new
     /// owner would find taken, or a place in the queue, which the new owner takes over.
     pub(crate) async fn cleaned(&mut self) {
-        if let Some((old, cleaning)) = &mut self.cleaning {
-            let _ = cleaning.await;
+        if let Some((old, is_gone)) = &mut self.cleaning {
+            let _ = is_gone.await;
             self.state.start_over(old.place());
             self.cleaning = None;
         }
@@ -387,15 +389,14 @@ pub(crate) async fn try_once(
         wait: Duration::ZERO,
         ..request.clone()
     };
-    Ok(
-        match RedisAttempt::new(server.clone(), last).enter().await? {
-            Answer::Granted(grant) => Leaving::Granted(Grant {
-                queued: true,
-                ..grant
-            }),
-            Answer::Busy => Leaving::Left,
-        },
-    )
+    let answer = RedisAttempt::new(server.clone(), last).enter().await?;
+    Ok(match answer {
+        Answer::Granted(grant) => Leaving::Granted(Grant {
+            queued: true,
+            ..grant
+        }),
+        Answer::Busy => Leaving::Left,
+    })
 }
 
 /// How long a caller that is polled on another runtime still waits for an answer on its session's runtime.
@@ -478,8 +479,9 @@ impl Drop for RedisAttempt {
             }
             let server = self.server.clone();
             let task = self.task.take();
+            let (gone, _) = oneshot::channel();
             self.server.context.spawn(async move {
-                give_up(server, sent, offer).await;
+                give_up(server, sent, offer, gone).await;
                 drop(task);
             });
         }
