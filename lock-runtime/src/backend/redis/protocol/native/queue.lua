@@ -64,9 +64,10 @@ if added[1] then
 end
 if not held then
   grant_expired(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
+  held = redis.call('GET', KEYS[1])
 end
--- Returns, in this order: the grant that the script found (false unless it belongs to this session), the time left of
--- the present grant in ms (0 if there is none), and the place of each caller.
+-- Returns, in this order: the present grant (false unless it belongs to this session), its time left in ms (0 if there
+-- is none), and the place of each caller. A session that has been idle does not know when the message about a grant was
+-- sent, so it learns from this answer how long a new grant lasts.
 local mine = held and string.match(held, '^%d+|%d+|([^|]+)|') == ARGV[1]
-local left = held and left_of(KEYS[1], held) or math.max(redis.call('PTTL', KEYS[1]), 0)
-return { mine and held or false, left, unpack(places) }
+return { mine and held or false, held and left_of(KEYS[1], held) or 0, unpack(places) }
