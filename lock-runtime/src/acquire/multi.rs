@@ -183,7 +183,13 @@ impl MultiAcquisition {
         let taking = backend.acquire_multi(requests.collect());
         let taken = self.unless_lost(async {
             match one::unless_shut_down(&first.shared, until, taking).await? {
-                Some(Ok(taken)) => Ok(Some(taken)),
+                // The grants become entries in the same poll, so that they are given back if another lock is lost.
+                Some(Ok(MultiAnswer::Granted(grants))) => {
+                    let entries = spec.iter().zip(grants);
+                    let entries = entries.map(|(spec, grant)| one::begin(spec, grant));
+                    Ok(Some(Ok(entries.collect::<Vec<_>>())))
+                }
+                Some(Ok(MultiAnswer::Busy(index))) => Ok(Some(Err(index))),
                 // `enter` then takes the locks one by one, which shows which lock causes the error.
                 Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),
                 // Too few nodes of a quorum have answered. Taken one by one, each lock is requested again and again.
@@ -192,16 +198,15 @@ impl MultiAcquisition {
                 None => Err(one::too_late(first, budget).await),
             }
         });
-        let grants = match taken.await? {
-            Some(MultiAnswer::Granted(grants)) => grants,
-            Some(MultiAnswer::Busy(index)) if !budget.waits() => {
+        let entries = match taken.await? {
+            Some(Ok(entries)) => entries,
+            Some(Err(index)) if !budget.waits() => {
                 return Err(one::busy_outside(&spec[index], budget));
             }
-            Some(MultiAnswer::Busy(_)) | None => return Ok(false),
+            Some(Err(_)) | None => return Ok(false),
         };
         self.earlier = self.entries.len();
-        for (spec, grant) in spec.iter().zip(grants) {
-            let entry = one::begin(spec, grant);
+        for entry in entries {
             self.push(entry);
         }
         Ok(true)

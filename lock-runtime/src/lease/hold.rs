@@ -153,10 +153,11 @@ impl HoldState {
     /// Makes the engine give the hold back if its body has not begun by `until`, because the call might never be polled
     /// again. If the call is polled after the hold was given back, it acquires the lock again.
     pub(crate) fn wait_for_body(self: &Arc<Self>, until: Moment) {
-        if self.is_given_up() {
+        let wait = |now| (now != Self::GIVEN_UP).then_some(AtomicMoment::nanos(until));
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        if self.unused_until.0.fetch_update(set, fetch, wait).is_err() {
             return;
         }
-        self.unused_until.set(Some(until));
         if self.backend().maintains_leases() {
             // No scheduler watches the hold, so the backend ends the grant at `until`, as it ends a fixed lease.
             self.update_lease(|_| {});

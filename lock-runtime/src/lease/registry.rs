@@ -30,9 +30,19 @@ pub(crate) struct HoldRegistry {
 impl HoldRegistry {
     pub(crate) fn add(&self, hold: &Arc<HoldState>) {
         hold.track(self.holds.token());
-        let before = lock(&self.newest).insert(hold.name.clone(), Arc::downgrade(hold));
+        let mut newest = lock(&self.newest);
+        let before = newest.get(&hold.name).and_then(Weak::upgrade);
+        // The answer that granted this hold may have been read so late that a newer hold of the lock has begun.
+        if before
+            .as_ref()
+            .is_some_and(|before| before.token > hold.token)
+        {
+            return;
+        }
+        newest.insert(hold.name.clone(), Arc::downgrade(hold));
+        drop(newest);
         // Without a body, the previous hold of this lock is over.
-        if let Some(before) = before.and_then(|before| before.upgrade()) {
+        if let Some(before) = before {
             before.give_up();
         }
     }

@@ -381,6 +381,10 @@ impl Quorum {
             let Some(owner) = self.owner_of(&name, token) else {
                 return;
             };
+            // The answer may be lost, so the release goes to this node from now on.
+            if !self.note_holder(&name, token, node) {
+                return;
+            }
             let task = node.server().track_acquisition();
             let joined = self.context.timeout_at(patience, node.rejoin(&name, token, owner, until)).await;
             match joined {
@@ -391,7 +395,7 @@ impl Quorum {
                 None => {}
             }
             // If the hold was released meanwhile, the grant is given back.
-            if !self.note_holder(&name, token, node) {
+            if self.owner_of(&name, token).is_none() {
                 let releasing = grants::release(node.server(), &name, token, None);
                 let _ = self.context.timeout_at(until, releasing).await;
             }

@@ -202,6 +202,11 @@ impl AcquireRequest {
         (!self.sending.is_closed()).then_some(sending)
     }
 
+    /// Returns whether the caller waits for no answer, neither to its own request nor to one that the session sent.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_answered() && self.sending.is_empty()
+    }
+
     /// Waits until no request that the session sends for this acquisition is under way. After this call the session
     /// sends no further request for it.
     pub(crate) async fn end(&self) {

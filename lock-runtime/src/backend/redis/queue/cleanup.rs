@@ -145,20 +145,30 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
 async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     let gone = Mutex::new(Some(gone));
     sent.session.waiters.remove(&sent.request);
-    let Some(connection) = end(&server, &sent).await else {
-        return;
-    };
-    let Sent { session, request } = sent;
+    let Sent { session, request } = &sent;
     let left = |left| {
         lock(&gone).take();
         if let Left::Held(grant) = left {
-            take_up(&server, &session, &request.names.lock, &grant);
+            take_up(&server, session, &request.names.lock, &grant);
         }
     };
     let leave_by_home = async || -> Option<Arc<Connection>> {
         let home = server.sessions.home().connection().await.ok()?;
         left(request.leave(&home, true).await.ok()?);
         Some(home)
+    };
+    // A request that the session sent may be under way on a runtime that nobody drives.
+    let ended = tokio::select! {
+        biased;
+        ended = end(&server, &sent) => ended,
+        () = async {
+            server.context.sleep(HEDGE).await;
+            leave_by_home().await;
+            std::future::pending().await
+        } => unreachable!("the hedge does not end"),
+    };
+    let Some(connection) = ended else {
+        return;
     };
     // An unanswered request may be carried out later, unless its connection is closed first.
     let answered = request.is_answered();

@@ -116,6 +116,11 @@ impl Sessions {
     pub(crate) fn home(&self) -> &Arc<Session> {
         self.home.get_or_init(|| {
             let home = Session::new(&self.connector.context);
+            // No session connects after the connections were given up.
+            if self.is_closed() {
+                home.end();
+                return home;
+            }
             let engine = self.connector.context.handle();
             home.run(&self.driver, &self.connector, engine);
             home

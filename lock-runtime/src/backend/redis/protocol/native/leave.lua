@@ -1,6 +1,6 @@
 -- Takes the caller out of the queue. With 'abandon', also releases a grant that belongs to the caller alone. With
 -- 'enter', grants the caller the lock if the caller was queued, the lock is free, and no earlier waiter is alive.
--- Returns the caller's place if it was queued.
+-- Returns the caller's place if it was queued, and a place before all waiters if it gave back a grant.
 --
 -- KEYS: grant, queue, fence, claim
 -- ARGV: 1 owner, 2 the owner's entry in the queue, 3 floor, 4 claim in ms, 5 'enter' or 'abandon',
@@ -37,8 +37,10 @@ if not held or not string.find(held, ARGV[1], 1, true) then
   return { 'left' } -- the caller does not hold the lock
 end
 if ARGV[5] == 'abandon' and not string.find(held, ' ', 1, true) then
+  local time = redis.call('TIME')
+  local place = before_all(KEYS[2], time[1] * 1000000 + time[2])
   grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
-  return { 'left' }
+  return { 'left', string.format('%.0f', place) }
 end
 -- The caller was granted the lock before it could leave. The caller's process decides what to do with the grant,
 -- because another member of the cohort may be inside.

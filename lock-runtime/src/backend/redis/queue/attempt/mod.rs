@@ -42,6 +42,8 @@ pub(crate) struct RedisAttempt {
     offers: Option<oneshot::Receiver<OfferResult>>,
     /// Makes a shutdown wait until this attempt is settled or cleaned up. `None` before the first request.
     pub(crate) task: Option<TrackedTask>,
+    /// Whether a former owner may have been granted the lock, and no later owner has asked for it.
+    may_hold: bool,
     /// The runtime that polled the caller when its session was chosen.
     runtime: Option<runtime::Id>,
     /// The request of the previous owner, if it was not answered. The receiver completes when that owner has been removed
@@ -59,6 +61,7 @@ impl RedisAttempt {
             sent: None,
             offers: None,
             task: None,
+            may_hold: false,
             runtime: None,
             cleaning: None,
         }
@@ -101,7 +104,8 @@ impl RedisAttempt {
             old.session.waiters.remove(&old.request);
             if !old.request.is_revoked() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
-                let request = (!old.request.is_answered()).then(|| old.request.clone());
+                let request = (!old.request.is_settled()).then(|| old.request.clone());
+                self.may_hold = request.is_some();
                 let (gone, is_gone) = oneshot::channel();
                 self.server.context.spawn(async move {
                     give_up(server, old, offer, gone).await;
@@ -176,6 +180,7 @@ impl RedisAttempt {
             self.task = Some(self.server.track_acquisition());
         }
         self.sent = Some(sent.clone());
+        self.may_hold = false;
         if self.offers.is_none() && !self.request.wait.is_zero() {
             let (offers, alone) = session.waiters.join(request);
             self.offers = Some(offers);
@@ -449,7 +454,7 @@ impl Attempt for RedisAttempt {
     /// then leaves in a task of the engine, and a new owner makes one last try.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
-            if self.cleaning.is_none() {
+            if !self.may_hold {
                 let context = self.server.context.clone();
                 let runtime = self.runtime;
                 tokio::select! {
