@@ -104,8 +104,11 @@ impl RedisAttempt {
             old.session.waiters.remove(&old.request);
             if !old.request.is_revoked() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
-                let request = (!old.request.is_settled()).then(|| old.request.clone());
-                self.may_hold = request.is_some();
+                // If the runtime of the session has ended, an answer with the place may never have been read.
+                let is_unsure = !old.request.is_settled()
+                    || (place.is_none() && old.request.carried_by().is_some());
+                let request = is_unsure.then(|| old.request.clone());
+                self.may_hold = is_unsure;
                 let (gone, is_gone) = oneshot::channel();
                 self.server.context.spawn(async move {
                     give_up(server, old, offer, gone).await;
