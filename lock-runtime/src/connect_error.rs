@@ -87,10 +87,22 @@ pub enum ConnectError {
         /// The server's address.
         server: String,
     },
-    /// The server is a Redis Sentinel, which is not supported yet.
+    /// The server is a Redis Sentinel. The URL of a group that Sentinels watch begins with `redis+sentinel://`.
     Sentinel {
         /// The server's address.
         server: String,
+    },
+    /// The Sentinels know no group of this name.
+    UnknownGroup {
+        /// The URL of the Sentinels, without credentials.
+        server: String,
+    },
+    /// The Sentinels name a server that is not a primary, because a failover is under way.
+    NoPrimary {
+        /// The URL of the Sentinels, without credentials.
+        server: String,
+        /// The server that they name, and its role.
+        detail: String,
     },
     /// The server does not speak Redis's protocol, or is older than Redis 6.2.
     NotRedis {
@@ -119,7 +131,7 @@ impl ConnectError {
     /// Whether the same try may succeed later, because a server is starting.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::Closed { .. } => true,
+            Self::Unreachable { .. } | Self::Closed { .. } | Self::NoPrimary { .. } => true,
             Self::NoQuorum { failures, .. } => failures.iter().all(Self::may_pass),
             _ => false,
         }
@@ -192,8 +204,14 @@ impl fmt::Display for ConnectError {
             ),
             Self::Sentinel { server } => write!(
                 f,
-                "the server at {server} is a Sentinel, which is not supported yet"
+                "the server at {server} is a Sentinel, which stores no locks"
             ),
+            Self::UnknownGroup { server } => {
+                write!(f, "the Sentinels know no group of the name in {server}")
+            }
+            Self::NoPrimary { server, detail } => {
+                write!(f, "the Sentinels of {server} name no primary ({detail})")
+            }
             Self::NotRedis { server, detail } => {
                 write!(
                     f,
@@ -221,7 +239,7 @@ impl std::error::Error for ConnectError {
                 "set it to the lock server's URL, for instance redis://127.0.0.1/ (in-process locks have to be asked for by name, with memory:)",
             ),
             Self::InvalidUrl { .. } => &Advice(
-                "write redis://[user:password@]host[:port][/db], rediss://.., unix:///path, redlock://host1,host2,host3 or memory:",
+                "write redis://[user:password@]host[:port][/db], rediss://.., unix:///path, redis+sentinel://host1,host2,host3/group, redlock://host1,host2,host3 or memory:",
             ),
             Self::TooFewServers { .. } => &Advice(
                 "write redlock://host1,host2,host3, or redis://host for locks on one server",
@@ -250,8 +268,14 @@ impl std::error::Error for ConnectError {
                 "name a server outside a cluster, or several with redlock://host1,host2,host3",
             ),
             Self::Sentinel { .. } => &Advice(
-                "name the master itself, as redis://host; `SENTINEL get-master-addr-by-name` tells where it is",
+                "write redis+sentinel://sentinel1,sentinel2,sentinel3/group, with the name of the group that the Sentinels watch",
             ),
+            Self::UnknownGroup { .. } => {
+                &Advice("write the name after `sentinel monitor` in the Sentinels' settings")
+            }
+            Self::NoPrimary { .. } => {
+                &Advice("a failover may be under way: `connect_within` waits until it has ended")
+            }
             Self::NotRedis { .. } => &Advice("check the address and the version"),
             Self::Eviction { .. } => &Advice(
                 "set maxmemory-policy to noeviction, or call `allow_eviction(true)` on the builder",
@@ -288,7 +312,7 @@ mod tests {
             ),
             (
                 ConnectError::Sentinel { server: server() },
-                "the master itself",
+                "redis+sentinel://",
             ),
             (
                 ConnectError::InvalidDefaults(OptionsError::WaitTooLong),

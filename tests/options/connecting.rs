@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{ConnectError, LockClient, LockError};
-use support::{epsilon, quorum::Quorum, server::RedisServer};
+use support::{epsilon, quorum::Quorum, sentinels::SentinelGroup, server::RedisServer};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -177,4 +177,63 @@ async fn connections_have_the_name_of_their_client() {
     let program = std::env::current_exe().unwrap();
     let program = program.file_stem().unwrap().to_string_lossy();
     assert_eq!(names().await, [program]);
+}
+
+/// The errors of a Sentinel URL name what is wrong. The password for the Sentinels is not the one of the servers.
+#[tokio::test]
+async fn sentinel_errors_say_what_is_wrong() {
+    let group = SentinelGroup::start().await;
+    let unknown = group.url().replace("/shop", "/office");
+    let refused = LockClient::connect(unknown).await;
+    assert!(
+        matches!(refused, Err(ConnectError::UnknownGroup { .. })),
+        "{refused:?}"
+    );
+    let missing = group.url().replace("/shop", "/");
+    let refused = LockClient::connect(missing).await;
+    assert!(
+        matches!(refused, Err(ConnectError::InvalidUrl { .. })),
+        "{refused:?}"
+    );
+    let mut set = redis::cmd("ACL");
+    set.arg(&[
+        "SETUSER",
+        "reader",
+        "on",
+        ">secret",
+        "~*",
+        "&+switch-master",
+        "+hello",
+        "+client",
+    ]);
+    set.arg(&["+subscribe", "+sentinel|get-master-addr-by-name"]);
+    for sentinel in &group.sentinels {
+        let mut connection = sentinel.connection().await;
+        set.exec_async(&mut connection).await.unwrap();
+        let mut off = redis::cmd("ACL");
+        off.arg(&["SETUSER", "default", "off"]);
+        off.exec_async(&mut connection).await.unwrap();
+    }
+    let refused = LockClient::connect(group.url()).await;
+    assert!(
+        matches!(refused, Err(ConnectError::Authentication { .. })),
+        "{refused:?}"
+    );
+    let builder = LockClient::builder().url(group.url());
+    let builder = builder.sentinel_credentials("reader", "secret");
+    let client = builder.connect().await.unwrap();
+    client.lock("order:42").run(async {}).await.unwrap();
+}
+
+/// Two of three Sentinels are gone, one of them silent. A client still finds the primary at once.
+#[tokio::test]
+async fn one_sentinel_is_enough() {
+    let mut group = SentinelGroup::start().await;
+    group.sentinels[0].stop_process();
+    group.sentinels[1].kill();
+    let started = Instant::now();
+    let client = LockClient::connect(group.url()).await.unwrap();
+    client.lock("order:42").run(async {}).await.unwrap();
+    assert!(started.elapsed() < 300 * MS + epsilon());
+    group.sentinels[0].continue_process();
 }

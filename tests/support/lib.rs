@@ -18,6 +18,7 @@ pub mod process;
 pub mod proxy;
 pub mod quorum;
 pub mod sent;
+pub mod sentinels;
 pub mod server;
 pub mod stores;
 
@@ -69,6 +70,9 @@ mod pages {
 
     #[doc = include_str!("../../docs/guides/tests.md")]
     struct Tests;
+
+    #[doc = include_str!("../../docs/guides/sentinel.md")]
+    struct Sentinel;
 
     #[doc = include_str!("../../docs/guides/redlock.md")]
     struct Redlock;

@@ -18,8 +18,11 @@ use crate::{
         memory::MemoryBackend,
         redis::{
             RedisBackend, RedisConfig,
-            transport::connection::{Destination, OPEN_PATIENCE},
-            url::parse_url,
+            transport::{
+                connection::OPEN_PATIENCE,
+                connector::{Destination, Place},
+            },
+            url::{is_group, parse_group, parse_url},
         },
         redlock::{self, RedlockBackend, RedlockConfig},
     },
@@ -63,6 +66,8 @@ pub struct LockClientBuilder {
     defaults: Defaults,
     allow_eviction: bool,
     client_name: Option<String>,
+    /// The user and the password for the Sentinels.
+    sentinel_credentials: Option<(String, String)>,
     /// The context that the engine runs in; `None` selects the context of the process.
     pub(crate) context: Option<Arc<Context>>,
 }
@@ -115,6 +120,7 @@ impl LockClientBuilder {
             defaults: Defaults::default(),
             allow_eviction: false,
             client_name: None,
+            sentinel_credentials: None,
             context: None,
         }
     }
@@ -257,6 +263,17 @@ impl LockClientBuilder {
         self
     }
 
+    /// Sets the user and the password for the Sentinels of a `redis+sentinel://` URL. The user and the password in the URL
+    /// are those of the Redis servers. By default, the Sentinels are asked without a password.
+    pub fn sentinel_credentials(
+        mut self,
+        user: impl Into<String>,
+        password: impl Into<String>,
+    ) -> Self {
+        self.sentinel_credentials = Some((user.into(), password.into()));
+        self
+    }
+
     /// Connects the client. Fails at once if no server answers; see [`connect_within`](Self::connect_within).
     ///
     /// # Errors
@@ -361,33 +378,39 @@ impl LockClientBuilder {
             Layout::Redisson => Err(ConnectError::UnsupportedLayout),
         };
         let client_name = self.client_name.clone().unwrap_or_else(name_of_program);
-        let named = |info| Destination {
-            info,
+        let named = |place| Destination {
+            place,
             client_name: accepted_name(&client_name),
         };
-        let info = match self.target.as_ref().ok_or(ConnectError::MissingUrl)? {
+        let place = match self.target.as_ref().ok_or(ConnectError::MissingUrl)? {
             Target::Url(url) if redlock::is_redlock(url) => {
                 native()?;
                 let config = RedlockConfig {
-                    nodes: redlock::parse(url)?.into_iter().map(named).collect(),
+                    nodes: redlock::parse(url)?
+                        .into_iter()
+                        .map(|node| named(Place::Server(node)))
+                        .collect(),
                     allow_eviction,
                     lease: self.defaults.lease,
                 };
                 let backend = RedlockBackend::open(config, context, counters)?;
                 return Ok(Opened::Redlock(backend));
             }
-            Target::Redis(info) => (**info).clone(),
+            Target::Redis(info) => Place::Server((**info).clone()),
             Target::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
                 Some(registry) => {
                     native()?;
                     let backend = MemoryBackend::named(registry, counters.clone());
                     return Ok(Opened::Memory(backend));
                 }
-                None => parse_url(url)?,
+                None if is_group(url) => {
+                    Place::Group(parse_group(url, self.sentinel_credentials.as_ref())?)
+                }
+                None => Place::Server(parse_url(url)?),
             },
         };
         let config = RedisConfig {
-            destination: named(info),
+            destination: named(place),
             layout,
             allow_eviction,
         };

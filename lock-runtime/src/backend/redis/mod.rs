@@ -34,7 +34,7 @@ use self::{
         renew_commands::{BATCH_LIMIT, renew, renew_all},
         server::Server,
     },
-    transport::connection::Destination,
+    transport::connector::Destination,
 };
 use crate::{background::Context, connect_error::ConnectError, events::Counters};
 

@@ -2,7 +2,7 @@
 
 use redis::IntoConnectionInfo;
 
-use crate::connect_error::ConnectError;
+use crate::{backend::redis::transport::sentinel::SentinelConfig, connect_error::ConnectError};
 
 /// Parses the URL of a Redis server.
 pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError> {
@@ -14,11 +14,6 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
         "redis" | "redis+unix" | "unix" | "valkey" | "valkey+unix" => {}
         "rediss" | "valkeys" if cfg!(feature = "tls") => {}
         "rediss" | "valkeys" => return Err(invalid("TLS needs the feature `tls` of lock-runtime")),
-        _ if scheme.contains("sentinel") => {
-            return Err(invalid(
-                "Sentinel is not supported yet, name the master itself",
-            ));
-        }
         _ if scheme.contains("cluster") => {
             return Err(invalid(
                 "Redis Cluster is not supported yet, name a server outside a cluster",
@@ -40,6 +35,88 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
     url.into_connection_info().map_err(|error| {
         let detail = error.detail().filter(|detail| !quotes(detail));
         invalid(detail.unwrap_or("malformed"))
+    })
+}
+
+/// The schemes of a group that Sentinels watch, each with the scheme of the URLs of its servers.
+const GROUP_SCHEMES: [(&str, &str); 2] = [
+    ("redis+sentinel://", "redis://"),
+    ("rediss+sentinel://", "rediss://"),
+];
+/// The port on which a Sentinel listens by default.
+const SENTINEL_PORT: u16 = 26379;
+
+/// Returns whether a URL names a group of servers that Sentinels watch.
+pub(crate) fn is_group(url: &str) -> bool {
+    GROUP_SCHEMES
+        .iter()
+        .any(|(scheme, _)| url.starts_with(scheme))
+}
+
+/// The parts of a URL that names several hosts.
+pub(crate) struct Hosts<'a> {
+    /// Empty, or the user and the password with the `@` that follows them.
+    pub(crate) user: &'a str,
+    pub(crate) hosts: Vec<&'a str>,
+    /// Empty, or what follows the hosts, from the first `/` or `?`.
+    pub(crate) path: &'a str,
+}
+
+/// Divides a URL after its scheme. The hosts begin after the last `@`, because a password may contain `@` or the
+/// characters that separate hosts.
+pub(crate) fn divide(rest: &str) -> Hosts<'_> {
+    let (user, rest) = rest.split_at(rest.rfind('@').map_or(0, |at| at + 1));
+    let (hosts, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    Hosts {
+        user,
+        hosts: hosts.split(',').map(str::trim).collect(),
+        path,
+    }
+}
+
+/// Parses `redis+sentinel://[user:password@]sentinel[:port],sentinel[:port],../group[/db]`.
+pub(crate) fn parse_group(
+    url: &str,
+    credentials: Option<&(String, String)>,
+) -> Result<SentinelConfig, ConnectError> {
+    let invalid = |detail: &str| ConnectError::InvalidUrl {
+        detail: detail.to_owned(),
+    };
+    let scheme = GROUP_SCHEMES
+        .iter()
+        .find_map(|(scheme, each)| Some((*each, url.strip_prefix(scheme)?)));
+    let (each, rest) = scheme.ok_or_else(|| invalid("unknown scheme"))?;
+    let Hosts { user, hosts, path } = divide(rest);
+    let (path, query) = path.split_at(path.find('?').unwrap_or(path.len()));
+    let mut path = path.trim_start_matches('/').splitn(2, '/');
+    let group = path.next().unwrap_or_default();
+    if group.is_empty() {
+        return Err(invalid(
+            "the name of the group is missing: redis+sentinel://sentinel1,sentinel2,sentinel3/group",
+        ));
+    }
+    let db = path.next().unwrap_or_default();
+    let sentinels = hosts.into_iter().map(|host| {
+        let has_port = !host.ends_with(']') && host.contains(':');
+        let port = if has_port {
+            String::new()
+        } else {
+            format!(":{SENTINEL_PORT}")
+        };
+        let info = parse_url(&format!("{each}{host}{port}"))?;
+        Ok(match credentials {
+            None => info,
+            Some((user, password)) => {
+                let settings = info.redis_settings().clone();
+                info.set_redis_settings(settings.set_username(user).set_password(password))
+            }
+        })
+    });
+    Ok(SentinelConfig {
+        group: group.to_owned(),
+        sentinels: sentinels.collect::<Result<_, _>>()?,
+        // The Sentinels replace the host.
+        server: parse_url(&format!("{each}{user}localhost/{db}{query}"))?,
     })
 }
 
@@ -76,6 +153,41 @@ mod tests {
             let message = format!("{:?}", parse_url(url).expect_err(url));
             assert!(!message.contains("secret"), "{message}");
             assert!(message.contains("redis://"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_group_is_read() {
+        let url = "redis+sentinel://me:p%2C%40w@s1,[::1]:7001,s3:7002/shop/3";
+        let group = parse_group(url, None).unwrap();
+        let address = |info: &redis::ConnectionInfo| info.addr().to_string();
+        let sentinels: Vec<_> = group.sentinels.iter().map(address).collect();
+        assert_eq!(sentinels, ["s1:26379", "::1:7001", "s3:7002"]);
+        assert_eq!(group.group, "shop");
+        let settings = group.server.redis_settings();
+        assert_eq!(settings.username(), Some("me"));
+        assert_eq!(settings.password(), Some("p,@w"));
+        assert_eq!(settings.db(), 3);
+        // The Sentinels have credentials of their own.
+        assert_eq!(group.sentinels[0].redis_settings().password(), None);
+        let own = ("reader".to_owned(), "secret".to_owned());
+        let group = parse_group(url, Some(&own)).unwrap();
+        let settings = group.sentinels[0].redis_settings();
+        assert_eq!(settings.username(), Some("reader"));
+        assert_eq!(settings.password(), Some("secret"));
+    }
+
+    #[test]
+    fn a_wrong_group_is_refused_without_its_password() {
+        for url in [
+            "redis+sentinel://:secret@s1,s2",
+            "redis+sentinel://:secret@s1,s2/",
+            "redis+sentinel://:secret@s1:port/shop",
+            "redis+sentinel://:secret@s1/shop/not-a-number",
+            "redis+sentinel:///shop",
+        ] {
+            let message = format!("{:?}", parse_group(url, None).expect_err(url));
+            assert!(!message.contains("secret"), "{message}");
         }
     }
 }

@@ -66,7 +66,7 @@ use self::{
     quorum::Quorum,
 };
 use crate::{
-    backend::redis::transport::connection::Destination, background::Context,
+    backend::redis::transport::connector::Destination, background::Context,
     connect_error::ConnectError, events::Counters,
 };
 

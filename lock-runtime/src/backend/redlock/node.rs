@@ -30,7 +30,10 @@ use crate::{
             server::Server,
         },
         session::Session,
-        transport::connection::{CallError, Connection, Destination, OPEN_PATIENCE},
+        transport::{
+            connection::{CallError, Connection, OPEN_PATIENCE},
+            connector::Destination,
+        },
     },
     background::{Context, shutdown::TrackedTask, sync::lock},
     connect_error::ConnectError,

@@ -1,6 +1,9 @@
 //! `redlock://[user:password@]host[:port],host[:port],..[/db]`: several servers, one user and one database.
 
-use crate::{backend::redis::url::parse_url, connect_error::ConnectError};
+use crate::{
+    backend::redis::url::{Hosts, divide, parse_url},
+    connect_error::ConnectError,
+};
 
 /// The smallest number of servers with which a quorum survives the loss of one.
 const FEWEST: usize = 3;
@@ -22,13 +25,7 @@ pub(crate) fn parse(url: &str) -> Result<Vec<redis::ConnectionInfo>, ConnectErro
             detail: "unknown scheme".into(),
         });
     };
-    // The hosts begin after the last `@`, because a password may contain `@` or the characters that separate hosts.
-    let (user, rest) = match rest.rsplit_once('@') {
-        Some((user, rest)) => (format!("{user}@"), rest),
-        None => (String::new(), rest),
-    };
-    let (hosts, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-    let hosts: Vec<_> = hosts.split(',').map(str::trim).collect();
+    let Hosts { user, hosts, path } = divide(rest);
     if hosts.len() < FEWEST {
         return Err(ConnectError::TooFewServers {
             servers: hosts.iter().filter(|host| !host.is_empty()).count(),

@@ -164,7 +164,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
         () = async {
             server.context.sleep(HEDGE).await;
             leave_by_home().await;
-            std::future::pending().await
+            std::future::pending::<()>().await;
         } => unreachable!("the hedge does not end"),
     };
     let Some(connection) = ended else {

@@ -24,7 +24,8 @@ use crate::{
         session::Session,
         topology::single::Sessions,
         transport::{
-            connection::{CallError, Connector, Destination, ServerCheck},
+            connection::CallError,
+            connector::{Connector, Destination, ServerCheck},
             liveness::{Liveness, Readiness},
             outage::Outages,
             preflight::{Failure, check},

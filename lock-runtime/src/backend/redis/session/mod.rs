@@ -23,7 +23,8 @@ use crate::{
     backend::redis::{
         protocol::{grant, request::AcquireRequest},
         transport::{
-            connection::{Connection, Connector, Identity, OPEN_PATIENCE, Pushed},
+            connection::{Connection, Identity, OPEN_PATIENCE, Pushed},
+            connector::Connector,
             health::Parking,
             outage::SessionPresence,
             preflight::check_first,
@@ -311,6 +312,17 @@ impl Ending {
         opening.await.map_err(|error| error.to_string())
     }
 
+    /// Waits until the connection is broken, or leads to a server that is no longer the primary of its group.
+    async fn until_useless(&self, connection: &Connection) {
+        tokio::select! {
+            biased;
+            () = connection.health.until_broken() => {}
+            () = self.connector.moves_from(&connection.address) => {
+                connection.health.mark_lost("another server has become the primary");
+            }
+        }
+    }
+
     /// Connects, and reconnects, until the session has ended.
     async fn supervise(mut self) {
         let mut previous: Option<Identity> = None;
@@ -344,10 +356,10 @@ impl Ending {
                     let is_trial_over = self.connector.context.sleep(trial);
                     tokio::select! {
                         biased;
-                        () = connection.health.until_broken() => {}
+                        () = self.until_useless(&connection) => {}
                         () = is_trial_over => {
                             self.presence.connected();
-                            connection.health.until_broken().await;
+                            self.until_useless(&connection).await;
                         }
                     }
                     demoted = connection.health.is_demoted();

@@ -20,7 +20,7 @@ use tokio::runtime::{self, Handle};
 use crate::{
     backend::redis::{
         session::{Driver, Session},
-        transport::connection::{Connection, Connector},
+        transport::{connection::Connection, connector::Connector},
     },
     background::sync::lock,
 };

@@ -1,11 +1,6 @@
 //! One connection to the server: its identity on the server, its floor for tokens, and its health.
 
-use std::{
-    fmt,
-    pin::pin,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future;
 use lock_core::{
@@ -13,20 +8,20 @@ use lock_core::{
     lease::Moment,
 };
 use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, ProtocolVersion, PushInfo, PushKind,
-    RedisError, ServerErrorKind, Value, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
+    RedisError, ServerErrorKind, Value,
 };
 
 use crate::{
     backend::redis::transport::{
         batcher::Batcher,
+        connector::Connector,
         health::{Health, InFlight, Parking},
         liveness::Readiness,
-        outage::Outages,
         script::Script,
+        sentinel::NO_PRIMARY,
     },
-    background::{Context, sync::lock},
-    connect_error::ConnectError,
+    background::Context,
     events::{Counters, TARGET, count},
 };
 
@@ -109,98 +104,10 @@ impl fmt::Display for CallError {
     }
 }
 
-/// A server, and the name of this program in the server's list of connections.
-pub(crate) struct Destination {
-    pub(crate) info: redis::ConnectionInfo,
-    pub(crate) client_name: String,
-}
-
-/// What to check about a server, besides whether it can be used at all.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ServerCheck {
-    /// Whether the server may evict keys.
-    pub(crate) allow_eviction: bool,
-    /// A channel that the user must be able to use.
-    pub(crate) probe_channel: Option<&'static str>,
-}
-
-/// The settings for connections to one server, and the state that all these connections share.
-pub(crate) struct Connector {
-    pub(crate) context: Arc<Context>,
-    pub(crate) client: redis::Client,
-    /// The commands that load the scripts of the connection's layout.
-    pub(crate) scripts: redis::Pipeline,
-    /// The name of this program in the server's list of connections.
-    client_name: String,
-    /// The check of the server that has to succeed before the first session connects; `None` once it has succeeded, or
-    /// if the client checks the server itself.
-    check_first: Mutex<Option<ServerCheck>>,
-    pub(crate) outages: Arc<Outages>,
-    pub(crate) readiness: Arc<Readiness>,
-    pub(crate) counters: Arc<Counters>,
-}
-
-impl Connector {
-    pub(crate) fn new(
-        context: Arc<Context>,
-        Destination { info, client_name }: Destination,
-        scripts: redis::Pipeline,
-        counters: Arc<Counters>,
-    ) -> Result<Self, ConnectError> {
-        #[cfg(feature = "tls")]
-        install_tls();
-        // With RESP3, grants are pushed on the connection that carries the commands.
-        let settings = info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3);
-        let info = with_tcp_settings(info.set_redis_settings(settings));
-        let client = redis::Client::open(info).map_err(|error| ConnectError::InvalidUrl {
-            detail: error.category().to_owned(),
-        })?;
-        let address = client.get_connection_info().addr().to_string();
-        Ok(Self {
-            outages: Outages::new(context.clone(), address),
-            context,
-            client,
-            scripts,
-            client_name,
-            check_first: Mutex::new(None),
-            readiness: Arc::default(),
-            counters,
-        })
-    }
-
-    pub(crate) fn address(&self) -> &str {
-        self.outages.address()
-    }
-
-    /// Makes the sessions check the server before the first of them connects.
-    pub(crate) fn check_first(&self, check: ServerCheck) {
-        *lock(&self.check_first) = Some(check);
-    }
-
-    /// Returns the check of the server that has to succeed before a session connects.
-    pub(crate) fn pending_check(&self) -> Option<ServerCheck> {
-        *lock(&self.check_first)
-    }
-
-    /// Records that the check of the server has succeeded.
-    pub(crate) fn note_checked(&self) {
-        *lock(&self.check_first) = None;
-    }
-
-    async fn connect(
-        &self,
-        config: &AsyncConnectionConfig,
-    ) -> Result<MultiplexedConnection, RedisError> {
-        self.context.network().connect(&self.client, config).await
-    }
-}
-
 /// A connection that is ready for use: it is subscribed to its notification channel, and its floor was read.
 pub(crate) struct Connection {
     pub(crate) identity: Identity,
+    pub(crate) address: ConnectionAddr,
     /// The server's time when the connection was made, in µs.
     pub(crate) floor: String,
     /// Whether the server lets this client close its earlier connections.
@@ -286,7 +193,7 @@ impl Connection {
             .set_response_timeout(None)
             .set_pipeline_buffer_size(1024)
             .set_push_sender(push_sender);
-        let redis = connector.connect(&config).await?;
+        let (redis, address) = connector.connect(&config).await?;
         let asking_run = async || -> Result<Option<String>, RedisError> {
             let mut info = redis::cmd("INFO");
             info.arg("server");
@@ -322,8 +229,20 @@ impl Connection {
             name.arg("SETNAME").arg(&connector.client_name);
             name.exec_async(&mut redis.clone()).await
         };
-        let (closed, probed, _, run, id, subscribed, loaded, time) = tokio::join!(
+        let asking_role = async {
+            if !connector.is_group() {
+                return Ok(None);
+            }
+            let role = redis::cmd("ROLE");
+            let role: Vec<Value> = role.query_async(&mut redis.clone()).await?;
+            let role = role.into_iter().next().unwrap_or(Value::Nil);
+            String::from_redis_value(role)
+                .map(Some)
+                .map_err(RedisError::from)
+        };
+        let (role, closed, probed, _, run, id, subscribed, loaded, time) = tokio::join!(
             biased;
+            asking_role,
             closing(previous),
             closing(Some(NOBODY)),
             naming,
@@ -346,6 +265,10 @@ impl Connection {
             Err(error) if is_forbidden(&error) => Ok(false),
             Err(error) => Err(error),
         };
+        if let Some(role) = role?.filter(|role| role != "master") {
+            let detail = format!("{address} is a {role}");
+            return Err(redis::make_extension_error(NO_PRIMARY.into(), Some(detail)));
+        }
         may_kill(closed)?;
         let (may_kill, run, id) = (may_kill(probed)?, run?, id?);
         subscribed?;
@@ -360,6 +283,7 @@ impl Connection {
         Ok(Self {
             may_kill: may_kill && run.is_some(),
             identity: Identity { run, id },
+            address,
             floor: server_micros.to_string(),
             health,
             clock_offset: i128::from(server_micros)
@@ -545,23 +469,4 @@ fn kill_command(id: i64) -> Cmd {
 /// Returns whether the server's ACL forbids the command to this user.
 fn is_forbidden(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
-}
-
-/// Makes the operating system notice a peer that disappears silently.
-fn with_tcp_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
-    let settings = info.tcp_settings().clone().set_nodelay(true).set_keepalive(
-        redis::io::tcp::socket2::TcpKeepalive::new()
-            .with_time(Duration::from_secs(5))
-            .with_interval(Duration::from_secs(2)),
-    );
-    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-    let settings = settings.set_user_timeout(Duration::from_secs(10));
-    info.set_tcp_settings(settings)
-}
-
-/// Installs a TLS implementation, as rustls requires once per process. Keeps an implementation that the process has
-/// installed before.
-#[cfg(feature = "tls")]
-fn install_tls() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
 }

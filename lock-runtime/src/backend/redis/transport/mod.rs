@@ -2,8 +2,10 @@
 
 pub(crate) mod batcher;
 pub(crate) mod connection;
+pub(crate) mod connector;
 pub(crate) mod health;
 pub(crate) mod liveness;
 pub(crate) mod outage;
 pub(crate) mod preflight;
 pub(crate) mod script;
+pub(crate) mod sentinel;

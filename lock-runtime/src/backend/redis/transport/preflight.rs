@@ -10,8 +10,10 @@ use tokio::{
 };
 
 use crate::{
-    backend::redis::transport::connection::{
-        CallError, Connection, Connector, OPEN_PATIENCE, ServerCheck, field,
+    backend::redis::transport::{
+        connection::{CallError, Connection, OPEN_PATIENCE, field},
+        connector::{Connector, ServerCheck},
+        sentinel::{NO_PRIMARY, UNKNOWN_GROUP},
     },
     connect_error::ConnectError,
 };
@@ -26,6 +28,8 @@ pub(crate) enum Failure {
     Closed(String),
     Cluster,
     Sentinel,
+    UnknownGroup,
+    NoPrimary(String),
     Eviction(String),
     Refused(String),
 }
@@ -35,6 +39,10 @@ impl Failure {
         // Any program may answer at this address, so control characters in the text are replaced.
         let text = error.to_string().replace(char::is_control, " ");
         match error.kind() {
+            _ if error.code() == Some(UNKNOWN_GROUP) => Self::UnknownGroup,
+            _ if error.code() == Some(NO_PRIMARY) => {
+                Self::NoPrimary(error.detail().unwrap_or_default().to_owned())
+            }
             ErrorKind::AuthenticationFailed => Self::Authentication(text),
             ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(text),
             ErrorKind::Server(ServerErrorKind::ResponseError)
@@ -79,6 +87,8 @@ impl Failure {
             Self::Closed(detail) => ConnectError::Closed { server, detail },
             Self::Cluster => ConnectError::Cluster { server },
             Self::Sentinel => ConnectError::Sentinel { server },
+            Self::UnknownGroup => ConnectError::UnknownGroup { server },
+            Self::NoPrimary(detail) => ConnectError::NoPrimary { server, detail },
             Self::NotRedis(detail) => ConnectError::NotRedis { server, detail },
             Self::Eviction(policy) => ConnectError::Eviction { server, policy },
             Self::Refused(detail) => ConnectError::Refused { server, detail },
@@ -184,11 +194,8 @@ async fn check_server(
 
 async fn is_sentinel(connector: &Connector) -> bool {
     let asking = async {
-        let mut connection = connector
-            .client
-            .get_multiplexed_async_connection()
-            .await
-            .ok()?;
+        let client = connector.client()?;
+        let mut connection = client.get_multiplexed_async_connection().await.ok()?;
         let mut info = redis::cmd("INFO");
         info.arg("server");
         info.query_async::<String>(&mut connection).await.ok()
@@ -204,15 +211,20 @@ async fn is_sentinel(connector: &Connector) -> bool {
 }
 
 fn asks_for_tls(connector: &Connector) -> bool {
-    matches!(
-        connector.client.get_connection_info().addr(),
-        ConnectionAddr::TcpTls { .. }
-    )
+    let client = connector.client();
+    client.is_some_and(|client| {
+        matches!(
+            client.get_connection_info().addr(),
+            ConnectionAddr::TcpTls { .. }
+        )
+    })
 }
 
 /// Returns whether the URL asks for TLS, but the server answers without TLS.
 async fn speaks_plainly(connector: &Connector) -> bool {
-    let ConnectionAddr::TcpTls { host, port, .. } = connector.client.get_connection_info().addr()
+    let Some(ConnectionAddr::TcpTls { host, port, .. }) = connector
+        .client()
+        .map(|client| client.get_connection_info().addr())
     else {
         return false;
     };

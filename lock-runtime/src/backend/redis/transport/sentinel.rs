@@ -1,0 +1,226 @@
+//! Finds the primary of a group of servers that Sentinels watch.
+
+use std::{
+    fmt, io,
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
+    RedisError, RedisResult,
+};
+use tokio::{sync::Notify, task::AbortHandle};
+
+use crate::{
+    background::{Context, sync::lock, watched::Watched},
+    events::TARGET,
+};
+
+/// The time limit for the answer of one Sentinel.
+const ASK_PATIENCE: Duration = Duration::from_millis(500);
+/// The pause before the connection to a Sentinel is made again.
+const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
+/// The channel on which a Sentinel tells of a new primary.
+const SWITCHED: &str = "+switch-master";
+
+/// The code of the error that no Sentinel knows the group.
+pub(crate) const UNKNOWN_GROUP: &str = "UNKNOWNGROUP";
+/// The code of the error that the Sentinels name a server that is not a primary.
+pub(crate) const NO_PRIMARY: &str = "NOPRIMARY";
+
+/// Where a group and its Sentinels are, and how to connect to them.
+#[derive(Debug, Clone)]
+pub(crate) struct SentinelConfig {
+    /// The name under which the Sentinels know the group.
+    pub(crate) group: String,
+    pub(crate) sentinels: Vec<redis::ConnectionInfo>,
+    /// The settings for connections to the servers of the group. The Sentinels name the address.
+    pub(crate) server: redis::ConnectionInfo,
+}
+
+/// The Sentinels of one group.
+pub(crate) struct Sentinels {
+    group: String,
+    clients: Vec<redis::Client>,
+    server: redis::ConnectionInfo,
+    /// The address of the primary according to the newest message of a Sentinel. `None` before the first message.
+    moved_to: Watched<Option<ConnectionAddr>>,
+    /// The tasks that listen to the Sentinels.
+    listening: Mutex<Vec<AbortHandle>>,
+}
+
+impl Drop for Sentinels {
+    fn drop(&mut self) {
+        lock(&self.listening).iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Writes the URL of the group, without credentials.
+impl fmt::Display for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("redis+sentinel://")?;
+        for (number, client) in self.clients.iter().enumerate() {
+            let comma = if number > 0 { "," } else { "" };
+            write!(f, "{comma}{}", client.get_connection_info().addr())?;
+        }
+        write!(f, "/{}", self.group)
+    }
+}
+
+impl Sentinels {
+    pub(crate) fn new(config: SentinelConfig) -> RedisResult<Self> {
+        let clients = config.sentinels.into_iter().map(redis::Client::open);
+        Ok(Self {
+            group: config.group,
+            clients: clients.collect::<Result<_, _>>()?,
+            server: config.server,
+            moved_to: Watched::default(),
+            listening: Mutex::default(),
+        })
+    }
+
+    /// Asks all Sentinels for the address of the primary, and returns the first answer. A Sentinel that contradicts the
+    /// newest message about a new primary may be cut off from the others, so its answer counts only if no other
+    /// Sentinel answers differently.
+    pub(crate) async fn primary(&self, context: &Context) -> RedisResult<ConnectionAddr> {
+        let moved_to = self.moved_to.get().clone();
+        let until = context.now() + ASK_PATIENCE;
+        let asking = self.clients.iter().map(|sentinel| async move {
+            let answer = context.timeout_at(until, self.ask(context, sentinel)).await;
+            answer.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+        });
+        let mut answers: FuturesUnordered<_> = asking.collect();
+        let (mut outdated, mut failure) = (None, None);
+        while let Some(answer) = answers.next().await {
+            match answer {
+                Ok(address) if moved_to.as_ref().is_none_or(|now| *now == address) => {
+                    return Ok(address);
+                }
+                Ok(address) => outdated = Some(address),
+                // An answer says more than a failed connection does.
+                Err(error) if error.code() == Some(UNKNOWN_GROUP) => failure = Some(error),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        if let Some(address) = outdated {
+            self.moved_to.replace(Some(address.clone()));
+            return Ok(address);
+        }
+        let nobody = (ErrorKind::InvalidClientConfig, "the URL names no Sentinel");
+        Err(failure.unwrap_or_else(|| RedisError::from(nobody)))
+    }
+
+    /// Returns the settings for a connection to the server of the group with this address.
+    pub(crate) fn server_at(&self, address: ConnectionAddr) -> redis::ConnectionInfo {
+        self.server.clone().set_addr(address)
+    }
+
+    async fn ask(
+        &self,
+        context: &Context,
+        sentinel: &redis::Client,
+    ) -> RedisResult<ConnectionAddr> {
+        let mut connection = context.network().connect(sentinel, &settings()).await?;
+        let mut asking = redis::cmd("SENTINEL");
+        asking.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.group);
+        let named: Option<(String, u16)> = asking.query_async(&mut connection).await?;
+        let Some((host, port)) = named else {
+            return Err(redis::make_extension_error(UNKNOWN_GROUP.into(), None));
+        };
+        Ok(self.at(host, port))
+    }
+
+    /// Returns the address of a server of the group, with the settings for TLS of the group.
+    fn at(&self, host: String, port: u16) -> ConnectionAddr {
+        match self.server.addr() {
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        }
+    }
+
+    /// Waits until a Sentinel tells that the primary has moved away from `address`.
+    pub(crate) async fn moves_from(&self, address: &ConnectionAddr) {
+        let elsewhere = |moved_to: &Option<ConnectionAddr>| {
+            moved_to
+                .as_ref()
+                .is_some_and(|now| now != address)
+                .then_some(())
+        };
+        self.moved_to.until(elsewhere).await;
+    }
+
+    /// Listens to each Sentinel, until this value is dropped.
+    pub(crate) fn listen(self: &Arc<Self>, context: &Arc<Context>) {
+        let tasks = self.clients.iter().map(|sentinel| {
+            let listening = listen_to(context.clone(), Arc::downgrade(self), sentinel.clone());
+            context.spawn(listening).abort_handle()
+        });
+        lock(&self.listening).extend(tasks);
+    }
+
+    /// Applies the message `<group> <old host> <old port> <new host> <new port>`.
+    fn switched(&self, message: &str) {
+        let fields: Vec<_> = message.split(' ').collect();
+        let &[group, _, _, host, port] = &*fields else {
+            return;
+        };
+        if group == self.group
+            && let Ok(port) = port.parse()
+        {
+            tracing::info!(target: TARGET, %group, primary = %format_args!("{host}:{port}"), "a Sentinel names a new primary");
+            self.moved_to.replace(Some(self.at(host.to_owned(), port)));
+        }
+    }
+}
+
+/// Listens to the messages of one Sentinel about new primaries. Connects again if the connection is lost.
+async fn listen_to(context: Arc<Context>, group: Weak<Sentinels>, sentinel: redis::Client) {
+    loop {
+        let lost = Arc::new(Notify::new());
+        let (told, losing) = (group.clone(), lost.clone());
+        let on_push = move |push: PushInfo| {
+            match push.kind {
+                PushKind::Message => {
+                    let mut fields = push.data.into_iter().map(String::from_redis_value);
+                    if let (Some(Ok(_)), Some(Ok(message)), Some(group)) =
+                        (fields.next(), fields.next(), told.upgrade())
+                    {
+                        group.switched(&message);
+                    }
+                }
+                PushKind::Disconnection => losing.notify_one(),
+                _ => {}
+            }
+            Ok::<(), ()>(())
+        };
+        let config = settings().set_push_sender(on_push);
+        let listening = async {
+            let mut connection = context.network().connect(&sentinel, &config).await?;
+            connection.subscribe(SWITCHED).await?;
+            Ok::<_, RedisError>(connection)
+        };
+        let until = context.now() + ASK_PATIENCE;
+        if let Some(Ok(_connection)) = context.timeout_at(until, listening).await {
+            lost.notified().await;
+        }
+        context.sleep(RECONNECT_PAUSE).await;
+    }
+}
+
+/// Returns the settings of a connection to a Sentinel. The engine applies its own timeouts.
+fn settings() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+}

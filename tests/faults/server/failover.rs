@@ -1,0 +1,195 @@
+//! Sentinels promote a replica.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use lock_runtime::{Hold, LockError, ReleaseOutcome};
+use support::{assert_lost, sentinels::SentinelGroup};
+
+use crate::fixture::{MS, SECOND, client, row, until_waiting};
+
+/// The time after which the Sentinels of the tests promote a replica: 0.5 s until they agree that the primary is down,
+/// and up to 2 s until a Sentinel has been elected.
+const FAILOVER: std::time::Duration = std::time::Duration::from_secs(4);
+
+/// Row 27: the primary is killed while a caller is inside, 20 callers of two clients wait, and five others keep sending
+/// requests. The replicas know the grant and the queue. The holder stays inside, and all callers enter one at a time,
+/// with rising tokens.
+#[tokio::test]
+async fn row_27_failover_under_load() {
+    row(27, async |seen| {
+        let mut group = SentinelGroup::start().await;
+        let url = group.url();
+        let (holder, others) = (client(&url).await, [client(&url).await, client(&url).await]);
+        let inside = Arc::new(AtomicBool::new(false));
+        let tokens = Arc::new(Mutex::new(Vec::new()));
+        let guard = holder
+            .lock("k")
+            .lease(30 * SECOND)
+            .renew(true)
+            .acquire()
+            .await
+            .unwrap();
+        tokens.lock().unwrap().push(guard.token());
+        let mut waiting = Vec::new();
+        for number in 0..20 {
+            let lock = others[number % 2]
+                .lock("k")
+                .wait(60 * SECOND)
+                .lease(10 * SECOND);
+            let (inside, tokens) = (inside.clone(), tokens.clone());
+            waiting.push(tokio::spawn(async move {
+                lock.run(async {
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
+                    tokens
+                        .lock()
+                        .unwrap()
+                        .push(Hold::current().unwrap().token());
+                    tokio::time::sleep(20 * MS).await;
+                    inside.store(false, Ordering::SeqCst);
+                })
+                .await
+            }));
+        }
+        until_waiting(&holder, 20).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let busy = (0..5).map(|number| {
+            let lock = others[number % 2]
+                .lock(format!("busy:{number}"))
+                .wait(20 * SECOND);
+            let stop = stop.clone();
+            tokio::spawn(async move {
+                let mut longest = std::time::Duration::ZERO;
+                while !stop.load(Ordering::SeqCst) {
+                    let started = Instant::now();
+                    match lock.run(async {}).await {
+                        // The new primary may lack the grant, because replication lags.
+                        Ok(()) | Err(LockError::Lost { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                    longest = longest.max(started.elapsed());
+                }
+                longest
+            })
+        });
+        let busy: Vec<_> = busy.collect();
+        tokio::time::sleep(200 * MS).await; // until the replicas have the grant and the queue
+        group.servers[0].kill();
+        let killed = Instant::now();
+        group.promoted_instead_of(0).await;
+        let promoted = killed.elapsed();
+        holder
+            .lock("other")
+            .wait(20 * SECOND)
+            .run(async {})
+            .await
+            .unwrap();
+        seen.within(
+            "the first call after the failover enters",
+            FAILOVER,
+            killed.elapsed(),
+        );
+        assert!(promoted < FAILOVER);
+        assert_eq!(guard.release().await, ReleaseOutcome::Released);
+        let released = Instant::now();
+        for waiting in waiting {
+            waiting.await.unwrap().unwrap();
+        }
+        seen.within(
+            "20 waiters enter after the release",
+            3 * SECOND,
+            released.elapsed(),
+        );
+        stop.store(true, Ordering::SeqCst);
+        for busy in busy {
+            let longest = busy.await.unwrap();
+            seen.within(
+                "the longest call of a caller that the failover meets",
+                FAILOVER + SECOND,
+                longest,
+            );
+        }
+        let tokens = tokens.lock().unwrap().clone();
+        assert_eq!(tokens.len(), 21);
+        assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    })
+    .await;
+}
+
+/// Row 27: the promoted replica lacks the grant, because replication had stopped. The first holder is notified, and
+/// another caller enters with a greater token.
+#[tokio::test]
+async fn row_27_grant_not_replicated() {
+    row(27, async |seen| {
+        let mut group = SentinelGroup::start().await;
+        let (holder, other) = (client(&group.url()).await, client(&group.url()).await);
+        for replica in &group.servers[1..] {
+            replica.stop_process();
+        }
+        // The replicas have received what was sent before, and receive nothing from now on.
+        let mut cut = redis::cmd("CLIENT");
+        cut.arg(&["KILL", "TYPE", "replica"]);
+        let mut primary = group.servers[0].connection().await;
+        cut.exec_async(&mut primary).await.unwrap();
+        drop(primary);
+        let lease = 6 * SECOND;
+        let lock = holder.lock("k").lease(lease).renew(true);
+        let (mut token, mut promoted) = (None, None);
+        let lost = lock.run(async {
+            token = Some(Hold::current().unwrap().token());
+            group.servers[0].kill();
+            for replica in &group.servers[1..] {
+                replica.continue_process();
+            }
+            group.promoted_instead_of(0).await;
+            promoted = Some(Instant::now());
+            std::future::pending::<()>().await;
+        });
+        assert_lost(&lost.await);
+        seen.within(
+            "the first holder is notified after the promotion",
+            lease / 3 + SECOND,
+            promoted.unwrap().elapsed(),
+        );
+        let guard = other.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+        assert!(Some(guard.token()) > token);
+    })
+    .await;
+}
+
+/// The primary is not killed, but an operator orders a failover. The old primary becomes a replica, and the clients
+/// leave it as soon as a Sentinel tells of the new primary.
+#[tokio::test]
+async fn row_27_ordered_failover() {
+    row(27, async |seen| {
+        let group = SentinelGroup::start().await;
+        let client = client(&group.url()).await;
+        let guard = client.lock("k").lease(30 * SECOND).acquire().await.unwrap();
+        let mut order = redis::cmd("SENTINEL");
+        order.arg("FAILOVER").arg(support::sentinels::GROUP);
+        order
+            .exec_async(&mut group.sentinels[0].connection().await)
+            .await
+            .unwrap();
+        group.promoted_instead_of(0).await;
+        let promoted = Instant::now();
+        client
+            .lock("other")
+            .wait(20 * SECOND)
+            .run(async {})
+            .await
+            .unwrap();
+        seen.within(
+            "the next call after the promotion",
+            3 * SECOND,
+            promoted.elapsed(),
+        );
+        assert_eq!(guard.release().await, ReleaseOutcome::Released);
+    })
+    .await;
+}

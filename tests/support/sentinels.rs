@@ -1,0 +1,99 @@
+//! A primary with replicas, and the Sentinels that watch them.
+
+use redis::Value;
+
+use crate::{
+    server::{RedisServer, ask},
+    until,
+};
+
+/// The name of the group.
+pub const GROUP: &str = "shop";
+
+/// A primary, two replicas, and three Sentinels. The Sentinels promote a replica after the primary has not answered for
+/// half a second.
+#[derive(Debug)]
+pub struct SentinelGroup {
+    /// The servers. The first is the primary at the start.
+    pub servers: Vec<RedisServer>,
+    /// The Sentinels.
+    pub sentinels: Vec<RedisServer>,
+}
+
+impl SentinelGroup {
+    /// Starts a group, and waits until its Sentinels know all servers and each other.
+    pub async fn start() -> Self {
+        let primary = RedisServer::start().await;
+        let mut servers = Vec::new();
+        for _ in 0..2 {
+            servers.push(RedisServer::builder().replica_of(&primary).start().await);
+        }
+        let port = primary.port().to_string();
+        servers.insert(0, primary);
+        let mut sentinels = Vec::new();
+        for _ in 0..3 {
+            let sentinel = RedisServer::builder().sentinel().start().await;
+            tell(&sentinel, &["MONITOR", GROUP, "127.0.0.1", &port, "2"]).await;
+            for (setting, value) in [
+                ("down-after-milliseconds", "500"),
+                ("failover-timeout", "3000"),
+                ("parallel-syncs", "2"),
+            ] {
+                tell(&sentinel, &["SET", GROUP, setting, value]).await;
+            }
+            sentinels.push(sentinel);
+        }
+        let group = Self { servers, sentinels };
+        until(async || group.is_complete().await).await;
+        group
+    }
+
+    async fn is_complete(&self) -> bool {
+        for sentinel in &self.sentinels {
+            let mut asking = redis::cmd("SENTINEL");
+            asking.arg("MASTER").arg(GROUP);
+            let mut connection = sentinel.connection().await;
+            let fields: std::collections::HashMap<String, String> =
+                ask(&mut connection, &asking).await;
+            let has = |field: &str, number: &str| fields.get(field).is_some_and(|it| it == number);
+            if !has("num-slaves", "2")
+                || !has("num-other-sentinels", "2")
+                || !has("flags", "master")
+            {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Returns the URL `redis+sentinel://127.0.0.1:port,127.0.0.1:port,127.0.0.1:port/shop`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let hosts = self.sentinels.iter().map(RedisServer::port);
+        let hosts: Vec<_> = hosts.map(|port| format!("127.0.0.1:{port}")).collect();
+        format!("redis+sentinel://{}/{GROUP}", hosts.join(","))
+    }
+
+    /// Waits until the Sentinels name another primary than the server with this number. Returns the number of the new
+    /// primary.
+    pub async fn promoted_instead_of(&self, old: usize) -> usize {
+        let old = self.servers[old].port();
+        let mut new = None;
+        until(async || {
+            let mut asking = redis::cmd("SENTINEL");
+            asking.arg("GET-MASTER-ADDR-BY-NAME").arg(GROUP);
+            let mut connection = self.sentinels[0].connection().await;
+            let (_, port): (String, u16) = ask(&mut connection, &asking).await;
+            new = self.servers.iter().position(|server| server.port() == port);
+            port != old
+        })
+        .await;
+        new.expect("the Sentinels name a server of the group")
+    }
+}
+
+async fn tell(sentinel: &RedisServer, words: &[&str]) {
+    let mut command = redis::cmd("SENTINEL");
+    command.arg(words);
+    let _: Value = ask(&mut sentinel.connection().await, &command).await;
+}
