@@ -64,6 +64,26 @@ async fn a_lazy_redlock_connects_at_the_first_call() {
     client.shutdown().await;
 }
 
+/// A call is dropped after the shutdown of a lazy client. Its clean-up opens no connection.
+#[tokio::test]
+async fn a_lazy_client_stays_closed() {
+    let server = RedisServer::start().await;
+    let other = LockClient::connect(server.url()).await.unwrap();
+    let guard = other.lock("k").acquire().await.unwrap();
+    let client = LockClient::builder().url(server.url()).connect_lazy();
+    let client = client.unwrap();
+    let mut call = Box::pin(client.lock("k").wait(60 * SECOND).acquire());
+    let waits = tokio::time::timeout(300 * MS, &mut call).await;
+    assert!(waits.is_err(), "the lock is taken");
+    client.shutdown().await;
+    let connections = client.stats().connections;
+    drop(call);
+    let status = client.lock("k").status().await;
+    assert_eq!(status, Err(LockError::ShutDown));
+    assert_eq!(client.stats().connections, connections);
+    guard.release().await;
+}
+
 /// A lazy client makes the checks of `connect` at its first call. Once the server passes them, calls enter.
 #[tokio::test]
 async fn a_lazy_client_uses_no_server_that_evicts_keys() {

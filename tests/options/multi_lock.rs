@@ -8,9 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt;
 use lock_runtime::{
     BusyWith, Hold, Holds, KeyError, LockClient, LockError, LossReason, MAX_KEYS, MultiLock,
-    OptionsError, ReleaseOutcome,
+    OnLost, OptionsError, ReleaseOutcome,
 };
 use support::{
     Room, assert_busy, epsilon,
@@ -366,6 +367,56 @@ async fn nested_in_a_guard_nothing_waits_out_of_order() {
         nothing_is_left(&store, &other, &["a", "b", "c", "d"]).await;
     })
     .await;
+}
+
+/// A nested call learns of the loss of an enclosing lock in the same poll in which it reads the grant of two others. It
+/// gives both back.
+#[tokio::test]
+async fn a_loss_that_is_read_together_with_the_grant_of_others_leaves_nothing() {
+    let store = Store::redis().await;
+    let [client, other] = store.clients().await;
+    let outer = client.lock("a").lease(SECOND).renew(true);
+    let outer = outer.on_lost(OnLost::Continue);
+    let ended = outer.run(async {
+        let nested = client.locks(["a", "b", "c"]).lease(SECOND).renew(true);
+        let mut nested = Box::pin(nested.acquire());
+        assert!((&mut nested).now_or_never().is_none(), "it asks");
+        until(async || held(&other, &["b", "c"]).await.len() == 2).await;
+        store.delete("a").await;
+        Hold::current().unwrap().lost().await;
+        nested.await.map(drop)
+    });
+    support::assert_lost(&ended.await.unwrap());
+    until_free(&other, "b").await;
+    until_free(&other, "c").await;
+}
+
+/// A grant is read after its lease has ended, and after a newer call of the same client has taken the lock. The newer
+/// call keeps it.
+#[tokio::test]
+async fn a_grant_that_is_read_too_late_leaves_a_newer_hold_alone() {
+    let store = Store::redis().await;
+    let [client, other] = store.clients().await;
+    let in_the_way = hold(&other, "l").await;
+    client.lock("warm").run(async {}).await.unwrap();
+    let short = client.lock("k").lease(300 * MS).renew(false);
+    let mut late = Box::pin(short.wait(20 * SECOND).acquire());
+    assert!((&mut late).now_or_never().is_none(), "it asks");
+    until(async || !held(&other, &["k"]).await.is_empty()).await;
+    until_free(&other, "k").await; // its lease has ended
+    let both = client.locks(["k", "l"]).wait(20 * SECOND);
+    let both = tokio::spawn(async move { both.run(async {}).await });
+    until(async || !held(&other, &["k"]).await.is_empty()).await;
+    let third = other.lock("k").wait(20 * SECOND);
+    let mut third = tokio::spawn(async move { third.run(async {}).await });
+    until_waiting(&other, "k", 1).await;
+    assert!((&mut late).now_or_never().is_none(), "it waits again");
+    let entered = tokio::time::timeout(300 * MS, &mut third).await;
+    assert!(entered.is_err(), "the third call enters first");
+    drop(late);
+    in_the_way.release().await;
+    both.await.unwrap().unwrap();
+    third.await.unwrap().unwrap();
 }
 
 #[tokio::test]
