@@ -137,7 +137,7 @@ async fn row_27_grant_not_replicated() {
         let mut primary = group.servers[0].connection().await;
         cut.exec_async(&mut primary).await.unwrap();
         drop(primary);
-        let lease = 6 * SECOND;
+        let lease = 30 * SECOND; // much longer than a failover takes
         let lock = holder.lock("k").lease(lease).renew(true);
         let (mut token, mut promoted) = (None, None);
         let lost = lock.run(async {

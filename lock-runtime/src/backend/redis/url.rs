@@ -14,6 +14,11 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
         "redis" | "redis+unix" | "unix" | "valkey" | "valkey+unix" => {}
         "rediss" | "valkeys" if cfg!(feature = "tls") => {}
         "rediss" | "valkeys" => return Err(invalid("TLS needs the feature `tls` of lock-runtime")),
+        _ if scheme.contains("sentinel") => {
+            return Err(invalid(
+                "write redis+sentinel://sentinel1,sentinel2,sentinel3/group",
+            ));
+        }
         _ if scheme.contains("cluster") => {
             return Err(invalid(
                 "Redis Cluster is not supported yet, name a server outside a cluster",
