@@ -74,6 +74,20 @@ impl SentinelGroup {
         format!("redis+sentinel://{}/{GROUP}", hosts.join(","))
     }
 
+    /// Waits until both replicas have everything that the first server has stored so far.
+    ///
+    /// # Panics
+    /// If they do not receive it within ten seconds.
+    pub async fn until_replicated(&self) {
+        let mut primary = self.servers[0].connection().await;
+        // `WAIT` waits for the writes of its own connection, and thus for all earlier ones.
+        let write = redis::cmd("SET").arg("replicated").arg(1).to_owned();
+        ask::<()>(&mut primary, &write).await;
+        let mut wait = redis::cmd("WAIT");
+        let replicas: u8 = ask(&mut primary, wait.arg(2).arg(10_000)).await;
+        assert_eq!(replicas, 2, "replicas that have the newest write");
+    }
+
     /// Waits until the Sentinels name another primary than the server with this number. Returns the number of the new
     /// primary.
     pub async fn promoted_instead_of(&self, old: usize) -> usize {

@@ -157,15 +157,16 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
         left(request.leave(&home, true).await.ok()?);
         Some(home)
     };
+    let hedge = async || {
+        server.context.sleep(HEDGE).await;
+        leave_by_home().await;
+        std::future::pending::<()>().await;
+    };
     // A request that the session sent may be under way on a runtime that nobody drives.
     let ended = tokio::select! {
         biased;
         ended = end(&server, &sent) => ended,
-        () = async {
-            server.context.sleep(HEDGE).await;
-            leave_by_home().await;
-            std::future::pending::<()>().await;
-        } => unreachable!("the hedge does not end"),
+        () = hedge() => unreachable!("the hedge does not end"),
     };
     let Some(connection) = ended else {
         return;
@@ -179,16 +180,11 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
         }
     } else if !connection.health.is_broken() {
         let patience = server.now() + SAME_CONNECTION_PATIENCE;
-        let hedge = async {
-            server.context.sleep(HEDGE).await;
-            leave_by_home().await;
-            std::future::pending::<()>().await;
-        };
         let leaving = async {
             tokio::select! {
                 biased;
                 left = request.leave(&connection, true) => left,
-                () = hedge => unreachable!("the hedge does not end"),
+                () = hedge() => unreachable!("the hedge does not end"),
             }
         };
         match server.context.timeout_at(patience, leaving).await {
