@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::{FutureExt, future::BoxFuture};
+use futures_util::{
+    FutureExt,
+    future::{BoxFuture, join_all},
+};
 use lock_runtime::{LockClient, LockError, LossReason, Strategy};
 use support::{
     assert_busy,
@@ -463,6 +466,67 @@ fn a_call_that_changes_its_runtime_keeps_its_place() {
         first.release().await;
         late.await.unwrap().release().await;
     });
+}
+
+/// Calls that share a request are queued, but do not read the answer on their first runtime. On their second runtime
+/// they enter before a later call.
+#[test]
+fn calls_that_share_a_request_keep_their_places_on_another_runtime() {
+    const CALLS: usize = 3;
+    let second = runtime();
+    let store = second.block_on(Store::redis());
+    let proxy = second.block_on(async { FaultProxy::start(shared_server().await.port()).await });
+    let client = second.block_on(store.clone().through(&proxy.url()).client());
+    let other = second.block_on(store.client());
+    let held = second.block_on(hold(&other, "k"));
+    let entered = Arc::new(Mutex::new(Vec::new()));
+    let enter = |client: &LockClient, caller: &'static str| {
+        let (lock, entered) = (client.lock("k").wait(10 * SECOND), entered.clone());
+        async move {
+            let guard = lock.acquire().await.unwrap();
+            entered.lock().unwrap().push(caller);
+            guard.release().await;
+        }
+    };
+    let calls = (0..CALLS).map(|_| enter(&client, "early"));
+    let mut early = Box::pin(join_all(calls));
+    let waiting = until_waiting(&other, "k", CALLS);
+    let _first = ask_and_stand_still(&client, &proxy, &mut early, waiting);
+    second.block_on(async {
+        let late = tokio::spawn(enter(&other, "late"));
+        until_waiting(&other, "k", CALLS + 1).await;
+        // In this time the calls change their runtime.
+        assert!(timeout(400 * MS, &mut early).await.is_err(), "they wait");
+        held.release().await;
+        early.await;
+        late.await.unwrap();
+    });
+    assert_eq!(
+        *entered.lock().unwrap(),
+        ["early", "early", "early", "late"]
+    );
+}
+
+/// A lock is granted to a call that does not read the answer on its first runtime. The second runtime has no connection
+/// yet, and the wait ends before it has one. The call still gets the lock.
+#[test]
+fn a_call_that_changes_to_a_runtime_without_a_connection_keeps_its_grant() {
+    let admin = runtime();
+    let store = admin.block_on(Store::redis());
+    let proxy = admin.block_on(async { FaultProxy::start(shared_server().await.port()).await });
+    let client = admin.block_on(store.clone().through(&proxy.url()).client());
+    let other = admin.block_on(store.client());
+    for wait in [90, 150, 300] {
+        let key = format!("{wait}");
+        let mut call = Box::pin(client.lock(&key).wait(wait * MS).acquire());
+        let _first = ask_and_stand_still(&client, &proxy, &mut call, until_held(&other, &key));
+        let second = runtime();
+        proxy.delay(3 * MS);
+        let entered = second.block_on(call);
+        let guard = entered.unwrap_or_else(|error| panic!("{wait} ms: {error:?}"));
+        second.block_on(guard.release());
+        proxy.delay(Duration::ZERO);
+    }
 }
 
 /// The runtime of a call ends while the call leaves the queue. The call ends on another runtime, as busy.

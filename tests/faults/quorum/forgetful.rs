@@ -11,7 +11,7 @@ use support::{
 use tokio::{task::JoinSet, time::sleep};
 
 use super::{BACKOFF, MARK, client, is_held_on, until_empty};
-use crate::fixture::{MS, SECOND, epsilon, row, token_of, until};
+use crate::fixture::{MS, NAME, SECOND, epsilon, row, token_of, until};
 
 /// Row 31: a lock is held on two of three nodes, and one of the two restarts without its state. Until the lease has
 /// ended, that node forms no majority with the third node, neither for clients that saw the restart nor for clients
@@ -299,4 +299,28 @@ async fn a_hold_returns_to_a_node_that_missed_it() {
         until_empty(&quorum.servers[0]).await;
         until_empty(&quorum.servers[2]).await;
     }
+}
+
+/// A hold returns to a node that missed it, but the node's answer is lost with the connection. The release goes to
+/// that node too.
+#[tokio::test]
+async fn a_hold_that_returned_without_an_answer_is_released() {
+    let quorum = Quorum::start(3).await.in_use().await;
+    let proxies = quorum.proxies().await;
+    let client = client(&url_through(&proxies), 6 * SECOND).await;
+    client.lock("warm").run(async {}).await.unwrap();
+    let guard = held_on_two(&quorum, client.lock("k")).await;
+    let node = &proxies[2];
+    // The node carries the request out after its connection was cut.
+    node.deliver_after_cut(true);
+    node.delay(50 * MS);
+    let keys = format!("{NAME}\r\n$10\r\nlock:fence\r\n$16\r\n{MARK}\r\n");
+    node.wait_for_request(keys.as_bytes()).await;
+    node.cut();
+    until(async || is_held_on(&quorum.servers[2]).await).await;
+    let released = Instant::now();
+    guard.release().await;
+    until_empty(&quorum.servers[2]).await;
+    let took = released.elapsed();
+    assert!(took < SECOND + epsilon(), "{took:?}"); // otherwise the lease ends after more than 3 s
 }
