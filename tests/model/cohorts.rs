@@ -495,7 +495,9 @@ impl Protocol {
         let entry = state.processes[self.process_of(id)].entry.as_ref()?;
         let cohort = &entry.cohort;
         let lost = !cohort.is_over() && cohort.was_known_at(moment_of(sent));
-        let is_its = lost && cohort.to_come().contains(&owner_id(id));
+        // The member may have got its turn while the answer was under way.
+        let owner = owner_id(id);
+        let is_its = lost && (cohort.to_come().contains(&owner) || cohort.turn().owner == owner);
         is_its.then(|| token_of(cohort.first()))
     }
 

@@ -1,7 +1,10 @@
 //! Rows 40, 42, 45, 48: cohorts whose process is killed or stopped or whose grant is lost, and waiters of four
 //! processes.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use lock_runtime::{LockClient, LockError};
 use redis::aio::MultiplexedConnection;
@@ -15,8 +18,10 @@ use support::{
     server::{RedisServer, ask},
 };
 
+use tokio::time::sleep;
+
 use crate::{
-    fixture::{MS, NAME, NAMESPACE, QUEUE, SECOND, client, grant, left, row, until},
+    fixture::{MS, NAME, NAMESPACE, QUEUE, SECOND, client, grant, left, row, until, until_waiting},
     waiters::{Waiters, holder, time_to_live, until_cohort},
 };
 
@@ -237,6 +242,62 @@ async fn removed(removal: Removal) -> Duration {
     assert_eq!(ours.stats().lost, 1);
     until(async || left(&server).await.is_empty()).await;
     took
+}
+
+/// Row 42: an operator deletes the grant of a cohort, and another process takes the lock. Each turn is shorter than the
+/// answer to a probe takes, so the member that a probe has asked about has left when the answer comes. The session still
+/// learns from that answer that the grant is lost.
+#[tokio::test]
+async fn row_42_turns_pass_during_a_probe() {
+    row(42, async |seen| {
+        const MEMBERS: usize = 64;
+        const LINE: Duration = Duration::from_millis(80);
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let (ours, other) = (client(&proxy.url()).await, client(&server.url()).await);
+        let guard = holder(&other).await;
+        let deleted = Arc::new(Mutex::new(None::<Instant>));
+        let late = Arc::new(Mutex::new(Duration::ZERO));
+        let mut members = Vec::new();
+        for _ in 0..MEMBERS {
+            let (lock, deleted, late) = (
+                ours.lock("k").wait(60 * SECOND),
+                deleted.clone(),
+                late.clone(),
+            );
+            members.push(tokio::spawn(async move {
+                let body = async {
+                    if let Some(deleted) = *deleted.lock().unwrap() {
+                        *late.lock().unwrap() = deleted.elapsed();
+                    }
+                    sleep(40 * MS).await;
+                };
+                lock.run(body).await
+            }));
+        }
+        until_waiting(&other, MEMBERS).await;
+        guard.release().await;
+        until_cohort(&server, MEMBERS).await;
+        proxy.delay(LINE);
+        sleep(SECOND).await;
+        let mut redis = server.connection().await;
+        ask::<()>(&mut redis, redis::cmd("DEL").arg(NAME)).await;
+        *deleted.lock().unwrap() = Some(Instant::now());
+        let guard = other.lock("k").lease(60 * SECOND).acquire().await.unwrap();
+        // All members would have had their turn by then.
+        sleep(3 * SECOND).await;
+        let late = *late.lock().unwrap();
+        seen.within(
+            "the last member enters after the deletion",
+            200 * MS + 2 * LINE,
+            late,
+        );
+        guard.release().await;
+        for member in members {
+            let _ = member.await.unwrap(); // the member that was inside may be told of the loss
+        }
+    })
+    .await;
 }
 
 /// Returns the number of waiters in the queue.
