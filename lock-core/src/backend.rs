@@ -256,10 +256,20 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Reads who holds the lock, and how many waiters it has.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
-    /// Returns whether the server answers within this time. If it does, the server is reachable, and a command that has
-    /// no answer yet is only delayed by other commands.
-    fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
-        let _ = within;
+    /// Returns a number that is the same for all locks that [`acquire_multi`](Self::acquire_multi) can take in one step.
+    fn shard(&self, name: &LockName) -> u16 {
+        let _ = name;
+        0
+    }
+
+    /// Returns whether the server that stores `name` answers within this time; if `name` is `None`, whether all servers
+    /// do. If they do, they are reachable, and a command that has no answer yet is only delayed by other commands.
+    fn is_answering<'a>(
+        &'a self,
+        name: Option<&'a LockName>,
+        within: Duration,
+    ) -> BoxFuture<'a, bool> {
+        let _ = (name, within);
         Box::pin(std::future::ready(true))
     }
 

@@ -172,7 +172,7 @@ pub const FENCE: &str = "lock:fence";
 
 /// The suffixes of the names under which a lock's own state is stored. Only a key with a hash tag can collide with such
 /// a name: any other key is wrapped in braces, so its stored name ends with a brace.
-const RESERVED_SUFFIXES: [&str; 2] = [":queue", ":fence"];
+const RESERVED_SUFFIXES: [&str; 3] = [":queue", ":claim", ":fence"];
 
 /// The name under which a backend stores a lock.
 ///

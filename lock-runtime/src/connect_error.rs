@@ -43,7 +43,7 @@ pub enum ConnectError {
     },
     /// The client's default options are out of range or contradict each other.
     InvalidDefaults(OptionsError),
-    /// Redisson's layout is available only on a single Redis server, neither on a Redlock nor in process.
+    /// Redisson's layout is available only on a single Redis server: not in a Redis Cluster, on a Redlock or in process.
     UnsupportedLayout,
     /// The namespace is empty.
     EmptyNamespace,
@@ -82,9 +82,14 @@ pub enum ConnectError {
         /// The error of the last attempt.
         detail: String,
     },
-    /// The server is a node of a Redis Cluster, which is not supported yet.
+    /// The server is a node of a Redis Cluster. The URL of a cluster begins with `redis+cluster://`.
     Cluster {
         /// The server's address.
+        server: String,
+    },
+    /// The server is not a node of a Redis Cluster.
+    NoCluster {
+        /// The URL of the servers, without credentials.
         server: String,
     },
     /// The server is a Redis Sentinel. The URL of a group that Sentinels watch begins with `redis+sentinel://`.
@@ -200,8 +205,14 @@ impl fmt::Display for ConnectError {
             ),
             Self::Cluster { server } => write!(
                 f,
-                "the lock server at {server} is a node of a Redis Cluster, which is not supported yet"
+                "the lock server at {server} is a node of a Redis Cluster"
             ),
+            Self::NoCluster { server } => {
+                write!(
+                    f,
+                    "no Redis Cluster answers at {server}, but a single server"
+                )
+            }
             Self::Sentinel { server } => write!(
                 f,
                 "the server at {server} is a Sentinel, which stores no locks"
@@ -239,7 +250,7 @@ impl std::error::Error for ConnectError {
                 "set it to the lock server's URL, for instance redis://127.0.0.1/ (in-process locks have to be asked for by name, with memory:)",
             ),
             Self::InvalidUrl { .. } => &Advice(
-                "write redis://[user:password@]host[:port][/db], rediss://.., unix:///path, redis+sentinel://host1,host2,host3/group, redlock://host1,host2,host3 or memory:",
+                "write redis://[user:password@]host[:port][/db], rediss://.., unix:///path, redis+sentinel://host1,host2,host3/group, redis+cluster://host1,host2,host3, redlock://host1,host2,host3 or memory:",
             ),
             Self::TooFewServers { .. } => &Advice(
                 "write redlock://host1,host2,host3, or redis://host for locks on one server",
@@ -265,8 +276,9 @@ impl std::error::Error for ConnectError {
                 &Advice("write rediss:// if it is a port for TLS, otherwise check what runs there")
             }
             Self::Cluster { .. } => &Advice(
-                "name a server outside a cluster, or several with redlock://host1,host2,host3",
+                "write redis+cluster://host1,host2,host3, with some of the cluster's servers",
             ),
+            Self::NoCluster { .. } => &Advice("write redis://host for a single server"),
             Self::Sentinel { .. } => &Advice(
                 "write redis+sentinel://sentinel1,sentinel2,sentinel3/group, with the name of the group that the Sentinels watch",
             ),
@@ -308,7 +320,7 @@ mod tests {
             ),
             (
                 ConnectError::Cluster { server: server() },
-                "outside a cluster",
+                "redis+cluster://",
             ),
             (
                 ConnectError::Sentinel { server: server() },

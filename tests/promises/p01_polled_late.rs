@@ -203,7 +203,7 @@ async fn callers_that_are_forgotten_one_behind_the_other_are_passed_over() {
 async fn a_caller_comes_back_to_a_place_of_which_it_has_not_read() {
     on_stores_with_a_queue(|store| async move {
         let [client, other] = store.clients().await;
-        client.lock("warm").acquire().await.unwrap().release().await;
+        client.lock("k").acquire().await.unwrap().release().await;
         let guard = hold(&other, "k").await;
         let acquired = |client: &LockClient| {
             let lock = client.lock("k").wait(20 * SECOND);

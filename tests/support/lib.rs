@@ -5,6 +5,7 @@ use std::{path::Path, time::Duration};
 
 mod backstage;
 pub mod clock;
+pub mod cluster;
 pub mod guarded;
 pub mod history;
 pub mod jvm;

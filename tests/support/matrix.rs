@@ -160,8 +160,8 @@ pub const ROWS: &[Row] = &[
     ),
     row_of(
         28,
-        "a Cluster master is killed, or a slot is migrated",
-        "not supported yet",
+        "a Cluster primary is killed, or a slot is migrated",
+        "holds whose grants were replicated or migrated stay, and their tokens rise; callers that wait keep their order, except while their slot moves; each call ends within its `wait`",
     ),
     row_of(
         29,
@@ -316,7 +316,7 @@ pub const ROWS: &[Row] = &[
 ];
 
 /// The numbers of the rows whose features do not exist yet.
-pub const NOT_YET: [u8; 1] = [28];
+pub const NOT_YET: [u8; 0] = [];
 
 const fn row_of(number: u8, fault: &'static str, expected: &'static str) -> Row {
     Row {

@@ -33,6 +33,7 @@ const TRIES: usize = 10;
 pub struct RedisServer {
     port: u16,
     tls_port: u16,
+    bus_port: u16,
     folder: PathBuf,
     clocks: Option<Clocks>,
     settings: ServerBuilder,
@@ -56,6 +57,8 @@ pub struct ServerBuilder {
     tls: Option<(String, String)>,
     /// Whether the server is a Sentinel.
     sentinel: bool,
+    /// Whether the server is a node of a cluster.
+    cluster: bool,
     /// How many seconds the server's clock is ahead of the system's clock at the start. `None` if the test cannot set
     /// the server's clock.
     ahead: Option<i64>,
@@ -105,6 +108,13 @@ impl ServerBuilder {
         self
     }
 
+    /// Makes the server a node of a Redis Cluster, which knows no other node.
+    #[must_use]
+    pub fn cluster(mut self) -> Self {
+        self.cluster = true;
+        self
+    }
+
     /// Starts the server, and waits until it answers.
     ///
     /// # Panics
@@ -126,6 +136,7 @@ impl ServerBuilder {
         let mut server = RedisServer {
             port: 0,
             tls_port: 0,
+            bus_port: 0,
             folder,
             clocks,
             settings: self,
@@ -135,6 +146,9 @@ impl ServerBuilder {
             server.port = free_port();
             if server.settings.tls.is_some() {
                 server.tls_port = free_port();
+            }
+            if server.settings.cluster {
+                server.bus_port = free_port();
             }
             server.spawn();
             if server.answers().await {
@@ -195,6 +209,11 @@ impl RedisServer {
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file has many handles"))
             .stderr(log);
+        if self.settings.cluster {
+            command
+                .args(["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"])
+                .args(["--cluster-port", &self.bus_port.to_string()]);
+        }
         if let Some(clocks) = &self.clocks {
             clocks.wind(&mut command);
         }
@@ -297,6 +316,12 @@ impl RedisServer {
     #[must_use]
     pub fn tls_port(&self) -> u16 {
         self.tls_port
+    }
+
+    /// Returns the port of the cluster bus, or 0 if the server is not a node of a cluster.
+    #[must_use]
+    pub fn bus_port(&self) -> u16 {
+        self.bus_port
     }
 
     /// Returns the server's port on 127.0.0.1.

@@ -9,6 +9,7 @@ use std::{
 
 pub use crate::until;
 use crate::{
+    cluster::shared_cluster,
     quorum::shared_quorum,
     server::{ask, shared_server},
 };
@@ -49,6 +50,11 @@ impl Store {
         Self::on(&shared_quorum().await.url())
     }
 
+    /// Returns locks in a Redis Cluster of three real servers, separate from those of other tests.
+    pub async fn cluster() -> Self {
+        Self::on(&shared_cluster().await.url())
+    }
+
     /// Returns locks on this server or quorum, separate from those of other tests.
     #[must_use]
     pub fn on(url: &str) -> Self {
@@ -80,7 +86,13 @@ impl Store {
     /// Returns whether the locks are on a single server.
     #[must_use]
     pub fn is_redis(&self) -> bool {
-        self.url.starts_with("redis")
+        self.url.starts_with("redis:")
+    }
+
+    /// Returns whether the locks are in a Redis Cluster.
+    #[must_use]
+    pub fn is_cluster(&self) -> bool {
+        self.url.starts_with("redis+cluster:")
     }
 
     /// Returns whether the locks are on a quorum.
@@ -137,6 +149,8 @@ impl Store {
         loop {
             let keys = if self.is_redis() {
                 shared_server().await.keys().await
+            } else if self.is_cluster() {
+                shared_cluster().await.keys().await
             } else if self.is_redlock() {
                 shared_quorum().await.keys().await
             } else {
@@ -157,7 +171,13 @@ impl Store {
     /// # Panics
     /// If the key is not held.
     pub async fn delete(&self, key: &str) {
-        let mut redis = shared_server().await.connection().await;
+        let mut redis = if self.is_cluster() {
+            let cluster = shared_cluster().await;
+            let primary = cluster.primary_of(cluster.slot_of(&self.name(key)).await);
+            cluster.servers[primary.await].connection().await
+        } else {
+            shared_server().await.connection().await
+        };
         let deleted: u8 = ask(&mut redis, redis::cmd("DEL").arg(self.name(key))).await;
         assert_eq!(deleted, 1, "`{key}` is not held");
     }
@@ -192,7 +212,11 @@ where
     F: Fn(Store) -> Fut,
     Fut: Future<Output = ()>,
 {
-    for store in [Store::memory(), Store::redis().await] {
+    for store in [
+        Store::memory(),
+        Store::redis().await,
+        Store::cluster().await,
+    ] {
         eprintln!("on {store:?}");
         test(store).await;
     }

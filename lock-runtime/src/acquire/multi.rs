@@ -114,10 +114,13 @@ impl MultiAcquisition {
         let mut rest = spec;
         while !rest.is_empty() {
             // Each step ends before the next lock that an enclosing call holds. The call may have to wait for its turn
-            // at that lock, and must not hold any lock that sorts later while it waits.
+            // at that lock, and must not hold any lock that sorts later while it waits. A step also ends before a lock of
+            // another slot of a Redis Cluster.
+            let shard = |spec: &AcquireSpec| spec.shared.backend.shard(&spec.name);
+            let first = shard(&rest[0]);
             let new = rest
                 .iter()
-                .take_while(|spec| !self.is_enclosed(spec))
+                .take_while(|spec| !self.is_enclosed(spec) && shard(spec) == first)
                 .count();
             let (some, others) = rest.split_at(new.max(1));
             if !self.take_together(some).await? {

@@ -374,7 +374,10 @@ async fn leave(
 /// `Unreachable` if it does not.
 pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget) -> LockError {
     let backend = &spec.shared.backend;
-    if backend.is_answering(LEAVE_PATIENCE / 2).await {
+    if backend
+        .is_answering(Some(&spec.name), LEAVE_PATIENCE / 2)
+        .await
+    {
         busy_outside(spec, budget)
     } else {
         unreachable(spec, budget)

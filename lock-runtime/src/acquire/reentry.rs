@@ -19,7 +19,7 @@ use lock_core::key::LockName;
 use tokio::task;
 
 use crate::{
-    background::sync::lock,
+    background::lock,
     lease::{
         hold::HoldState,
         release::EntryTicket,

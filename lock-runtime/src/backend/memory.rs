@@ -38,7 +38,7 @@ use tokio::sync::Notify;
 use crate::{
     background::{
         clock::{Clock, TokioClock},
-        sync::lock,
+        lock,
     },
     events::{Counters, count},
 };

@@ -15,7 +15,7 @@ use tokio::{
     time::{self, Sleep},
 };
 
-use crate::background::{calling_runtime, sync::lock, thread};
+use crate::background::{calling_runtime, engine, lock};
 
 /// A local clock. Deadlines are moments of such a clock.
 pub(crate) trait Clock: Send + Sync {
@@ -106,7 +106,7 @@ fn new_timer(instant: Instant) -> Sleep {
 }
 
 fn engine_timer(instant: Instant) -> Sleep {
-    let _engine = thread::handle().enter();
+    let _engine = engine().enter();
     time::sleep_until(instant.into())
 }
 

@@ -7,7 +7,8 @@
 use std::{
     fmt,
     future::Future,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
     time::Duration,
 };
 
@@ -15,21 +16,19 @@ use lock_core::{backend::BoxFuture, lease::Moment, owner::OwnerId};
 use once_cell::sync::Lazy;
 use redis::{AsyncConnectionConfig, RedisResult, aio::MultiplexedConnection};
 use tokio::{
-    runtime::{self, Handle},
+    runtime::{self, Builder, Handle},
     task::{AbortHandle, JoinError, JoinHandle},
     time,
 };
 use uuid::Uuid;
 
-use self::{
-    clock::{BootClock, Clock},
-    sync::lock,
+use self::clock::{BootClock, Clock};
+pub(crate) use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask},
 };
 
 pub(crate) mod clock;
-pub(crate) mod shutdown;
-pub(crate) mod sync;
-pub(crate) mod thread;
 pub(crate) mod watched;
 
 /// The time for which the engine waits before it first polls a background release. Most releases are confirmed within
@@ -39,6 +38,38 @@ const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 /// The time for which the engine waits, after [`HANDOFF_DELAY`], for the answer to a release over the caller's
 /// connection.
 const HANDOFF_PATIENCE: Duration = Duration::from_millis(20);
+
+/// Returns a handle to the runtime that runs on the engine's thread. A process has one engine thread, which starts when
+/// this function is first called.
+pub(crate) fn engine() -> &'static Handle {
+    static ENGINE: Lazy<Handle> = Lazy::new(start_engine);
+    &ENGINE
+}
+
+fn start_engine() -> Handle {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("the operating system gives the lock engine an event loop");
+    let handle = runtime.handle().clone();
+    thread::Builder::new()
+        .name("lock-runtime".into())
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))
+        .expect("the operating system gives the lock engine a thread");
+    handle
+}
+
+/// Locks a mutex, and ignores poisoning. This is safe because no panic in the engine can leave the data behind a mutex
+/// half changed.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until none of the tasks is left. New tasks may start during the wait and afterwards.
+pub(crate) async fn drained(tasks: &TaskTracker) {
+    tasks.close();
+    tasks.wait().await;
+}
 
 /// Returns the ID of the tokio runtime on which this function is called; `None` outside of a runtime.
 pub(crate) fn calling_runtime() -> Option<runtime::Id> {
@@ -104,7 +135,7 @@ impl Context {
     /// Returns the context that the clients of this process share. Its thread starts at first use.
     pub(crate) fn of_process() -> &'static Arc<Self> {
         static CONTEXT: Lazy<Arc<Context>> = Lazy::new(|| {
-            let runtime = thread::handle().clone();
+            let runtime = engine().clone();
             let clock = BootClock::new(runtime.clone());
             Arc::new(Context::new(
                 Box::new(clock),

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::background::sync::lock;
+use crate::background::lock;
 
 /// A value that tasks can watch for changes.
 #[derive(Default)]
@@ -47,6 +47,13 @@ impl<T> Watched<T> {
             self.changed.notify_waiters();
         }
         replaced
+    }
+
+    /// Changes the value.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        let changed = change(&mut lock(&self.value));
+        self.changed.notify_waiters();
+        changed
     }
 
     /// Replaces the value, and returns the previous value.

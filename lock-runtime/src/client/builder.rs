@@ -22,7 +22,7 @@ use crate::{
                 connection::OPEN_PATIENCE,
                 connector::{Destination, Place},
             },
-            url::{is_group, parse_group, parse_url},
+            url::{is_cluster, is_group, parse_cluster, parse_group, parse_url},
         },
         redlock::{self, RedlockBackend, RedlockConfig},
     },
@@ -405,6 +405,10 @@ impl LockClientBuilder {
                 }
                 None if is_group(url) => {
                     Place::Group(parse_group(url, self.sentinel_credentials.as_ref())?)
+                }
+                None if is_cluster(url) => {
+                    native()?;
+                    Place::Cluster(parse_cluster(url)?)
                 }
                 None => Place::Server(parse_url(url)?),
             },

@@ -259,7 +259,7 @@ impl LockClient {
                 }
                 within = within.min(until.since(now));
             }
-            if backend.is_answering(within).await {
+            if backend.is_answering(None, within).await {
                 silent_since = None;
             } else {
                 silent_since.get_or_insert(now);

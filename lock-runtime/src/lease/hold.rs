@@ -21,7 +21,7 @@ use lock_core::{
 use tokio::sync::Notify;
 
 use crate::{
-    background::{Context, shutdown::TrackedTask, sync::lock},
+    background::{Context, TrackedTask, lock},
     events::{Counters, TARGET, count},
     lease::{
         Applied, Lease, Requested,

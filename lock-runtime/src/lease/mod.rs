@@ -5,7 +5,6 @@ pub(crate) mod due_queue;
 pub(crate) mod hold;
 pub(crate) mod moment;
 pub(crate) mod policy;
-pub(crate) mod registry;
 pub(crate) mod release;
 pub(crate) mod scheduler;
 pub(crate) mod shared;

@@ -19,7 +19,7 @@ use lock_core::{
 use tokio::sync::Notify;
 
 use crate::{
-    background::{Context, shutdown::CancellationToken, sync::lock},
+    background::{CancellationToken, Context, lock},
     events::{TARGET, count},
     lease::{
         Applied, Requested,

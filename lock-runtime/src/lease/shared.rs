@@ -1,18 +1,19 @@
-//! The state that the clones of a client share.
+//! The state that the clones of a client share, with the client's holds by the names of their locks.
 
 use std::{
     fmt,
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
 };
 
-use lock_core::{backend::Backend, lease::Moment};
+use foldhash::HashMap;
+use lock_core::{backend::Backend, key::LockName, lease::Moment};
 
 use crate::{
-    background::{Context, shutdown::CancellationToken},
+    background::{CancellationToken, Context, TaskTracker, TrackedTask, drained, lock},
     events::Counters,
     lease::{
         hold::{HoldHost, HoldState, UnconfirmedRelease},
-        registry::HoldRegistry,
         scheduler::RenewalScheduler,
     },
 };
@@ -87,5 +88,89 @@ impl HoldHost for Shared {
 
     fn released(&self, hold: &Arc<HoldState>) {
         self.registry.remove(hold);
+    }
+}
+
+/// The holds of one client in this process. A caller that finds a lock busy learns from this registry, without asking a
+/// server, whether the same client holds the lock. A shutdown learns from it when all locks are released.
+#[derive(Debug, Default)]
+pub(crate) struct HoldRegistry {
+    newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
+    /// Tracks the holds that have not been released, including lost ones.
+    holds: TaskTracker,
+    /// Tracks the acquisitions in progress.
+    entering: TaskTracker,
+}
+
+impl HoldRegistry {
+    pub(crate) fn add(&self, hold: &Arc<HoldState>) {
+        hold.track(self.holds.token());
+        let mut newest = lock(&self.newest);
+        let before = newest.get(&hold.name).and_then(Weak::upgrade);
+        // The answer that granted this hold may have been read so late that a newer hold of the lock has begun.
+        if before
+            .as_ref()
+            .is_some_and(|before| before.token > hold.token)
+        {
+            return;
+        }
+        newest.insert(hold.name.clone(), Arc::downgrade(hold));
+        drop(newest);
+        // Without a body, the previous hold of this lock is over.
+        if let Some(before) = before {
+            before.give_up();
+        }
+    }
+
+    /// Gives back the holds whose bodies have not begun.
+    pub(crate) fn give_up_unused(&self) {
+        let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
+        let holds = holds.iter().filter_map(Weak::upgrade);
+        for hold in holds {
+            hold.give_up();
+        }
+    }
+
+    pub(crate) fn remove(&self, hold: &Arc<HoldState>) {
+        {
+            let mut newest = lock(&self.newest);
+            // If this hold was lost, a newer hold of the same lock may have replaced it in the map.
+            if newest
+                .get(&hold.name)
+                .is_some_and(|other| other.as_ptr() == Arc::as_ptr(hold))
+            {
+                newest.remove(&hold.name);
+            }
+        }
+        hold.untrack();
+    }
+
+    /// Registers an acquisition, which is in progress until the returned value is dropped.
+    pub(crate) fn entering(&self) -> TrackedTask {
+        self.entering.token()
+    }
+
+    /// Whether this client holds the lock, as far as this process knows.
+    pub(crate) fn contains(&self, name: &LockName) -> bool {
+        let newest = lock(&self.newest).get(name).and_then(Weak::upgrade);
+        newest.is_some_and(|hold| hold.is_valid())
+    }
+
+    /// Returns how much is left of the lease that ends last; zero if no lease is valid.
+    pub(crate) fn longest_rest(&self) -> Duration {
+        let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
+        let holds = holds.iter().filter_map(Weak::upgrade);
+        let rests = holds.map(|hold| hold.remaining());
+        rests.max().unwrap_or_default()
+    }
+
+    /// Waits until no acquisition is in progress.
+    pub(crate) async fn nobody_enters(&self) {
+        drained(&self.entering).await;
+    }
+
+    /// Waits until every hold is released.
+    pub(crate) async fn drained(&self) {
+        drained(&self.holds).await;
     }
 }

@@ -16,7 +16,7 @@ use lock_core::{
 };
 use tokio::sync::Notify;
 
-use crate::background::sync::lock;
+use crate::background::lock;
 
 /// The turns of the calls nested at one level. The queue is created for the first turn, because most levels never have
 /// a turn.

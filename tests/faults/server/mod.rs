@@ -1,5 +1,6 @@
 //! The server: outages, restarts, an operator's commands, and the cost of probes.
 
+mod cluster;
 mod failover;
 mod operator;
 mod outages;

@@ -77,6 +77,9 @@ async fn row_35_unusable_servers() {
         let cluster = cluster.start().await;
         let node = refusal(format!("redis://127.0.0.1:{}/", cluster.port())).await;
         assert!(matches!(node, ConnectError::Cluster { .. }), "{node}");
+        let single = RedisServer::start().await;
+        let single = refusal(format!("redis+cluster://127.0.0.1:{}", single.port())).await;
+        assert!(matches!(single, ConnectError::NoCluster { .. }), "{single}");
 
         let sentinel = RedisServer::builder().sentinel().start().await;
         let watcher = refusal(format!("redis://127.0.0.1:{}/", sentinel.port())).await;
@@ -87,7 +90,7 @@ async fn row_35_unusable_servers() {
         for (scheme, told) in [
             ("redis-sentinel", "redis+sentinel://"),
             ("redis+sentinel", "the name of the group is missing"),
-            ("redis-cluster", "not supported yet"),
+            ("redis-cluster", "redis+cluster://"),
         ] {
             let unknown = refusal(format!("{scheme}://:secret@127.0.0.1:{port}/")).await;
             assert!(unknown.to_string().contains(told), "{unknown}");

@@ -72,7 +72,7 @@ impl RedisBackend {
     /// Connects once, so that a problem with the server is reported when the client is created.
     pub(crate) async fn connect(&self, patience: Duration) -> Result<(), ConnectError> {
         self.server.check(self.allow_eviction, patience).await?;
-        self.server.sessions.home();
+        self.server.sessions.connect();
         Ok(())
     }
 }
@@ -157,8 +157,16 @@ impl Backend for RedisBackend {
         self.server.begin_shutdown();
     }
 
-    fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
-        Box::pin(self.server.is_answering(within))
+    fn shard(&self, name: &LockName) -> u16 {
+        self.server.sessions.shard(name)
+    }
+
+    fn is_answering<'a>(
+        &'a self,
+        name: Option<&'a LockName>,
+        within: Duration,
+    ) -> BoxFuture<'a, bool> {
+        Box::pin(self.server.is_answering(name, within))
     }
 
     fn cleaned_up(&self) -> BoxFuture<'_, ()> {

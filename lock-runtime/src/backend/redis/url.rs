@@ -20,9 +20,7 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
             ));
         }
         _ if scheme.contains("cluster") => {
-            return Err(invalid(
-                "Redis Cluster is not supported yet, name a server outside a cluster",
-            ));
+            return Err(invalid("write redis+cluster://host1,host2,host3"));
         }
         _ => return Err(invalid("unknown scheme")),
     }
@@ -48,6 +46,11 @@ const GROUP_SCHEMES: [(&str, &str); 2] = [
     ("redis+sentinel://", "redis://"),
     ("rediss+sentinel://", "rediss://"),
 ];
+/// The schemes of a Redis Cluster, each with the scheme of the URLs of its servers.
+const CLUSTER_SCHEMES: [(&str, &str); 2] = [
+    ("redis+cluster://", "redis://"),
+    ("rediss+cluster://", "rediss://"),
+];
 /// The port on which a Sentinel listens by default.
 const SENTINEL_PORT: u16 = 26379;
 
@@ -56,6 +59,33 @@ pub(crate) fn is_group(url: &str) -> bool {
     GROUP_SCHEMES
         .iter()
         .any(|(scheme, _)| url.starts_with(scheme))
+}
+
+/// Returns whether a URL names servers of a Redis Cluster.
+pub(crate) fn is_cluster(url: &str) -> bool {
+    CLUSTER_SCHEMES
+        .iter()
+        .any(|(scheme, _)| url.starts_with(scheme))
+}
+
+/// Parses `redis+cluster://[user:password@]host[:port],host[:port],..`.
+pub(crate) fn parse_cluster(url: &str) -> Result<Vec<redis::ConnectionInfo>, ConnectError> {
+    let invalid = |detail: &str| ConnectError::InvalidUrl {
+        detail: detail.to_owned(),
+    };
+    let scheme = CLUSTER_SCHEMES
+        .iter()
+        .find_map(|(scheme, each)| Some((*each, url.strip_prefix(scheme)?)));
+    let (each, rest) = scheme.ok_or_else(|| invalid("unknown scheme"))?;
+    let Hosts { user, hosts, path } = divide(rest);
+    let (path, query) = path.split_at(path.find('?').unwrap_or(path.len()));
+    if !path.trim_matches('/').is_empty() {
+        return Err(invalid("a Redis Cluster has no numbered databases"));
+    }
+    let servers = hosts.into_iter();
+    servers
+        .map(|host| parse_url(&format!("{each}{user}{host}/{query}")))
+        .collect()
 }
 
 /// The parts of a URL that names several hosts.
@@ -180,6 +210,25 @@ mod tests {
         let settings = group.sentinels[0].redis_settings();
         assert_eq!(settings.username(), Some("reader"));
         assert_eq!(settings.password(), Some("secret"));
+    }
+
+    #[test]
+    fn the_servers_of_a_cluster_are_read() {
+        let servers = parse_cluster("redis+cluster://me:p%2C%40w@h1,[::1]:7001/").unwrap();
+        let addresses: Vec<_> = servers.iter().map(|info| info.addr().to_string()).collect();
+        assert_eq!(addresses, ["h1:6379", "::1:7001"]);
+        for server in servers {
+            assert_eq!(server.redis_settings().username(), Some("me"));
+            assert_eq!(server.redis_settings().password(), Some("p,@w"));
+        }
+        for url in [
+            "redis+cluster://:secret@h1,h2/3",
+            "redis+cluster://:secret@",
+            "redis+cluster://:secret@h1:port",
+        ] {
+            let message = format!("{:?}", parse_cluster(url).expect_err(url));
+            assert!(!message.contains("secret"), "{message}");
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::{
         node::{Node, NodeAttempt},
         quorum::{Quorum, less_node_drift},
     },
-    background::{Context, sync::lock},
+    background::{Context, lock},
 };
 
 /// The divisor of the lease that gives the time within which a node has to answer.

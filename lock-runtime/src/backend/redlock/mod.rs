@@ -233,14 +233,18 @@ impl Backend for RedlockBackend {
         }
     }
 
-    fn is_answering(&self, within: Duration) -> BoxFuture<'_, bool> {
+    fn is_answering<'a>(
+        &'a self,
+        _: Option<&'a LockName>,
+        within: Duration,
+    ) -> BoxFuture<'a, bool> {
         Box::pin(async move {
             if !self.quorum.is_connected() {
                 return false;
             }
             // A node that has lost its state does not count for locks, so it does not count here either.
             let counted = self.quorum.nodes.iter().filter(|node| !node.was_lost());
-            let asked = counted.map(|node| node.server().is_answering(within));
+            let asked = counted.map(|node| node.server().is_answering(None, within));
             let answered = join_all(asked).await;
             answered.iter().filter(|answered| **answered).count() >= self.quorum.majority()
         })

@@ -24,7 +24,11 @@ use tokio::sync::Notify;
 
 use crate::{
     backend::redis::{
-        protocol::{command::Arg, request::not_understood, scripts, units::millis},
+        protocol::{
+            command::{Arg, millis},
+            request::not_understood,
+            scripts,
+        },
         queue::{
             cleanup::{Sent, clean_up},
             server::Server,
@@ -35,7 +39,7 @@ use crate::{
             connector::Destination,
         },
     },
-    background::{Context, shutdown::TrackedTask, sync::lock},
+    background::{Context, TrackedTask, lock},
     connect_error::ConnectError,
     events::{Counters, TARGET},
 };
@@ -60,13 +64,14 @@ fn failed(server: &Server, error: CallError) -> BackendError {
 /// Returns a connection that is up already, because a quorum should not wait for a handshake. If there is none, waits
 /// for the next connection of the calling runtime's session.
 async fn ready(server: &Server) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
-    let session = server.sessions.nearest();
-    for session in [&session, server.sessions.home()] {
+    let sessions = server.sessions.only();
+    let session = sessions.nearest();
+    for session in [&session, sessions.home()] {
         if let Some(Ok(connection)) = session.connection().now_or_never() {
             return Ok((session.clone(), connection));
         }
     }
-    server.sessions.connection_of(session).await
+    sessions.connection_of(session).await
 }
 
 /// Whether a node still has its state, according to its mark.
@@ -136,7 +141,7 @@ impl Node {
     /// Connects, and reports problems with the node. After a failure, the node's session keeps trying to connect.
     pub(crate) async fn connect(self: &Arc<Self>, patience: Duration) -> Result<(), ConnectError> {
         let started = self.server.now();
-        let home = self.server.sessions.home().clone();
+        let home = self.server.sessions.only().home().clone();
         self.server.check(self.allow_eviction, patience).await?;
         let asking = async {
             let connection = home.connection().await?;
@@ -310,7 +315,10 @@ impl Node {
             return Ok(false);
         }
         let (token, lease) = (token.to_string(), millis(lease));
-        let tail = format!("{lease}|{}|{owner}", self.server.sessions.home().session_id);
+        let tail = format!(
+            "{lease}|{}|{owner}",
+            self.server.sessions.only().home().session_id
+        );
         let args = [
             Arg::Text(&token),
             Arg::Text(&tail),

@@ -27,7 +27,7 @@ use crate::{
         redis::queue::{grants, renew_commands::renew_on_node},
         redlock::node::{LOST, Node, Standing},
     },
-    background::{Context, shutdown::TrackedTask, sync::lock, watched::Watched},
+    background::{Context, TrackedTask, lock, watched::Watched},
     events::{Counters, TARGET, count},
 };
 

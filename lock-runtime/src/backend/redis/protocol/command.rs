@@ -1,14 +1,16 @@
-//! The arguments and answers of scripts. A request is built before it is known which connection will carry it.
+//! The arguments and answers of scripts, and times in their format. A request is built before it is known which connection will carry it.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
-use lock_core::lease::Moment;
+use lock_core::lease::{CLAIM, Moment};
+use once_cell::sync::Lazy;
 use redis::Value;
 
-use crate::backend::redis::{
-    protocol::units::{LATE_SLACK, millis},
-    transport::connection::Connection,
-};
+use crate::backend::redis::transport::connection::Connection;
+
+/// The slack that is added to the time limit of a request. A request that the server reads after the extended limit
+/// changes nothing.
+pub(crate) const LATE_SLACK: Duration = Duration::from_secs(1);
 
 /// An argument of a script.
 pub(crate) enum Arg<'a> {
@@ -51,4 +53,23 @@ pub(crate) struct Answered {
     pub(crate) sent: Moment,
     /// Whether the same request was sent before without an answer, so that it may have been carried out already.
     pub(crate) again: bool,
+}
+
+/// Returns the claim in ms, in the format of the scripts. A pushed grant lasts at most this long without a
+/// confirmation.
+pub(crate) fn claim_ms() -> &'static str {
+    static CLAIM_MS: Lazy<String> = Lazy::new(|| millis(CLAIM));
+    &CLAIM_MS
+}
+
+/// Formats a time in milliseconds. Rounds up, so that no lease or wait is shorter on the server than in this process.
+pub(crate) fn millis(time: Duration) -> String {
+    whole_millis(time).to_string()
+}
+
+/// Returns a time in milliseconds, rounded up.
+pub(crate) fn whole_millis(time: Duration) -> u64 {
+    let rest = time.subsec_nanos().div_ceil(1_000_000);
+    let millis = time.as_secs().saturating_mul(1_000);
+    millis.saturating_add(rest.into())
 }

@@ -1,13 +1,21 @@
 //! The layouts: the names under which a lock is stored, and the scripts that read and write the stored format. The
 //! scripts of both layouts take the same arguments and give the same answers.
 
+use std::borrow::Cow;
+
 use lock_core::{
     key::{FENCE, LockName},
     layout::Layout,
 };
 use once_cell::sync::Lazy;
 
-use crate::backend::redis::{protocol::scripts, transport::script::Script};
+use crate::backend::redis::{
+    protocol::{
+        scripts,
+        slot::{slot_of, tag_in},
+    },
+    transport::script::Script,
+};
 
 /// The prefix of the channel on which Redisson announces that a lock is free, with the message `0`.
 const REDISSON_CHANNEL: &str = "redisson_lock__channel";
@@ -22,10 +30,14 @@ pub(crate) struct Names {
     companion: Box<str>,
     /// The key of the claim. Only the native layout has one, because only that layout has a queue.
     claim: Option<Box<str>>,
+    /// The key of the counter that issues the fencing tokens.
+    fence: Cow<'static, str>,
 }
 
 impl Names {
-    pub(crate) fn new(layout: Layout, lock: LockName) -> Self {
+    /// `slotted` is true in a Redis Cluster. There, each slot has a counter of its own, because a script can use only the
+    /// keys of one slot.
+    pub(crate) fn new(layout: Layout, lock: LockName, slotted: bool) -> Self {
         // Each name is built with one allocation of the right size, because every acquisition and every release builds
         // these names.
         let beside = |what: &str| -> Box<str> { [lock.as_str(), what].concat().into() };
@@ -34,9 +46,15 @@ impl Names {
             Layout::Native => beside(":queue"),
         };
         let claim = (layout == Layout::Native).then(|| beside(":claim"));
+        let fence = if slotted {
+            fence_beside(&lock).into()
+        } else {
+            FENCE.into()
+        };
         Self {
             companion,
             claim,
+            fence,
             lock,
         }
     }
@@ -49,7 +67,7 @@ impl Names {
     /// Returns the keys of the scripts that may hand the lock on.
     pub(crate) fn keys(&self) -> Vec<&str> {
         let mut keys = Vec::with_capacity(4);
-        keys.extend([self.grant(), self.companion(), FENCE]);
+        keys.extend([self.grant(), self.companion(), self.fence()]);
         keys.extend(self.claim());
         keys
     }
@@ -59,10 +77,25 @@ impl Names {
         self.claim.as_deref()
     }
 
+    /// Returns the key of the counter that issues the fencing tokens.
+    pub(crate) fn fence(&self) -> &str {
+        &self.fence
+    }
+
     /// Returns the second key of the lock: its queue, or the counter of Redisson's fenced lock of the same name.
     pub(crate) fn companion(&self) -> &str {
         &self.companion
     }
+}
+
+/// Returns the counter of the lock's slot and namespace. No lock has this name, because the suffix `:fence` is reserved.
+fn fence_beside(lock: &LockName) -> String {
+    let name = lock.as_str();
+    let namespace = name
+        .split_once(':')
+        .map_or(name, |(namespace, _)| namespace);
+    let namespace = namespace.trim_start_matches('{');
+    format!("{namespace}:{{{}}}:fence", tag_in(slot_of(name)))
 }
 
 /// Returns the channel on which Redisson announces that a lock is free.
@@ -168,7 +201,10 @@ mod tests {
         let names = |layout: Layout, namespace, key| {
             let name = layout.name(namespace, &LockKey::new(key).unwrap()).unwrap();
             let channel = redisson_channel(&name);
-            (Names::new(layout, name).companion.into_string(), channel)
+            (
+                Names::new(layout, name, false).companion.into_string(),
+                channel,
+            )
         };
         let (queue, _) = names(Layout::Native, None, "a");
         assert_eq!(queue, "{lock:a}:queue");
@@ -178,5 +214,17 @@ mod tests {
         let (counter, channel) = names(Layout::Redisson, Some("shop"), "{a}:b");
         assert_eq!(counter, "redisson_lock_token:shop:{a}:b");
         assert_eq!(channel, "redisson_lock__channel:shop:{a}:b");
+    }
+
+    #[test]
+    fn a_fence_lies_in_the_slot_and_in_the_namespace_of_its_locks() {
+        for key in ["a", "{a}:b", "order:42"] {
+            let name = Layout::Native.name(Some("shop"), &LockKey::new(key).unwrap());
+            let names = Names::new(Layout::Native, name.unwrap(), true);
+            assert!(names.fence().starts_with("shop:{"), "{}", names.fence());
+            for beside in names.keys() {
+                assert_eq!(slot_of(beside), slot_of(names.grant()), "{beside}");
+            }
+        }
     }
 }

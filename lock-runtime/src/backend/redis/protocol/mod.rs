@@ -5,4 +5,4 @@ pub(crate) mod grant;
 pub(crate) mod layout;
 pub(crate) mod request;
 pub(crate) mod scripts;
-pub(crate) mod units;
+pub(crate) mod slot;

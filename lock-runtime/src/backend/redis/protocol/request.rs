@@ -11,7 +11,6 @@ use std::{
 use lock_core::{
     backend::{BackendError, Request},
     fencing::FencingToken,
-    key::FENCE,
     layout::Layout,
     lease::{CLAIM, Grant, Moment, less_drift},
     owner::OwnerId,
@@ -21,17 +20,13 @@ use redis::{FromRedisValue, Value};
 use crate::{
     backend::redis::{
         protocol::{
+            command::{LATE_SLACK, claim_ms, millis, whole_millis},
             grant::GrantSnapshot,
             layout::{Names, Scripts},
-            units::{LATE_SLACK, claim_ms, millis, whole_millis},
         },
         transport::connection::{CallError, Connection},
     },
-    background::{
-        Context,
-        shutdown::{TaskTracker, TrackedTask, drained},
-        sync::lock,
-    },
+    background::{Context, TaskTracker, TrackedTask, drained, lock},
 };
 
 /// The state of the newest request that the caller itself has sent. Other requests are sent by the session. The answer
@@ -112,6 +107,7 @@ impl AcquireRequest {
     pub(crate) fn new(
         context: Arc<Context>,
         layout: Layout,
+        names: Names,
         request: &Request,
         session_id: Arc<str>,
     ) -> Self {
@@ -119,7 +115,7 @@ impl AcquireRequest {
             context,
             scripts: Scripts::of(layout),
             notified: false,
-            names: Names::new(layout, request.name.clone()),
+            names,
             owner: request.owner,
             lease: request.lease.time,
             wait: request.wait,
@@ -219,6 +215,11 @@ impl AcquireRequest {
         self.granted.fetch_max(first, Ordering::AcqRel) < first
     }
 
+    /// Returns the token of the newest grant of which the owner is known to be a member.
+    pub(crate) fn newest_grant(&self) -> u64 {
+        self.granted.load(Ordering::Acquire)
+    }
+
     pub(crate) fn set_place(&self, place: u64) {
         self.place.store(place, Ordering::Release);
     }
@@ -278,7 +279,11 @@ impl AcquireRequest {
             } else {
                 String::new()
             };
-            let keys = [self.names.grant(), self.names.companion(), FENCE];
+            let keys = [
+                self.names.grant(),
+                self.names.companion(),
+                self.names.fence(),
+            ];
             let (tail, not_after) = (self.tail(), self.not_after(connection));
             let args = [
                 tail.as_str(),

@@ -18,7 +18,7 @@ use crate::{
         session::Session,
         transport::connection::{CallError, Connection},
     },
-    background::sync::lock,
+    background::lock,
     events::TARGET,
 };
 
@@ -103,13 +103,14 @@ async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
 /// have an effect.
 pub(crate) async fn until_closed(
     server: &Arc<Server>,
-    session: &Session,
+    session: &Arc<Session>,
     connection: &Connection,
     request: &AcquireRequest,
 ) {
     let closing = async {
-        loop {
-            if let Ok(home) = server.sessions.home().connection().await
+        // A server that stores no locks any longer carries out no requests.
+        while let Some(home) = server.sessions.home_beside(session) {
+            if let Ok(home) = home.connection().await
                 && (!home.may_kill || home.kill(&connection.identity).await.is_ok())
             {
                 return;
@@ -153,8 +154,15 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
         }
     };
     let leave_by_home = async || -> Option<Arc<Connection>> {
-        let home = server.sessions.home().connection().await.ok()?;
-        left(request.leave(&home, true).await.ok()?);
+        let home = server.sessions.home_connection(&request.names.lock);
+        let home = home.await.ok()?;
+        match request.leave(&home, true).await {
+            Ok(answer) => left(answer),
+            Err(error) => {
+                let _ = server.note_failure(error);
+                return None;
+            }
+        }
         Some(home)
     };
     let hedge = async || {
@@ -173,6 +181,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     };
     // An unanswered request may be carried out later, unless its connection is closed first.
     let answered = request.is_answered();
+    let mut moved = false;
     if answered {
         let patience = server.now() + HOME_PATIENCE;
         if let Some(Some(_)) = server.context.timeout_at(patience, leave_by_home()).await {
@@ -194,16 +203,25 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
                 tracing::warn!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), %error, "an abandoned acquisition runs out by itself");
                 return;
             }
+            // The connection carries out its requests in order, so none of this acquisition is under way any longer.
+            Some(Err(CallError::Moved(to))) => {
+                server.sessions.moved(&to);
+                moved = true;
+            }
             _ => {}
         }
         // The loop below closes this connection on the server, so no other task may use it from now on.
-        connection.health.mark_broken();
+        if !moved {
+            connection.health.mark_broken();
+        }
     }
+    let answered = answered || moved;
     let until = request.run_out();
     let mut backoff = RETRY_PAUSE;
     while server.now() < until && !server.sessions.is_closed() {
         let leaving = async {
-            let home = server.sessions.home().connection().await.ok()?;
+            let home = server.sessions.home_connection(&request.names.lock);
+            let home = home.await.ok()?;
             if home.may_kill && !answered {
                 home.kill(&connection.identity).await.ok()?;
             }

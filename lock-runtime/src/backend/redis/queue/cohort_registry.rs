@@ -16,7 +16,7 @@ use crate::{
         queue::cohort::{Cohort, Confirmation, Departure, Seat, Turn},
         session::Session,
     },
-    background::sync::lock,
+    background::lock,
 };
 
 #[cfg(test)]
@@ -363,21 +363,15 @@ impl Cohorts {
         })?
     }
 
-    /// Returns the first token of a grant that the server has lost. Called when the answer to a request that was sent
-    /// at `asked` shows that this waiting owner has neither a place nor a grant on the server. If a grant was known
-    /// before `asked`, and the owner's turn in it is still to come, the server has lost that grant. Otherwise returns
-    /// `None`.
-    pub(crate) fn lost_member(
-        &self,
-        name: &LockName,
-        owner: OwnerId,
-        asked: Moment,
-    ) -> Option<u64> {
+    /// Returns whether the server has lost the grant with the first token `granted`. Called when the answer to a request
+    /// that was sent at `asked` shows that an owner of this grant has neither a place nor a grant on the server. The
+    /// owner may have had its turn since then.
+    pub(crate) fn has_lost(&self, name: &LockName, granted: u64, asked: Moment) -> bool {
         self.with(name, |entry| {
             let cohort = &entry.cohort;
-            let lost = !cohort.is_over() && cohort.was_known_at(asked);
-            (lost && cohort.to_come().contains(&owner)).then(|| cohort.first())
-        })?
+            cohort.first() == granted && !cohort.is_over() && cohort.was_known_at(asked)
+        })
+        .unwrap_or(false)
     }
 
     /// Returns the lease of the cohort in which the member with this token has the turn, if other members are still

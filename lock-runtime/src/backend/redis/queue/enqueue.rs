@@ -7,10 +7,10 @@ use redis::Value;
 
 use crate::backend::redis::{
     protocol::{
+        command::claim_ms,
         grant::GrantSnapshot,
         request::{AcquireRequest, decode, ends},
         scripts,
-        units::claim_ms,
     },
     queue::{
         cleanup::until_closed,

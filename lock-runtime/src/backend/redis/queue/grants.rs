@@ -14,10 +14,9 @@ use redis::Value;
 use crate::{
     backend::redis::{
         protocol::{
-            command::Arg,
+            command::{Arg, claim_ms},
             grant::{GrantSnapshot, read_owner},
             request::not_understood,
-            units::claim_ms,
         },
         queue::{
             cohort_registry::{Known, Passed, TakenUp},

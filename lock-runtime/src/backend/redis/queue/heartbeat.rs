@@ -7,15 +7,15 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{key::FENCE, lease::Moment};
+use lock_core::lease::Moment;
 use redis::{ParsingError, Value};
 
 use crate::backend::redis::{
     protocol::{
+        command::claim_ms,
         grant::GrantSnapshot,
         request::{AcquireRequest, ends},
         scripts,
-        units::claim_ms,
     },
     queue::{
         cleanup::revoke,
@@ -85,10 +85,13 @@ fn probe_due(
     // With many locks the period is longer than a heartbeat, to limit the load on the server.
     let locks = u32::try_from(session.waiters.locks()).unwrap_or(u32::MAX);
     let period = HEARTBEAT.max(PROBE_SHARE.saturating_mul(locks));
-    let due = session.waiters.due(now, now + period, PROBE_BATCH);
+    let mut due = session.waiters.due(now, now + period, PROBE_BATCH);
     let is_full = due.len() == PROBE_BATCH;
-    if !due.is_empty() {
+    let shard = |request: &Arc<AcquireRequest>| server.sessions.shard(&request.names.lock);
+    due.sort_by_key(shard);
+    for due in due.chunk_by(|a, b| shard(a) == shard(b)) {
         let (server, session) = (server.clone(), session.clone());
+        let (connection, due) = (connection.clone(), due.to_vec());
         let context = server.context.clone();
         context.spawn(async move { probe(&server, &session, &connection, &due, period).await });
     }
@@ -125,7 +128,7 @@ async fn probe(
 ) {
     let members: Vec<String> = awaited.iter().map(|request| request.member()).collect();
     let next = next.as_millis().to_string();
-    let mut keys = vec![FENCE];
+    let mut keys = vec![awaited[0].names.fence()];
     let mut args = vec![
         &*session.session_id,
         connection.floor.as_str(),
@@ -142,7 +145,9 @@ async fn probe(
         Ok(_) => return,
         Err(error) => {
             tracing::debug!(target: TARGET, server = %server.address(), %error, "a probe of the locks that are waited for failed");
-            return server.note(error.to_string());
+            server.note(error.to_string());
+            let _ = server.note_failure(error);
+            return;
         }
     };
     for found in found {
@@ -187,16 +192,14 @@ fn take_in(
         }
         "ends" => session.probe_after(name, ends(redis::from_redis_value(next())?, asked)),
         // The caller has neither a place nor a grant on the server.
-        _ => match server.cohorts.lost_member(name, request.owner, asked) {
-            Some(first) => {
-                tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost a grant");
-                server.lose_cohort(name, first);
-            }
-            None => {
-                tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost the queue, queueing again");
-                session.requeue(Some(name));
-            }
-        },
+        _ if server.cohorts.has_lost(name, request.newest_grant(), asked) => {
+            tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost a grant");
+            server.lose_cohort(name, request.newest_grant());
+        }
+        _ => {
+            tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost the queue, queueing again");
+            session.requeue(Some(name));
+        }
     }
     Ok(())
 }

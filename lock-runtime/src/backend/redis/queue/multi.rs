@@ -6,7 +6,6 @@ use futures_util::future::join_all;
 use lock_core::{
     backend::{BackendError, MultiAnswer, Request},
     fencing::FencingToken,
-    key::FENCE,
     lease::{Grant, less_drift},
 };
 use redis::Value;
@@ -14,9 +13,8 @@ use redis::Value;
 use crate::{
     backend::redis::{
         protocol::{
+            command::{claim_ms, millis},
             request::{AcquireRequest, decode},
-            units::claim_ms,
-            units::millis,
         },
         queue::{
             attempt::{RedisAttempt, runtime_changes, state::Event},
@@ -69,11 +67,15 @@ async fn acquire_on_one_runtime(
         let sent = attempts.first().and_then(|attempt| attempt.sent.as_ref());
         let session = sent.map(|sent| sent.session.clone());
         let (session, connection) = match session {
-            Some(session) => match session.connection().await {
+            Some(session) => match server
+                .sessions
+                .connection(&session, &requests[0].name)
+                .await
+            {
                 Ok(connection) => (session, connection),
                 Err(error) if server.is_shutting_down() => return Err(error),
                 Err(_) => {
-                    // The runtime of the session has ended. The next try uses another session, and thus new attempts.
+                    // The runtime of the session has ended, or the locks have moved to another server. The next try uses another session, and thus new attempts.
                     give_back(attempts).await;
                     continue;
                 }
@@ -161,7 +163,7 @@ async fn ask(
     };
     let (lease, not_after) = (millis(first.lease), first.not_after(connection));
     let tails: Vec<String> = all.iter().map(|args| args.tail()).collect();
-    let mut keys = vec![FENCE];
+    let mut keys = vec![first.names.fence()];
     let mut args = vec![&lease, &connection.floor, claim_ms(), &not_after];
     for (lock, tail) in all.iter().zip(&tails) {
         keys.extend([lock.names.grant(), lock.names.companion()]);

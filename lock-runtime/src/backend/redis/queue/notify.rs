@@ -23,7 +23,7 @@ use crate::{
         session::{Session, subscribers::Joined},
         transport::connection::CallError,
     },
-    background::{shutdown::TrackedTask, sync::lock},
+    background::{TrackedTask, lock},
 };
 
 /// The time limit for the removal of a marker or of a subscription from the server.
@@ -39,20 +39,20 @@ struct Caller {
 }
 
 impl Caller {
-    fn join(server: &Arc<Server>, request: &Request) -> Self {
-        let session = server.sessions.session(&request.name);
+    async fn join(server: &Arc<Server>, request: &Request) -> Result<Self, BackendError> {
+        let session = server.sessions.session(&request.name).await?;
         let topic = match server.layout() {
             Layout::Native => request.name.to_string(),
             Layout::Redisson => redisson_channel(&request.name),
         };
         let joined = session.subscribers.join(&topic, &request.name);
-        Self {
+        Ok(Self {
             server: server.clone(),
             session,
             topic,
             joined,
             task: server.track_acquisition(),
-        }
+        })
     }
 
     /// Waits until no task changes the session's marker or subscription on the server. Otherwise a task that removes
@@ -69,8 +69,14 @@ impl Caller {
         }
     }
 
-    /// Waits until it is this caller's turn to try.
-    async fn turn(&self) -> Result<(), BackendError> {
+    /// Returns whether the caller's session leads to the server that stores the lock.
+    fn is_served(&self) -> bool {
+        let name = &self.joined.callers.name;
+        self.server.sessions.serves(&self.session, name)
+    }
+
+    /// Waits until it is this caller's turn to try. Returns false if the lock has moved to another server meanwhile.
+    async fn turn(&self) -> Result<bool, BackendError> {
         let Joined {
             callers,
             number,
@@ -82,7 +88,10 @@ impl Caller {
                 return Err(BackendError::ShutDown);
             }
             if lock(&callers.queue).take(*number, self.server.context.now()) {
-                return Ok(());
+                return Ok(true);
+            }
+            if !self.is_served() {
+                return Ok(false);
             }
             callers.watch();
             woken.notified().await;
@@ -210,13 +219,20 @@ impl NotifiedAttempt {
 impl Attempt for NotifiedAttempt {
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>> {
         Box::pin(async move {
-            let (server, request) = (&self.server, &self.request);
-            let caller = self
-                .caller
-                .get_or_insert_with(|| Caller::join(server, request));
             let mut queued = false;
             loop {
-                caller.turn().await?;
+                let has_moved = |caller: &Caller| !caller.is_served();
+                if self.caller.as_ref().is_some_and(has_moved) {
+                    self.end_waiting();
+                }
+                let (server, request) = (&self.server, &self.request);
+                let caller = match &mut self.caller {
+                    Some(caller) => caller,
+                    none => none.insert(Caller::join(server, request).await?),
+                };
+                if !caller.turn().await? {
+                    continue;
+                }
                 caller.settled().await;
                 let attempt = RedisAttempt::notified(server.clone(), request.clone());
                 let answer = self.trying.insert(attempt).enter().await?;

@@ -1,6 +1,6 @@
 //! Renews and checks grants. One command renews one grant or many.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use lock_core::{
@@ -12,7 +12,10 @@ use lock_core::{
 };
 
 use crate::backend::redis::{
-    protocol::{command::Arg, request::not_understood, units::millis},
+    protocol::{
+        command::{Arg, millis},
+        request::not_understood,
+    },
     queue::{cohort::Confirmation, cohort_registry::Known, server::Server},
 };
 
@@ -36,9 +39,35 @@ pub(crate) async fn renew(
     Ok(answers.pop().unwrap_or(Renewed::NotHeld))
 }
 
-/// Extends the leases of the holders with one command. If the server refuses the command, extends each lease with a
+/// Extends the leases of the holders with one command for each shard. If the server refuses the command, extends each lease with a
 /// command of its own, because a single grant may be the cause.
 pub(crate) async fn renew_all(
+    server: &Arc<Server>,
+    holders: &[ToRenew<'_>],
+) -> Vec<Result<Renewed, BackendError>> {
+    let shard = |one: &ToRenew<'_>| server.sessions.shard(one.name);
+    let is_one_shard = holders
+        .windows(2)
+        .all(|two| shard(&two[0]) == shard(&two[1]));
+    if is_one_shard {
+        return renew_shard(server, holders).await;
+    }
+    let mut by_shard = BTreeMap::<u16, Vec<usize>>::new();
+    for (number, one) in holders.iter().enumerate() {
+        by_shard.entry(shard(one)).or_default().push(number);
+    }
+    let renewing = by_shard.into_values().map(async |numbers| {
+        let some: Vec<_> = numbers.iter().map(|number| holders[*number]).collect();
+        let answers = renew_shard(server, &some).await;
+        numbers.into_iter().zip(answers)
+    });
+    let mut answers: Vec<_> = join_all(renewing).await.into_iter().flatten().collect();
+    answers.sort_by_key(|(number, _)| *number);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+/// Extends the leases of holders of one shard with one command.
+async fn renew_shard(
     server: &Arc<Server>,
     holders: &[ToRenew<'_>],
 ) -> Vec<Result<Renewed, BackendError>> {

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use lock_core::{
     backend::{BackendError, Request},
     key::LockName,
@@ -22,21 +23,15 @@ use crate::{
         },
         queue::cohort_registry::Cohorts,
         session::Session,
-        topology::single::Sessions,
+        topology::Topology,
         transport::{
             connection::CallError,
             connector::{Connector, Destination, ServerCheck},
-            liveness::{Liveness, Readiness},
             outage::Outages,
-            preflight::{Failure, check},
             script::Script,
         },
     },
-    background::{
-        Context,
-        shutdown::{CancellationToken, TaskTracker, TrackedTask, drained},
-        sync::lock,
-    },
+    background::{CancellationToken, Context, TaskTracker, TrackedTask, drained, lock},
     connect_error::ConnectError,
     events::Counters,
 };
@@ -59,11 +54,9 @@ pub(crate) struct Server {
     layout: Layout,
     pub(crate) scripts: &'static Scripts,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) sessions: Sessions,
+    pub(crate) sessions: Arc<Topology>,
     pub(crate) cohorts: Cohorts,
     outages: Arc<Outages>,
-    liveness: Liveness,
-    readiness: Arc<Readiness>,
     /// Cancelled when the shutdown begins. From then on, no caller waits or starts to wait.
     pub(crate) shutdown: CancellationToken,
     /// The acquisitions that are not settled, and the clean-ups of abandoned acquisitions.
@@ -93,15 +86,14 @@ impl Server {
     ) -> Result<Arc<Self>, ConnectError> {
         let scripts = Scripts::of(layout);
         let (context, counters) = (context.clone(), counters.clone());
-        let connector = Connector::new(context.clone(), info, scripts.load(), counters.clone())?;
+        let connectors = Connector::all(&context, info, &scripts.load(), &counters)?;
+        let outages = connectors[0].outages.clone();
         Ok(Arc::new_cyclic(|server: &Weak<Self>| Self {
             layout,
             scripts,
-            outages: connector.outages.clone(),
-            readiness: connector.readiness.clone(),
-            sessions: Sessions::new(connector, server.clone()),
+            outages,
+            sessions: Arc::new(Topology::new(&context, connectors, server.clone())),
             cohorts: Cohorts::default(),
-            liveness: Liveness::default(),
             context,
             counters,
             shutdown: CancellationToken::new(),
@@ -118,27 +110,17 @@ impl Server {
         patience: Duration,
     ) -> Result<(), ConnectError> {
         let started = self.now();
-        let server = self.clone();
         let required = self.required(allow_eviction);
-        let checked = self
-            .context
-            .spawn(async move { check(server.sessions.connector(), required, patience).await });
-        let failure = match self.context.timeout_at(started + patience, checked).await {
-            Some(Ok(Ok(()))) => {
-                self.sessions.connector().note_checked();
-                return Ok(());
-            }
-            Some(Ok(Err(failure))) => failure,
-            Some(Err(panic)) => Failure::Refused(panic.to_string()),
-            None => Failure::Unreachable("no answer".into()),
-        };
-        Err(failure.at(self.address().to_owned(), self.now().since(started)))
+        let checked = self.sessions.check(&self.context, required, patience).await;
+        checked.map_err(|failure| {
+            let waited = self.now().since(started);
+            failure.at(self.address().to_owned(), waited)
+        })
     }
 
     /// Makes the first session check the server before it connects.
     pub(crate) fn check_later(&self, allow_eviction: bool) {
-        let required = self.required(allow_eviction);
-        self.sessions.connector().check_first(required);
+        self.sessions.check_later(self.required(allow_eviction));
     }
 
     fn required(&self, allow_eviction: bool) -> ServerCheck {
@@ -157,7 +139,8 @@ impl Server {
     }
 
     pub(crate) fn names(&self, name: &LockName) -> Names {
-        Names::new(self.layout, name.clone())
+        let slotted = matches!(&*self.sessions, Topology::Cluster(_));
+        Names::new(self.layout, name.clone(), slotted)
     }
 
     /// Returns the key of a lock, as callers write it and as logs show it.
@@ -172,7 +155,14 @@ impl Server {
     /// Builds the request for an acquisition in this session.
     pub(crate) fn acquire_request(&self, request: &Request, session: &Session) -> AcquireRequest {
         let session_id = session.session_id.clone();
-        AcquireRequest::new(self.context.clone(), self.layout, request, session_id)
+        let names = self.names(&request.name);
+        AcquireRequest::new(
+            self.context.clone(),
+            self.layout,
+            names,
+            request,
+            session_id,
+        )
     }
 
     /// Records an error, which later failures report as their reason.
@@ -191,6 +181,11 @@ impl Server {
             CallError::Refused(error) => return Err(error),
             CallError::Broken(detail) => (detail, Retry::Now),
             CallError::NotReady(detail) | CallError::Demoted(detail) => (detail, Retry::Later),
+            CallError::Moved(to) => {
+                self.sessions.moved(&to);
+                return Ok(Retry::Later);
+            }
+            CallError::Ask(_) => return Ok(Retry::Later),
         };
         self.note(detail);
         Ok(retry)
@@ -214,13 +209,23 @@ impl Server {
         args: &[Arg<'_>],
     ) -> Result<Answered, BackendError> {
         let mut again = false;
+        let mut redirect = None;
         loop {
-            let (_, connection) = self.sessions.connected(name).await?;
+            let (connection, moving) = match redirect.take() {
+                None => (self.sessions.connected(name).await?.1, false),
+                Some(redirect) => (self.sessions.redirected(&redirect).await?, true),
+            };
             let now = self.now();
             let args: Vec<_> = args.iter().map(|arg| arg.over(&connection, now)).collect();
             let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
-            match connection.run(script, keys, &args).await {
+            let answer = if moving {
+                connection.run_while_moving(script, keys, &args).await
+            } else {
+                connection.run(script, keys, &args).await
+            };
+            match answer {
                 Ok((value, sent)) => return Ok(Answered { value, sent, again }),
+                Err(CallError::Ask(to)) => redirect = Some(to),
                 Err(error) => match self.note_failure(error)? {
                     Retry::Now => again = true,
                     Retry::Later => self.context.sleep(RETRY_PAUSE).await,
@@ -229,20 +234,13 @@ impl Server {
         }
     }
 
-    /// Returns whether the server answers within this time, and can carry out requests.
-    pub(crate) async fn is_answering(self: &Arc<Self>, within: Duration) -> bool {
-        let (asked, heard) = (self.clone(), self.clone());
-        let asking = async move {
-            let Ok(connection) = asked.sessions.home().connection().await else {
-                return false;
-            };
-            connection.ask_time().await.is_ok()
-        };
-        let has_heard_since = move |moment| heard.sessions.has_heard_since(moment);
-        let liveness = self
-            .liveness
-            .ask(&self.context, within, asking, has_heard_since);
-        liveness.await && self.readiness.is_ready(self.now())
+    /// Returns whether the server answers within this time, and can carry out requests. In a Redis Cluster, asks the
+    /// server that stores `name`, or all servers if `name` is `None`.
+    pub(crate) async fn is_answering(&self, name: Option<&LockName>, within: Duration) -> bool {
+        let nodes = self.sessions.nodes_of(name);
+        let asking = nodes.iter().map(|node| node.is_answering(within));
+        let answering = join_all(asking).await;
+        !answering.is_empty() && answering.into_iter().all(|answers| answers)
     }
 
     /// Begins the shutdown. From now on, no caller waits or starts to wait.

@@ -18,7 +18,10 @@ use std::{
 use lock_core::{backend::BackendError, key::LockName, lease::Moment};
 use tokio::{runtime::Handle, sync::Notify};
 
-use self::{subscribers::Subscribers, unanswered::Unanswered, waiters::Waiters};
+use self::{
+    subscribers::Subscribers,
+    waiters::{Unanswered, Waiters},
+};
 use crate::{
     backend::redis::{
         protocol::{grant, request::AcquireRequest},
@@ -35,7 +38,6 @@ use crate::{
 };
 
 pub(crate) mod subscribers;
-pub(crate) mod unanswered;
 pub(crate) mod waiters;
 
 /// The period of the heartbeat, and the longest time between two probes of a lock that callers wait for. A session
@@ -224,6 +226,12 @@ impl Session {
         self.parking.leave();
     }
 
+    /// Dismisses the waiters for these locks, because another server stores the locks now.
+    pub(crate) fn dismiss(&self, has_moved: impl Fn(&LockName) -> bool) {
+        self.subscribers.wake_moved(&has_moved);
+        self.waiters.dismiss(has_moved);
+    }
+
     /// Ends the wait of all callers of this session.
     pub(crate) fn dismiss_waiters(&self) {
         self.subscribers.wake_all();
@@ -365,6 +373,7 @@ impl Ending {
                     demoted = connection.health.is_demoted();
                     if let Some(error) = connection.health.lost() {
                         self.presence.disconnected(error);
+                        self.connector.note_lost();
                     }
                     drop(connection);
                     tracing::debug!(target: TARGET, channel = self.session.channel, "connection lost");
@@ -378,6 +387,7 @@ impl Ending {
                     tracing::debug!(target: TARGET, server = %self.connector.address(), %error, "cannot connect to the lock server");
                     self.presence.disconnected(&error);
                     self.connector.outages.note(error);
+                    self.connector.note_lost();
                     let pause = self.connector.context.sleep(backoff);
                     backoff = (backoff * 2).min(BACKOFF.1);
                     let ended = |state: &State| matches!(state, State::Ended).then_some(());

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::{
     backend::redis::transport::connection::Connection,
-    background::{Context, sync::lock},
+    background::{Context, lock},
 };
 
 /// The time between two tries that no release has prompted. Such tries are needed because a holder may disappear
@@ -317,6 +317,15 @@ impl Subscribers {
         if let Some(topic) = lock(&self.topics).get(topic) {
             topic.callers.iter().for_each(|callers| callers.wake());
         }
+    }
+
+    /// Wakes the callers that wait for these locks, so that they notice that another server stores the locks now.
+    pub(crate) fn wake_moved(&self, has_moved: impl Fn(&LockName) -> bool) {
+        let topics = lock(&self.topics);
+        let callers = topics.values().flat_map(|topic| &topic.callers);
+        callers
+            .filter(|callers| has_moved(&callers.name))
+            .for_each(|callers| callers.wake_all());
     }
 
     /// Wakes all callers, so that they check whether the client is shutting down.

@@ -12,7 +12,7 @@ use foldhash::HashMap;
 use lock_core::{backend::BackendError, key::LockName, lease::Moment, owner::OwnerId};
 use tokio::sync::oneshot;
 
-use crate::{backend::redis::protocol::request::AcquireRequest, background::sync::lock};
+use crate::{backend::redis::protocol::request::AcquireRequest, background::lock};
 
 /// The largest number of callers that one request queues.
 const BATCH_LIMIT: usize = 64;
@@ -262,6 +262,26 @@ impl Waiters {
         drop(waiters);
     }
 
+    /// Removes the waiters for these locks without a message, except those that were offered a turn.
+    pub(crate) fn dismiss(&self, is_meant: impl Fn(&LockName) -> bool) {
+        let mut dismissed = Vec::new();
+        lock(&self.0).retain(|name, list| {
+            if is_meant(name) {
+                let waiting = std::mem::take(&mut list.waiting);
+                let (meant, offered): (HashMap<_, _>, _) = waiting
+                    .into_iter()
+                    .partition(|(_, waiting)| waiting.sender.is_some());
+                list.waiting = offered;
+                list.queued = 0;
+                list.batch_ready = None;
+                dismissed.push(meant);
+            }
+            !list.is_deserted()
+        });
+        // Dropped after the mutex was unlocked, because the drop wakes the callers.
+        drop(dismissed);
+    }
+
     /// Schedules the requests of all queued callers of one lock, or of all locks, to be sent again with their old
     /// places. Returns the locks with requests to send.
     pub(crate) fn requeue(&self, only: Option<&LockName>) -> Vec<LockName> {
@@ -360,5 +380,38 @@ impl Waiters {
                 }
             }
         }
+    }
+}
+
+/// Requests that callers sent directly, not in the session's batches, and whose answers they have not read yet.
+#[derive(Default)]
+pub(crate) struct Unanswered(Mutex<HashMap<OwnerId, Arc<AcquireRequest>>>);
+
+impl Unanswered {
+    pub(crate) fn insert(&self, request: &Arc<AcquireRequest>) {
+        lock(&self.0).insert(request.owner, request.clone());
+    }
+
+    pub(crate) fn remove(&self, owner: OwnerId) {
+        lock(&self.0).remove(&owner);
+    }
+
+    /// Removes and returns the requests that were sent a claim ago or earlier.
+    pub(crate) fn overdue(&self, now: Moment) -> Vec<Arc<AcquireRequest>> {
+        let mut unanswered = lock(&self.0);
+        let overdue = unanswered.extract_if(|_, request| request.is_overdue(now));
+        let mut overdue: Vec<_> = overdue.map(|(_, request)| request).collect();
+        overdue.sort_unstable_by_key(|request| request.owner);
+        overdue
+    }
+
+    /// Returns whether a grant has a single owner, and the owner's caller has not yet read the answer to its own
+    /// request. That answer may describe the grant.
+    pub(crate) fn has(&self, owners: &[OwnerId]) -> bool {
+        matches!(owners, [owner] if lock(&self.0).contains_key(owner))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
     }
 }

@@ -1,3 +1,252 @@
-//! Finds the session that serves a lock.
+//! The topologies: which server stores a lock, and which session serves it.
+//!
+//! A lock can move to another server. The callers that wait for it are then dismissed, ask for the session of their lock
+//! again, and keep their places.
 
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use lock_core::{
+    backend::{BackendError, BoxFuture},
+    key::LockName,
+};
+
+use self::{cluster::Cluster, single::Sessions};
+use crate::{
+    backend::redis::{
+        protocol::slot::slot_of,
+        session::{Driver, Session},
+        transport::{
+            connection::{Connection, Redirect},
+            connector::{Connector, ServerCheck},
+            preflight::{Failure, check},
+        },
+    },
+    background::Context,
+};
+
+pub(crate) mod cluster;
 pub(crate) mod single;
+
+/// The servers of a client, each with its sessions.
+#[derive(Debug)]
+pub(crate) enum Topology {
+    /// One server, or the primary of a group.
+    Single(Arc<Sessions>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Topology {
+    /// Creates the topology of the servers with these connectors, without connecting to them.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        mut connectors: Vec<Connector>,
+        driver: Weak<dyn Driver>,
+    ) -> Self {
+        match connectors[0].outdated.clone() {
+            None => Self::Single(Arc::new(Sessions::new(connectors.swap_remove(0), driver))),
+            Some(outdated) => {
+                let cluster = Cluster::new(context.clone(), connectors, outdated, driver);
+                Self::Cluster(Arc::new(cluster))
+            }
+        }
+    }
+
+    /// Returns the sessions with the only server. A node of a Redlock is always a single server.
+    pub(crate) fn only(&self) -> &Arc<Sessions> {
+        match self {
+            Self::Single(sessions) => sessions,
+            Self::Cluster(_) => unreachable!("a node of a Redlock is a single server"),
+        }
+    }
+
+    /// Returns a number that is the same for all locks that one script can use.
+    pub(crate) fn shard(&self, name: &LockName) -> u16 {
+        match self {
+            Self::Single(_) => 0,
+            Self::Cluster(_) => slot_of(name.as_str()),
+        }
+    }
+
+    /// Returns the session that serves a lock.
+    pub(crate) async fn session(&self, name: &LockName) -> Result<Arc<Session>, BackendError> {
+        match self {
+            Self::Single(sessions) => Ok(sessions.nearest()),
+            Self::Cluster(cluster) => Ok(cluster.node(name).await?.nearest()),
+        }
+    }
+
+    /// Waits for a connection of the session that serves a lock.
+    pub(crate) async fn connected(
+        &self,
+        name: &LockName,
+    ) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
+        match self {
+            Self::Single(sessions) => sessions.connection_of(sessions.nearest()).await,
+            // Boxed, so that the future stays small for a single server.
+            Self::Cluster(cluster) => {
+                let connecting: BoxFuture<'_, _> = Box::pin(cluster.connected(name));
+                connecting.await
+            }
+        }
+    }
+
+    /// Waits for a connection of this session. Fails if the session has ended, or no longer serves the lock.
+    pub(crate) async fn connection(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+    ) -> Result<Arc<Connection>, BackendError> {
+        match self {
+            Self::Single(_) => session.connection().await,
+            Self::Cluster(cluster) => {
+                let connecting: BoxFuture<'_, _> = Box::pin(cluster.connection(session, name));
+                connecting.await
+            }
+        }
+    }
+
+    /// Waits for a connection of the home session with the server that stores a lock.
+    pub(crate) async fn home_connection(
+        &self,
+        name: &LockName,
+    ) -> Result<Arc<Connection>, BackendError> {
+        match self {
+            Self::Single(sessions) => sessions.home().connection().await,
+            Self::Cluster(cluster) => cluster.home_connection(name).await,
+        }
+    }
+
+    /// Returns the home session with the server of this session. Returns `None` if that server stores no locks any
+    /// longer.
+    pub(crate) fn home_beside(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
+        match self {
+            Self::Single(sessions) => Some(sessions.home().clone()),
+            Self::Cluster(cluster) => Some(cluster.node_of(session)?.home().clone()),
+        }
+    }
+
+    /// Waits for a connection with the server to which a command was redirected once.
+    pub(crate) async fn redirected(
+        &self,
+        redirect: &Redirect,
+    ) -> Result<Arc<Connection>, BackendError> {
+        match self {
+            Self::Single(sessions) => sessions.home().connection().await,
+            Self::Cluster(cluster) => cluster.at(redirect).home().connection().await,
+        }
+    }
+
+    /// Returns whether the session still leads to the server that stores the lock.
+    pub(crate) fn serves(&self, session: &Arc<Session>, name: &LockName) -> bool {
+        match self {
+            Self::Single(_) => true,
+            Self::Cluster(cluster) => cluster.serves(session, name),
+        }
+    }
+
+    /// Records that another server stores the locks of a slot.
+    pub(crate) fn moved(&self, redirect: &Redirect) {
+        if let Self::Cluster(cluster) = self {
+            cluster.moved(redirect);
+        }
+    }
+
+    /// Forgets a session that has ended.
+    pub(crate) fn retire(&self, session: &Arc<Session>) {
+        match self {
+            Self::Single(sessions) => sessions.retire(session),
+            Self::Cluster(cluster) => {
+                if let Some(node) = cluster.node_of(session) {
+                    node.retire(session);
+                }
+            }
+        }
+    }
+
+    /// Connects once, and reports problems with the servers.
+    pub(crate) async fn check(
+        self: &Arc<Self>,
+        context: &Arc<Context>,
+        required: ServerCheck,
+        patience: Duration,
+    ) -> Result<(), Failure> {
+        let topology = self.clone();
+        let until = context.now() + patience;
+        let checked = context.spawn(async move {
+            match &*topology {
+                Self::Single(sessions) => check(sessions.connector(), required, patience).await,
+                Self::Cluster(cluster) => cluster.check(required, until).await,
+            }
+        });
+        match context.timeout_at(until, checked).await {
+            Some(Ok(Ok(()))) => {
+                for node in self.nodes() {
+                    node.connector().note_checked();
+                }
+                Ok(())
+            }
+            Some(Ok(Err(failure))) => Err(failure),
+            Some(Err(panic)) => Err(Failure::Refused(panic.to_string())),
+            None => Err(Failure::Unreachable("no answer".into())),
+        }
+    }
+
+    /// Makes the first session with each server check that server before it connects.
+    pub(crate) fn check_later(&self, required: ServerCheck) {
+        match self {
+            Self::Single(sessions) => sessions.connector().check_first(required),
+            Self::Cluster(cluster) => cluster.check_later(required),
+        }
+    }
+
+    /// Returns the servers that store locks, as far as they are known: all of them, or the one that stores `name`.
+    pub(crate) fn nodes_of(&self, name: Option<&LockName>) -> Vec<Arc<Sessions>> {
+        match (self, name) {
+            (Self::Cluster(cluster), Some(name)) => cluster.known_node(name).into_iter().collect(),
+            _ => self.nodes(),
+        }
+    }
+
+    fn nodes(&self) -> Vec<Arc<Sessions>> {
+        match self {
+            Self::Single(sessions) => vec![sessions.clone()],
+            Self::Cluster(cluster) => cluster.nodes(),
+        }
+    }
+
+    /// Starts to connect, so that the first call finds a connection.
+    pub(crate) fn connect(&self) {
+        for node in self.nodes() {
+            node.home();
+        }
+    }
+
+    /// Ends the wait of all callers in all sessions.
+    pub(crate) fn dismiss_waiters(&self) {
+        for node in self.nodes() {
+            node.dismiss_waiters();
+        }
+        if let Self::Cluster(cluster) = self {
+            cluster.begin_shutdown();
+        }
+    }
+
+    /// Returns whether all connections were given up.
+    pub(crate) fn is_closed(&self) -> bool {
+        match self {
+            Self::Single(sessions) => sessions.is_closed(),
+            Self::Cluster(cluster) => cluster.is_closed(),
+        }
+    }
+
+    /// Gives up all connections.
+    pub(crate) fn close(&self) {
+        match self {
+            Self::Single(sessions) => sessions.close(),
+            Self::Cluster(cluster) => cluster.close(),
+        }
+    }
+}

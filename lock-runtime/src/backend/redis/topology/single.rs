@@ -1,7 +1,4 @@
-//! The topology of a single server. Every lock is served by the session of the calling runtime, or by the home session.
-//!
-//! When the session in which a caller waits has ended, the caller asks for the session of its lock again, and keeps its
-//! place. A topology of several servers could move a lock in the same way, by ending the session that served the lock.
+//! The sessions with one server. A lock is served by the session of the calling runtime, or by the home session.
 
 use std::{
     collections::hash_map::Entry,
@@ -10,6 +7,7 @@ use std::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use foldhash::HashMap;
@@ -20,9 +18,9 @@ use tokio::runtime::{self, Handle};
 use crate::{
     backend::redis::{
         session::{Driver, Session},
-        transport::{connection::Connection, connector::Connector},
+        transport::{connection::Connection, connector::Connector, liveness::Liveness},
     },
-    background::sync::lock,
+    background::lock,
 };
 
 /// The sessions with one server.
@@ -32,6 +30,7 @@ pub(crate) struct Sessions {
     home: OnceCell<Arc<Session>>,
     /// The session of each runtime. `None` if the session has ended, because its runtime is ending or cannot run it.
     by_runtime: Mutex<HashMap<runtime::Id, Option<Arc<Session>>>>,
+    liveness: Liveness,
     closed: AtomicBool,
 }
 
@@ -50,17 +49,13 @@ impl Sessions {
             driver,
             home: OnceCell::new(),
             by_runtime: Mutex::default(),
+            liveness: Liveness::default(),
             closed: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn connector(&self) -> &Connector {
         &self.connector
-    }
-
-    /// Returns the session that serves a lock.
-    pub(crate) fn session(&self, _: &LockName) -> Arc<Session> {
-        self.nearest()
     }
 
     /// Returns the session of the calling runtime. Returns the home session outside of a runtime, and on a runtime that
@@ -91,14 +86,6 @@ impl Sessions {
         session.unwrap_or_else(|| self.home().clone())
     }
 
-    /// Waits for a connection of the session that serves a lock.
-    pub(crate) async fn connected(
-        &self,
-        name: &LockName,
-    ) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
-        self.connection_of(self.session(name)).await
-    }
-
     /// Waits for a connection of `session`, or of the home session if `session` has ended.
     pub(crate) async fn connection_of(
         &self,
@@ -127,6 +114,20 @@ impl Sessions {
         })
     }
 
+    /// Returns whether this is a session with the server.
+    pub(crate) fn has(&self, session: &Arc<Session>) -> bool {
+        let is_it = |other: &Arc<Session>| Arc::ptr_eq(other, session);
+        self.home.get().is_some_and(is_it) || lock(&self.by_runtime).values().flatten().any(is_it)
+    }
+
+    /// Dismisses the waiters for these locks, which the server no longer stores.
+    pub(crate) fn dismiss(&self, has_moved: impl Fn(&LockName) -> bool) {
+        let sessions = lock(&self.by_runtime);
+        for session in sessions.values().flatten().chain(self.home.get()) {
+            session.dismiss(&has_moved);
+        }
+    }
+
     /// Forgets a session that has ended.
     pub(crate) fn retire(&self, session: &Arc<Session>) {
         for other in lock(&self.by_runtime).values_mut() {
@@ -139,8 +140,23 @@ impl Sessions {
         }
     }
 
+    /// Returns whether the server answers within this time, and can carry out requests.
+    pub(crate) async fn is_answering(self: &Arc<Self>, within: Duration) -> bool {
+        let (asked, heard) = (self.clone(), self.clone());
+        let asking = async move {
+            let Ok(connection) = asked.home().connection().await else {
+                return false;
+            };
+            connection.ask_time().await.is_ok()
+        };
+        let has_heard_since = move |moment| heard.has_heard_since(moment);
+        let context = &self.connector.context;
+        let liveness = self.liveness.ask(context, within, asking, has_heard_since);
+        liveness.await && self.connector.readiness.is_ready(context.now())
+    }
+
     /// Returns whether any session has received a reply since `moment`.
-    pub(crate) fn has_heard_since(&self, moment: Moment) -> bool {
+    fn has_heard_since(&self, moment: Moment) -> bool {
         let sessions = lock(&self.by_runtime);
         let mut sessions = sessions.values().flatten().chain(self.home.get());
         sessions.any(|session| {

@@ -12,7 +12,7 @@ use lock_core::backend::BoxFuture;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::{runtime::Handle, sync::oneshot};
 
-use crate::background::sync::lock;
+use crate::background::lock;
 
 /// The smallest number of other commands under way with which a new command is batched.
 const BATCH_THRESHOLD: usize = 8;
@@ -49,7 +49,18 @@ impl Batcher {
     /// Sends a command after all earlier commands. `others` is the number of other commands under way. If the future is
     /// dropped before the answer comes, the command may or may not be sent, because the connection skips a queued
     /// command whose future was dropped.
-    pub(crate) async fn send(&self, command: &Cmd, others: usize) -> RedisResult<Value> {
+    ///
+    /// If `asking` is set, sends `ASKING` right before the command.
+    pub(crate) async fn send(
+        &self,
+        command: &Cmd,
+        others: usize,
+        asking: bool,
+    ) -> RedisResult<Value> {
+        if asking {
+            let sending: BoxFuture<'_, _> = Box::pin(self.send_asking(command));
+            return sending.await;
+        }
         let answer = {
             let mut pending = lock(&self.pending);
             if others < BATCH_THRESHOLD && !pending.leaving {
@@ -67,6 +78,15 @@ impl Batcher {
             None => self.redis.clone().send_packed_command(command).await,
             Some(answer) => answer.await.unwrap_or_else(|_| Err(gone())),
         }
+    }
+
+    /// Sends `ASKING` and a command, one right after the other.
+    async fn send_asking(&self, command: &Cmd) -> RedisResult<Value> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("ASKING").add_command(command.clone());
+        let mut redis = self.redis.clone();
+        let mut answers = redis.send_packed_commands(&pipeline, 0, 2).await?;
+        answers.pop().unwrap_or(Value::Nil).extract_error()
     }
 
     fn begin_leaving(&self) {

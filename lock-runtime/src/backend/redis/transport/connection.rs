@@ -12,6 +12,8 @@ use redis::{
     RedisError, ServerErrorKind, Value,
 };
 
+use tokio::sync::Notify;
+
 use crate::{
     backend::redis::transport::{
         batcher::Batcher,
@@ -54,6 +56,11 @@ pub(crate) enum CallError {
     NotReady(String),
     /// The server is no longer a master. A new connection with a new floor is made after a pause.
     Demoted(String),
+    /// Another server of the cluster stores the lock. The command was not carried out.
+    Moved(Redirect),
+    /// The lock is moving to another server of the cluster, which has to carry out this command. It was not carried out
+    /// here.
+    Ask(Redirect),
     /// The server refuses the command.
     Refused(BackendError),
 }
@@ -99,7 +106,50 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Broken(text) | Self::NotReady(text) | Self::Demoted(text) => f.write_str(text),
+            Self::Moved(to) => write!(f, "the lock has moved to {}", to.address),
+            Self::Ask(to) => write!(f, "the lock is moving to {}", to.address),
             Self::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+/// The server of a cluster that stores a slot, according to another server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Redirect {
+    pub(crate) slot: u16,
+    pub(crate) address: ConnectionAddr,
+}
+
+impl Redirect {
+    /// Reads `<slot> <host>:<port>` from the error of a server at `asked`.
+    fn of(error: &RedisError, asked: &ConnectionAddr) -> Option<Self> {
+        let (address, slot) = error.redirect_node()?;
+        let (host, port) = address.rsplit_once(':')?;
+        let address = Self::address(host, port.parse().ok()?, asked);
+        Some(Self { slot, address })
+    }
+
+    /// Returns the address of a server that the server at `asked` has named. A server that does not know its own name
+    /// leaves the host out.
+    pub(crate) fn address(named: &str, port: u16, asked: &ConnectionAddr) -> ConnectionAddr {
+        let host = |asked: &str| match named {
+            "" | "?" => asked.to_owned(),
+            named => named.to_owned(),
+        };
+        match asked {
+            ConnectionAddr::TcpTls {
+                host: asked,
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
+                host: host(asked),
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            ConnectionAddr::Tcp(asked, _) => ConnectionAddr::Tcp(host(asked), port),
+            _ => ConnectionAddr::Tcp(host("localhost"), port),
         }
     }
 }
@@ -119,6 +169,8 @@ pub(crate) struct Connection {
     context: Arc<Context>,
     readiness: Arc<Readiness>,
     counters: Arc<Counters>,
+    /// In a Redis Cluster, notified when another server may store the locks of this one.
+    outdated: Option<Arc<Notify>>,
 }
 
 impl fmt::Debug for Connection {
@@ -292,6 +344,7 @@ impl Connection {
             context: connector.context.clone(),
             readiness: connector.readiness.clone(),
             counters: connector.counters.clone(),
+            outdated: connector.outdated.clone(),
         })
     }
 
@@ -322,6 +375,18 @@ impl Connection {
         })
     }
 
+    /// Runs a script for a lock whose slot is moving to this server.
+    pub(crate) async fn run_while_moving(
+        &self,
+        script: &Script,
+        keys: &[&str],
+        args: &[&str],
+    ) -> Result<(Value, Moment), CallError> {
+        let by_source = script.by_source(&script.by_hash(keys, args));
+        let answer = self.send_as(&by_source, true).await;
+        answer.map_err(|error| self.failed(&error))
+    }
+
     /// Subscribes to a channel, or unsubscribes.
     pub(crate) async fn listen(&self, channel: &str, listening: bool) -> Result<(), CallError> {
         let verb = if listening {
@@ -350,27 +415,52 @@ impl Connection {
     }
 
     fn failed(&self, error: &RedisError) -> CallError {
-        let error = CallError::of(error);
+        let error = match self.redirected(error) {
+            Some(redirected) => redirected,
+            None => CallError::of(error),
+        };
         match &error {
+            CallError::Moved(_) | CallError::Ask(_) => {}
             CallError::Broken(detail) => self.health.mark_lost(detail),
             CallError::Demoted(detail) => {
                 self.readiness.note(self.context.now());
                 self.health.mark_lost_and_demoted(detail);
             }
-            CallError::NotReady(_) => self.readiness.note(self.context.now()),
+            CallError::NotReady(_) => {
+                self.readiness.note(self.context.now());
+                if let Some(outdated) = &self.outdated {
+                    outdated.notify_one(); // the cluster may be about to replace the server
+                }
+            }
             CallError::Refused(_) => {}
         }
         error
     }
 
+    /// In a Redis Cluster, returns where the server redirects the command.
+    fn redirected(&self, error: &RedisError) -> Option<CallError> {
+        self.outdated.as_ref()?;
+        let redirected = match error.kind() {
+            ErrorKind::Server(ServerErrorKind::Moved) => CallError::Moved,
+            ErrorKind::Server(ServerErrorKind::Ask) => CallError::Ask,
+            _ => return None,
+        };
+        Redirect::of(error, &self.address).map(redirected)
+    }
+
     async fn send(&self, command: &Cmd) -> Result<(Value, Moment), RedisError> {
+        self.send_as(command, false).await
+    }
+
+    /// Sends a command. If `asking` is set, the server carries it out even if its slot is still moving to this server.
+    async fn send_as(&self, command: &Cmd, asking: bool) -> Result<(Value, Moment), RedisError> {
         let sent = self.context.now();
         let health = &*self.health;
         let others = health.sent(sent);
         let _in_flight = InFlight::of(health);
         count(&self.counters.commands);
         let reply = {
-            let mut reply = pin!(self.batcher.send(command, others));
+            let mut reply = pin!(self.batcher.send(command, others, asking));
             tokio::select! {
                 biased;
                 reply = &mut reply => reply,

@@ -9,28 +9,38 @@ use redis::{
     AsyncConnectionConfig, ConnectionAddr, ProtocolVersion, RedisError, aio::MultiplexedConnection,
 };
 
+use tokio::sync::Notify;
+
 use crate::{
     backend::redis::transport::{
         liveness::Readiness,
         outage::Outages,
         sentinel::{SentinelConfig, Sentinels},
     },
-    background::{Context, sync::lock},
+    background::{Context, lock},
     connect_error::ConnectError,
     events::Counters,
 };
 
-/// Where a server is, and the name of this program in the server's list of connections.
+/// Where the servers are, and the name of this program in their lists of connections.
 pub(crate) struct Destination {
     pub(crate) place: Place,
     pub(crate) client_name: String,
 }
 
-/// Where a server is.
+/// Where the servers are.
 pub(crate) enum Place {
     Server(redis::ConnectionInfo),
+    /// Some servers of a Redis Cluster. The settings of the first one also apply to the others.
+    Cluster(Vec<redis::ConnectionInfo>),
     /// The primary of a group of servers that Sentinels watch.
     Group(SentinelConfig),
+}
+
+/// Where one server is.
+enum Server {
+    At(redis::ConnectionInfo),
+    PrimaryOf(SentinelConfig),
 }
 
 /// Where the next connection leads.
@@ -39,7 +49,7 @@ enum Target {
     Group(Arc<Sentinels>),
 }
 
-/// What to check about a server, besides whether it can be used at all.
+/// The parts of the check of a server that not every client needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerCheck {
     /// Whether the server may evict keys.
@@ -62,12 +72,15 @@ pub(crate) struct Connector {
     pub(crate) outages: Arc<Outages>,
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) counters: Arc<Counters>,
+    /// In a Redis Cluster, notified when another server may store the locks of this one.
+    pub(crate) outdated: Option<Arc<Notify>>,
 }
 
 impl Connector {
-    pub(crate) fn new(
+    fn new(
         context: Arc<Context>,
-        Destination { place, client_name }: Destination,
+        server: Server,
+        client_name: String,
         scripts: redis::Pipeline,
         counters: Arc<Counters>,
     ) -> Result<Self, ConnectError> {
@@ -76,13 +89,13 @@ impl Connector {
         let invalid = |error: RedisError| ConnectError::InvalidUrl {
             detail: error.category().to_owned(),
         };
-        let (target, address) = match place {
-            Place::Server(info) => {
+        let (target, address) = match server {
+            Server::At(info) => {
                 let client = redis::Client::open(with_settings(info)).map_err(invalid)?;
                 let address = client.get_connection_info().addr().to_string();
                 (Target::Server(Box::new(client)), address)
             }
-            Place::Group(config) => {
+            Server::PrimaryOf(config) => {
                 let config = SentinelConfig {
                     group: config.group,
                     sentinels: config.sentinels.into_iter().map(with_settings).collect(),
@@ -103,7 +116,84 @@ impl Connector {
             check_first: Mutex::new(None),
             readiness: Arc::default(),
             counters,
+            outdated: None,
         })
+    }
+
+    /// Returns the connector for the server or the group, or one for each server of a Redis Cluster that the destination
+    /// names.
+    pub(crate) fn all(
+        context: &Arc<Context>,
+        Destination { place, client_name }: Destination,
+        scripts: &redis::Pipeline,
+        counters: &Arc<Counters>,
+    ) -> Result<Vec<Self>, ConnectError> {
+        let connector = |place| {
+            let client_name = client_name.clone();
+            Self::new(
+                context.clone(),
+                place,
+                client_name,
+                scripts.clone(),
+                counters.clone(),
+            )
+        };
+        let servers = match place {
+            Place::Server(info) => return Ok(vec![connector(Server::At(info))?]),
+            Place::Group(config) => return Ok(vec![connector(Server::PrimaryOf(config))?]),
+            Place::Cluster(servers) => servers,
+        };
+        let outdated = Arc::new(Notify::new());
+        let addresses: Vec<_> = servers.iter().map(|info| info.addr().to_string()).collect();
+        let url = format!("redis+cluster://{}", addresses.join(","));
+        let outages = Outages::new(context.clone(), url);
+        let connectors = servers.into_iter().map(|info| {
+            Ok(Self {
+                outages: outages.clone(),
+                outdated: Some(outdated.clone()),
+                ..connector(Server::At(info))?
+            })
+        });
+        connectors.collect()
+    }
+
+    /// Returns the connector for another server of the same cluster.
+    pub(crate) fn beside(&self, address: ConnectionAddr) -> Self {
+        let target = match &self.target {
+            Target::Server(client) => {
+                let info = client.get_connection_info().clone().set_addr(address);
+                let client =
+                    redis::Client::open(info).expect("the settings are those of another client");
+                Target::Server(Box::new(client))
+            }
+            Target::Group(sentinels) => Target::Group(sentinels.clone()),
+        };
+        Self {
+            context: self.context.clone(),
+            target,
+            scripts: self.scripts.clone(),
+            client_name: self.client_name.clone(),
+            check_first: Mutex::new(self.pending_check()),
+            outages: self.outages.clone(),
+            readiness: Arc::default(),
+            counters: self.counters.clone(),
+            outdated: self.outdated.clone(),
+        }
+    }
+
+    /// Returns the address of the server itself; in a Redis Cluster, [`address`](Self::address) names the cluster.
+    pub(crate) fn server_address(&self) -> String {
+        match &self.target {
+            Target::Server(client) => client.get_connection_info().addr().to_string(),
+            Target::Group(sentinels) => sentinels.to_string(),
+        }
+    }
+
+    /// Records that a connection was lost, or could not be made.
+    pub(crate) fn note_lost(&self) {
+        if let Some(outdated) = &self.outdated {
+            outdated.notify_one();
+        }
     }
 
     pub(crate) fn address(&self) -> &str {

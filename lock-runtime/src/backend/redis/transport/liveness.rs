@@ -9,7 +9,7 @@ use std::{
 
 use lock_core::lease::Moment;
 
-use crate::background::{Context, sync::lock, watched::Watched};
+use crate::background::{Context, lock, watched::Watched};
 
 /// The time for which a server counts as not ready after it could not carry out a command. Callers repeat a failed
 /// command much sooner than that, so each further failure restarts this time.

@@ -9,7 +9,7 @@ use std::{
 
 use lock_core::lease::Moment;
 
-use crate::background::{Context, sync::lock};
+use crate::background::{Context, lock};
 use crate::events::TARGET;
 
 /// The maximum age of an error that is reported as the reason for an unanswered command.

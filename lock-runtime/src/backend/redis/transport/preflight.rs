@@ -27,6 +27,7 @@ pub(crate) enum Failure {
     NoTls,
     Closed(String),
     Cluster,
+    NoCluster,
     Sentinel,
     UnknownGroup,
     NoPrimary(String),
@@ -35,7 +36,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    fn of(error: &RedisError) -> Self {
+    pub(crate) fn of(error: &RedisError) -> Self {
         // Any program may answer at this address, so control characters in the text are replaced.
         let text = error.to_string().replace(char::is_control, " ");
         match error.kind() {
@@ -86,6 +87,7 @@ impl Failure {
             Self::NoTls => ConnectError::NoTls { server },
             Self::Closed(detail) => ConnectError::Closed { server, detail },
             Self::Cluster => ConnectError::Cluster { server },
+            Self::NoCluster => ConnectError::NoCluster { server },
             Self::Sentinel => ConnectError::Sentinel { server },
             Self::UnknownGroup => ConnectError::UnknownGroup { server },
             Self::NoPrimary(detail) => ConnectError::NoPrimary { server, detail },
@@ -174,7 +176,7 @@ async fn check_server(
         .server_info(allow_eviction)
         .await
         .map_err(Failure::of_call)?;
-    if info.mode.as_deref() == Some("cluster") {
+    if info.mode.as_deref() == Some("cluster") && connector.outdated.is_none() {
         return Err(Failure::Cluster);
     }
     if let Some(channel) = probe_channel {

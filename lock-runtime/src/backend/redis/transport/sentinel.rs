@@ -14,7 +14,7 @@ use redis::{
 use tokio::{sync::Notify, task::AbortHandle};
 
 use crate::{
-    background::{Context, sync::lock, watched::Watched},
+    background::{Context, lock, watched::Watched},
     events::TARGET,
 };
 

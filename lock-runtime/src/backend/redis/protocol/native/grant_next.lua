@@ -32,6 +32,14 @@ local function channel_of(session_id)
   return 'lock:session:' .. redis.sha1hex(session_id)
 end
 
+-- Returns whether a session may be granted a lock. In a Redis Cluster, a message also reaches sessions that listen at
+-- other servers, although their number is not returned to the sender. Such a session would take a grant that the script
+-- gives to the next waiter. So a grant is only sent to a session that listens at this server.
+local function is_reachable(channel, fence)
+  local is_cluster = string.find(fence, '{', 1, true)
+  return not is_cluster or tonumber(redis.call('PUBSUB', 'NUMSUB', channel)[2]) > 0
+end
+
 -- Makes sure that a grant has no more time left than its lease. The server's clock may have been set back, or the key's
 -- expiry may have been removed. The scripts of waiting callers do this, because the holder may no longer exist. Returns
 -- the time left of the grant, in ms.
@@ -110,24 +118,28 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
       -- does no harm, because the session's callers also try without a message from time to time.
       redis.pcall('PUBLISH', channel_of(string.sub(head[1], 8)), 'free|' .. grant)
     elseif not silent[session_id] and head[2] + wait * 1000 > now then
-      local owners, count = cohort(queue, owner, session_id, lease, wait, now)
-      local token = next_token(fence, floor, count)
-      local given = string.format('%.0f|', token) .. lease .. '|'
-      redis.call('SET', grant, given .. session_id .. '|' .. owners, 'PX', math.min(tonumber(lease), tonumber(claim)))
-      -- An owner must be notified of its grant. If nobody receives the message, the next waiter gets the lock.
-      local told = given .. owners .. '|' .. grant
-      local signature = redis.sha1hex(session_id .. told .. session_id)
-      local heard = redis.pcall('PUBLISH', channel_of(session_id), signature .. '|' .. told)
-      if type(heard) == 'number' and heard > 0 then
-        if claimed and tonumber(lease) >= MIN_CLAIMED_LEASE then
-          redis.call('SET', claimed, session_id, 'PX', math.min(tonumber(lease), tonumber(claim)) + 500)
-        elseif claimed then
-          redis.call('DEL', claimed)
+      local channel = channel_of(session_id)
+      if is_reachable(channel, fence) then
+        local owners, count = cohort(queue, owner, session_id, lease, wait, now)
+        local token = next_token(fence, floor, count)
+        local given = string.format('%.0f|', token) .. lease .. '|'
+        redis.call('SET', grant, given .. session_id .. '|' .. owners, 'PX', math.min(tonumber(lease), tonumber(claim)))
+        -- An owner must be notified of its grant. If nobody receives the message, the next waiter gets the lock.
+        local told = given .. owners .. '|' .. grant
+        local signature = redis.sha1hex(session_id .. told .. session_id)
+        local heard = redis.pcall('PUBLISH', channel, signature .. '|' .. told)
+        if type(heard) == 'number' and heard > 0 then
+          if claimed and tonumber(lease) >= MIN_CLAIMED_LEASE then
+            redis.call('SET', claimed, session_id, 'PX', math.min(tonumber(lease), tonumber(claim)) + 500)
+          elseif claimed then
+            redis.call('DEL', claimed)
+          end
+          return owners
         end
-        return owners
+        examined = examined + count
       end
       silent[session_id] = true
-      examined = examined + ENTRIES_PER_OFFER + count
+      examined = examined + ENTRIES_PER_OFFER
     end
     if examined >= ENTRIES_AT_MOST then
       redis.call('DEL', grant, claimed or grant)

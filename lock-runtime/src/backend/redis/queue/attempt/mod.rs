@@ -23,7 +23,7 @@ use crate::{
         session::waiters::OfferResult,
         transport::connection::Connection,
     },
-    background::{Context, calling_runtime, shutdown::TrackedTask},
+    background::{Context, TrackedTask, calling_runtime},
     events::TARGET,
 };
 
@@ -131,18 +131,26 @@ impl RedisAttempt {
         }
     }
 
+    /// Returns whether the session of the newest request has ended, or the lock has moved to another server.
+    fn needs_session(&self) -> bool {
+        let sessions = &self.server.sessions;
+        let is_useless = |sent: &Sent| {
+            sent.session.has_ended() || !sessions.serves(&sent.session, &self.request.name)
+        };
+        self.sent.as_ref().is_some_and(is_useless)
+    }
+
     /// Returns the session, the request and the connection for the next try. Uses the session of the previous try,
-    /// unless that session has ended. Returns `None` if the session ended before it was connected.
+    /// unless that session has ended, or no longer serves the lock. Returns `None` if this happens before the session
+    /// is connected.
     async fn route(&mut self) -> Result<Option<(Sent, Arc<Connection>)>, BackendError> {
-        let has_ended = |sent: &Sent| sent.session.has_ended();
-        if self.sent.as_ref().is_some_and(has_ended)
-            && self.state.on(Event::NewSession) == Step::StartOver
-        {
+        if self.needs_session() && self.state.on(Event::NewSession) == Step::StartOver {
             self.start_over();
         }
         self.cleaned().await;
         if let Some(sent) = &self.sent {
-            return match sent.session.connection().await {
+            let sessions = &self.server.sessions;
+            return match sessions.connection(&sent.session, &self.request.name).await {
                 Ok(connection) => Ok(Some((sent.clone(), connection))),
                 Err(_) if !self.server.is_shutting_down() => Ok(None),
                 Err(error) => Err(error),
@@ -311,35 +319,38 @@ impl RedisAttempt {
         })
     }
 
-    /// Leaves the queue over the session in which the caller waits.
-    async fn leave_queue(&mut self) -> Result<Leaving, BackendError> {
+    /// Leaves the queue over the session in which the caller waits. Returns `None` if the lock has moved to another
+    /// server.
+    async fn leave_queue(&mut self) -> Result<Option<Leaving>, BackendError> {
         loop {
             if self.state.offer().is_some()
                 && let Some(grant) = self.take_last_turn().await?
             {
-                return Ok(Leaving::Granted(grant));
+                return Ok(Some(Leaving::Granted(grant)));
             }
             let Some(Sent { session, request }) = self.sent.clone() else {
                 // Nothing was sent. If the server can be reached, the wait was merely too short to send a request,
                 // which is not an error.
                 self.server.sessions.connected(&self.request.name).await?;
-                return Ok(Leaving::Left);
+                return Ok(Some(Leaving::Left));
             };
-            let connection = match session.connection().await {
+            let sessions = &self.server.sessions;
+            let connection = match sessions.connection(&session, &self.request.name).await {
                 Ok(connection) => connection,
                 Err(error) if self.server.is_shutting_down() => return Err(error),
+                Err(_) if !session.has_ended() => return Ok(None),
                 Err(_) => {
                     // The runtime of the session has ended. When the attempt is dropped, it gives back the caller's
                     // place.
                     self.server.sessions.connected(&self.request.name).await?;
-                    return Ok(Leaving::Left);
+                    return Ok(Some(Leaving::Left));
                 }
             };
             request.end().await;
             // If this request or an earlier one is granted the lock, the caller gets the lock, provided that it
             // reads the answer in time.
             if !request.ask() {
-                return Ok(Leaving::Left);
+                return Ok(Some(Leaving::Left));
             }
             session.unanswered.insert(&request);
             request.carry(&connection);
@@ -350,13 +361,13 @@ impl RedisAttempt {
             if left.is_ok() {
                 session.unanswered.remove(request.owner);
                 if !request.answered() {
-                    return Ok(Leaving::Left);
+                    return Ok(Some(Leaving::Left));
                 }
             }
             match left {
                 Ok(Left::Granted(grant)) => {
                     self.settle(Event::Granted(grant));
-                    return Ok(Leaving::Granted(grant));
+                    return Ok(Some(Leaving::Granted(grant)));
                 }
                 Ok(Left::Out) => {
                     // If a turn was offered, the server no longer has the grant of that turn.
@@ -365,16 +376,16 @@ impl RedisAttempt {
                         grants::lose(&self.server, &request.names.lock, token);
                     }
                     self.settle(Event::Left);
-                    return Ok(Leaving::Left);
+                    return Ok(Some(Leaving::Left));
                 }
                 Ok(Left::Held(grant)) => {
                     grants::take_up(&self.server, &session, &request.names.lock, &grant);
-                    return Ok(match self.take_last_turn().await? {
+                    return Ok(Some(match self.take_last_turn().await? {
                         Some(grant) => Leaving::Granted(grant),
                         // The caller's turn is still to come, or has passed. When the attempt is dropped, it gives
                         // back the caller's place.
                         None => Leaving::Left,
-                    });
+                    }));
                 }
                 Err(error) => {
                     if self.server.note_failure(error)? == Retry::Later {
@@ -454,7 +465,8 @@ impl Attempt for RedisAttempt {
     }
 
     /// If another runtime polls the caller now, nobody may be driving the session in which the caller waits. The owner
-    /// then leaves in a task of the engine, and a new owner makes one last try.
+    /// then leaves in a task of the engine, and a new owner makes one last try. The same happens if the lock has moved
+    /// to another server.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             if !self.may_hold {
@@ -462,7 +474,9 @@ impl Attempt for RedisAttempt {
                 let runtime = self.runtime;
                 tokio::select! {
                     biased;
-                    left = self.leave_queue() => return left,
+                    left = self.leave_queue() => if let Some(left) = left? {
+                        return Ok(left);
+                    },
                     () = runtime_changes(&context, runtime) => {}
                 }
                 if self.state.on(Event::NewSession) == Step::StartOver {

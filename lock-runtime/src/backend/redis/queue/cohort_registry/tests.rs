@@ -8,7 +8,10 @@ use tokio::sync::oneshot::{Receiver, error::TryRecvError};
 
 use super::*;
 use crate::{
-    backend::redis::{protocol::request::AcquireRequest, session::waiters::OfferResult},
+    backend::redis::{
+        protocol::{layout::Names, request::AcquireRequest},
+        session::waiters::OfferResult,
+    },
     background::Context,
 };
 
@@ -69,7 +72,8 @@ impl Fixture {
         };
         let session_id = self.session.session_id.clone();
         let context = Context::of_process().clone();
-        let request = AcquireRequest::new(context, Layout::Native, &request, session_id);
+        let names = Names::new(Layout::Native, request.name.clone(), false);
+        let request = AcquireRequest::new(context, Layout::Native, names, &request, session_id);
         let request = Arc::new(request);
         let (offers, _) = self.session.waiters.join(&request);
         self.session
@@ -318,13 +322,14 @@ fn an_answer_for_a_turn_that_has_passed_counts_for_nobody() {
 }
 
 #[test]
-fn a_waiting_member_of_which_the_server_knows_nothing_has_lost_its_grant() {
+fn a_grant_of_whose_member_the_server_knows_nothing_is_lost() {
     let fixture = Fixture::new();
     let (a, b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a, &b], at(0));
-    let lost = |asked| fixture.cohorts.lost_member(&fixture.name, b.owner(), asked);
-    assert_eq!(lost(at(0)), None, "asked before the grant was known");
-    assert_eq!(lost(at(1)), Some(7));
+    let lost = |granted, asked| fixture.cohorts.has_lost(&fixture.name, granted, asked);
+    assert!(!lost(7, at(0)), "asked before the grant was known");
+    assert!(!lost(5, at(1)), "the member of an earlier grant");
+    assert!(lost(7, at(1)));
     assert!(fixture.cohorts.lose(&fixture.name, 7).is_some());
     assert!(fixture.cohorts.to_come(&fixture.name).is_none());
 }

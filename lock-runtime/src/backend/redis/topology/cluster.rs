@@ -1,0 +1,454 @@
+//! The topology of a Redis Cluster: a map from hash slots to the primaries that store them.
+//!
+//! The servers themselves say where a slot is: `CLUSTER SLOTS` describes all slots, and a server that does not store a
+//! slot redirects the command. The map is read again after each redirection and whenever a connection is lost.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use lock_core::{backend::BackendError, key::LockName, lease::Moment};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, ErrorKind, FromRedisValue, ParsingError, RedisError,
+    ServerErrorKind, Value,
+};
+use tokio::{sync::Notify, task::AbortHandle};
+
+use crate::{
+    backend::redis::{
+        protocol::slot::{SLOTS, slot_of},
+        session::{Driver, Session},
+        topology::single::Sessions,
+        transport::{
+            connection::{Connection, Redirect, field},
+            connector::{Connector, ServerCheck},
+            preflight::{Failure, check},
+        },
+    },
+    background::{Context, lock, watched::Watched},
+    events::TARGET,
+};
+
+/// The time limit for the answer of one server about the slots.
+const ASK_PATIENCE: Duration = Duration::from_millis(500);
+/// After the first answer, the time for the answers of the other servers. A server that is cut off from the others may
+/// have an old map.
+const REST_PATIENCE: Duration = Duration::from_millis(50);
+/// The shortest time between two tries to read the map.
+const READ_PAUSE: Duration = Duration::from_millis(100);
+
+/// The primaries of a cluster, each with its sessions.
+pub(crate) struct Cluster {
+    context: Arc<Context>,
+    /// The servers that the URL names.
+    seeds: Vec<Connector>,
+    driver: Weak<dyn Driver>,
+    map: Watched<SlotMap>,
+    /// Notified when the map may be outdated.
+    outdated: Arc<Notify>,
+    /// The task that reads the map. `None` before the first call.
+    reading: Mutex<Option<AbortHandle>>,
+    shutting_down: AtomicBool,
+    closed: AtomicBool,
+}
+
+/// Which primary stores which slot.
+#[derive(Clone, Default)]
+struct SlotMap {
+    /// The primaries by address.
+    nodes: BTreeMap<String, Arc<Sessions>>,
+    /// The primary of each slot. Empty before the map was read. A slot that no primary stores has none.
+    slots: Vec<Option<Arc<Sessions>>>,
+}
+
+impl SlotMap {
+    fn node(&self, slot: u16) -> Option<&Arc<Sessions>> {
+        self.slots.get(usize::from(slot))?.as_ref()
+    }
+}
+
+/// One server's description of the cluster.
+struct View {
+    /// Whether the server takes part in the cluster, and the newest configuration that it knows.
+    newness: (bool, u64),
+    /// The first and the last slot of each range, and its primary.
+    ranges: Vec<(u16, u16, ConnectionAddr)>,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster")
+            .field("nodes", &self.map.get().nodes.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(reading) = lock(&self.reading).take() {
+            reading.abort();
+        }
+    }
+}
+
+impl Cluster {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        seeds: Vec<Connector>,
+        outdated: Arc<Notify>,
+        driver: Weak<dyn Driver>,
+    ) -> Self {
+        Self {
+            context,
+            seeds,
+            driver,
+            map: Watched::default(),
+            outdated,
+            reading: Mutex::default(),
+            shutting_down: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Waits until it is known which primary stores a lock, and returns the sessions with that primary.
+    pub(crate) async fn node(
+        self: &Arc<Self>,
+        name: &LockName,
+    ) -> Result<Arc<Sessions>, BackendError> {
+        self.follow();
+        let slot = slot_of(name.as_str());
+        let find = |map: &SlotMap| match map.node(slot) {
+            _ if self.is_closed() => Some(Err(BackendError::ShutDown)),
+            Some(node) => Some(Ok(node.clone())),
+            None if self.shutting_down.load(Ordering::Acquire) => Some(Err(BackendError::ShutDown)),
+            None => None,
+        };
+        self.map.until(find).await
+    }
+
+    /// Returns the primary that stores a lock, if it is known.
+    pub(crate) fn known_node(&self, name: &LockName) -> Option<Arc<Sessions>> {
+        self.map.get().node(slot_of(name.as_str())).cloned()
+    }
+
+    pub(crate) fn nodes(&self) -> Vec<Arc<Sessions>> {
+        self.map.get().nodes.values().cloned().collect()
+    }
+
+    /// Returns the primary to which this session leads.
+    pub(crate) fn node_of(&self, session: &Arc<Session>) -> Option<Arc<Sessions>> {
+        let nodes = self.nodes();
+        nodes.into_iter().find(|node| node.has(session))
+    }
+
+    /// Returns whether the session leads to the primary that stores the lock.
+    pub(crate) fn serves(&self, session: &Arc<Session>, name: &LockName) -> bool {
+        self.known_node(name).is_some_and(|node| node.has(session))
+    }
+
+    /// Waits until the primary no longer stores the lock.
+    async fn moves_from(&self, node: &Arc<Sessions>, name: &LockName) {
+        let slot = slot_of(name.as_str());
+        let elsewhere = |map: &SlotMap| {
+            let stays = map.node(slot).is_some_and(|now| Arc::ptr_eq(now, node));
+            (!stays).then_some(())
+        };
+        self.map.until(elsewhere).await;
+    }
+
+    /// Waits for a connection with the primary that stores a lock, on the calling runtime.
+    pub(crate) async fn connected(
+        self: &Arc<Self>,
+        name: &LockName,
+    ) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
+        loop {
+            let node = self.node(name).await?;
+            tokio::select! {
+                biased;
+                connected = node.connection_of(node.nearest()) => match connected {
+                    Err(_) if !self.is_closed() => {}
+                    connected => return connected,
+                },
+                () = self.moves_from(&node, name) => continue,
+            }
+            // The sessions have ended, because the primary stores no slot any longer.
+            self.moves_from(&node, name).await;
+        }
+    }
+
+    /// Waits for a connection of this session. Fails if the session has ended, or the lock has moved away from its
+    /// primary.
+    pub(crate) async fn connection(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+    ) -> Result<Arc<Connection>, BackendError> {
+        let elsewhere = || BackendError::Unreachable("the lock has moved to another server".into());
+        let node = self.known_node(name).filter(|node| node.has(session));
+        let node = node.ok_or_else(elsewhere)?;
+        tokio::select! {
+            biased;
+            connection = session.connection() => connection,
+            () = self.moves_from(&node, name) => Err(elsewhere()),
+        }
+    }
+
+    /// Waits for a connection of the home session with the primary that stores a lock.
+    pub(crate) async fn home_connection(
+        self: &Arc<Self>,
+        name: &LockName,
+    ) -> Result<Arc<Connection>, BackendError> {
+        loop {
+            let node = self.node(name).await?;
+            tokio::select! {
+                biased;
+                connection = async { node.home().connection().await } => match connection {
+                    Err(_) if !self.is_closed() => {}
+                    connection => return connection,
+                },
+                () = self.moves_from(&node, name) => continue,
+            }
+            self.moves_from(&node, name).await;
+        }
+    }
+
+    /// Returns the sessions with the server to which a command was redirected.
+    pub(crate) fn at(&self, redirect: &Redirect) -> Arc<Sessions> {
+        self.map
+            .change(|map| self.node_at(map, redirect.address.clone()))
+    }
+
+    /// Records that another primary stores a slot.
+    pub(crate) fn moved(&self, redirect: &Redirect) {
+        let from = self.map.change(|map| {
+            let node = self.node_at(map, redirect.address.clone());
+            let slot = map.slots.get_mut(usize::from(redirect.slot))?;
+            slot.replace(node.clone())
+                .filter(|from| !Arc::ptr_eq(from, &node))
+        });
+        if let Some(from) = from {
+            tracing::debug!(target: TARGET, slot = redirect.slot, to = %redirect.address, "a slot has moved");
+            from.dismiss(|name| slot_of(name.as_str()) == redirect.slot);
+        }
+        self.outdated.notify_one();
+    }
+
+    fn node_at(&self, map: &mut SlotMap, address: ConnectionAddr) -> Arc<Sessions> {
+        let node = map.nodes.entry(address.to_string());
+        let new = || {
+            Arc::new(Sessions::new(
+                self.seeds[0].beside(address),
+                self.driver.clone(),
+            ))
+        };
+        let node = node.or_insert_with(new).clone();
+        if self.is_closed() {
+            node.close();
+        }
+        node
+    }
+
+    /// Connects to a server of the cluster, reads the map, and checks all primaries.
+    pub(crate) async fn check(
+        self: &Arc<Self>,
+        required: ServerCheck,
+        until: Moment,
+    ) -> Result<(), Failure> {
+        self.read().await.map_err(|error| match error.kind() {
+            // Any other server refuses to describe the slots.
+            ErrorKind::Server(ServerErrorKind::ResponseError) => Failure::NoCluster,
+            _ => Failure::of(&error),
+        })?;
+        for node in self.nodes() {
+            let left = until.since(self.context.now());
+            check(node.connector(), required, left).await?;
+        }
+        self.follow();
+        Ok(())
+    }
+
+    /// Makes the first session with each primary check that primary before it connects.
+    pub(crate) fn check_later(&self, required: ServerCheck) {
+        self.seeds[0].check_first(required);
+    }
+
+    /// Starts the task that reads the map, unless it is running.
+    fn follow(self: &Arc<Self>) {
+        let mut reading = lock(&self.reading);
+        if reading.is_none() && !self.is_closed() {
+            let (cluster, outdated) = (Arc::downgrade(self), self.outdated.clone());
+            let following = follow(self.context.clone(), cluster, outdated);
+            *reading = Some(self.context.spawn(following).abort_handle());
+        }
+    }
+
+    /// Asks all servers for the map, and takes the newest one.
+    async fn read(&self) -> Result<(), RedisError> {
+        let nodes = self.nodes();
+        let others = self.seeds.iter().filter(|seed| {
+            let known = nodes.iter().map(|node| node.connector().server_address());
+            !known
+                .into_iter()
+                .any(|known| known == seed.server_address())
+        });
+        let asked = nodes.iter().map(|node| node.connector()).chain(others);
+        let mut until = self.context.now() + ASK_PATIENCE;
+        let mut answers: FuturesUnordered<_> = asked.map(|server| self.ask(server)).collect();
+        let (mut newest, mut failure): (Option<View>, _) = (None, None);
+        while let Some(Some(answer)) = self.context.timeout_at(until, answers.next()).await {
+            match answer {
+                Ok(view) => {
+                    until = until.min(self.context.now() + REST_PATIENCE);
+                    if newest.as_ref().is_none_or(|now| now.newness < view.newness) {
+                        newest = Some(view);
+                    }
+                }
+                // An answer says more than a failed connection does.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) =>
+                {
+                    failure = Some(error);
+                }
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        match (newest, failure) {
+            (Some(view), _) => {
+                self.apply(view);
+                Ok(())
+            }
+            (None, Some(error)) => Err(error),
+            (None, None) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+        }
+    }
+
+    async fn ask(&self, server: &Connector) -> Result<View, RedisError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let (mut connection, address) = server.connect(&config).await?;
+        let mut asking = redis::pipe();
+        asking.cmd("CLUSTER").arg("INFO");
+        asking.cmd("CLUSTER").arg("SLOTS");
+        let (info, slots): (String, Vec<Value>) = asking.query_async(&mut connection).await?;
+        let epoch = field(&info, "cluster_current_epoch");
+        let view = View {
+            newness: (
+                field(&info, "cluster_state") == Some("ok"),
+                epoch
+                    .and_then(|epoch| epoch.parse().ok())
+                    .unwrap_or_default(),
+            ),
+            ranges: slots
+                .into_iter()
+                .map(|range| read_range(range, &address))
+                .collect::<Result<_, _>>()?,
+        };
+        Ok(view)
+    }
+
+    /// Replaces the map, gives up the servers that store no slot any longer, and dismisses the waiters of the slots that
+    /// have moved.
+    fn apply(&self, view: View) {
+        let before = self.map.change(|map| {
+            let before = map.clone();
+            map.slots = vec![None; SLOTS.into()];
+            let mut nodes = BTreeMap::new();
+            for (first, last, address) in view.ranges {
+                let node = self.node_at(map, address);
+                nodes.insert(node.connector().server_address(), node.clone());
+                for slot in &mut map.slots[usize::from(first)..=usize::from(last.min(SLOTS - 1))] {
+                    *slot = Some(node.clone());
+                }
+            }
+            map.nodes = nodes;
+            before
+        });
+        let now = self.map.get().clone();
+        let has_moved = |slot: u16| match (before.node(slot), now.node(slot)) {
+            (Some(before), Some(now)) => !Arc::ptr_eq(before, now),
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        for (address, node) in &before.nodes {
+            if now.nodes.contains_key(address) {
+                node.dismiss(|name| has_moved(slot_of(name.as_str())));
+            } else {
+                tracing::debug!(target: TARGET, server = %address, "a server stores no slot any longer");
+                node.dismiss_waiters();
+                node.close();
+            }
+        }
+    }
+
+    /// Fails the calls that wait until it is known which primary stores their lock.
+    pub(crate) fn begin_shutdown(&self) {
+        self.shutting_down.store(true, Ordering::Release);
+        self.map.change(|_| ());
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        for node in self.nodes() {
+            node.close();
+        }
+        self.map.change(|_| ());
+        if let Some(reading) = lock(&self.reading).as_ref() {
+            reading.abort();
+        }
+    }
+}
+
+/// Reads the map, and reads it again whenever it may be outdated.
+async fn follow(context: Arc<Context>, cluster: Weak<Cluster>, outdated: Arc<Notify>) {
+    let mut is_known = cluster
+        .upgrade()
+        .is_some_and(|cluster| !cluster.nodes().is_empty());
+    loop {
+        if is_known {
+            outdated.notified().await;
+        }
+        let Some(cluster) = cluster.upgrade() else {
+            return;
+        };
+        let read = cluster.read().await;
+        is_known = read.is_ok();
+        if let Err(error) = read {
+            cluster.seeds[0].outages.note(error.to_string());
+            tracing::debug!(target: TARGET, %error, "no server describes the cluster");
+        }
+        drop(cluster);
+        context.sleep(READ_PAUSE).await;
+    }
+}
+
+/// Reads one range of `CLUSTER SLOTS`: the first slot, the last one, and the primary as its host, its port and more.
+fn read_range(
+    range: Value,
+    asked: &ConnectionAddr,
+) -> Result<(u16, u16, ConnectionAddr), ParsingError> {
+    let fields = Vec::<Value>::from_redis_value(range)?;
+    let mut fields = fields.into_iter();
+    let mut next = || fields.next().unwrap_or(Value::Nil);
+    let (first, last) = (
+        u16::from_redis_value(next())?,
+        u16::from_redis_value(next())?,
+    );
+    let primary = Vec::<Value>::from_redis_value(next())?;
+    let mut primary = primary.into_iter();
+    let mut next = || primary.next().unwrap_or(Value::Nil);
+    let host = Option::<String>::from_redis_value(next())?.unwrap_or_default();
+    let port = u16::from_redis_value(next())?;
+    Ok((first, last, Redirect::address(&host, port, asked)))
+}

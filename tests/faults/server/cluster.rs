@@ -1,0 +1,290 @@
+//! A Redis Cluster: slots move, and a primary dies.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lock_runtime::{LockClient, LockError, ReleaseOutcome};
+use support::{cluster::ClusterServers, history::History, server::ask};
+use tokio::task::JoinHandle;
+
+use crate::fixture::{MS, NAME, SECOND, client, row, until_waiting};
+
+/// The number of callers that wait for `k` in each test.
+const WAITERS: usize = 20;
+/// The time within which a replica takes over: the nodes wait a second for their primary, and then vote.
+const FAILOVER: Duration = Duration::from_secs(15);
+
+/// Starts callers of several clients that wait for `k`, and returns when they are queued.
+async fn waiters(
+    clients: &[LockClient],
+    history: &History,
+) -> Vec<JoinHandle<Result<(), LockError>>> {
+    let mut waiting = Vec::new();
+    for number in 0..WAITERS {
+        let client = &clients[number % clients.len()];
+        let lock = client.lock("k").wait(60 * SECOND).lease(10 * SECOND);
+        let history = history.clone();
+        waiting.push(tokio::spawn(async move {
+            let guard = lock.acquire().await?;
+            let inside = history.enter("k", guard.token().get());
+            tokio::time::sleep(20 * MS).await;
+            inside.exit();
+            guard.release().await;
+            Ok(())
+        }));
+    }
+    until_waiting(&clients[0], WAITERS).await;
+    waiting
+}
+
+/// Starts callers that enter a lock of their own again and again, until `stop` is set. Each of them returns its number of
+/// calls, and the time of its longest call.
+fn busy(clients: &[LockClient], stop: &Arc<AtomicBool>) -> Vec<JoinHandle<(usize, Duration)>> {
+    let busy = (0..5).map(|number| {
+        let client = &clients[number % clients.len()];
+        let lock = client.lock(format!("busy:{number}")).wait(20 * SECOND);
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            let (mut calls, mut longest) = (0, Duration::ZERO);
+            while !stop.load(Ordering::SeqCst) {
+                let started = Instant::now();
+                match lock.run(async {}).await {
+                    // A new primary may lack the grant, because replication lags.
+                    Ok(()) | Err(LockError::Lost { .. }) => calls += 1,
+                    Err(error) => panic!("{error}"),
+                }
+                longest = longest.max(started.elapsed());
+            }
+            (calls, longest)
+        })
+    });
+    busy.collect()
+}
+
+/// Row 28: the slots of all locks move from primary to primary, again and again, while a caller is inside, 20 callers of
+/// two clients wait, and five others keep sending requests. The holder stays inside, and all callers enter one at a time,
+/// with rising tokens.
+#[tokio::test]
+async fn row_28_slots_move_under_load() {
+    row(28, async |seen| {
+        let cluster = Arc::new(ClusterServers::start(3).await);
+        let url = cluster.url();
+        let (holder, others) = (client(&url).await, [client(&url).await, client(&url).await]);
+        let history = History::strict();
+        let guard = holder
+            .lock("k")
+            .lease(2 * SECOND)
+            .renew(true)
+            .acquire()
+            .await
+            .unwrap();
+        let first = history.enter("k", guard.token().get());
+        let waiting = waiters(&others, &history).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let busy = busy(&others, &stop);
+        let mut slots = vec![cluster.slot_of(NAME).await];
+        for number in 0..5 {
+            slots.push(cluster.slot_of(&format!("{{faults:busy:{number}}}")).await);
+        }
+        let (moved, stopped) = (cluster.clone(), stop.clone());
+        let moving = tokio::spawn(async move {
+            let mut moves = 0;
+            while !stopped.load(Ordering::SeqCst) {
+                for slot in &slots {
+                    let to = (moved.primary_of(*slot).await + 1) % 3;
+                    moved.move_slot(*slot, to).await;
+                    moves += 1;
+                }
+            }
+            moves
+        });
+        tokio::time::sleep(3 * SECOND).await;
+        assert_eq!(guard.loss(), None);
+        first.exit();
+        assert_eq!(guard.release().await, ReleaseOutcome::Released);
+        let released = Instant::now();
+        for waiting in waiting {
+            waiting.await.unwrap().unwrap();
+        }
+        seen.within(
+            "20 waiters enter after the release",
+            10 * SECOND,
+            released.elapsed(),
+        );
+        stop.store(true, Ordering::SeqCst);
+        let moves = moving.await.unwrap();
+        let mut calls = 0;
+        for busy in busy {
+            let (entered, longest) = busy.await.unwrap();
+            calls += entered;
+            seen.within("the longest call whose slot moves", 5 * SECOND, longest);
+        }
+        println!("{moves} slots were moved during {calls} calls");
+        assert!(moves > 10, "{moves}");
+        history.check().assert_clean(WAITERS + 1);
+        support::until(async || cluster.keys().await.is_empty()).await;
+    })
+    .await;
+}
+
+/// Row 28: the slot of a lock is moving for longer than the lease, and the grant has moved already. The lease is renewed
+/// on the new primary. Other locks of the slot wait until the slot has moved.
+#[tokio::test]
+async fn row_28_a_hold_outlives_a_slow_move() {
+    row(28, async |_| {
+        let cluster = ClusterServers::start(3).await;
+        let (holder, other) = (client(&cluster.url()).await, client(&cluster.url()).await);
+        let guard = holder
+            .lock("k")
+            .lease(2 * SECOND)
+            .renew(true)
+            .acquire()
+            .await
+            .unwrap();
+        let slot = cluster.slot_of(NAME).await;
+        let from = cluster.primary_of(slot).await;
+        let to = (from + 1) % 3;
+        cluster.begin_move(slot, to).await;
+        let port = cluster.servers[to].port().to_string();
+        let mut moving = redis::cmd("MIGRATE");
+        moving.arg(&["127.0.0.1", &port, NAME, "0", "5000"]);
+        ask::<String>(&mut cluster.servers[from].connection().await, &moving).await;
+        let lock = other.lock("k").wait(30 * SECOND);
+        let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        tokio::time::sleep(5 * SECOND).await;
+        assert_eq!(guard.loss(), None);
+        assert!(!waiting.is_finished());
+        cluster.end_move(slot, to).await;
+        guard.release().await;
+        waiting.await.unwrap().release().await;
+    })
+    .await;
+}
+
+/// Row 28: the primary of a lock is killed while a caller is inside, 20 callers of two clients wait, and five others keep
+/// sending requests. Its replica, which knows the grant and the queue, takes over.
+#[tokio::test]
+async fn row_28_a_primary_dies() {
+    row(28, async |seen| {
+        let mut cluster = ClusterServers::with_replicas(3).await;
+        let url = cluster.url();
+        let (holder, others) = (client(&url).await, [client(&url).await, client(&url).await]);
+        let history = History::strict();
+        let guard = holder.lock("k").lease(30 * SECOND).acquire().await.unwrap();
+        let first = history.enter("k", guard.token().get());
+        let waiting = waiters(&others, &history).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let busy = busy(&others, &stop);
+        let primary = cluster.primary_of(cluster.slot_of(NAME).await).await;
+        cluster.until_replicated("{faults:k}:replicated").await;
+        cluster.servers[primary].kill();
+        let killed = Instant::now();
+        let other = holder.lock("{faults:k}:other").wait(20 * SECOND);
+        other.run(async {}).await.unwrap();
+        seen.within(
+            "the first call after the failover enters",
+            FAILOVER,
+            killed.elapsed(),
+        );
+        first.exit();
+        assert_eq!(guard.release().await, ReleaseOutcome::Released);
+        let released = Instant::now();
+        for waiting in waiting {
+            waiting.await.unwrap().unwrap();
+        }
+        seen.within(
+            "20 waiters enter after the release",
+            3 * SECOND,
+            released.elapsed(),
+        );
+        stop.store(true, Ordering::SeqCst);
+        for busy in busy {
+            let (_, longest) = busy.await.unwrap();
+            let met = "the longest call of a caller that the failover meets";
+            seen.within(met, FAILOVER + SECOND, longest);
+        }
+        history.check().assert_clean(WAITERS + 1);
+    })
+    .await;
+}
+
+/// Row 28: a server joins the cluster, and takes over the slot of a lock that is held and waited for.
+#[tokio::test]
+async fn row_28_a_server_joins() {
+    row(28, async |_| {
+        let mut cluster = ClusterServers::start(3).await;
+        let url = cluster.url();
+        let (holder, others) = (client(&url).await, [client(&url).await, client(&url).await]);
+        let history = History::strict();
+        let guard = holder
+            .lock("k")
+            .lease(2 * SECOND)
+            .renew(true)
+            .acquire()
+            .await
+            .unwrap();
+        let first = history.enter("k", guard.token().get());
+        let waiting = waiters(&others, &history).await;
+        let joined = cluster.join().await;
+        cluster.move_slot(cluster.slot_of(NAME).await, joined).await;
+        tokio::time::sleep(3 * SECOND).await;
+        assert_eq!(guard.loss(), None);
+        first.exit();
+        guard.release().await;
+        for waiting in waiting {
+            waiting.await.unwrap().unwrap();
+        }
+        history.check().assert_clean(WAITERS + 1);
+    })
+    .await;
+}
+
+/// Row 28: a slot has moved, and a client whose caller waits for a lock of that slot has not noticed it yet. When the
+/// lock is released, that caller does not enter beside the one that is granted the lock on the new server.
+#[tokio::test]
+async fn row_28_a_moved_waiter_does_not_enter_beside_another() {
+    const ROUNDS: usize = 20;
+    row(28, async |_| {
+        let cluster = ClusterServers::start(3).await;
+        let url = cluster.url();
+        let [holder, early, late] = [client(&url).await, client(&url).await, client(&url).await];
+        let slot = cluster.slot_of(NAME).await;
+        let history = History::strict();
+        let enter = |client: &LockClient| {
+            let (lock, history) = (client.lock("k").wait(20 * SECOND), history.clone());
+            tokio::spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                let inside = history.enter("k", guard.token().get());
+                tokio::time::sleep(20 * MS).await;
+                inside.exit();
+                guard.release().await;
+            })
+        };
+        for _ in 0..ROUNDS {
+            let guard = holder.lock("k").acquire().await.unwrap();
+            let inside = history.enter("k", guard.token().get());
+            let early = enter(&early);
+            until_waiting(&holder, 1).await;
+            cluster
+                .move_slot(slot, (cluster.primary_of(slot).await + 1) % 3)
+                .await;
+            // This call finds the new server before the next probe of the first waiter's client does, as a rule.
+            let late = enter(&late);
+            support::until(async || {
+                late.is_finished() || holder.lock("k").status().await.unwrap().waiters >= 2
+            })
+            .await;
+            inside.exit();
+            guard.release().await;
+            early.await.unwrap();
+            late.await.unwrap();
+        }
+        history.check().assert_clean(3 * ROUNDS);
+    })
+    .await;
+}

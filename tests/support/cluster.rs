@@ -1,0 +1,254 @@
+//! A Redis Cluster, whose slots a test can move.
+
+use redis::{FromRedisValue, Value};
+use tokio::sync::OnceCell;
+
+use crate::{
+    server::{RedisServer, ask},
+    until,
+};
+
+/// The number of slots of a cluster.
+const SLOTS: u16 = 16384;
+
+/// The servers of a cluster: first the primaries, then one replica of each primary, if there are replicas. The cluster
+/// promotes a replica after its primary has not answered for a second.
+#[derive(Debug)]
+pub struct ClusterServers {
+    /// The servers.
+    pub servers: Vec<RedisServer>,
+    primaries: usize,
+}
+
+impl ClusterServers {
+    /// Starts a cluster of primaries without replicas, each with an equal share of the slots.
+    pub async fn start(primaries: usize) -> Self {
+        let mut servers = Vec::new();
+        for _ in 0..primaries {
+            servers.push(RedisServer::builder().cluster().start().await);
+        }
+        let cluster = Self { servers, primaries };
+        let share = SLOTS.div_ceil(u16::try_from(primaries).expect("few primaries"));
+        for (number, server) in cluster.servers.iter().enumerate() {
+            let first = share * u16::try_from(number).expect("few primaries");
+            let mut adding = redis::cmd("CLUSTER");
+            adding.arg("ADDSLOTS");
+            for slot in first..SLOTS.min(first + share) {
+                adding.arg(slot);
+            }
+            ask::<()>(&mut server.connection().await, &adding).await;
+            // The epochs decide which of two servers has a slot.
+            let epoch = (number + 1).to_string();
+            cluster
+                .tell::<()>(number, &["SET-CONFIG-EPOCH", &epoch])
+                .await;
+        }
+        cluster.meet().await;
+        cluster
+    }
+
+    /// Starts a cluster of primaries with one replica each.
+    pub async fn with_replicas(primaries: usize) -> Self {
+        let mut cluster = Self::start(primaries).await;
+        for _ in 0..primaries {
+            let replica = RedisServer::builder().cluster().start().await;
+            cluster.servers.push(replica);
+        }
+        cluster.meet().await;
+        for primary in 0..primaries {
+            let id: String = cluster.tell(primary, &["MYID"]).await;
+            until(async || {
+                let known: String = cluster.tell(primary + primaries, &["NODES"]).await;
+                known.contains(&id)
+            })
+            .await;
+            cluster
+                .tell::<()>(primary + primaries, &["REPLICATE", &id])
+                .await;
+        }
+        for replica in primaries..2 * primaries {
+            let server = &cluster.servers[replica];
+            until(async || {
+                let mut info = redis::cmd("INFO");
+                info.arg("replication");
+                let info: String = ask(&mut server.connection().await, &info).await;
+                info.contains("master_link_status:up")
+            })
+            .await;
+        }
+        cluster
+    }
+
+    /// Introduces all servers to each other, and waits until they agree.
+    async fn meet(&self) {
+        for server in &self.servers[1..] {
+            let [port, bus] = [server.port(), server.bus_port()].map(|port| port.to_string());
+            self.tell::<()>(0, &["MEET", "127.0.0.1", &port, &bus])
+                .await;
+        }
+        self.until_agreed().await;
+    }
+
+    /// Waits until all running servers know each other, and every slot is served.
+    pub async fn until_agreed(&self) {
+        let all = self.servers.len();
+        for number in self.running() {
+            until(async || {
+                let info: String = self.tell(number, &["INFO"]).await;
+                info.contains("cluster_state:ok")
+                    && info.contains(&format!("cluster_known_nodes:{all}\r"))
+            })
+            .await;
+        }
+    }
+
+    fn running(&self) -> impl Iterator<Item = usize> {
+        let servers = self.servers.iter().enumerate();
+        servers
+            .filter(|(_, server)| server.pid() != 0)
+            .map(|(number, _)| number)
+    }
+
+    /// Sends `CLUSTER` with these words to the server with this number.
+    pub async fn tell<T: FromRedisValue>(&self, server: usize, words: &[&str]) -> T {
+        let mut command = redis::cmd("CLUSTER");
+        command.arg(words);
+        ask(&mut self.servers[server].connection().await, &command).await
+    }
+
+    /// Returns the URL `redis+cluster://127.0.0.1:port,127.0.0.1:port,..` with the primaries of the start.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let hosts = self.servers[..self.primaries].iter().map(RedisServer::port);
+        let hosts: Vec<_> = hosts.map(|port| format!("127.0.0.1:{port}")).collect();
+        format!("redis+cluster://{}", hosts.join(","))
+    }
+
+    /// Returns the slot of a key.
+    pub async fn slot_of(&self, key: &str) -> u16 {
+        self.tell(0, &["KEYSLOT", key]).await
+    }
+
+    /// Returns the number of the primary that stores a slot, according to the first running server.
+    ///
+    /// # Panics
+    /// If no server stores it.
+    pub async fn primary_of(&self, slot: u16) -> usize {
+        let asked = self.running().next().expect("a server runs");
+        let ranges: Vec<Vec<Value>> = self.tell(asked, &["SLOTS"]).await;
+        let port = ranges.into_iter().find_map(|range| {
+            let [first, last, primary, ..] = &range[..] else {
+                return None;
+            };
+            let slots = number(first)..=number(last);
+            let primary = Vec::<Value>::from_redis_value(primary.clone()).ok()?;
+            slots.contains(&slot.into()).then(|| number(&primary[1]))
+        });
+        let port = port.expect("the slot is stored");
+        let is_it = |server: &RedisServer| i64::from(server.port()) == port;
+        self.servers
+            .iter()
+            .position(is_it)
+            .expect("a server of the cluster")
+    }
+
+    /// Begins to move a slot to the primary with number `to`, and moves no keys yet.
+    pub async fn begin_move(&self, slot: u16, to: usize) {
+        let from = self.primary_of(slot).await;
+        let slot = slot.to_string();
+        let [source, target]: [String; 2] = [
+            self.tell(from, &["MYID"]).await,
+            self.tell(to, &["MYID"]).await,
+        ];
+        self.tell::<()>(to, &["SETSLOT", &slot, "IMPORTING", &source])
+            .await;
+        self.tell::<()>(from, &["SETSLOT", &slot, "MIGRATING", &target])
+            .await;
+    }
+
+    /// Moves the keys of a slot, and ends its move to the primary with number `to`.
+    pub async fn end_move(&self, slot: u16, to: usize) {
+        let from = self.primary_of(slot).await;
+        self.move_keys(slot, from, to).await;
+        let target: String = self.tell(to, &["MYID"]).await;
+        let slot = slot.to_string();
+        for server in [to, from].into_iter().chain(0..self.servers.len()) {
+            if self.servers[server].pid() != 0 {
+                self.tell::<()>(server, &["SETSLOT", &slot, "NODE", &target])
+                    .await;
+            }
+        }
+    }
+
+    async fn move_keys(&self, slot: u16, from: usize, to: usize) {
+        let port = self.servers[to].port().to_string();
+        loop {
+            let slot = slot.to_string();
+            let keys: Vec<String> = self.tell(from, &["GETKEYSINSLOT", &slot, "100"]).await;
+            if keys.is_empty() {
+                return;
+            }
+            let mut moving = redis::cmd("MIGRATE");
+            moving
+                .arg(&["127.0.0.1", &port, "", "0", "5000", "REPLACE", "KEYS"])
+                .arg(keys);
+            // Keys may expire in the meantime.
+            ask::<Value>(&mut self.servers[from].connection().await, &moving).await;
+        }
+    }
+
+    /// Adds a primary that stores no slot yet. Returns its number.
+    pub async fn join(&mut self) -> usize {
+        self.servers
+            .push(RedisServer::builder().cluster().start().await);
+        self.meet().await;
+        self.servers.len() - 1
+    }
+
+    /// Waits until the replica of the primary that stores this key has everything that the primary has stored so far.
+    /// Overwrites the key.
+    ///
+    /// # Panics
+    /// If it does not receive it within ten seconds.
+    pub async fn until_replicated(&self, key: &str) {
+        let primary = self.primary_of(self.slot_of(key).await).await;
+        let mut connection = self.servers[primary].connection().await;
+        // `WAIT` waits for the writes of its own connection, and thus for all earlier ones.
+        let write = redis::cmd("SET").arg(&[key, "1", "PX", "1"]).to_owned();
+        ask::<()>(&mut connection, &write).await;
+        let mut wait = redis::cmd("WAIT");
+        let replicas: u8 = ask(&mut connection, wait.arg(1).arg(10_000)).await;
+        assert_eq!(replicas, 1, "replicas that have the newest write");
+    }
+
+    /// Moves a slot with its keys to the primary with number `to`.
+    pub async fn move_slot(&self, slot: u16, to: usize) {
+        if self.primary_of(slot).await != to {
+            self.begin_move(slot, to).await;
+            self.end_move(slot, to).await;
+        }
+    }
+
+    /// Returns the keys on all running primaries, without the token counters.
+    pub async fn keys(&self) -> Vec<String> {
+        let mut keys = Vec::new();
+        for server in self.servers.iter().filter(|server| server.pid() != 0) {
+            keys.extend(server.keys().await);
+        }
+        keys.retain(|key| !key.ends_with(":fence"));
+        keys
+    }
+}
+
+fn number(value: &Value) -> i64 {
+    i64::from_redis_value(value.clone()).expect("a number")
+}
+
+/// Returns a cluster of three primaries that all tests of a process share. Its slots stay where they are. The servers
+/// end with the process.
+pub async fn shared_cluster() -> &'static ClusterServers {
+    static SHARED: OnceCell<ClusterServers> = OnceCell::const_new();
+    SHARED
+        .get_or_init(async || ClusterServers::start(3).await)
+        .await
+}
