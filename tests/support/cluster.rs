@@ -1,5 +1,7 @@
 //! A Redis Cluster, whose slots a test can move.
 
+use std::time::{Duration, Instant};
+
 use redis::{FromRedisValue, Value};
 use tokio::sync::OnceCell;
 
@@ -10,6 +12,8 @@ use crate::{
 
 /// The number of slots of a cluster.
 const SLOTS: u16 = 16384;
+/// How long the servers may take to agree about a slot.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The servers of a cluster: first the primaries, then one replica of each primary, if there are replicas. The cluster
 /// promotes a replica after its primary has not answered for a second.
@@ -129,27 +133,39 @@ impl ClusterServers {
         self.tell(0, &["KEYSLOT", key]).await
     }
 
-    /// Returns the number of the primary that stores a slot, according to the first running server.
+    /// Returns the number of the primary that stores a slot. Waits until exactly one running server claims it.
     ///
     /// # Panics
-    /// If no server stores it.
+    /// If that takes longer than 20 s.
     pub async fn primary_of(&self, slot: u16) -> usize {
-        let asked = self.running().next().expect("a server runs");
-        let ranges: Vec<Vec<Value>> = self.tell(asked, &["SLOTS"]).await;
-        let port = ranges.into_iter().find_map(|range| {
+        let asked = Instant::now();
+        loop {
+            let mut claimed = Vec::new();
+            for server in self.running() {
+                if self.claims(server, slot).await {
+                    claimed.push(server);
+                }
+            }
+            if let [primary] = claimed[..] {
+                return primary;
+            }
+            assert!(asked.elapsed() < PATIENCE, "{claimed:?} store slot {slot}");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Returns whether a server says that it stores a slot itself.
+    async fn claims(&self, server: usize, slot: u16) -> bool {
+        let ranges: Vec<Vec<Value>> = self.tell(server, &["SLOTS"]).await;
+        let port = self.servers[server].port();
+        ranges.into_iter().any(|range| {
             let [first, last, primary, ..] = &range[..] else {
-                return None;
+                return false;
             };
-            let slots = number(first)..=number(last);
-            let primary = Vec::<Value>::from_redis_value(primary.clone()).ok()?;
-            slots.contains(&slot.into()).then(|| number(&primary[1]))
-        });
-        let port = port.expect("the slot is stored");
-        let is_it = |server: &RedisServer| i64::from(server.port()) == port;
-        self.servers
-            .iter()
-            .position(is_it)
-            .expect("a server of the cluster")
+            let primary = Vec::<Value>::from_redis_value(primary.clone());
+            let is_it = primary.is_ok_and(|primary| number(&primary[1]) == port.into());
+            is_it && (number(first)..=number(last)).contains(&slot.into())
+        })
     }
 
     /// Begins to move a slot to the primary with number `to`, and moves no keys yet.
@@ -172,12 +188,28 @@ impl ClusterServers {
         self.move_keys(slot, from, to).await;
         let target: String = self.tell(to, &["MYID"]).await;
         let slot = slot.to_string();
-        for server in [to, from].into_iter().chain(0..self.servers.len()) {
-            if self.servers[server].pid() != 0 {
-                self.tell::<()>(server, &["SETSLOT", &slot, "NODE", &target])
-                    .await;
-            }
+        self.tell::<()>(to, &["SETSLOT", &slot, "NODE", &target])
+            .await;
+        // A message that the source has sent before must not count, so the claim of the target has to be the newest.
+        let asked = Instant::now();
+        while self.epoch(to, "current").await < self.epoch(from, "my").await {
+            assert!(asked.elapsed() < PATIENCE, "the servers do not talk");
+            tokio::task::yield_now().await;
         }
+        self.tell::<Value>(to, &["BUMPEPOCH"]).await;
+        for server in [from].into_iter().chain(self.running()) {
+            self.tell::<()>(server, &["SETSLOT", &slot, "NODE", &target])
+                .await;
+        }
+    }
+
+    /// Returns the server's own epoch (`my`), or the newest one that it knows (`current`).
+    async fn epoch(&self, server: usize, which: &str) -> u64 {
+        let info: String = self.tell(server, &["INFO"]).await;
+        let field = format!("cluster_{which}_epoch:");
+        let mut lines = info.lines().filter_map(|line| line.strip_prefix(&field));
+        let epoch = lines.next().and_then(|epoch| epoch.parse().ok());
+        epoch.expect("a server has an epoch")
     }
 
     async fn move_keys(&self, slot: u16, from: usize, to: usize) {

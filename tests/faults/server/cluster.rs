@@ -125,7 +125,7 @@ async fn row_28_slots_move_under_load() {
             seen.within("the longest call whose slot moves", 5 * SECOND, longest);
         }
         println!("{moves} slots were moved during {calls} calls");
-        assert!(moves > 10, "{moves}");
+        assert!(moves > 3, "{moves}");
         history.check().assert_clean(WAITERS + 1);
         support::until(async || cluster.keys().await.is_empty()).await;
     })

@@ -58,6 +58,9 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
         };
         match server.note_failure(error) {
             Ok(retry) => {
+                if server.dismiss_moved(&session, &name) {
+                    return waiters.end_sending(&name);
+                }
                 waiters.put_back(&name, &batch);
                 if retry == Retry::Later {
                     server.context.sleep(RETRY_PAUSE).await;

@@ -147,6 +147,9 @@ async fn probe(
             tracing::debug!(target: TARGET, server = %server.address(), %error, "a probe of the locks that are waited for failed");
             server.note(error.to_string());
             let _ = server.note_failure(error);
+            for request in awaited {
+                server.dismiss_moved(session, &request.names.lock);
+            }
             return;
         }
     };

@@ -191,6 +191,16 @@ impl Server {
         Ok(retry)
     }
 
+    /// Dismisses the waiters for a lock that has moved away from the server of their session, so that they queue again
+    /// elsewhere. Returns whether it has moved.
+    pub(crate) fn dismiss_moved(&self, session: &Arc<Session>, name: &LockName) -> bool {
+        let has_moved = !self.sessions.serves(session, name);
+        if has_moved {
+            session.dismiss(|moved| moved == name);
+        }
+        has_moved
+    }
+
     /// Ends the cohort of the grant with this first token, because the server no longer has the grant. Queues the
     /// waiting members again.
     pub(crate) fn lose_cohort(&self, name: &LockName, first: u64) {
