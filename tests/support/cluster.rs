@@ -1,6 +1,9 @@
 //! A Redis Cluster, whose slots a test can move.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use redis::{FromRedisValue, Value};
 use tokio::sync::OnceCell;
@@ -188,28 +191,40 @@ impl ClusterServers {
         self.move_keys(slot, from, to).await;
         let target: String = self.tell(to, &["MYID"]).await;
         let slot = slot.to_string();
+        self.until_epochs_agree().await;
         self.tell::<()>(to, &["SETSLOT", &slot, "NODE", &target])
             .await;
-        // A message that the source has sent before must not count, so the claim of the target has to be the newest.
-        let asked = Instant::now();
-        while self.epoch(to, "current").await < self.epoch(from, "my").await {
-            assert!(asked.elapsed() < PATIENCE, "the servers do not talk");
-            tokio::task::yield_now().await;
-        }
-        self.tell::<Value>(to, &["BUMPEPOCH"]).await;
         for server in [from].into_iter().chain(self.running()) {
             self.tell::<()>(server, &["SETSLOT", &slot, "NODE", &target])
                 .await;
         }
     }
 
-    /// Returns the server's own epoch (`my`), or the newest one that it knows (`current`).
-    async fn epoch(&self, server: usize, which: &str) -> u64 {
-        let info: String = self.tell(server, &["INFO"]).await;
-        let field = format!("cluster_{which}_epoch:");
-        let mut lines = info.lines().filter_map(|line| line.strip_prefix(&field));
-        let epoch = lines.next().and_then(|epoch| epoch.parse().ok());
-        epoch.expect("a server has an epoch")
+    /// Waits until all running servers know the epochs of all of them, and no two of them have the same epoch. The target
+    /// of a move then gets the greatest epoch, so that no message which the source has sent earlier takes the slot back.
+    async fn until_epochs_agree(&self) {
+        let asked = Instant::now();
+        loop {
+            let mut known = Vec::new();
+            for server in self.running() {
+                let nodes: String = self.tell(server, &["NODES"]).await;
+                let epoch = |line: &str| {
+                    let fields: Vec<_> = line.split(' ').collect();
+                    Some((fields.first()?.to_string(), fields.get(6)?.to_string()))
+                };
+                let primaries = nodes.lines().filter(|line| line.contains("master"));
+                known.push(primaries.filter_map(epoch).collect::<BTreeMap<_, _>>());
+            }
+            let distinct: BTreeSet<_> = known[0].values().collect();
+            if known.iter().all(|epochs| *epochs == known[0]) && distinct.len() == known[0].len() {
+                return;
+            }
+            assert!(
+                asked.elapsed() < PATIENCE,
+                "the servers do not agree: {known:?}"
+            );
+            tokio::task::yield_now().await;
+        }
     }
 
     async fn move_keys(&self, slot: u16, from: usize, to: usize) {
