@@ -3,7 +3,13 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{ConnectError, LockClient, LockError};
-use support::{epsilon, quorum::Quorum, sentinels::SentinelGroup, server::RedisServer};
+use support::{
+    cluster::{ClusterServers, shared_cluster},
+    epsilon,
+    quorum::Quorum,
+    sentinels::SentinelGroup,
+    server::RedisServer,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -256,4 +262,69 @@ async fn one_sentinel_is_enough() {
     client.lock("order:42").run(async {}).await.unwrap();
     assert!(started.elapsed() < 300 * MS + epsilon());
     group.sentinels[0].continue_process();
+}
+
+/// A lazy client of a Redis Cluster learns its servers at the first call.
+#[tokio::test]
+async fn a_lazy_client_finds_its_cluster() {
+    let url = shared_cluster().await.url();
+    // The first host does not exist, and the others are found from the second one.
+    let second = url.split(',').nth(1).unwrap();
+    let builder = LockClient::builder().url(format!("redis+cluster://127.0.0.1:1,{second}"));
+    let client = builder.namespace("lazy").connect_lazy().unwrap();
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        client.lock(key).run(async {}).await.unwrap();
+    }
+    client.shutdown().await;
+    let nobody = LockClient::builder().url("redis+cluster://127.0.0.1:1");
+    let client = nobody.wait(300 * MS).connect_lazy().unwrap();
+    let refused = client.lock("a").run(async {}).await;
+    assert!(
+        matches!(refused, Err(LockError::Unreachable { .. })),
+        "{refused:?}"
+    );
+}
+
+/// A user of a Redis Cluster needs no more than the general rights and the rights that the guide lists.
+#[tokio::test]
+async fn a_user_with_few_rights_can_use_a_cluster() {
+    let cluster = ClusterServers::start(3).await;
+    let guides = [
+        include_str!("../../docs/guides/acl.md"),
+        include_str!("../../docs/guides/cluster.md"),
+    ];
+    for guide in guides {
+        let mut lines = guide.lines();
+        let rights = lines.find(|line| line.starts_with("ACL SETUSER locks"));
+        let rights = rights.expect("the guide lists the rights");
+        let mut set = redis::cmd("ACL");
+        set.arg("SETUSER").arg("locks");
+        set.arg(rights.split(' ').skip(3).collect::<Vec<_>>());
+        for server in &cluster.servers {
+            set.exec_async(&mut server.connection().await)
+                .await
+                .unwrap();
+        }
+    }
+    let url = cluster.url().replace("//", "//locks:secret@");
+    let [first, second] = [
+        LockClient::connect(&url).await,
+        LockClient::connect(&url).await,
+    ];
+    let (first, second) = (first.unwrap(), second.unwrap());
+    let lock = first.lock("k").lease(SECOND).renew(true);
+    let guard = lock.acquire().await.unwrap();
+    let waiting = second.lock("k").wait(20 * SECOND);
+    let waiting = tokio::spawn(async move { waiting.acquire().await.unwrap() });
+    support::until(async || first.lock("k").status().await.unwrap().waiters == 1).await;
+    // The lock moves to another server, and the grant is renewed while it moves.
+    let slot = cluster.slot_of("{lock:k}").await;
+    let to = (cluster.primary_of(slot).await + 1) % 3;
+    cluster.begin_move(slot, to).await;
+    cluster.move_key(slot, "{lock:k}", to).await;
+    let renewed = first.stats().renewed;
+    support::until(async || first.stats().renewed > renewed + 1).await;
+    cluster.end_move(slot, to).await;
+    guard.release().await;
+    waiting.await.unwrap().release().await;
 }

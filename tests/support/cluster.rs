@@ -185,6 +185,15 @@ impl ClusterServers {
             .await;
     }
 
+    /// Moves one key of a slot that is moving to the primary with number `to`.
+    pub async fn move_key(&self, slot: u16, key: &str, to: usize) {
+        let from = self.primary_of(slot).await;
+        let port = self.servers[to].port().to_string();
+        let mut moving = redis::cmd("MIGRATE");
+        moving.arg(&["127.0.0.1", &port, key, "0", "5000"]);
+        ask::<Value>(&mut self.servers[from].connection().await, &moving).await;
+    }
+
     /// Moves the keys of a slot, and ends its move to the primary with number `to`.
     pub async fn end_move(&self, slot: u16, to: usize) {
         let from = self.primary_of(slot).await;

@@ -75,6 +75,9 @@ mod pages {
     #[doc = include_str!("../../docs/guides/sentinel.md")]
     struct Sentinel;
 
+    #[doc = include_str!("../../docs/guides/cluster.md")]
+    struct Cluster;
+
     #[doc = include_str!("../../docs/guides/redlock.md")]
     struct Redlock;
 

@@ -85,6 +85,8 @@ impl LockClient {
     /// | `redis+unix:///path/to.sock[?db=1]`, `unix://…` | like `redis://…`, but over a unix socket |
     /// | `redis+sentinel://[user:password@]host1[:port],host2,host3/group[/db]` | on the primary of a group that these Sentinels watch. If the primary fails before it has replicated a grant, a second holder can enter, with a greater token. |
     /// | `rediss+sentinel://…` | like `redis+sentinel://…`, but over TLS |
+    /// | `redis+cluster://[user:password@]host1[:port],host2,host3` | in a Redis Cluster, on the primary that stores the lock's slot. If the primary fails before it has replicated a grant, a second holder can enter, with a greater token. |
+    /// | `rediss+cluster://…` | like `redis+cluster://…`, but over TLS |
     /// | `redlock://[user:password@]host1[:port],host2[:port],host3[:port][/db]` | on a majority of three or more independent Redis servers, see below |
     /// | `redlocks://…` | like `redlock://…`, but over TLS |
     ///

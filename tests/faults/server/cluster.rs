@@ -9,7 +9,7 @@ use std::{
 };
 
 use lock_runtime::{LockClient, LockError, ReleaseOutcome};
-use support::{cluster::ClusterServers, history::History, server::ask};
+use support::{cluster::ClusterServers, history::History};
 use tokio::task::JoinHandle;
 
 use crate::fixture::{MS, NAME, SECOND, client, row, until_waiting};
@@ -150,15 +150,17 @@ async fn row_28_a_hold_outlives_a_slow_move() {
         let from = cluster.primary_of(slot).await;
         let to = (from + 1) % 3;
         cluster.begin_move(slot, to).await;
-        let port = cluster.servers[to].port().to_string();
-        let mut moving = redis::cmd("MIGRATE");
-        moving.arg(&["127.0.0.1", &port, NAME, "0", "5000"]);
-        ask::<String>(&mut cluster.servers[from].connection().await, &moving).await;
+        cluster.move_key(slot, NAME, to).await;
         let lock = other.lock("k").wait(30 * SECOND);
         let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
         tokio::time::sleep(5 * SECOND).await;
         assert_eq!(guard.loss(), None);
         assert!(!waiting.is_finished());
+        let refused = other.lock("k").wait(300 * MS).acquire().await;
+        assert!(
+            matches!(refused, Err(LockError::Unreachable { .. })),
+            "{refused:?}"
+        );
         cluster.end_move(slot, to).await;
         guard.release().await;
         waiting.await.unwrap().release().await;
