@@ -8,63 +8,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_runtime::{LockClient, LockError, ReleaseOutcome};
+use lock_runtime::{LockClient, LockError};
 use support::{cluster::ClusterServers, history::History};
-use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
+use super::load::Load;
 use crate::fixture::{MS, NAME, SECOND, client, row, until_waiting};
 
-/// The number of callers that wait for `k` in each test.
-const WAITERS: usize = 20;
 /// The time within which a replica takes over: the nodes wait a second for their primary, and then vote.
 const FAILOVER: Duration = Duration::from_secs(15);
-
-/// Starts callers of several clients that wait for `k`, and returns when they are queued.
-async fn waiters(
-    clients: &[LockClient],
-    history: &History,
-) -> Vec<JoinHandle<Result<(), LockError>>> {
-    let mut waiting = Vec::new();
-    for number in 0..WAITERS {
-        let client = &clients[number % clients.len()];
-        let lock = client.lock("k").wait(60 * SECOND).lease(10 * SECOND);
-        let history = history.clone();
-        waiting.push(tokio::spawn(async move {
-            let guard = lock.acquire().await?;
-            let inside = history.enter("k", guard.token().get());
-            tokio::time::sleep(20 * MS).await;
-            inside.exit();
-            guard.release().await;
-            Ok(())
-        }));
-    }
-    until_waiting(&clients[0], WAITERS).await;
-    waiting
-}
-
-/// Starts callers that enter a lock of their own again and again, until `stop` is set. Each of them returns its number of
-/// calls, and the time of its longest call.
-fn busy(clients: &[LockClient], stop: &Arc<AtomicBool>) -> Vec<JoinHandle<(usize, Duration)>> {
-    let busy = (0..5).map(|number| {
-        let client = &clients[number % clients.len()];
-        let lock = client.lock(format!("busy:{number}")).wait(20 * SECOND);
-        let stop = stop.clone();
-        tokio::spawn(async move {
-            let (mut calls, mut longest) = (0, Duration::ZERO);
-            while !stop.load(Ordering::SeqCst) {
-                let started = Instant::now();
-                match lock.run(async {}).await {
-                    // A new primary may lack the grant, because replication lags.
-                    Ok(()) | Err(LockError::Lost { .. }) => calls += 1,
-                    Err(error) => panic!("{error}"),
-                }
-                longest = longest.max(started.elapsed());
-            }
-            (calls, longest)
-        })
-    });
-    busy.collect()
-}
 
 /// Row 28: the slots of all locks move from primary to primary, again and again, while a caller is inside, 20 callers of
 /// two clients wait, and five others keep sending requests. The holder stays inside, and all callers enter one at a time,
@@ -73,24 +25,12 @@ fn busy(clients: &[LockClient], stop: &Arc<AtomicBool>) -> Vec<JoinHandle<(usize
 async fn row_28_slots_move_under_load() {
     row(28, async |seen| {
         let cluster = Arc::new(ClusterServers::start(3).await);
-        let url = cluster.url();
-        let (holder, others) = (client(&url).await, [client(&url).await, client(&url).await]);
-        let history = History::strict();
-        let guard = holder
-            .lock("k")
-            .lease(2 * SECOND)
-            .renew(true)
-            .acquire()
-            .await
-            .unwrap();
-        let first = history.enter("k", guard.token().get());
-        let waiting = waiters(&others, &history).await;
-        let stop = Arc::new(AtomicBool::new(false));
-        let busy = busy(&others, &stop);
+        let load = Load::start(&cluster.url(), 2 * SECOND).await;
         let mut slots = vec![cluster.slot_of(NAME).await];
-        for number in 0..5 {
-            slots.push(cluster.slot_of(&format!("{{faults:busy:{number}}}")).await);
+        for key in Load::busy_keys() {
+            slots.push(cluster.slot_of(&format!("{{faults:{key}}}")).await);
         }
+        let stop = Arc::new(AtomicBool::new(false));
         let (moved, stopped) = (cluster.clone(), stop.clone());
         let moving = tokio::spawn(async move {
             let mut moves = 0;
@@ -103,30 +43,22 @@ async fn row_28_slots_move_under_load() {
             }
             moves
         });
-        tokio::time::sleep(3 * SECOND).await;
-        assert_eq!(guard.loss(), None);
-        first.exit();
-        assert_eq!(guard.release().await, ReleaseOutcome::Released);
-        let released = Instant::now();
-        for waiting in waiting {
-            waiting.await.unwrap().unwrap();
-        }
+        sleep(3 * SECOND).await;
+        let finished = load.finish().await;
+        stop.store(true, Ordering::SeqCst);
+        let moves = moving.await.unwrap();
         seen.within(
             "20 waiters enter after the release",
             10 * SECOND,
-            released.elapsed(),
+            finished.waiters,
         );
-        stop.store(true, Ordering::SeqCst);
-        let moves = moving.await.unwrap();
-        let mut calls = 0;
-        for busy in busy {
-            let (entered, longest) = busy.await.unwrap();
-            calls += entered;
-            seen.within("the longest call whose slot moves", 5 * SECOND, longest);
-        }
-        println!("{moves} slots were moved during {calls} calls");
+        seen.within(
+            "the longest call whose slot moves",
+            5 * SECOND,
+            finished.longest_call,
+        );
+        println!("{moves} slots were moved during {} calls", finished.calls);
         assert!(moves > 3, "{moves}");
-        history.check().assert_clean(WAITERS + 1);
         support::until(async || cluster.keys().await.is_empty()).await;
     })
     .await;
@@ -153,7 +85,7 @@ async fn row_28_a_hold_outlives_a_slow_move() {
         cluster.move_key(slot, NAME, to).await;
         let lock = other.lock("k").wait(30 * SECOND);
         let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
-        tokio::time::sleep(5 * SECOND).await;
+        sleep(5 * SECOND).await;
         assert_eq!(guard.loss(), None);
         assert!(!waiting.is_finished());
         let refused = other.lock("k").wait(300 * MS).acquire().await;
@@ -174,43 +106,29 @@ async fn row_28_a_hold_outlives_a_slow_move() {
 async fn row_28_a_primary_dies() {
     row(28, async |seen| {
         let mut cluster = ClusterServers::with_replicas(3).await;
-        let url = cluster.url();
-        let (holder, others) = (client(&url).await, [client(&url).await, client(&url).await]);
-        let history = History::strict();
-        let guard = holder.lock("k").lease(30 * SECOND).acquire().await.unwrap();
-        let first = history.enter("k", guard.token().get());
-        let waiting = waiters(&others, &history).await;
-        let stop = Arc::new(AtomicBool::new(false));
-        let busy = busy(&others, &stop);
+        let load = Load::start(&cluster.url(), 30 * SECOND).await;
         let primary = cluster.primary_of(cluster.slot_of(NAME).await).await;
         cluster.until_replicated("{faults:k}:replicated").await;
         cluster.servers[primary].kill();
         let killed = Instant::now();
-        let other = holder.lock("{faults:k}:other").wait(20 * SECOND);
+        let other = load.holder.lock("{faults:k}:other").wait(20 * SECOND);
         other.run(async {}).await.unwrap();
         seen.within(
             "the first call after the failover enters",
             FAILOVER,
             killed.elapsed(),
         );
-        first.exit();
-        assert_eq!(guard.release().await, ReleaseOutcome::Released);
-        let released = Instant::now();
-        for waiting in waiting {
-            waiting.await.unwrap().unwrap();
-        }
+        let finished = load.finish().await;
         seen.within(
             "20 waiters enter after the release",
             3 * SECOND,
-            released.elapsed(),
+            finished.waiters,
         );
-        stop.store(true, Ordering::SeqCst);
-        for busy in busy {
-            let (_, longest) = busy.await.unwrap();
-            let met = "the longest call of a caller that the failover meets";
-            seen.within(met, FAILOVER + SECOND, longest);
-        }
-        history.check().assert_clean(WAITERS + 1);
+        seen.within(
+            "the longest call of a caller that the failover meets",
+            FAILOVER + SECOND,
+            finished.longest_call,
+        );
     })
     .await;
 }
@@ -220,28 +138,11 @@ async fn row_28_a_primary_dies() {
 async fn row_28_a_server_joins() {
     row(28, async |_| {
         let mut cluster = ClusterServers::start(3).await;
-        let url = cluster.url();
-        let (holder, others) = (client(&url).await, [client(&url).await, client(&url).await]);
-        let history = History::strict();
-        let guard = holder
-            .lock("k")
-            .lease(2 * SECOND)
-            .renew(true)
-            .acquire()
-            .await
-            .unwrap();
-        let first = history.enter("k", guard.token().get());
-        let waiting = waiters(&others, &history).await;
+        let load = Load::start(&cluster.url(), 2 * SECOND).await;
         let joined = cluster.join().await;
         cluster.move_slot(cluster.slot_of(NAME).await, joined).await;
-        tokio::time::sleep(3 * SECOND).await;
-        assert_eq!(guard.loss(), None);
-        first.exit();
-        guard.release().await;
-        for waiting in waiting {
-            waiting.await.unwrap().unwrap();
-        }
-        history.check().assert_clean(WAITERS + 1);
+        sleep(3 * SECOND).await;
+        load.finish().await;
     })
     .await;
 }
@@ -262,7 +163,7 @@ async fn row_28_a_moved_waiter_does_not_enter_beside_another() {
             tokio::spawn(async move {
                 let guard = lock.acquire().await.unwrap();
                 let inside = history.enter("k", guard.token().get());
-                tokio::time::sleep(20 * MS).await;
+                sleep(20 * MS).await;
                 inside.exit();
                 guard.release().await;
             })

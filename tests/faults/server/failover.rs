@@ -1,17 +1,12 @@
 //! Sentinels promote a replica.
 
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Instant,
-};
+use std::time::Instant;
 
-use lock_runtime::{Hold, LockError, ReleaseOutcome};
+use lock_runtime::{Hold, ReleaseOutcome};
 use support::{assert_lost, sentinels::SentinelGroup};
 
-use crate::fixture::{MS, SECOND, client, row, until_waiting};
+use super::load::Load;
+use crate::fixture::{SECOND, client, row};
 
 /// The time within which the Sentinels of the tests promote a replica: 0.5 s until they agree that the primary is down,
 /// and on a loaded machine several elections.
@@ -24,99 +19,30 @@ const FAILOVER: std::time::Duration = std::time::Duration::from_secs(15);
 async fn row_27_failover_under_load() {
     row(27, async |seen| {
         let mut group = SentinelGroup::start().await;
-        let url = group.url();
-        let (holder, others) = (client(&url).await, [client(&url).await, client(&url).await]);
-        let inside = Arc::new(AtomicBool::new(false));
-        let tokens = Arc::new(Mutex::new(Vec::new()));
-        let guard = holder
-            .lock("k")
-            .lease(30 * SECOND)
-            .renew(true)
-            .acquire()
-            .await
-            .unwrap();
-        tokens.lock().unwrap().push(guard.token());
-        let mut waiting = Vec::new();
-        for number in 0..20 {
-            let lock = others[number % 2]
-                .lock("k")
-                .wait(60 * SECOND)
-                .lease(10 * SECOND);
-            let (inside, tokens) = (inside.clone(), tokens.clone());
-            waiting.push(tokio::spawn(async move {
-                lock.run(async {
-                    assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
-                    tokens
-                        .lock()
-                        .unwrap()
-                        .push(Hold::current().unwrap().token());
-                    tokio::time::sleep(20 * MS).await;
-                    inside.store(false, Ordering::SeqCst);
-                })
-                .await
-            }));
-        }
-        until_waiting(&holder, 20).await;
-        let stop = Arc::new(AtomicBool::new(false));
-        let busy = (0..5).map(|number| {
-            let lock = others[number % 2]
-                .lock(format!("busy:{number}"))
-                .wait(20 * SECOND);
-            let stop = stop.clone();
-            tokio::spawn(async move {
-                let mut longest = std::time::Duration::ZERO;
-                while !stop.load(Ordering::SeqCst) {
-                    let started = Instant::now();
-                    match lock.run(async {}).await {
-                        // The new primary may lack the grant, because replication lags.
-                        Ok(()) | Err(LockError::Lost { .. }) => {}
-                        Err(error) => panic!("{error}"),
-                    }
-                    longest = longest.max(started.elapsed());
-                }
-                longest
-            })
-        });
-        let busy: Vec<_> = busy.collect();
+        let load = Load::start(&group.url(), 30 * SECOND).await;
         group.until_replicated().await; // the grant and the queue
         group.servers[0].kill();
         let killed = Instant::now();
         group.promoted_instead_of(0).await;
-        let promoted = killed.elapsed();
-        holder
-            .lock("other")
-            .wait(20 * SECOND)
-            .run(async {})
-            .await
-            .unwrap();
+        assert!(killed.elapsed() < FAILOVER);
+        let other = load.holder.lock("other").wait(20 * SECOND);
+        other.run(async {}).await.unwrap();
         seen.within(
             "the first call after the failover enters",
             FAILOVER,
             killed.elapsed(),
         );
-        assert!(promoted < FAILOVER);
-        assert_eq!(guard.release().await, ReleaseOutcome::Released);
-        let released = Instant::now();
-        for waiting in waiting {
-            waiting.await.unwrap().unwrap();
-        }
+        let finished = load.finish().await;
         seen.within(
             "20 waiters enter after the release",
             3 * SECOND,
-            released.elapsed(),
+            finished.waiters,
         );
-        stop.store(true, Ordering::SeqCst);
-        for busy in busy {
-            let longest = busy.await.unwrap();
-            seen.within(
-                "the longest call of a caller that the failover meets",
-                FAILOVER + SECOND,
-                longest,
-            );
-        }
-        let tokens = tokens.lock().unwrap().clone();
-        assert_eq!(tokens.len(), 21);
-        assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+        seen.within(
+            "the longest call of a caller that the failover meets",
+            FAILOVER + SECOND,
+            finished.longest_call,
+        );
     })
     .await;
 }

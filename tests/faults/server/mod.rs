@@ -2,6 +2,7 @@
 
 mod cluster;
 mod failover;
+mod load;
 mod operator;
 mod outages;
 mod probes;
