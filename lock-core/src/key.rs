@@ -595,14 +595,10 @@ mod tests {
         for stray in ["a}b", "a{b", "{}", "{a}}", "{a}{b}", "{{a}", "}a{"] {
             assert_eq!(name(stray), Err(KeyError::StrayBrace), "{stray}");
         }
-        assert_eq!(
-            name("{a}:queue"),
-            Err(KeyError::ReservedSuffix { suffix: ":queue" })
-        );
-        assert_eq!(
-            name("{a}:fence"),
-            Err(KeyError::ReservedSuffix { suffix: ":fence" })
-        );
+        for suffix in RESERVED_SUFFIXES {
+            let refused = Err(KeyError::ReservedSuffix { suffix });
+            assert_eq!(name(&format!("{{a}}{suffix}")), refused);
+        }
         assert_eq!(
             LockName::new("", &LockKey::new("a").unwrap()),
             Err(KeyError::Empty)
