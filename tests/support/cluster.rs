@@ -15,6 +15,10 @@ use crate::{
 
 /// The number of slots of a cluster.
 const SLOTS: u16 = 16384;
+/// The time after which a server counts as failed, in a cluster whose replicas take over.
+const PROMPT_MS: u32 = 1000;
+/// The same in a cluster without replicas. Longer, because a server may be slow on a loaded machine.
+const PATIENT_MS: u32 = 5000;
 /// How long the servers may take to agree about a slot.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -30,9 +34,13 @@ pub struct ClusterServers {
 impl ClusterServers {
     /// Starts a cluster of primaries without replicas, each with an equal share of the slots.
     pub async fn start(primaries: usize) -> Self {
+        Self::start_with(primaries, PATIENT_MS).await
+    }
+
+    async fn start_with(primaries: usize, timeout_ms: u32) -> Self {
         let mut servers = Vec::new();
         for _ in 0..primaries {
-            servers.push(RedisServer::builder().cluster().start().await);
+            servers.push(RedisServer::builder().cluster(timeout_ms).start().await);
         }
         let cluster = Self { servers, primaries };
         let share = SLOTS.div_ceil(u16::try_from(primaries).expect("few primaries"));
@@ -56,9 +64,9 @@ impl ClusterServers {
 
     /// Starts a cluster of primaries with one replica each.
     pub async fn with_replicas(primaries: usize) -> Self {
-        let mut cluster = Self::start(primaries).await;
+        let mut cluster = Self::start_with(primaries, PROMPT_MS).await;
         for _ in 0..primaries {
-            let replica = RedisServer::builder().cluster().start().await;
+            let replica = RedisServer::builder().cluster(PROMPT_MS).start().await;
             cluster.servers.push(replica);
         }
         cluster.meet().await;
@@ -256,7 +264,7 @@ impl ClusterServers {
     /// Adds a primary that stores no slot yet. Returns its number.
     pub async fn join(&mut self) -> usize {
         self.servers
-            .push(RedisServer::builder().cluster().start().await);
+            .push(RedisServer::builder().cluster(PATIENT_MS).start().await);
         self.meet().await;
         self.servers.len() - 1
     }

@@ -57,8 +57,9 @@ pub struct ServerBuilder {
     tls: Option<(String, String)>,
     /// Whether the server is a Sentinel.
     sentinel: bool,
-    /// Whether the server is a node of a cluster.
-    cluster: bool,
+    /// How long the other nodes of its cluster wait for the server before they count it as failed, in ms. `None` if the
+    /// server is not a node of a cluster.
+    cluster: Option<u32>,
     /// How many seconds the server's clock is ahead of the system's clock at the start. `None` if the test cannot set
     /// the server's clock.
     ahead: Option<i64>,
@@ -108,10 +109,11 @@ impl ServerBuilder {
         self
     }
 
-    /// Makes the server a node of a Redis Cluster, which knows no other node.
+    /// Makes the server a node of a Redis Cluster, which knows no other node. Nodes count each other as failed after
+    /// `timeout_ms` without an answer.
     #[must_use]
-    pub fn cluster(mut self) -> Self {
-        self.cluster = true;
+    pub fn cluster(mut self, timeout_ms: u32) -> Self {
+        self.cluster = Some(timeout_ms);
         self
     }
 
@@ -147,7 +149,7 @@ impl ServerBuilder {
             if server.settings.tls.is_some() {
                 server.tls_port = free_port();
             }
-            if server.settings.cluster {
+            if server.settings.cluster.is_some() {
                 server.bus_port = free_port();
             }
             server.spawn();
@@ -209,9 +211,10 @@ impl RedisServer {
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file has many handles"))
             .stderr(log);
-        if self.settings.cluster {
+        if let Some(timeout_ms) = self.settings.cluster {
             command
-                .args(["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"])
+                .args(["--cluster-enabled", "yes"])
+                .args(["--cluster-node-timeout", &timeout_ms.to_string()])
                 .args(["--cluster-port", &self.bus_port.to_string()]);
         }
         if let Some(clocks) = &self.clocks {

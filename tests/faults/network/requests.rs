@@ -356,7 +356,15 @@ async fn row_38_caller_leaves_with_its_offer() {
             proxy.hold_requests(false);
             until(async || grant(&server).await.is_none()).await;
             for _ in 0..40 {
-                assert_eq!(grant(&server).await, None, "a ghost was granted");
+                // The engine sends a request to leave before the resent request is answered, and another one afterwards.
+                // Between the two, the resent request may be granted the lock for about a round trip.
+                let asked = Instant::now();
+                until(async || grant(&server).await.is_none()).await;
+                let lasted = asked.elapsed();
+                assert!(
+                    lasted < 50 * MS + epsilon(),
+                    "a ghost was granted for {lasted:?}"
+                );
                 tokio::time::sleep(5 * MS).await;
             }
             assert_eq!(holder.lock("k").status().await.unwrap().waiters, 0);
